@@ -1,0 +1,43 @@
+# Two commands: `make run` trains the embedded default, `make test` passes the tests. Both create the environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# torch goes first and alone, pinned: any looser request could replace it by another build later.
+TORCH ?= torch==2.13.0
+ARGS ?=
+
+.PHONY: run test check lint lock clean
+
+run: $(VENV)/.run-installed
+	$(BIN)/python jobs/products_geco.py $(ARGS)
+
+test: check
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lint: $(VENV)/.dev-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+$(VENV)/.run-installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "graphmill needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev-installed: $(VENV)/.run-installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Rewrites constraints.txt from what is installed now, local build tags removed.
+lock: $(VENV)/.dev-installed
+	{ echo '# Every version that CI installs; made with `make lock`.'; \
+	  $(BIN)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//; / @ /d'; } > constraints.tmp
+	mv constraints.tmp constraints.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache

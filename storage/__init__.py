@@ -1,0 +1,1 @@
+"""Graphs on disk: Arrow partitions on any fsspec filesystem, importers, partitioners, checks."""

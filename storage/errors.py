@@ -1,0 +1,33 @@
+"""Every error that Graphmill raises on purpose.
+
+One root class; each leaf is also the builtin that it refines, so callers may catch either. All take one message that says
+what was expected, what was found and what to do, and all survive pickling (a remote stage's error reaches the user whole).
+"""
+
+
+class GraphmillError(Exception):
+    """Anything that Graphmill refuses or fails at on purpose; jobs print it as one line and exit with 1."""
+
+
+class ConfigError(GraphmillError, ValueError):
+    """An option or an argument has a value that cannot work."""
+
+
+class DataError(GraphmillError, ValueError):
+    """A source's data breaks what a graph must hold: ids, labels, splits, shapes, finite numbers."""
+
+
+class FormatError(GraphmillError, OSError):
+    """A stored graph or checkpoint is missing, truncated, corrupt, or of another format."""
+
+
+class MissingDependencyError(GraphmillError, ImportError):
+    """An optional package is needed for this call and is not installed."""
+
+
+class StageError(GraphmillError, RuntimeError):
+    """A stage of the pipeline (sample, fetch, collate, a partition's owner) failed; the message names stage and cause."""
+
+
+class DeadlineError(GraphmillError, TimeoutError):
+    """A wait reached its deadline."""

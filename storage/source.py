@@ -1,0 +1,67 @@
+"""What an importer hands to ingestion: a graph as streams that can be read again from the start.
+
+Invariants that `storage.ingest` checks on every chunk, so importers need not: ids in range, shapes, finite features, labels in
+range, disjoint splits. Node rows are numbered 0 … num_nodes-1 by the source; edges name rows.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+# Codes of a split column (int8), one per node and split set.
+SPLIT_NONE, SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST = 0, 1, 2, 3
+SPLIT_NAMES = ("none", "train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class EdgeChunk:
+    """Some directed edges src → dst."""
+
+    src: np.ndarray  # int64 [k], node rows
+    dst: np.ndarray  # int64 [k], node rows
+    weight: np.ndarray | None = None  # float32 [k]
+    feature: np.ndarray | None = None  # float32 [k, edge_feature_dim]
+
+
+@dataclass(frozen=True)
+class NodeChunk:
+    """Some consecutive node rows; successive chunks follow each other without a gap."""
+
+    feature: np.ndarray | None = None  # float32 [k, feature_dim]
+    label: np.ndarray | None = None  # int64 [k] classes (-1: unlabelled) or float32 [k] regression targets (NaN: unlabelled)
+    split: np.ndarray | None = None  # int8 [k, num_split_sets], SPLIT_* codes
+    original_id: np.ndarray | None = None  # int64 [k], ascending over the whole graph; absent: the row number itself
+
+
+@dataclass(frozen=True)
+class SourceInfo:
+    """What is known before the streams are read."""
+
+    name: str  # "npz:amazon_cs"
+    num_nodes: int
+    num_edges: int | None = None  # a hint for progress and budgets; None: unknown
+    feature_dim: int = 0  # 0: the graph has no node features
+    edge_feature_dim: int = 0
+    has_edge_weight: bool = False
+    has_label: bool = False
+    num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
+    num_split_sets: int = 0
+    undirected_once: bool = False  # each undirected edge is given once: ingestion adds the reverse
+    provenance: Mapping[str, str] | None = None  # file names, versions, options: goes into the manifest
+
+
+class GraphSource(Protocol):
+    """A graph that can be streamed, any number of times, each time the same."""
+
+    @property
+    def info(self) -> SourceInfo: ...
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        """Yields chunks of at most about `chunk_edges` edges."""
+        ...
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        """Yields chunks of at most about `chunk_nodes` nodes, from row 0 up."""
+        ...
