@@ -1,0 +1,82 @@
+"""The vocabulary between a sampler and the owners of partitions: frozen requests, and replies of plain numpy arrays.
+
+Node ids in requests and replies are the stored graph's ids (owner = searchsorted(offsets)). A request to one owner names only nodes
+that it owns. Every request is idempotent, so it may be sent again after a failure.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class SampleNeighbors:
+    """Draw up to `fanout` in-neighbors of each node without replacement (-1: all)."""
+
+    node: np.ndarray  # [n]
+    fanout: int
+    key: int  # stream of (seed, epoch, batch, hop)
+
+
+@dataclass(frozen=True)
+class InducedEdges:
+    """List the in-neighbors of each node that are among `member`, as positions in `member`."""
+
+    node: np.ndarray  # [n]
+    member: np.ndarray  # [k], distinct
+
+
+@dataclass(frozen=True)
+class NeighborLists:
+    """Reply: for node i, count[i] entries of `neighbor`, in ascending permanent id."""
+
+    count: np.ndarray  # int64 [n]
+    neighbor: np.ndarray  # [sum(count)]: node ids, or positions for InducedEdges
+
+
+@dataclass(frozen=True)
+class FetchRows:
+    """Read rows of node columns."""
+
+    node: np.ndarray  # [n]
+    feature: bool = True
+    split_set: int | None = None
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """Reply: rows in the order asked for."""
+
+    original_id: np.ndarray  # int64 [n]
+    feature: np.ndarray | None  # [n, feature_dim]
+    label: np.ndarray | None  # int64 or float32 [n]
+    split: np.ndarray | None  # int8 [n]
+
+
+@dataclass(frozen=True)
+class ListSplit:
+    """List the owned nodes whose code in `split_set` is `code`."""
+
+    split_set: int
+    code: int
+
+
+@dataclass(frozen=True)
+class ListChunk:
+    """List the owned nodes of chunk `chunk` of `num_chunks`: those with floor(hash / 2^64 · num_chunks) = chunk."""
+
+    key: int
+    chunk: int
+    num_chunks: int
+
+
+@dataclass(frozen=True)
+class NodeList:
+    """Reply: nodes with the numbers that order them."""
+
+    node: np.ndarray  # [n]
+    original_id: np.ndarray  # int64 [n]
+
+
+Request = SampleNeighbors | InducedEdges | FetchRows | ListSplit | ListChunk
+Reply = NeighborLists | NodeRows | NodeList

@@ -1,0 +1,118 @@
+"""Answers a sampler's requests from one partition in this process.
+
+The one implementation of every request: a partition server forwards to it, and a router in the same process calls it directly.
+"""
+
+from functools import singledispatchmethod
+
+import numpy as np
+
+from samplers.messages import (
+    FetchRows,
+    InducedEdges,
+    ListChunk,
+    ListSplit,
+    NeighborLists,
+    NodeList,
+    NodeRows,
+    Reply,
+    Request,
+    SampleNeighbors,
+)
+from samplers.neighbor_kernels import induced_edges_by_hash, induced_edges_by_map, sample_neighbors
+from samplers.random_streams import hash_ids
+from samplers.relabel import hash_table
+from storage.errors import ConfigError
+from storage.graph import Partition
+
+
+class PartitionOwner:
+    """Stateless, read-only and thread-safe over a `Partition`."""
+
+    def __init__(self, partition: Partition, num_nodes: int) -> None:
+        self._partition = partition
+        self._num_nodes = num_nodes
+
+    def answer(self, request: Request) -> Reply:
+        """The reply to one request. Raises ConfigError where it names a node that this partition does not own."""
+        return self._answer(request)
+
+    @singledispatchmethod
+    def _answer(self, request: object) -> Reply:
+        raise ConfigError(f"expected a request of samplers.messages, got {type(request).__name__}")
+
+    def _rows(self, node: np.ndarray) -> np.ndarray:
+        partition = self._partition
+        row = node.astype(np.int64) - partition.start
+        if len(row) and (row.min() < 0 or row.max() >= partition.num_nodes):
+            bad = node[(row < 0) | (row >= partition.num_nodes)]
+            raise ConfigError(
+                f"partition {partition.index} owns the nodes [{partition.start}, {partition.stop}), got {int(bad[0])}"
+            )
+        return row
+
+    @_answer.register
+    def _sample_neighbors(self, request: SampleNeighbors) -> NeighborLists:
+        partition = self._partition
+        count, neighbor = sample_neighbors(
+            partition.indptr,
+            partition.indices,
+            partition.original_id,
+            self._rows(request.node),
+            request.fanout,
+            np.uint64(request.key),
+        )
+        return NeighborLists(count=count, neighbor=neighbor)
+
+    @_answer.register
+    def _induced_edges(self, request: InducedEdges) -> NeighborLists:
+        partition, member = self._partition, request.member
+        row = self._rows(request.node)
+        # The dense map costs 4 bytes per node of the graph to clear; worth it once the members are a fair share of them.
+        if self._num_nodes <= 32 * len(member):
+            position_of_id = np.full(self._num_nodes, -1, np.int32)
+            position_of_id[member] = np.arange(len(member), dtype=np.int32)
+            count, neighbor = induced_edges_by_map(partition.indptr, partition.indices, row, position_of_id)
+        else:
+            table = hash_table(member, len(member))
+            count, neighbor = induced_edges_by_hash(partition.indptr, partition.indices, row, *table)
+        return NeighborLists(count=count, neighbor=neighbor)
+
+    @_answer.register
+    def _fetch_rows(self, request: FetchRows) -> NodeRows:
+        partition = self._partition
+        row = self._rows(request.node)
+        feature = None
+        if request.feature and partition.feature is not None:
+            feature = np.take(partition.feature, row, axis=0)
+        split = None if request.split_set is None else self._split(request.split_set)[row]
+        return NodeRows(
+            original_id=partition.original_id[row],
+            feature=feature,
+            label=None if partition.label is None else partition.label[row],
+            split=split,
+        )
+
+    def _split(self, split_set: int) -> np.ndarray:
+        split = self._partition.split
+        num_sets = 0 if split is None else len(split)
+        if split is None or not 0 <= split_set < num_sets:
+            raise ConfigError(f"split set: expected one of the graph's {num_sets}, got {split_set}; set --split-set")
+        return split[split_set]
+
+    @_answer.register
+    def _list_split(self, request: ListSplit) -> NodeList:
+        return self._node_list(np.flatnonzero(self._split(request.split_set) == request.code))
+
+    @_answer.register
+    def _list_chunk(self, request: ListChunk) -> NodeList:
+        if request.num_chunks == 1:
+            return self._node_list(np.arange(self._partition.num_nodes))
+        hashed = hash_ids(np.uint64(request.key), self._partition.original_id)
+        # Bounds of the chunk's hashes in exact integers: chunk = floor(hash · num_chunks / 2^64).
+        low = -(-(request.chunk << 64) // request.num_chunks)
+        high = -(-((request.chunk + 1) << 64) // request.num_chunks) - 1
+        return self._node_list(np.flatnonzero((hashed >= np.uint64(low)) & (hashed <= np.uint64(high))))
+
+    def _node_list(self, row: np.ndarray) -> NodeList:
+        return NodeList(node=row + self._partition.start, original_id=self._partition.original_id[row])

@@ -1,0 +1,51 @@
+"""Who does what in an epoch: pure functions from counts to shares, the same on every rank."""
+
+from dataclasses import dataclass
+
+from storage.errors import ConfigError
+
+
+def even_split(count: int, parts: int, part: int) -> tuple[int, int]:
+    """Bounds [start, stop) of share `part` when `count` things are dealt in order to `parts`; sizes differ by at most one."""
+    return count * part // parts, count * (part + 1) // parts
+
+
+def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
+    """Batches of an epoch: a multiple of the ranks, so that all take equally many steps, each of at most about `batch_size` roots.
+
+    Raises ConfigError where some rank would have no root in a step.
+    """
+    if num_roots < num_ranks:
+        raise ConfigError(
+            f"expected at least one training root per rank, got {num_roots} roots for {num_ranks} ranks; "
+            "lower --workers or check the graph's split"
+        )
+    steps = -(-num_roots // (batch_size * num_ranks))
+    return min(steps, num_roots // num_ranks) * num_ranks
+
+
+@dataclass(frozen=True)
+class ChunkShare:
+    """One rank's part of a step over chunks: share `part` of `parts` of the roots in `chunk`."""
+
+    chunk: int
+    part: int
+    parts: int
+
+
+def num_chunk_batches(num_chunks: int, num_ranks: int) -> int:
+    """Batches of an epoch of `num_chunks` chunks: ceil(num_chunks / num_ranks) steps on every rank."""
+    return -(-num_chunks // num_ranks) * num_ranks
+
+
+def chunk_share(batch: int, num_chunks: int, num_ranks: int) -> ChunkShare:
+    """What batch `batch` = step · num_ranks + rank covers.
+
+    A step takes the next `num_ranks` chunks. Where fewer are left, ranks share a chunk and split its roots: every rank
+    takes part in every step, and no root is lost or repeated.
+    """
+    step, rank = divmod(batch, num_ranks)
+    left = min(num_ranks, num_chunks - step * num_ranks)
+    offset = rank * left // num_ranks
+    sharers = [r for r in range(num_ranks) if r * left // num_ranks == offset]
+    return ChunkShare(chunk=step * num_ranks + offset, part=rank - sharers[0], parts=len(sharers))

@@ -1,0 +1,53 @@
+"""Compiled counter-based random numbers: the same SplitMix64 as `storage.counter_random`, for kernels.
+
+Every draw is hash(key, counter). Keys derive from (seed, purpose, epoch, batch, hop) by `derive_key`, counters from permanent node
+ids; so a draw never depends on partitions, threads, workers or order.
+"""
+
+from enum import IntEnum
+
+import numba
+import numpy as np
+
+from storage.counter_random import derive_key
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+class Purpose(IntEnum):
+    """What a stream of random numbers is for; part of its key, so that purposes never share draws."""
+
+    ROOT_ORDER = 1
+    NEIGHBORS = 2
+    CHUNKS = 3
+
+
+def stream_key(seed: int, purpose: Purpose, *position: int) -> np.uint64:
+    """Key of the stream at a position, such as (epoch, batch, hop)."""
+    return np.uint64(derive_key(seed, int(purpose), *position))
+
+
+@numba.njit(inline="always", cache=True)
+def hash64(key, counter):
+    """SplitMix64 output of stream `key` at `counter`, both uint64."""
+    x = key + (counter + np.uint64(1)) * _GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@numba.njit(inline="always", cache=True)
+def below(hashed, bound):
+    """int64 uniform in [0, bound) from one hash; biased by less than bound / 2^53."""
+    return np.int64(np.float64(hashed >> np.uint64(11)) * (1.0 / 9007199254740992.0) * bound)
+
+
+@numba.njit(nogil=True, cache=True)
+def hash_ids(key, ids):
+    """uint64 [n]: hash64(key, id) of every id."""
+    hashed = np.empty(len(ids), np.uint64)
+    for i in range(len(ids)):
+        hashed[i] = hash64(key, np.uint64(ids[i]))
+    return hashed

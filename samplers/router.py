@@ -1,0 +1,185 @@
+"""The client that samplers use: it splits a question by owner, asks all owners at once, and merges their answers.
+
+The merged answer is the one that a single partition would give, so a sampler cannot tell one partition from many, nor a local
+owner from a remote one. One request per owner and question.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import numba
+import numpy as np
+
+from samplers.messages import (
+    FetchRows,
+    InducedEdges,
+    ListChunk,
+    ListSplit,
+    NeighborLists,
+    NodeList,
+    NodeRows,
+    Reply,
+    Request,
+    SampleNeighbors,
+)
+from samplers.partition_owner import PartitionOwner
+from storage.errors import ConfigError
+from storage.graph import StoredGraph
+from storage.manifest import Manifest
+
+ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList)
+
+
+class Pending(Protocol):
+    """An answer under way."""
+
+    def result(self) -> Reply:
+        """Waits for the reply, up to the owner's deadline. Raises what the owner raised, or DeadlineError."""
+        ...
+
+
+class Owner(Protocol):
+    """Whoever answers for one partition: in this process, or a server elsewhere."""
+
+    def submit(self, request: Request) -> Pending: ...
+
+
+class _Answered:
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    def result(self) -> Reply:
+        return self._reply
+
+
+class LocalOwner:
+    """Answers in this process, at once."""
+
+    def __init__(self, owner: PartitionOwner) -> None:
+        self._owner = owner
+
+    def submit(self, request: Request) -> Pending:
+        return _Answered(self._owner.answer(request))
+
+
+class Router:
+    """A whole graph behind one owner per partition."""
+
+    def __init__(self, manifest: Manifest, owners: Sequence[Owner]) -> None:
+        if len(owners) != manifest.num_partitions:
+            raise ConfigError(f"expected one owner per partition ({manifest.num_partitions}), got {len(owners)}")
+        self.manifest = manifest
+        self._owners = list(owners)
+        self._offsets = np.asarray(manifest.partition_offsets, np.int64)
+
+    def sample_neighbors(self, node: np.ndarray, fanout: int, key: int) -> NeighborLists:
+        """Up to `fanout` in-neighbors of each node, drawn without replacement (-1: all)."""
+        return self._neighbor_lists(node, lambda owned: SampleNeighbors(owned, fanout, key))
+
+    def induced_edges(self, node: np.ndarray) -> NeighborLists:
+        """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
+        return self._neighbor_lists(node, lambda owned: InducedEdges(owned, node))
+
+    def fetch(self, node: np.ndarray, *, feature: bool = True, split_set: int | None = None) -> NodeRows:
+        """Rows of `node`, in its order."""
+        parts, groups = self._ask(node, lambda owned: FetchRows(owned, feature, split_set))
+        replies = [_expect(reply, NodeRows) for reply in parts]
+        if len(replies) == 1:
+            return replies[0]
+        pieces = {
+            name: [getattr(reply, name) for reply in replies] for name in ("original_id", "feature", "label", "split")
+        }
+        return NodeRows(
+            original_id=_scatter(pieces["original_id"], groups, len(node)),
+            **{
+                name: _scatter(pieces[name], groups, len(node)) if pieces[name][0] is not None else None
+                for name in ("feature", "label", "split")
+            },
+        )
+
+    def list_split(self, split_set: int, code: int) -> NodeList:
+        """All nodes with this split code, ascending in permanent id."""
+        nodes = self._ask_all(ListSplit(split_set, code))
+        order = np.argsort(nodes.original_id, kind="stable")
+        return NodeList(node=nodes.node[order], original_id=nodes.original_id[order])
+
+    def list_chunk(self, key: int, chunk: int, num_chunks: int) -> NodeList:
+        """All nodes of one chunk of a random cut of the graph, ascending in permanent id."""
+        nodes = self._ask_all(ListChunk(key, chunk, num_chunks))
+        order = np.argsort(nodes.original_id, kind="stable")
+        return NodeList(node=nodes.node[order], original_id=nodes.original_id[order])
+
+    def _ask_all(self, request: Request) -> NodeList:
+        pending = [owner.submit(request) for owner in self._owners]
+        replies = [_expect(one.result(), NodeList) for one in pending]
+        return NodeList(
+            node=np.concatenate([reply.node for reply in replies]),
+            original_id=np.concatenate([reply.original_id for reply in replies]),
+        )
+
+    def _ask(
+        self, node: np.ndarray, build: Callable[[np.ndarray], Request]
+    ) -> tuple[list[Reply], list[np.ndarray | slice]]:
+        """Sends each owner its nodes, all at once; returns replies and, for each, the positions of its nodes."""
+        if len(self._owners) == 1:
+            return [self._owners[0].submit(build(node)).result()], [slice(None)]
+        owner = np.searchsorted(self._offsets, node, side="right") - 1
+        if len(node) and (owner.min() < 0 or owner.max() >= len(self._owners)):
+            raise ConfigError(
+                f"expected node ids in [0, {self.manifest.num_nodes}), got {int(node.min())} to {int(node.max())}"
+            )
+        order = np.argsort(owner.astype(np.int16), kind="stable")
+        ends = np.cumsum(np.bincount(owner, minlength=len(self._owners)))
+        groups, pending, start = [], [], 0
+        for index, end in enumerate(ends):
+            if end > start or (index == 0 and len(node) == 0):
+                group = order[start:end]
+                groups.append(group)
+                pending.append(self._owners[index].submit(build(node[group])))
+            start = int(end)
+        return [one.result() for one in pending], list(groups)
+
+    def _neighbor_lists(self, node: np.ndarray, build: Callable[[np.ndarray], Request]) -> NeighborLists:
+        parts, groups = self._ask(node, build)
+        replies = [_expect(reply, NeighborLists) for reply in parts]
+        if len(replies) == 1 and isinstance(groups[0], slice):
+            return replies[0]
+        count = _scatter([reply.count for reply in replies], groups, len(node))
+        start = np.concatenate([[0], np.cumsum(count)])
+        neighbor = np.empty(int(start[-1]), replies[0].neighbor.dtype)
+        for reply, group in zip(replies, groups, strict=True):
+            _place_lists(neighbor, start, group, reply.count, reply.neighbor)
+        return NeighborLists(count=count, neighbor=neighbor)
+
+
+def local_router(graph: StoredGraph, *, verify: bool = False) -> Router:
+    """Router over all partitions of a graph in this process."""
+    num_nodes = graph.manifest.num_nodes
+    owners = [LocalOwner(PartitionOwner(partition, num_nodes)) for partition in graph.partitions(verify=verify)]
+    return Router(graph.manifest, owners)
+
+
+def _expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
+    assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
+    return reply
+
+
+def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length: int) -> np.ndarray:
+    """Pieces put back in the order of the question."""
+    if len(pieces) == 1 and isinstance(groups[0], slice):
+        return pieces[0]
+    merged = np.empty((length, *pieces[0].shape[1:]), pieces[0].dtype)
+    for piece, group in zip(pieces, groups, strict=True):
+        merged[group] = piece
+    return merged
+
+
+@numba.njit(nogil=True, cache=True)
+def _place_lists(neighbor, start, group, count, piece):
+    """Copies one owner's lists to their places among all lists."""
+    read = 0
+    for i in range(len(group)):
+        write = start[group[i]]
+        for j in range(count[i]):
+            neighbor[write + j] = piece[read + j]
+        read += count[i]

@@ -1,0 +1,132 @@
+"""One Arrow IPC file, one record batch: written with checksums, read back as numpy views without a copy.
+
+Local files are memory-mapped, so all processes on a machine share their pages. Files of other filesystems are read into memory
+once by their one owner. No compression, no pickle, no extension types.
+"""
+
+import hashlib
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from storage.errors import FormatError
+from storage.manifest import FileEntry
+
+_HASH_BLOCK_BYTES = 8 * 2**20
+
+
+def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Filesystem and path of an fsspec URL; a plain path is local and made absolute.
+
+    Raises FormatError where the URL's protocol is unknown or its fsspec package is not installed.
+    """
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise FormatError(
+            f"{url}: cannot open this kind of URL ({error}); use a path, memory://, or install an extra: "
+            "pip install 'graphmill[s3]' or 'graphmill[gs]'"
+        ) from None
+    return filesystem, str(path).rstrip("/")
+
+
+def is_local(filesystem: fsspec.AbstractFileSystem) -> bool:
+    return isinstance(filesystem, LocalFileSystem)
+
+
+def array_from_numpy(values: np.ndarray) -> pa.Array:
+    """Arrow array over the same memory: [n] → primitive, [n, d] → fixed-size list of d. The input must be C-contiguous."""
+    flat = (
+        pa.Array.from_buffers(
+            pa.from_numpy_dtype(values.dtype),
+            values.size,
+            [None, pa.py_buffer(memoryview(values.reshape(-1)).cast("B"))],
+        )
+        if values.size
+        else pa.array(np.empty(0, values.dtype))
+    )
+    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+def neighbor_lists(indptr: np.ndarray, columns: dict[str, np.ndarray]) -> pa.Array:
+    """Arrow large list whose offsets are `indptr` (int64) and whose values are a struct of `columns`, all without a copy."""
+    values = pa.StructArray.from_arrays([array_from_numpy(column) for column in columns.values()], list(columns))
+    return pa.LargeListArray.from_arrays(array_from_numpy(indptr), values)
+
+
+def write_batch(path: Path, columns: dict[str, pa.Array]) -> None:
+    """Writes `columns` as one record batch to a new file."""
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def file_entry(path: Path) -> FileEntry:
+    """Size and checksum of a local file."""
+    with open(path, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return FileEntry(num_bytes=path.stat().st_size, sha256=digest)
+
+
+def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntry, *, verify: bool) -> pa.RecordBatch:
+    """The file's record batch, memory-mapped where the file is local.
+
+    `verify` compares the SHA-256 too; size and Arrow structure are always checked. Raises FormatError naming file, expected, found.
+    """
+    try:
+        found_bytes = filesystem.size(path)
+    except FileNotFoundError:
+        raise FormatError(
+            f"{path}: expected a file of {entry.num_bytes} bytes, found none; ingest the graph again"
+        ) from None
+    if found_bytes != entry.num_bytes:
+        raise FormatError(
+            f"{path}: expected {entry.num_bytes} bytes, found {found_bytes}; the file is truncated or replaced"
+        )
+    source = pa.memory_map(path, "r") if is_local(filesystem) else pa.BufferReader(filesystem.cat_file(path))
+    if verify:
+        digest = hashlib.sha256(source.read_buffer()).hexdigest()
+        if digest != entry.sha256:
+            raise FormatError(f"{path}: expected sha256 {entry.sha256}, found {digest}; the file is corrupt")
+        source.seek(0)
+    try:
+        with pa.ipc.open_file(source) as reader:
+            if reader.num_record_batches != 1:
+                raise FormatError(f"{path}: expected 1 record batch, found {reader.num_record_batches}")
+            batch = reader.get_batch(0)
+        batch.validate()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, OSError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(
+            f"{path}: expected an Arrow IPC file, found damage ({error}); ingest the graph again"
+        ) from None
+    return batch
+
+
+def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width: int | None = None) -> np.ndarray:
+    """A column as a read-only numpy view: [n], or [n, width] for a fixed-size list. Raises FormatError on another type."""
+    expected = pa.from_numpy_dtype(np.dtype(dtype))
+    expected = expected if width is None else pa.list_(expected, width)
+    index = batch.schema.get_field_index(name)
+    found = batch.schema.field(index).type if index >= 0 else None
+    if found is None or not found.equals(expected):
+        # A list's child may be named "item" or "element"; only its value type and width matter.
+        same = (
+            found is not None
+            and width is not None
+            and pa.types.is_fixed_size_list(found)
+            and found.list_size == width
+            and found.value_type.equals(expected.value_type)
+        )
+        if not same:
+            raise FormatError(f"{path}: column {name!r}: expected {expected}, found {found}")
+    column = batch.column(index)
+    if column.null_count:
+        raise FormatError(f"{path}: column {name!r}: expected no nulls, found {column.null_count}")
+    if width is None:
+        return column.to_numpy(zero_copy_only=True)
+    return column.flatten().to_numpy(zero_copy_only=True).reshape(-1, width)

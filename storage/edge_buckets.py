@@ -1,0 +1,245 @@
+"""Edges on scratch disk, grouped by destination, then sorted a bucket at a time: an external sort in two passes.
+
+A bucket covers consecutive destination ids of one partition. Spilling appends to one file per bucket and column; sorting reads
+one bucket into memory. A bucket that a heavy tail made too large is read in narrower destination ranges instead.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+_MAX_BUCKETS = 256  # open files: at most four columns each
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Edges of consecutive destinations, sorted by (destination, source row, position in the source)."""
+
+    dst: np.ndarray  # int64 [k], new ids
+    src_row: np.ndarray  # [k], source rows
+    edge_id: np.ndarray | None
+    weight: np.ndarray | None
+    feature: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class SpilledEdges:
+    """Edges between source rows, as they are spilled."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    edge_id: np.ndarray | None
+    weight: np.ndarray | None
+    feature: np.ndarray | None
+
+    def where(self, keep: np.ndarray) -> "SpilledEdges":
+        if keep.all():
+            return self
+        extras = [None if column is None else column[keep] for column in (self.edge_id, self.weight, self.feature)]
+        return SpilledEdges(self.src[keep], self.dst[keep], *extras)
+
+    def reversed(self) -> "SpilledEdges":
+        return replace(self, src=self.dst, dst=self.src)
+
+
+class EdgeBuckets:
+    """Spill files of a graph's edges, by partition and destination range."""
+
+    def __init__(
+        self,
+        directory: Path,
+        offsets: np.ndarray,
+        *,
+        expected_edges: int,
+        memory_budget_bytes: int,
+        index_dtype: np.dtype,
+        with_edge_id: bool,
+        with_weight: bool,
+        feature_dim: int,
+    ) -> None:
+        directory.mkdir()
+        self.with_edge_id = with_edge_id
+        self._offsets = offsets
+        columns: dict[str, tuple[np.dtype, int]] = {"dst": (index_dtype, 1), "src": (index_dtype, 1)}
+        if with_edge_id:
+            columns["edge_id"] = (np.dtype(np.int64), 1)
+        if with_weight:
+            columns["weight"] = (np.dtype(np.float32), 1)
+        if feature_dim:
+            columns["feature"] = (np.dtype(np.float32), feature_dim)
+        self._columns = columns
+        record_bytes = sum(dtype.itemsize * width for dtype, width in columns.values())
+        # Sorting holds the records, an int64 key, an int64 order and the sorted copy.
+        self._max_records = max(1024, memory_budget_bytes // 2 // (2 * record_bytes + 16))
+        # A chunk exists as the source's int64 pairs, both directions, and a copy ordered by bucket.
+        self.chunk_edges = int(max(1024, min(1 << 23, memory_budget_bytes // 4 // (48 + 2 * record_bytes))))
+        num_partitions = len(offsets) - 1
+        wanted = -(-expected_edges // self._max_records)
+        per_partition = max(1, min(-(-2 * wanted // num_partitions), _MAX_BUCKETS // num_partitions))
+        bounds = [
+            np.linspace(offsets[p], offsets[p + 1], per_partition + 1).astype(np.int64)[:-1]
+            for p in range(num_partitions)
+        ]
+        self._bounds = np.concatenate([*bounds, offsets[-1:]]).astype(np.int64)  # bucket b: [bounds[b], bounds[b + 1])
+        self._per_partition = per_partition
+        self._paths = [
+            {name: directory / f"{bucket}.{name}" for name in columns}
+            for bucket in range(per_partition * num_partitions)
+        ]
+        self._files = [{name: open(path, "wb") for name, path in paths.items()} for paths in self._paths]  # noqa: SIM115
+
+    def spill(self, edges: SpilledEdges, id_of_row: np.ndarray) -> None:
+        """Appends edges to the buckets of their destinations' new ids, in the order given."""
+        dst = id_of_row[edges.dst]
+        values = {
+            "dst": dst,
+            "src": edges.src,
+            "edge_id": edges.edge_id,
+            "weight": edges.weight,
+            "feature": edges.feature,
+        }
+        if len(self._files) == 1:
+            self._append(0, values, slice(None))
+            return
+        bucket = (np.searchsorted(self._bounds, dst, side="right") - 1).astype(np.int16)
+        order = np.argsort(bucket, kind="stable")
+        ends = np.cumsum(np.bincount(bucket, minlength=len(self._files)))
+        start = 0
+        for index, end in enumerate(ends):
+            if end > start:
+                self._append(index, values, order[start:end])
+            start = int(end)
+
+    def _append(self, bucket: int, values: dict[str, np.ndarray | None], which: np.ndarray | slice) -> None:
+        for name, (dtype, _) in self._columns.items():
+            column = values[name]
+            assert column is not None
+            self._files[bucket][name].write(np.ascontiguousarray(column[which], dtype=dtype).data)
+
+    def finish(self) -> None:
+        """Closes the spill files; call once, before sorting."""
+        for files in self._files:
+            for file in files.values():
+                file.close()
+
+    def sorted_buckets(self, partition: int, *, drop_duplicates: bool) -> Iterator[Bucket]:
+        """Yields the partition's edges in ascending destination order and deletes their spill files."""
+        first = partition * self._per_partition
+        for bucket in range(first, first + self._per_partition):
+            paths = self._paths[bucket]
+            columns = {
+                name: np.memmap(paths[name], dtype, "r").reshape(
+                    (-1, width) if width > 1 or name == "feature" else (-1,)
+                )
+                if paths[name].stat().st_size
+                else np.empty((0, width) if name == "feature" else (0,), dtype)
+                for name, (dtype, width) in self._columns.items()
+            }
+            last = (
+                self._bounds[bucket + 1] if bucket + 1 < first + self._per_partition else self._offsets[partition + 1]
+            )
+            for low, high in self._ranges(columns["dst"], int(self._bounds[bucket]), int(last)):
+                yield self._sort(columns, low, high, drop_duplicates)
+            del columns
+            for path in paths.values():
+                path.unlink()
+
+    def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
+        """Consecutive destination ranges of at most about max_records edges each (a single hub may exceed it)."""
+        if len(dst) <= self._max_records or high - low <= 1:
+            return [(low, high)]
+        counts = np.zeros(high - low, np.int64)
+        for start in range(0, len(dst), self._max_records):
+            counts += np.bincount(dst[start : start + self._max_records] - low, minlength=high - low)
+        group = (np.cumsum(counts) - 1) // self._max_records
+        cuts = np.flatnonzero(np.diff(group)) + 1
+        edges = [low, *(low + cuts).tolist(), high]
+        return list(pairwise(edges))
+
+    def _sort(self, columns: dict[str, np.ndarray], low: int, high: int, drop_duplicates: bool) -> Bucket:
+        dst = columns["dst"]
+        chosen: np.ndarray | slice = slice(None)
+        if len(dst) > self._max_records:
+            chosen = np.concatenate(
+                [
+                    start + np.flatnonzero((part >= low) & (part < high))
+                    for start in range(0, len(dst), self._max_records)
+                    for part in [dst[start : start + self._max_records]]
+                ]
+            )
+        num_nodes = int(self._offsets[-1])
+        key = (dst[chosen].astype(np.int64) - low) * num_nodes + columns["src"][chosen]
+        extras = {name: column for name, column in columns.items() if name not in ("dst", "src")}
+        if not extras:
+            key.sort()
+            if drop_duplicates:
+                key = key[np.concatenate([[True], np.diff(key) != 0])] if len(key) else key
+            sorted_extras: dict[str, np.ndarray] = {}
+        else:
+            order = np.argsort(key, kind="stable")
+            key = key[order]
+            if drop_duplicates and len(key):
+                keep = np.concatenate([[True], np.diff(key) != 0])
+                key, order = key[keep], order[keep]
+            sorted_extras = {name: np.asarray(column[chosen])[order] for name, column in extras.items()}
+        dst_sorted, src_sorted = np.divmod(key, num_nodes)
+        return Bucket(
+            dst=dst_sorted + low,
+            src_row=src_sorted,
+            edge_id=sorted_extras.get("edge_id"),
+            weight=sorted_extras.get("weight"),
+            feature=sorted_extras.get("feature"),
+        )
+
+
+class SortedEdges:
+    """Edge columns of one partition, appended bucket by bucket and then seen as whole arrays over scratch files."""
+
+    def __init__(
+        self, stem: Path, index_dtype: np.dtype, with_edge_id: bool, with_weight: bool, feature_dim: int
+    ) -> None:
+        columns: dict[str, tuple[np.dtype, int]] = {"index": (index_dtype, 0)}
+        if with_edge_id:
+            columns["edge_id"] = (np.dtype(np.int64), 0)
+        if with_weight:
+            columns["weight"] = (np.dtype(np.float32), 0)
+        if feature_dim:
+            columns["feature"] = (np.dtype(np.float32), feature_dim)
+        self._columns = columns
+        self._paths = {name: stem.with_suffix(f".{name}") for name in columns}
+
+    def __enter__(self) -> "SortedEdges":
+        self._files = {name: open(path, "wb") for name, path in self._paths.items()}  # noqa: SIM115
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+        for path in self._paths.values():
+            path.unlink(missing_ok=True)
+
+    def append(
+        self, index: np.ndarray, edge_id: np.ndarray | None, weight: np.ndarray | None, feature: np.ndarray | None
+    ) -> None:
+        values = {"index": index, "edge_id": edge_id, "weight": weight, "feature": feature}
+        for name, file in self._files.items():
+            column = values[name]
+            assert column is not None
+            file.write(np.ascontiguousarray(column, dtype=self._columns[name][0]).data)
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All columns, mapped from their files; valid until the context ends."""
+        for file in self._files.values():
+            file.flush()
+        arrays = {}
+        for name, (dtype, width) in self._columns.items():
+            shape = (-1, width) if width else (-1,)
+            size = self._paths[name].stat().st_size
+            arrays[name] = (np.memmap(self._paths[name], dtype, "r") if size else np.empty(0, dtype)).reshape(shape)
+        return arrays

@@ -1,0 +1,210 @@
+"""A stored graph, opened: the manifest, and partitions as numpy views over mapped Arrow files.
+
+Opening checks what is cheap (manifest, sizes, Arrow structure, list offsets); `verify` adds checksums, the range of every id and
+label, and the order of neighbor lists. Nothing is trusted: a damaged file is refused with one line naming file, expected, found.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+
+from storage.arrow_files import numpy_column, read_batch, split_url
+from storage.errors import ConfigError, FormatError
+from storage.manifest import MANIFEST_NAME, Manifest, parse_manifest, partition_dir
+from storage.source import SPLIT_TEST
+
+_MAX_MANIFEST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition: the nodes [start, stop), their in-edges as CSC, and their rows. All arrays are read-only views."""
+
+    index: int
+    start: int
+    stop: int
+    indptr: np.ndarray  # int64 [n + 1]
+    indices: np.ndarray  # int32/int64 [m], source ids; each list ascends in original id
+    original_id: np.ndarray  # int64 [n], ascending
+    edge_id: np.ndarray | None = None  # int64 [m], row of the edge in its source
+    edge_weight: np.ndarray | None = None  # float32 [m]
+    edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
+    feature: np.ndarray | None = None  # float16/float32 [n, feature_dim]
+    label: np.ndarray | None = None  # int64 or float32 [n]
+    split: np.ndarray | None = None  # int8 [num_split_sets, n]
+
+    @property
+    def num_nodes(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_bytes(self) -> int:
+        arrays = (
+            self.indptr,
+            self.indices,
+            self.original_id,
+            self.edge_id,
+            self.edge_weight,
+            self.edge_feature,
+            self.feature,
+        )
+        return sum(array.nbytes for array in arrays if array is not None)
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """A graph's directory: its manifest, and its partitions on demand."""
+
+    url: str
+    manifest: Manifest
+    filesystem: fsspec.AbstractFileSystem
+    path: str
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])."""
+        return np.asarray(self.manifest.partition_offsets, np.int64)
+
+    def partition(self, index: int, *, verify: bool = False) -> Partition:
+        """Maps one partition. Raises FormatError where a file is missing, truncated, corrupt or does not fit the manifest."""
+        if not 0 <= index < self.manifest.num_partitions:
+            raise ConfigError(f"{self.url}: expected a partition in [0, {self.manifest.num_partitions}), got {index}")
+        return _PartitionReader(self, index, verify).read()
+
+    def partitions(self, *, verify: bool = False) -> Iterator[Partition]:
+        for index in range(self.manifest.num_partitions):
+            yield self.partition(index, verify=verify)
+
+    def verify(self) -> None:
+        """Reads every byte and checks everything. Raises FormatError at the first damage."""
+        for _ in self.partitions(verify=True):
+            pass
+
+
+def open_graph(url: str) -> StoredGraph:
+    """Opens the graph at a path or fsspec URL. Raises FormatError where there is none or its manifest is not valid."""
+    filesystem, path = split_url(url)
+    where = f"{path}/{MANIFEST_NAME}"
+    try:
+        size = filesystem.size(where)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(
+            f"{url}: expected a graph ({MANIFEST_NAME}), found none; make one with: python jobs/ingest.py <source> {url}"
+        ) from None
+    if size is None or size > _MAX_MANIFEST_BYTES:
+        raise FormatError(
+            f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found {size}; this is not a manifest"
+        )
+    try:
+        text = filesystem.cat_file(where).decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None
+    return StoredGraph(url=url, manifest=parse_manifest(text, where), filesystem=filesystem, path=path)
+
+
+class _PartitionReader:
+    """Reads and checks the files of one partition."""
+
+    def __init__(self, graph: StoredGraph, index: int, verify: bool) -> None:
+        self.graph, self.manifest, self.index, self.verify = graph, graph.manifest, index, verify
+        self.start, self.stop = (int(offset) for offset in graph.offsets[index : index + 2])
+
+    def read(self) -> Partition:
+        manifest, num_owned = self.manifest, self.stop - self.start
+        indptr, topology = self._topology()
+        nodes, nodes_path = self._batch("nodes")
+        self._expect_rows(nodes, num_owned, nodes_path)
+        label_dtype = {"class": "int64", "value": "float32", None: None}[manifest.label_kind]
+        label = numpy_column(nodes, "label", label_dtype, nodes_path) if label_dtype else None
+        splits = [numpy_column(nodes, f"split_{i}", "int8", nodes_path) for i in range(manifest.num_split_sets)]
+        original_id = numpy_column(nodes, "original_id", "int64", nodes_path)
+        feature = edge_feature = None
+        if manifest.feature_dim and manifest.feature_dtype:
+            features, path = self._batch("features")
+            self._expect_rows(features, num_owned, path)
+            feature = numpy_column(features, "feature", manifest.feature_dtype, path, manifest.feature_dim)
+        if manifest.edge_feature_dim:
+            edges, path = self._batch("edges")
+            self._expect_rows(edges, int(indptr[-1]), path)
+            edge_feature = numpy_column(edges, "feature", "float32", path, manifest.edge_feature_dim)
+        if self.verify:
+            self._check_nodes(original_id, label, splits, nodes_path)
+        return Partition(
+            index=self.index,
+            start=self.start,
+            stop=self.stop,
+            indptr=indptr,
+            indices=topology["index"],
+            edge_id=topology.get("edge_id"),
+            edge_weight=topology.get("weight"),
+            edge_feature=edge_feature,
+            original_id=original_id,
+            feature=feature,
+            label=label,
+            split=np.stack(splits) if splits else None,
+        )
+
+    def _batch(self, name: str) -> tuple[pa.RecordBatch, str]:
+        relative = f"{partition_dir(self.index)}/{name}.arrow"
+        path = f"{self.graph.path}/{relative}"
+        return read_batch(self.graph.filesystem, path, self.manifest.files[relative], verify=self.verify), path
+
+    @staticmethod
+    def _expect_rows(batch: pa.RecordBatch, expected: int, path: str) -> None:
+        if batch.num_rows != expected:
+            raise FormatError(f"{path}: expected {expected} rows, found {batch.num_rows}")
+
+    def _topology(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        batch, path = self._batch("topology")
+        num_owned = self.stop - self.start
+        self._expect_rows(batch, num_owned, path)
+        index = batch.schema.get_field_index("neighbors")
+        kind = batch.schema.field(index).type if index >= 0 else None
+        if kind is None or not pa.types.is_large_list(kind) or not pa.types.is_struct(kind.value_type):
+            raise FormatError(f"{path}: column 'neighbors': expected large_list<struct<index, …>>, found {kind}")
+        lists = batch.column(index)
+        if lists.null_count:
+            raise FormatError(f"{path}: column 'neighbors': expected no nulls, found {lists.null_count}")
+        indptr = lists.offsets.to_numpy(zero_copy_only=True) if num_owned else np.zeros(1, np.int64)
+        num_edges = len(lists.values)
+        if indptr[0] != 0 or indptr[-1] != num_edges or np.any(indptr[1:] < indptr[:-1]):
+            raise FormatError(
+                f"{path}: expected list offsets ascending from 0 to {num_edges}, found others; the file is corrupt"
+            )
+        values = pa.RecordBatch.from_struct_array(lists.values)
+        dtypes = {"index": self.manifest.index_dtype}
+        if self.manifest.has_edge_id:
+            dtypes["edge_id"] = "int64"
+        if self.manifest.has_edge_weight:
+            dtypes["weight"] = "float32"
+        columns = {name: numpy_column(values, name, dtype, path) for name, dtype in dtypes.items()}
+        ids = columns["index"]
+        if self.verify and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.manifest.num_nodes:
+            raise FormatError(
+                f"{path}: expected node ids in [0, {self.manifest.num_nodes}), found {int(ids.min())} to {int(ids.max())}"
+            )
+        return indptr, columns
+
+    def _check_nodes(
+        self, original_id: np.ndarray, label: np.ndarray | None, splits: list[np.ndarray], path: str
+    ) -> None:
+        if np.any(original_id[1:] <= original_id[:-1]):
+            raise FormatError(f"{path}: expected strictly ascending original ids, found others; ingest the graph again")
+        num_classes = self.manifest.num_classes
+        if label is not None and num_classes is not None and len(label):
+            low, high = int(label.min()), int(label.max())
+            if low < -1 or high >= num_classes:
+                raise FormatError(f"{path}: expected labels in [-1, {num_classes}), found {low} to {high}")
+        for split in splits:
+            if len(split) and not 0 <= int(split.min()) <= int(split.max()) <= SPLIT_TEST:
+                raise FormatError(
+                    f"{path}: expected split codes 0 to {SPLIT_TEST}, found {int(split.min())} to {int(split.max())}"
+                )

@@ -1,0 +1,437 @@
+"""From a streamed source to a directory of Arrow partitions, in bounded memory.
+
+The way of a graph: spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive
+destinations → sort each bucket → write the partition's files → checksums → publish, the manifest last.
+
+Memory: about 20 bytes per node (assignment, order, new ids) plus `memory_budget_bytes` for chunks and buckets; features and
+edges pass through scratch files next to the destination. The destination appears whole or not at all.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import fsspec
+import numpy as np
+
+from storage.arrow_files import array_from_numpy, file_entry, is_local, neighbor_lists, split_url, write_batch
+from storage.edge_buckets import EdgeBuckets, SortedEdges, SpilledEdges
+from storage.errors import ConfigError, DataError
+from storage.manifest import MANIFEST_NAME, Manifest, partition_dir
+from storage.partitioners import assign
+from storage.source import SPLIT_TEST, GraphSource, NodeChunk, SourceInfo
+
+Partitioner = Literal["random", "range", "ldg", "metis"]
+Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How a source becomes partitions."""
+
+    num_partitions: int = 1
+    partitioner: Partitioner = "random"
+    seed: int = 0
+    undirected: bool | None = (
+        None  # True: add every edge's reverse and drop duplicates; None: what the source says of itself
+    )
+    drop_duplicates: bool = False  # keep one of several equal edges
+    drop_self_loops: bool = False
+    edge_ids: bool = False  # keep each edge's row number in the source
+    feature_dtype: Literal["float16", "float32"] = "float32"
+    allow_nonfinite: bool = False
+    overwrite: bool = False
+    memory_budget_bytes: int = 1 << 30
+    scratch: str | None = None  # local directory for temporary files; None: beside the destination
+
+    def __post_init__(self) -> None:
+        if self.num_partitions < 1:
+            raise ConfigError(f"num_partitions: expected at least 1, got {self.num_partitions}; set --partitions")
+        if self.partitioner not in ("random", "range", "ldg", "metis"):
+            raise ConfigError(
+                f"partitioner: expected random, range, ldg or metis, got {self.partitioner!r}; set --partitioner"
+            )
+        if self.memory_budget_bytes < 1 << 24:
+            raise ConfigError(f"memory_budget_bytes: expected at least 16 MiB, got {self.memory_budget_bytes}")
+
+
+def ingest(
+    source: GraphSource, url: str, options: IngestOptions | None = None, progress: Progress | None = None
+) -> Manifest:
+    """Writes `source` as partitions under `url` and returns the manifest.
+
+    Raises ConfigError where `url` already holds something (unless `overwrite`), DataError where the source's data is not a valid
+    graph. After an error nothing is left under `url`.
+    """
+    options = options or IngestOptions()
+    filesystem, path = split_url(url)
+    _check_destination(filesystem, path, url, options)
+    _check_info(source.info, options)
+    scratch_parent = Path(options.scratch) if options.scratch else Path(path).parent if is_local(filesystem) else None
+    if scratch_parent is not None:
+        _make_directory(scratch_parent)
+    prefix = f".{Path(path).name}.ingest-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=scratch_parent, ignore_cleanup_errors=True) as scratch:
+        staged = Path(scratch) / "graph"
+        staged.mkdir()
+        manifest = _Ingestion(source, options, Path(scratch), staged, progress or (lambda *_: None)).run()
+        (staged / MANIFEST_NAME).write_text(manifest.to_json())
+        _publish(staged, filesystem, path, manifest)
+    return manifest
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot make this directory ({error.strerror}); choose another url or --scratch"
+        ) from None
+
+
+def _check_destination(filesystem: fsspec.AbstractFileSystem, path: str, url: str, options: IngestOptions) -> None:
+    if not filesystem.exists(path):
+        return
+    if not filesystem.isdir(path):
+        raise ConfigError(f"{url}: expected a directory or nothing, found a file; choose another url")
+    contents = filesystem.ls(path, detail=False)
+    holds_graph = filesystem.exists(f"{path}/{MANIFEST_NAME}")
+    if contents and not (holds_graph and options.overwrite):
+        kind = "a graph" if holds_graph else "other files"
+        advice = "pass --overwrite to replace it, or choose another url" if holds_graph else "choose an empty url"
+        raise ConfigError(f"{url}: expected nothing there, found {kind}; {advice}")
+
+
+def _check_info(info: SourceInfo, options: IngestOptions) -> None:
+    if info.num_nodes < 1:
+        raise DataError(f"{info.name}: expected at least one node, got {info.num_nodes}")
+    if options.num_partitions > info.num_nodes:
+        raise ConfigError(
+            f"num_partitions: expected at most one partition per node ({info.num_nodes}), got {options.num_partitions}; "
+            "lower --partitions"
+        )
+
+
+def _publish(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, manifest: Manifest) -> None:
+    """Makes the staged directory visible at its place: one rename locally, the manifest last elsewhere."""
+    if is_local(filesystem):
+        target = Path(path)
+        if target.exists():
+            old = staged.parent / "replaced"
+            target.rename(old)
+            try:
+                staged.rename(target)
+            except OSError:
+                old.rename(target)
+                raise
+            return
+        if staged.stat().st_dev != target.parent.stat().st_dev:  # --scratch on another disk: copy beside, then rename
+            beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.publish-", dir=target.parent))
+            try:
+                shutil.copytree(staged, beside, dirs_exist_ok=True)
+                beside.chmod(0o755)
+                beside.rename(target)
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+            return
+        staged.rename(target)
+        return
+    try:
+        if filesystem.exists(path):
+            filesystem.rm(path, recursive=True)
+        for name in (*manifest.files, MANIFEST_NAME):
+            filesystem.makedirs(f"{path}/{name}".rsplit("/", 1)[0], exist_ok=True)
+            filesystem.put_file(str(staged / name), f"{path}/{name}")
+    except BaseException:
+        with suppress(FileNotFoundError):
+            filesystem.rm(path, recursive=True)
+        raise
+
+
+class _Ingestion:
+    """The steps of one ingestion over its scratch directory."""
+
+    def __init__(
+        self, source: GraphSource, options: IngestOptions, scratch: Path, staged: Path, progress: Progress
+    ) -> None:
+        self.source, self.info, self.options = source, source.info, options
+        self.scratch, self.staged, self.progress = scratch, staged, progress
+        undirected = options.undirected
+        self.add_reverse = self.info.undirected_once if undirected is None else undirected
+        # A source that gives each undirected edge once has no duplicates to drop; a directed one may hold both directions.
+        self.drop_duplicates = options.drop_duplicates or (self.add_reverse and not self.info.undirected_once)
+        self.index_dtype = np.dtype(np.int32 if self.info.num_nodes < 2**31 else np.int64)
+
+    def run(self) -> Manifest:
+        nodes = _NodeSpool(self.source, self.options, self.scratch, self.progress)
+        options = self.options
+        self.progress("assign", 0, None)
+        part_of_row = assign(
+            self.source, options.partitioner, options.num_partitions, options.seed, add_reverse=self.add_reverse
+        )
+        counts = np.bincount(part_of_row, minlength=options.num_partitions)
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        row_of_id = np.argsort(part_of_row, kind="stable")  # rows of a partition stay in ascending original id
+        del part_of_row
+        id_of_row = np.empty(self.info.num_nodes, self.index_dtype)
+        id_of_row[row_of_id] = np.arange(self.info.num_nodes, dtype=self.index_dtype)
+
+        buckets = self._spill_edges(id_of_row, offsets)
+        num_edges = 0
+        for partition in range(options.num_partitions):
+            directory = self.staged / partition_dir(partition)
+            directory.mkdir()
+            num_edges += self._write_edges(buckets, partition, offsets, id_of_row, directory)
+            rows = row_of_id[offsets[partition] : offsets[partition + 1]]
+            nodes.write(rows, directory)
+            self.progress("write", partition + 1, options.num_partitions)
+        self.progress("checksum", 0, None)
+        files = {
+            path.relative_to(self.staged).as_posix(): file_entry(path) for path in sorted(self.staged.rglob("*.arrow"))
+        }
+        provenance = {
+            **(self.info.provenance or {}),
+            "partitioner": options.partitioner,
+            "seed": str(options.seed),
+            "reverse_edges_added": str(self.add_reverse).lower(),
+            "duplicates_dropped": str(self.drop_duplicates).lower(),
+            "self_loops_dropped": str(options.drop_self_loops).lower(),
+        }
+        return Manifest(
+            name=self.info.name,
+            num_nodes=self.info.num_nodes,
+            num_edges=num_edges,
+            partition_offsets=tuple(int(offset) for offset in offsets),
+            feature_dim=self.info.feature_dim,
+            feature_dtype=options.feature_dtype if self.info.feature_dim else None,
+            edge_feature_dim=self.info.edge_feature_dim,
+            has_edge_id=options.edge_ids,
+            has_edge_weight=self.info.has_edge_weight,
+            label_kind=nodes.label_kind,
+            num_classes=nodes.num_classes,
+            num_split_sets=self.info.num_split_sets,
+            files=files,
+            provenance=provenance,
+        )
+
+    def _spill_edges(self, id_of_row: np.ndarray, offsets: np.ndarray) -> EdgeBuckets:
+        """Reads the source's edges once, checks them, and spills them by owner and destination."""
+        info, options = self.info, self.options
+        directions = 2 if self.add_reverse else 1
+        buckets = EdgeBuckets(
+            self.scratch / "edges",
+            offsets,
+            expected_edges=(info.num_edges or info.num_nodes * 16) * directions,
+            memory_budget_bytes=options.memory_budget_bytes,
+            index_dtype=self.index_dtype,
+            with_edge_id=options.edge_ids,
+            with_weight=info.has_edge_weight,
+            feature_dim=info.edge_feature_dim,
+        )
+        done = 0
+        for chunk in self.source.edges(buckets.chunk_edges):
+            count = len(chunk.src)
+            if len(chunk.dst) != count:
+                raise DataError(
+                    f"{info.name}: expected as many sources as destinations, got {count} and {len(chunk.dst)}"
+                )
+            _check_edge_columns(info, chunk.weight, chunk.feature, count, options.allow_nonfinite)
+            for ids in (chunk.src, chunk.dst):
+                bad = (ids < 0) | (ids >= info.num_nodes)
+                if bad.any():
+                    row = int(np.argmax(bad))
+                    raise DataError(
+                        f"{info.name}: edge {done + row}: expected node ids in [0, {info.num_nodes}), got {int(ids[row])}; "
+                        f"{int(bad.sum())} such ids in this chunk"
+                    )
+            edge_id = np.arange(done, done + count, dtype=np.int64) if buckets.with_edge_id else None
+            done += count
+            edges = SpilledEdges(chunk.src, chunk.dst, edge_id, chunk.weight, chunk.feature)
+            if options.drop_self_loops:
+                edges = edges.where(edges.src != edges.dst)
+            buckets.spill(edges, id_of_row)
+            if self.add_reverse:  # a self-loop is its own reverse
+                buckets.spill(edges.where(edges.src != edges.dst).reversed(), id_of_row)
+            self.progress("edges", done, info.num_edges)
+        buckets.finish()
+        return buckets
+
+    def _write_edges(
+        self, buckets: EdgeBuckets, partition: int, offsets: np.ndarray, id_of_row: np.ndarray, directory: Path
+    ) -> int:
+        """Writes topology.arrow (and edges.arrow) of one partition; returns its number of edges."""
+        num_owned = int(offsets[partition + 1] - offsets[partition])
+        spool = SortedEdges(
+            self.scratch / "sorted",
+            self.index_dtype,
+            self.options.edge_ids,
+            self.info.has_edge_weight,
+            self.info.edge_feature_dim,
+        )
+        indptr = np.zeros(num_owned + 1, np.int64)
+        with spool:
+            for bucket in buckets.sorted_buckets(partition, drop_duplicates=self.drop_duplicates):
+                degrees = np.bincount(bucket.dst - offsets[partition], minlength=num_owned) if len(bucket.dst) else 0
+                indptr[1:] += degrees
+                spool.append(id_of_row[bucket.src_row], bucket.edge_id, bucket.weight, bucket.feature)
+            np.cumsum(indptr, out=indptr)
+            columns = spool.columns()
+            feature = columns.pop("feature", None)
+            write_batch(directory / "topology.arrow", {"neighbors": neighbor_lists(indptr, columns)})
+            if feature is not None:
+                write_batch(directory / "edges.arrow", {"feature": array_from_numpy(feature)})
+        return int(indptr[-1])
+
+
+def _check_edge_columns(
+    info: SourceInfo, weight: np.ndarray | None, feature: np.ndarray | None, count: int, allow_nonfinite: bool
+) -> None:
+    if (weight is not None) != info.has_edge_weight or (weight is not None and weight.shape != (count,)):
+        found = None if weight is None else weight.shape
+        raise DataError(
+            f"{info.name}: expected {'one weight per edge' if info.has_edge_weight else 'no edge weights'}, got {found}"
+        )
+    expected = (count, info.edge_feature_dim) if info.edge_feature_dim else None
+    found = None if feature is None else feature.shape
+    if found != expected:
+        raise DataError(f"{info.name}: edge features: expected shape {expected}, got {found}")
+    for what, values in (("weights", weight), ("features", feature)):
+        if values is None:
+            continue
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        if bad and not allow_nonfinite:
+            raise DataError(
+                f"{info.name}: edge {what} hold {bad} non-finite values in one chunk; clean them or pass --allow-nonfinite"
+            )
+
+
+class _NodeSpool:
+    """Node rows in source order on scratch files, checked while they pass, then written partition by partition."""
+
+    def __init__(self, source: GraphSource, options: IngestOptions, scratch: Path, progress: Progress) -> None:
+        self.info, self.options = source.info, options
+        info = self.info
+        num_nodes = info.num_nodes
+        self._feature = (
+            np.lib.format.open_memmap(
+                scratch / "feature.npy", "w+", options.feature_dtype, (num_nodes, info.feature_dim)
+            )
+            if info.feature_dim
+            else None
+        )
+        self._label: np.ndarray | None = None
+        self._split = np.zeros((num_nodes, info.num_split_sets), np.int8)
+        self._original_id: np.ndarray | None = None
+        self._scratch = scratch
+        self._nonfinite_values = self._nonfinite_rows = 0
+        # A quarter of the budget, counting the caller's float32 rows and our converted copy.
+        chunk_nodes = max(1, options.memory_budget_bytes // 4 // (8 * max(info.feature_dim, 1) + 32))
+        row = 0
+        for chunk in source.nodes(min(chunk_nodes, num_nodes)):
+            row = self._take(chunk, row)
+            progress("nodes", row, num_nodes)
+        if row != num_nodes:
+            raise DataError(f"{info.name}: expected {num_nodes} node rows, got {row}; features and graph disagree")
+        if self._nonfinite_values and not options.allow_nonfinite:
+            raise DataError(
+                f"{info.name}: features hold {self._nonfinite_values} non-finite values in {self._nonfinite_rows} rows; "
+                "clean them or pass --allow-nonfinite"
+            )
+        self.label_kind, self.num_classes = self._label_kind()
+
+    def _take(self, chunk: NodeChunk, row: int) -> int:
+        info = self.info
+        columns = [c for c in (chunk.feature, chunk.label, chunk.split, chunk.original_id) if c is not None]
+        if not columns:
+            # Nothing but the row count: a graph of bare nodes.
+            return info.num_nodes
+        count = len(columns[0])
+        if any(len(column) != count for column in columns):
+            raise DataError(
+                f"{info.name}: node rows {row}…: expected columns of equal length, got {[len(column) for column in columns]}"
+            )
+        stop = row + count
+        if stop > info.num_nodes:
+            raise DataError(
+                f"{info.name}: expected {info.num_nodes} node rows, got at least {stop}; features and graph disagree"
+            )
+        if (chunk.feature is None) != (self._feature is None) or (
+            chunk.feature is not None and chunk.feature.shape[1:] != (info.feature_dim,)
+        ):
+            found = None if chunk.feature is None else chunk.feature.shape[1:]
+            raise DataError(
+                f"{info.name}: node rows {row}…: expected features of width {info.feature_dim}, got {found}"
+            )
+        if self._feature is not None and chunk.feature is not None:
+            with np.errstate(over="ignore"):  # a value too large for float16 becomes infinite and is counted below
+                self._feature[row:stop] = chunk.feature
+            finite = np.isfinite(self._feature[row:stop])
+            self._nonfinite_values += int(finite.size - np.count_nonzero(finite))
+            self._nonfinite_rows += int(count - np.count_nonzero(finite.all(axis=1)))
+        if chunk.label is not None:
+            dtype = np.dtype(np.int64 if np.issubdtype(chunk.label.dtype, np.integer) else np.float32)
+            if self._label is None:
+                missing = -1 if dtype == np.int64 else np.nan
+                self._label = np.full(info.num_nodes, missing, dtype)
+            self._label[row:stop] = chunk.label
+        if chunk.split is not None:
+            if chunk.split.shape != (count, info.num_split_sets):
+                raise DataError(
+                    f"{info.name}: splits: expected shape {(count, info.num_split_sets)}, got {chunk.split.shape}"
+                )
+            if chunk.split.min(initial=0) < 0 or chunk.split.max(initial=0) > SPLIT_TEST:
+                raise DataError(f"{info.name}: splits: expected codes 0 to {SPLIT_TEST}, got {int(chunk.split.max())}")
+            self._split[row:stop] = chunk.split
+        if chunk.original_id is not None:
+            if self._original_id is None:
+                self._original_id = np.arange(info.num_nodes, dtype=np.int64)
+            self._original_id[row:stop] = chunk.original_id
+            window = self._original_id[max(row - 1, 0) : stop]
+            if np.any(np.diff(window) <= 0):
+                raise DataError(f"{info.name}: node rows {row}…: expected strictly ascending original ids")
+        return stop
+
+    def _label_kind(self) -> tuple[str | None, int | None]:
+        if self._label is None:
+            if self.info.has_label:
+                raise DataError(f"{self.info.name}: expected labels, the source gave none")
+            return None, None
+        if self._label.dtype != np.int64:
+            return "value", None
+        low, high = int(self._label.min()), int(self._label.max())
+        num_classes = self.info.num_classes if self.info.num_classes is not None else high + 1
+        if low < -1 or high >= num_classes:
+            bad = int(np.count_nonzero((self._label < -1) | (self._label >= num_classes)))
+            raise DataError(
+                f"{self.info.name}: labels: expected -1 (none) or a class in [0, {num_classes}), got {low if low < -1 else high}; "
+                f"{bad} such labels"
+            )
+        return "class", num_classes
+
+    def write(self, rows: np.ndarray, directory: Path) -> None:
+        """Writes nodes.arrow and features.arrow of the partition that owns `rows`."""
+        columns = {"original_id": rows if self._original_id is None else self._original_id[rows]}
+        if self._label is not None:
+            columns["label"] = self._label[rows]
+        for index in range(self.info.num_split_sets):
+            columns[f"split_{index}"] = np.ascontiguousarray(self._split[rows, index])
+        write_batch(directory / "nodes.arrow", {name: array_from_numpy(values) for name, values in columns.items()})
+        if self._feature is None:
+            return
+        gathered_path = self._scratch / "gathered.npy"
+        shape = (len(rows), self.info.feature_dim)
+        gathered = (
+            np.lib.format.open_memmap(gathered_path, "w+", self.options.feature_dtype, shape)
+            if len(rows)
+            else (np.empty(shape, self.options.feature_dtype))
+        )
+        step = max(1, self.options.memory_budget_bytes // 4 // (4 * self.info.feature_dim))
+        for start in range(0, len(rows), step):
+            gathered[start : start + step] = self._feature[rows[start : start + step]]
+        write_batch(directory / "features.arrow", {"feature": array_from_numpy(gathered)})
+        del gathered
+        gathered_path.unlink(missing_ok=True)

@@ -1,0 +1,214 @@
+"""The manifest of a stored graph: what a directory of Arrow partitions holds, and how to know that it is whole.
+
+It is the last file written and the first one read. Parsing trusts nothing: every field's type and range is checked, and file
+names must be the ones of the format, so a manifest cannot point outside its directory.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from storage.errors import FormatError
+
+FORMAT = "graphmill-graph"
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+_FILE_NAME = re.compile(
+    r"part-\d{5}/(topology|nodes|features|edges)\.arrow|part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow"
+)
+_FLOAT_DTYPES = ("float16", "float32")
+_LABEL_KINDS = ("class", "value")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size and SHA-256 of one file."""
+
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Counts, schema, partition offsets, files with checksums, and where the graph came from."""
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
+    feature_dim: int = 0
+    feature_dtype: str | None = None
+    edge_feature_dim: int = 0
+    has_edge_id: bool = False
+    has_edge_weight: bool = False
+    label_kind: str | None = None  # "class", "value" or None
+    num_classes: int | None = None
+    num_split_sets: int = 0
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_partitions(self) -> int:
+        return len(self.partition_offsets) - 1
+
+    @property
+    def index_dtype(self) -> str:
+        """dtype of stored node ids: int32 while they fit."""
+        return "int32" if self.num_nodes < 2**31 else "int64"
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 over the names and checksums of all files: equal if and only if the stored bytes are equal."""
+        lines = "".join(f"{name} {entry.sha256}\n" for name, entry in sorted(self.files.items()))
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        body = asdict(self)
+        body["files"] = {name: asdict(entry) for name, entry in sorted(self.files.items())}
+        body["provenance"] = dict(self.provenance)
+        header = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "kind": "one-graph",
+            "content_hash": self.content_hash,
+        }
+        return json.dumps(header | body, indent=1) + "\n"
+
+
+def partition_dir(partition: int) -> str:
+    return f"part-{partition:05d}"
+
+
+def parse_manifest(text: str, where: str) -> Manifest:
+    """Manifest from its JSON text; `where` names the file in errors.
+
+    Raises FormatError for anything that is not exactly a version-1 manifest of one graph.
+    """
+    try:
+        body = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        found = body.get("format") if isinstance(body, dict) else type(body).__name__
+        raise FormatError(f"{where}: expected format {FORMAT!r}, got {found!r}; this is not a Graphmill graph")
+    if body.get("format_version") != FORMAT_VERSION:
+        raise FormatError(
+            f"{where}: expected format_version {FORMAT_VERSION}, got {body.get('format_version')!r}; "
+            "read it with the Graphmill that wrote it, or ingest the graph again"
+        )
+    if body.get("kind") != "one-graph":
+        raise FormatError(f"{where}: expected kind 'one-graph', got {body.get('kind')!r}")
+    reader = _Reader(body, where)
+    manifest = Manifest(
+        name=reader.text("name"),
+        num_nodes=reader.count("num_nodes"),
+        num_edges=reader.count("num_edges"),
+        partition_offsets=reader.offsets(),
+        feature_dim=reader.count("feature_dim"),
+        feature_dtype=reader.choice("feature_dtype", _FLOAT_DTYPES),
+        edge_feature_dim=reader.count("edge_feature_dim"),
+        has_edge_id=reader.flag("has_edge_id"),
+        has_edge_weight=reader.flag("has_edge_weight"),
+        label_kind=reader.choice("label_kind", _LABEL_KINDS),
+        num_classes=reader.optional_count("num_classes"),
+        num_split_sets=reader.count("num_split_sets"),
+        files=reader.files(),
+        provenance=reader.texts("provenance"),
+    )
+    if (manifest.feature_dim > 0) != (manifest.feature_dtype is not None):
+        reader.fail("feature_dtype", "a dtype exactly where feature_dim is positive", manifest.feature_dtype)
+    for partition in range(manifest.num_partitions):
+        for file in expected_files(manifest, partition):
+            if file not in manifest.files:
+                reader.fail("files", f"an entry for {file}", "none")
+    if body.get("content_hash") != manifest.content_hash:
+        reader.fail("content_hash", manifest.content_hash, body.get("content_hash"))
+    return manifest
+
+
+def expected_files(manifest: Manifest, partition: int) -> list[str]:
+    """Names of the files that this partition must have."""
+    names = ["topology", "nodes"]
+    if manifest.feature_dim:
+        names.append("features")
+    if manifest.edge_feature_dim:
+        names.append("edges")
+    return [f"{partition_dir(partition)}/{name}.arrow" for name in names]
+
+
+class _Reader:
+    """Typed access to the fields of a parsed manifest; every refusal names the file and the field."""
+
+    def __init__(self, body: dict[str, Any], where: str) -> None:
+        self._body = body
+        self._where = where
+
+    def fail(self, key: str, expected: str, got: object) -> None:
+        raise FormatError(f"{self._where}: field {key!r}: expected {expected}, got {str(got)[:80]!r}")
+
+    def count(self, key: str) -> int:
+        value = self._body.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+            self.fail(key, "a count (integer >= 0)", value)
+        assert isinstance(value, int)
+        return value
+
+    def optional_count(self, key: str) -> int | None:
+        return None if self._body.get(key) is None else self.count(key)
+
+    def flag(self, key: str) -> bool:
+        value = self._body.get(key)
+        if not isinstance(value, bool):
+            self.fail(key, "true or false", value)
+        return bool(value)
+
+    def text(self, key: str) -> str:
+        value = self._body.get(key)
+        if not isinstance(value, str):
+            self.fail(key, "a string", value)
+        return str(value)
+
+    def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
+        value = self._body.get(key)
+        if value is not None and value not in choices:
+            self.fail(key, f"null or one of {choices}", value)
+        return value
+
+    def texts(self, key: str) -> dict[str, str]:
+        value = self._body.get(key)
+        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+            self.fail(key, "an object of strings", value)
+        assert isinstance(value, dict)
+        return value
+
+    def offsets(self) -> tuple[int, ...]:
+        key, value = "partition_offsets", self._body.get("partition_offsets")
+        num_nodes = self.count("num_nodes")
+        if not isinstance(value, list) or len(value) < 2 or not all(isinstance(v, int) for v in value):
+            self.fail(key, "a list of at least 2 integers", value)
+        assert isinstance(value, list)
+        ascending = all(a <= b for a, b in pairwise(value))
+        if value[0] != 0 or value[-1] != num_nodes or not ascending:
+            self.fail(key, f"ascending integers from 0 to num_nodes = {num_nodes}", value)
+        return tuple(value)
+
+    def files(self) -> dict[str, FileEntry]:
+        value = self._body.get("files")
+        if not isinstance(value, dict):
+            self.fail("files", "an object", value)
+        assert isinstance(value, dict)
+        entries = {}
+        for name, entry in value.items():
+            if not _FILE_NAME.fullmatch(name):
+                self.fail("files", "only file names of the format (part-00000/topology.arrow …)", name)
+            num_bytes = entry.get("num_bytes") if isinstance(entry, dict) else None
+            sha256 = entry.get("sha256") if isinstance(entry, dict) else None
+            if not isinstance(num_bytes, int) or num_bytes < 0 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
+                self.fail("files", f"num_bytes and sha256 for {name}", entry)
+            entries[name] = FileEntry(num_bytes=int(num_bytes or 0), sha256=str(sha256))
+        return entries
