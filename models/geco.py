@@ -1,0 +1,296 @@
+"""GECO: local propagation and global circular convolution in place of attention (arXiv 2406.12059, AAAI 2025).
+
+One layer (equations of the paper; post-norm):
+
+    X'  = LN(GECO(X, A) + X)
+    X'' = LN(FFN(X') + X'),              FFN(X) = σ(X W₁) W₂
+    GECO(X, A) = GCB(LCB(X, A))
+    LCB(X, A) = [X, ÂX]                  parameter-free
+    GCB(H): P₁, …, P_K, V = split(H W);  V ← P_i ⊙ (F_i ⊛ V) for i = 1 … K
+
+⊛ is a channel-wise circular convolution over all N nodes in an order π; F_i is a learned function of the position. The
+LCB does not depend on the order, so only P_i and V are permuted, never the graph. GECO as a whole is not
+permutation-equivariant: π is part of the model, here a pure function of seed and node id.
+
+Where the paper is silent: Â is the mean D⁻¹A, σ is GELU, linear maps outside W₁ and W₂ have biases, an encoder
+Linear (with activation) maps the features to the width and a Linear maps to the outputs.
+
+Shapes: N nodes, E edges, D width, K order.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.filters import FilterConfig, ImplicitFilter, circular_convolve
+from models.node_order import inverse_order, node_order
+from models.propagation import NORMALISATIONS, Adjacency, Normalisation
+
+Permutation = Literal["static", "dynamic", "none"]
+
+
+@dataclass(frozen=True)
+class GECOConfig:
+    """Every option of GECO; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
+
+    in_dim: int
+    out_dim: int
+    width: int = 128
+    num_layers: int = 3
+    order: int = 2  # K: filters and gates per layer
+    propagation: Normalisation = "mean"  # Â: D_in⁻¹A, A, or D_in^-½ A D_out^-½; never with added self loops
+    permutation: Permutation = "static"  # one order for good | a fresh one per epoch and layer | the rows as given
+    seed: int = 0  # of the order
+    dropout: float = 0.1  # after the GCB and inside and after the FFN
+    input_dropout: float = 0.0  # on the features
+    activation: Literal["gelu", "relu"] = "gelu"
+    encoding_dim: int = 0  # positional encodings concatenated to the features (the paper: small graphs only)
+    skip: bool = False  # Hyena's per-channel skip: F_i ⊛ V + s ⊙ V; not in GECO's equations
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    # Departures from the paper, all off.
+    norm: Literal["post", "pre"] = "post"  # "pre": X + f(LN(X)), and one LN before the head
+    hops: int = 1  # more: LCB = [X, ÂX, …, Â^hops X]
+    output_projection: bool = False  # a Linear after the GCB, as Hyena has
+    jump: Literal["last", "sum"] = "last"  # "sum": the head reads the sum of all layers' outputs (jumping knowledge)
+
+    def __post_init__(self) -> None:
+        leasts = {"in_dim": 0, "out_dim": 1, "width": 1, "num_layers": 1, "order": 1, "encoding_dim": 0, "hops": 1}
+        for name, least in leasts.items():
+            value = getattr(self, name)
+            if value < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}; set {name}")
+        if self.in_dim + self.encoding_dim == 0:
+            raise ValueError("the model needs an input: in_dim and encoding_dim are both 0; give features or encodings")
+        for name in ("dropout", "input_dropout"):
+            value = getattr(self, name)
+            if not (0 <= value < 1):
+                raise ValueError(f"{name} must lie in [0, 1), got {value}; set {name}")
+        choices = {
+            "propagation": NORMALISATIONS,
+            "permutation": ("static", "dynamic", "none"),
+            "activation": ("gelu", "relu"),
+            "norm": ("post", "pre"),
+            "jump": ("last", "sum"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
+
+
+class LocalBlock(nn.Module):
+    """LCB: [X, ÂX] (or [X, ÂX, …, Â^hops X]); no parameters, and equivariant to renumbering the nodes."""
+
+    def __init__(self, propagation: Normalisation, hops: int = 1) -> None:
+        super().__init__()
+        self.propagation, self.hops = propagation, hops
+
+    def forward(self, x_ND: Tensor, adjacency: Adjacency) -> Tensor:
+        """Returns [N, (hops + 1) D]."""
+        hops = [x_ND]
+        for _ in range(self.hops):
+            hops.append(adjacency.propagate(hops[-1], self.propagation))
+        return torch.cat(hops, dim=1)
+
+
+class GlobalBlock(nn.Module):
+    """GCB: gated circular convolutions over all nodes in the order π, V ← P_i ⊙ (F_i ⊛ V) for i = 1 … K."""
+
+    def __init__(self, in_dim: int, width: int, order: int, filter_config: FilterConfig, skip: bool = False) -> None:
+        super().__init__()
+        self.order, self.width = order, width
+        self.projection = nn.Linear(in_dim, (order + 1) * width)
+        self.filter = ImplicitFilter(filter_config, order, width)
+        self.skip_KD = nn.Parameter(torch.zeros(order, width)) if skip else None
+
+    def forward(self, h_NC: Tensor, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
+        """Returns [N, D] in the rows' own order; `order_N` is π and None means the rows as given. O(D N log N)."""
+        num_nodes = h_NC.shape[0]
+        p_NC = self.projection(h_NC)
+        if order_N is not None:
+            p_NC = p_NC[order_N]
+        # One transposing copy; from here on the node axis, which the FFT runs over, is contiguous.
+        p_GDN = p_NC.t().reshape(self.order + 1, self.width, num_nodes)
+        filter_KDN = self.filter(num_nodes)
+        v_DN = p_GDN[self.order]
+        for i in range(self.order):
+            convolved_DN = circular_convolve(filter_KDN[i], v_DN)
+            if self.skip_KD is not None:
+                convolved_DN = convolved_DN + self.skip_KD[i].unsqueeze(1) * v_DN
+            v_DN = p_GDN[i] * convolved_DN
+        y_ND = v_DN.t()
+        return y_ND.contiguous() if inverse_N is None else y_ND[inverse_N]
+
+
+class FeedForward(nn.Module):
+    """FFN: σ(X W₁) W₂ with W₁, W₂ of D×D and dropout in between."""
+
+    def __init__(self, width: int, activation: str, dropout: float) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(width, width, bias=False)
+        self.w2 = nn.Linear(width, width, bias=False)
+        self.activation = _activation(activation)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        return self.w2(self.dropout(self.activation(self.w1(x_ND))))
+
+
+class GECOLayer(nn.Module):
+    """One GECO layer: LCB and GCB, then the FFN, each with residual and LayerNorm."""
+
+    def __init__(self, config: GECOConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.pre_norm = config.norm == "pre"
+        self.local = LocalBlock(config.propagation, config.hops)
+        self.glob = GlobalBlock((config.hops + 1) * width, width, config.order, config.filter, config.skip)
+        self.out = nn.Linear(width, width) if config.output_projection else nn.Identity()
+        self.ffn = FeedForward(width, config.activation, config.dropout)
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x_ND: Tensor, adjacency: Adjacency, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
+        if self.pre_norm:
+            x_ND = x_ND + self._mix(self.norm_1(x_ND), adjacency, order_N, inverse_N)
+            return x_ND + self.dropout(self.ffn(self.norm_2(x_ND)))
+        x_ND = self.norm_1(self._mix(x_ND, adjacency, order_N, inverse_N) + x_ND)
+        return self.norm_2(self.dropout(self.ffn(x_ND)) + x_ND)
+
+    def _mix(self, x_ND: Tensor, adjacency: Adjacency, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
+        return self.dropout(self.out(self.glob(self.local(x_ND, adjacency), order_N, inverse_N)))
+
+
+class GECO(nn.Module):
+    """GECO for node-level outputs on one graph or subgraph; see the module's docstring for the equations."""
+
+    def __init__(self, config: GECOConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.input_dropout = nn.Dropout(config.input_dropout)
+        self.encoder = nn.Linear(config.in_dim + config.encoding_dim, config.width)
+        self.activation = _activation(config.activation)
+        self.layers = nn.ModuleList(GECOLayer(config) for _ in range(config.num_layers))
+        self.head_norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.head = nn.Linear(config.width, config.out_dim)
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        adjacency: Adjacency,
+        *,
+        node_id_N: Tensor | None = None,
+        epoch: int = 0,
+        encoding_NE: Tensor | None = None,
+    ) -> Tensor:
+        """Returns [N, out_dim] for features [N, in_dim] and the adjacency of the same rows.
+
+        `node_id_N` int64 [N] are the permanent ids that fix the order (default: the row numbers), so that any batch
+        visits its nodes in the same relative order. `epoch` matters to the dynamic permutation only. Works for N = 0
+        and N = 1. Raises ValueError when shapes disagree with each other or with the config.
+        """
+        self._check(x_ND, adjacency, node_id_N, encoding_NE)
+        x_ND = self.input_dropout(x_ND)
+        if encoding_NE is not None:
+            x_ND = torch.cat([x_ND, encoding_NE.to(x_ND.dtype)], dim=1)
+        x_ND = self.activation(self.encoder(x_ND))
+        static = self.config.permutation == "static"
+        order = self._order(x_ND, node_id_N, 0, 0) if static else (None, None)
+        total_ND = x_ND
+        for layer_index, layer in enumerate(self.layers):
+            if self.config.permutation == "dynamic":
+                # +1: the first epoch's first layer is not the static order.
+                order = self._order(x_ND, node_id_N, epoch + 1, layer_index)
+            x_ND = layer(x_ND, adjacency, *order)
+            total_ND = total_ND + x_ND
+        if self.config.jump == "sum":
+            x_ND = total_ND
+        return self.head(self.head_norm(x_ND))
+
+    def _order(self, x_ND: Tensor, node_id_N: Tensor | None, epoch: int, layer: int) -> tuple[Tensor, Tensor]:
+        if node_id_N is None:
+            node_id_N = torch.arange(x_ND.shape[0], device=x_ND.device)
+        order_N = node_order(node_id_N, self.config.seed, epoch=epoch, layer=layer)
+        return order_N, inverse_order(order_N)
+
+    def _check(self, x_ND: Tensor, adjacency: Adjacency, node_id_N: Tensor | None, encoding_NE: Tensor | None) -> None:
+        config, num_nodes = self.config, adjacency.num_nodes
+        if x_ND.dim() != 2 or x_ND.shape != (num_nodes, config.in_dim):
+            raise ValueError(
+                f"features must be [{num_nodes}, {config.in_dim}] (nodes of the adjacency, in_dim), "
+                f"got {tuple(x_ND.shape)}; "
+                "set in_dim to the graph's feature width"
+            )
+        if node_id_N is not None and node_id_N.shape != (num_nodes,):
+            raise ValueError(
+                f"node_id needs one id per node: {num_nodes} nodes, got shape {tuple(node_id_N.shape)}; "
+                "pass the ids of the same batch"
+            )
+        got = 0 if encoding_NE is None else encoding_NE.shape[-1]
+        if got != config.encoding_dim or (encoding_NE is not None and encoding_NE.shape != (num_nodes, got)):
+            shape = None if encoding_NE is None else tuple(encoding_NE.shape)
+            raise ValueError(
+                f"encodings must be [{num_nodes}, {config.encoding_dim}], got {shape}; "
+                "set encoding_dim to the width of the encodings that are passed (0: none)"
+            )
+
+
+def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: float | None = None) -> list[dict]:
+    """Returns three optimizer groups: weights (decayed), biases and norms (not decayed), filters (own lr, not decayed).
+
+    Filters are every parameter below an `ImplicitFilter`: Hyena gives them their own lr and no decay. `filter_lr` None
+    means `lr`. Each trainable parameter is in exactly one group; empty groups are left out.
+    """
+    filters = {id(p) for m in model.modules() if isinstance(m, ImplicitFilter) for p in m.parameters()}
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    filtered: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if id(parameter) in filters:
+            filtered.append(parameter)
+        elif parameter.dim() < 2 or name.endswith("skip_KD"):
+            plain.append(parameter)
+        else:
+            decayed.append(parameter)
+    groups = [
+        {"name": "weights", "params": decayed, "lr": lr, "weight_decay": weight_decay},
+        {"name": "biases_and_norms", "params": plain, "lr": lr, "weight_decay": 0.0},
+        {"name": "filters", "params": filtered, "lr": lr if filter_lr is None else filter_lr, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def num_parameters(config: GECOConfig) -> int:
+    """Returns the closed-form number of parameters of `GECO(config)`."""
+    d, k, f = config.width, config.order, config.filter
+    inner = f.inner_width
+    filters = (2 * f.bands + 2) * inner + f.num_inner_layers * (inner + 1) * inner + (f.num_inner_layers + 1) * inner
+    filters += inner * k * d
+    layer = ((config.hops + 1) * d + 1) * (k + 1) * d + filters + 2 * d * d + 4 * d
+    layer += (k * d if config.skip else 0) + ((d + 1) * d if config.output_projection else 0)
+    ends = (
+        (config.in_dim + config.encoding_dim + 1) * d
+        + (d + 1) * config.out_dim
+        + (2 * d if config.norm == "pre" else 0)
+    )
+    return config.num_layers * layer + ends
+
+
+def _activation(name: str) -> nn.Module:
+    return nn.GELU() if name == "gelu" else nn.ReLU()
+
+
+__all__ = [
+    "GECO",
+    "FeedForward",
+    "FilterConfig",
+    "GECOConfig",
+    "GECOLayer",
+    "GlobalBlock",
+    "LocalBlock",
+    "num_parameters",
+    "param_groups",
+]

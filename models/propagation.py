@@ -1,0 +1,252 @@
+"""Parameter-free propagation ÂX over in-edges, deterministic and without scatter, forward and backward.
+
+Row i of the adjacency lists the sources of node i's in-edges (CSC of the graph = CSR by destination), so one segmented
+sum per node gives AX, and the transposed lists give Aᵀ for the backward pass. Degree normalisation scales rows before
+and after; no normalised edge weights are ever stored.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Normalisation = Literal["mean", "sum", "sym"]
+NORMALISATIONS: tuple[str, ...] = ("mean", "sum", "sym")
+
+
+class _Rows(NamedTuple):
+    """Lists of sources per row; indptr and indices share one integer dtype, as the kernels need."""
+
+    indptr: Tensor  # [N+1]
+    indices: Tensor  # [E]
+    weight: Tensor | None  # [E]
+
+    def to(self, device: torch.device | str, non_blocking: bool) -> "_Rows":
+        move = [t if t is None else t.to(device, non_blocking=non_blocking) for t in self]
+        return _Rows(*move)  # type: ignore[arg-type]
+
+    def reversed(self) -> "_Rows":
+        """The transposed lists, each in ascending row order. One stable sort of E numbers."""
+        num_rows = self.indptr.numel() - 1
+        row_E = torch.repeat_interleave(
+            torch.arange(num_rows, dtype=self.indices.dtype, device=self.indices.device), self.indptr.diff().long()
+        )
+        by_source_E = torch.argsort(self.indices, stable=True)
+        indptr = torch.zeros_like(self.indptr)
+        indptr[1:] = torch.bincount(self.indices, minlength=num_rows).cumsum(0)
+        return _Rows(indptr, row_E[by_source_E], None if self.weight is None else self.weight[by_source_E])
+
+
+class Adjacency:
+    """The in-edges of N nodes, with its degree factors and its transpose computed once and kept.
+
+    Build it from CSC arrays: `indptr` int64 [N+1] and `indices` int32 or int64 [E], where
+    `indices[indptr[i]:indptr[i+1]]` are the sources of node i's in-edges. Multi-edges count once each; self loops are
+    used where given and never added. `edge_weight` [E], at least 0, multiplies each edge and takes no gradient.
+    `symmetric=True` promises A = Aᵀ (every edge is there both ways, with the same weight), which spares the transpose;
+    `transposed` hands over one that the caller already has.
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        edge_weight: Tensor | None = None,
+        *,
+        symmetric: bool = False,
+        transposed: tuple[Tensor, Tensor, Tensor | None] | None = None,
+    ) -> None:
+        """Raises ValueError when the arrays do not describe N rows of ids in [0, N); ids are read on the CPU only."""
+        self._rows = _checked_rows(indptr, indices, edge_weight, "indptr")
+        self._columns: _Rows | None = self._rows if symmetric else None
+        if transposed is not None:
+            self._columns = _checked_rows(*transposed, "the transposed indptr")
+            if self._columns.indices.numel() != self.num_edges or self._columns.indptr.numel() != indptr.numel():
+                raise ValueError(
+                    f"transposed needs {self.num_nodes} rows and {self.num_edges} edges like the adjacency, got "
+                    f"{self._columns.indptr.numel() - 1} and {self._columns.indices.numel()}; transpose the same graph"
+                )
+        self._factors: dict[tuple[str, torch.dtype], tuple[Tensor | None, Tensor | None]] = {}
+
+    @property
+    def num_nodes(self) -> int:
+        return self._rows.indptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        return self._rows.indices.numel()
+
+    @property
+    def device(self) -> torch.device:
+        return self._rows.indices.device
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Adjacency":
+        """Returns the same adjacency on `device`, with what was already computed."""
+        moved = Adjacency.__new__(Adjacency)
+        moved._rows = self._rows.to(device, non_blocking)
+        if self._columns is self._rows:
+            moved._columns = moved._rows
+        else:
+            moved._columns = None if self._columns is None else self._columns.to(device, non_blocking)
+        moved._factors = {
+            key: (_move(left, device, non_blocking), _move(right, device, non_blocking))
+            for key, (left, right) in self._factors.items()
+        }
+        return moved
+
+    def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor:
+        """Returns ÂX [N, D] in x's dtype: see `propagate`."""
+        return propagate(x_ND, self, normalisation)
+
+    def rows(self, transposed: bool) -> _Rows:
+        """The lists of in-neighbours, or of out-neighbours when `transposed` (built on first use)."""
+        if not transposed:
+            return self._rows
+        if self._columns is None:
+            self._columns = self._rows.reversed()
+        return self._columns
+
+    def factors(self, normalisation: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """The row factors (left, right) [N, 1] with Â = diag(left) A diag(right); None stands for ones."""
+        key = (normalisation, dtype)
+        if key not in self._factors:
+            left = right = None
+            if normalisation == "mean":
+                left = _power_or_zero(_degree(self.rows(transposed=False)), -1.0).to(dtype)
+            elif normalisation == "sym":
+                left = _power_or_zero(_degree(self.rows(transposed=False)), -0.5).to(dtype)
+                right = _power_or_zero(_degree(self.rows(transposed=True)), -0.5).to(dtype)
+            self._factors[key] = (left, right)
+        return self._factors[key]
+
+
+def propagate(x_ND: Tensor, adjacency: Adjacency, normalisation: Normalisation = "mean") -> Tensor:
+    """Returns ÂX [N, D] with Â = D_in⁻¹A (mean), A (sum) or D_in^-½ A D_out^-½ (sym).
+
+    A[i, j] counts (or weighs) the edges j → i. Degrees are sums of edge weights where there are any. For an undirected
+    graph `sym` is the usual D^-½AD^-½; for a directed one the source is scaled by its out-degree. A node without
+    in-edges gets a zero row. No self loops are added. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
+    shape or normalisation.
+    """
+    if normalisation not in NORMALISATIONS:
+        raise ValueError(
+            f"propagation must be one of {', '.join(NORMALISATIONS)}, got {normalisation!r}; set propagation"
+        )
+    if x_ND.dim() != 2 or x_ND.shape[0] != adjacency.num_nodes:
+        raise ValueError(
+            f"propagate needs one row per node: {adjacency.num_nodes} nodes, got shape {tuple(x_ND.shape)}; "
+            "pass the features and the adjacency of the same batch"
+        )
+    return _Propagate.apply(x_ND, adjacency, normalisation, False)
+
+
+class _Propagate(torch.autograd.Function):
+    """ÂX, or ÂᵀX when transposed; each is the other's gradient, so it differentiates any number of times."""
+
+    @staticmethod
+    def forward(ctx, x_ND: Tensor, adjacency: Adjacency, normalisation: str, transposed: bool) -> Tensor:
+        ctx.adjacency, ctx.normalisation, ctx.transposed = adjacency, normalisation, transposed
+        left, right = adjacency.factors(normalisation, x_ND.dtype)
+        if transposed:
+            left, right = right, left
+        if right is not None:
+            x_ND = x_ND * right
+        y_ND = sum_rows(adjacency.rows(transposed), x_ND)
+        return y_ND if left is None else y_ND.mul_(left)
+
+    @staticmethod
+    def backward(ctx, grad_ND: Tensor):
+        return _Propagate.apply(grad_ND, ctx.adjacency, ctx.normalisation, not ctx.transposed), None, None, None
+
+
+def sum_rows(rows: _Rows, x_ND: Tensor) -> Tensor:
+    """Returns y [N, D] with y_i = Σ_e weight_e · x[indices_e] over row i's edges, by the device's faster kernel.
+
+    CPU: embedding_bag (1M edges, D = 128, one thread: 25 ms, against 48 ms for sparse CSR and 700 ms for index_add).
+    CUDA: sparse CSR; embedding_bag instead under `torch.use_deterministic_algorithms`, since it sums each row in one
+    fixed order, which cuSPARSE does not promise.
+    """
+    if rows.indices.numel() == 0 or x_ND.shape[1] == 0:
+        return x_ND.new_zeros(rows.indptr.numel() - 1, x_ND.shape[1])
+    if x_ND.is_cuda and not torch.are_deterministic_algorithms_enabled():
+        return sum_rows_csr(rows, x_ND)
+    return sum_rows_bag(rows, x_ND)
+
+
+def sum_rows_bag(rows: _Rows, x_ND: Tensor) -> Tensor:
+    """`sum_rows` by embedding_bag."""
+    weight = None if rows.weight is None else rows.weight.to(x_ND.dtype)
+    return torch.nn.functional.embedding_bag(
+        rows.indices,
+        x_ND.contiguous(),
+        rows.indptr,
+        mode="sum",
+        per_sample_weights=weight,
+        include_last_offset=True,
+    )
+
+
+def sum_rows_csr(rows: _Rows, x_ND: Tensor) -> Tensor:
+    """`sum_rows` by a sparse CSR matrix product."""
+    num_rows = rows.indptr.numel() - 1
+    weight = torch.ones(1, device=x_ND.device).expand(rows.indices.numel()) if rows.weight is None else rows.weight
+    matrix = torch.sparse_csr_tensor(
+        rows.indptr,
+        rows.indices,
+        weight.to(x_ND.dtype).contiguous(),
+        size=(num_rows, num_rows),
+        check_invariants=False,
+    )
+    return matrix @ x_ND
+
+
+def _checked_rows(indptr: Tensor, indices: Tensor, weight: Tensor | None, name: str) -> _Rows:
+    if indptr.dim() != 1 or indptr.numel() == 0 or indices.dim() != 1:
+        raise ValueError(
+            "adjacency needs indptr [N+1] and indices [E], "
+            f"got shapes {tuple(indptr.shape)} and {tuple(indices.shape)}; "
+            "pass the graph's CSC arrays"
+        )
+    if indices.dtype not in (torch.int32, torch.int64) or indptr.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"adjacency needs int32 or int64 indptr and indices, got {indptr.dtype} and {indices.dtype}; convert them"
+        )
+    if weight is not None and (weight.shape != indices.shape or not weight.is_floating_point()):
+        raise ValueError(
+            f"edge_weight needs one floating-point number per edge: {indices.numel()} edges, got shape "
+            f"{tuple(weight.shape)} of {weight.dtype}; pass the weights of the same edges"
+        )
+    if indices.device.type == "cpu":
+        num_nodes, num_edges = indptr.numel() - 1, indices.numel()
+        if int(indptr[0]) != 0 or int(indptr[-1]) != num_edges or bool((indptr.diff() < 0).any()):
+            raise ValueError(
+                f"{name} must rise from 0 to the number of edges {num_edges}, got {int(indptr[0])} to {int(indptr[-1])}"
+                " or a falling step; pass the graph's CSC arrays"
+            )
+        if num_edges and not 0 <= int(indices.min()) <= int(indices.max()) < num_nodes:
+            raise ValueError(
+                f"indices must lie in [0, {num_nodes}), got {int(indices.min())} to {int(indices.max())}; "
+                "renumber the edges to rows of the batch"
+            )
+    # int32 halves the index traffic; it holds while row starts (up to E) fit.
+    dtype = torch.int32 if indices.dtype == torch.int32 and indices.numel() < 2**31 else torch.int64
+    return _Rows(indptr.to(dtype), indices.to(dtype), weight)
+
+
+def _degree(rows: _Rows) -> Tensor:
+    """Float [N, 1]: the number of edges per row, or the sum of their weights."""
+    if rows.weight is None:
+        return rows.indptr.diff().to(torch.float64 if rows.indptr.device.type == "cpu" else torch.float32).unsqueeze(1)
+    weight = rows.weight.double() if rows.weight.device.type == "cpu" else rows.weight.float()
+    lists = rows._replace(indices=torch.zeros_like(rows.indices), weight=weight)
+    if rows.indices.numel() == 0:
+        return weight.new_zeros(rows.indptr.numel() - 1, 1)
+    return sum_rows_bag(lists, weight.new_ones(1, 1))
+
+
+def _power_or_zero(degree: Tensor, exponent: float) -> Tensor:
+    return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).pow(exponent), 0.0)
+
+
+def _move(tensor: Tensor | None, device: torch.device | str, non_blocking: bool) -> Tensor | None:
+    return None if tensor is None else tensor.to(device, non_blocking=non_blocking)

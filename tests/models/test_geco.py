@@ -1,0 +1,406 @@
+"""GECO against dense matrices and a slow reference, its equivariances (and where they must fail), and training.
+
+Every identity runs in float64.
+"""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from models.filters import FilterConfig, circular_convolve
+from models.geco import GECO, GECOConfig, GlobalBlock, LocalBlock, num_parameters, param_groups
+from models.node_order import node_order
+from models.propagation import Adjacency
+
+SMALL = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)
+
+
+def config(**options):
+    defaults = {"in_dim": 5, "out_dim": 3, "width": 4, "num_layers": 2, "dropout": 0.0, "filter": SMALL}
+    return GECOConfig(**{**defaults, **options})
+
+
+def random_edges(num_nodes, num_edges, seed):
+    """Directed edges with self loops and multi-edges; the last node stays isolated when there are at least three."""
+    generator = torch.Generator().manual_seed(seed)
+    high = max(1, num_nodes - 1) if num_nodes > 2 else num_nodes
+    edges = torch.randint(0, high, (num_edges, 2), generator=generator)
+    return torch.cat([edges, edges[: num_edges // 4], torch.tensor([[0, 0]])])
+
+
+def adjacency_of(edges, num_nodes, **options):
+    order = torch.argsort(edges[:, 1] * num_nodes + edges[:, 0], stable=True)
+    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(edges[:, 1], minlength=num_nodes).cumsum(0)
+    return Adjacency(indptr, edges[order, 0], **options)
+
+
+def permuted_edges(edges, permutation):
+    """The same graph when row r of the new graph is row permutation[r] of the old one."""
+    inverse = torch.empty_like(permutation)
+    inverse[permutation] = torch.arange(permutation.numel())
+    return inverse[edges]
+
+
+def build(geco_config, seed=0):
+    torch.manual_seed(seed)
+    model = GECO(geco_config).double().eval()
+    with torch.no_grad():  # norms and biases away from their neutral start, so that tests see them
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def circulant(values):
+    """C(f)[t, s] = f[(t - s) mod N]."""
+    num = values.numel()
+    t = torch.arange(num)
+    return values[(t[:, None] - t[None, :]) % num]
+
+
+def reference_forward(model, x, edges, node_id, encoding=None, epoch=0):
+    """GECO's equations as loops over nodes and channels, in float64; post-norm, last-layer head, one hop."""
+    c = model.config
+    num, width = x.shape[0], c.width
+
+    def linear(module, row):
+        out = [sum(module.weight[o, i] * row[i] for i in range(len(row))) for o in range(module.weight.shape[0])]
+        return [v + (0 if module.bias is None else module.bias[o]) for o, v in enumerate(out)]
+
+    def gelu(v):
+        return 0.5 * v * (1 + math.erf(float(v) / math.sqrt(2)))
+
+    def layer_norm(module, row):
+        mean = sum(row) / len(row)
+        var = sum((v - mean) ** 2 for v in row) / len(row)
+        return [(v - mean) / math.sqrt(var + module.eps) * module.weight[i] + module.bias[i] for i, v in enumerate(row)]
+
+    rows = [[*x[i]] + ([] if encoding is None else [*encoding[i]]) for i in range(num)]
+    h = [[gelu(v) for v in linear(model.encoder, row)] for row in rows]
+    for index, layer in enumerate(model.layers):
+        order = list(range(num))
+        if c.permutation == "static":
+            order = node_order(node_id, c.seed).tolist()
+        elif c.permutation == "dynamic":
+            order = node_order(node_id, c.seed, epoch=epoch + 1, layer=index).tolist()
+        degree_in = [0] * num
+        degree_out = [0] * num
+        for source, target in edges.tolist():
+            degree_in[target] += 1
+            degree_out[source] += 1
+        ah = [[0.0] * width for _ in range(num)]
+        for source, target in edges.tolist():
+            scale = {
+                "mean": 1 / degree_in[target],
+                "sum": 1.0,
+                "sym": 1 / math.sqrt(degree_in[target] * degree_out[source]),
+            }[c.propagation]
+            for d in range(width):
+                ah[target][d] += scale * h[source][d]
+        projected = [linear(layer.glob.projection, h[i] + ah[i]) for i in range(num)]
+        filters = layer.glob.filter(num)
+        y = [[0.0] * width for _ in range(num)]
+        for d in range(width):
+            v = [projected[order[t]][c.order * width + d] for t in range(num)]
+            for k in range(c.order):
+                conv = [sum(filters[k, d, (t - s) % num] * v[s] for s in range(num)) for t in range(num)]
+                if layer.glob.skip_KD is not None:
+                    conv = [conv[t] + layer.glob.skip_KD[k, d] * v[t] for t in range(num)]
+                v = [projected[order[t]][k * width + d] * conv[t] for t in range(num)]
+            for t in range(num):
+                y[order[t]][d] = v[t]
+        h = [layer_norm(layer.norm_1, [a + b for a, b in zip(y[i], h[i])]) for i in range(num)]
+        ffn = [linear(layer.ffn.w2, [gelu(v) for v in linear(layer.ffn.w1, h[i])]) for i in range(num)]
+        h = [layer_norm(layer.norm_2, [a + b for a, b in zip(ffn[i], h[i])]) for i in range(num)]
+    return torch.tensor([[float(v) for v in linear(model.head, row)] for row in h], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"propagation": "sum", "order": 1},
+        {"propagation": "sym", "order": 3, "skip": True},
+        {"permutation": "dynamic", "encoding_dim": 2},
+        {"permutation": "none"},
+    ],
+)
+@pytest.mark.parametrize("num_nodes", [1, 7])
+def test_equals_the_slow_reference(options, num_nodes):
+    geco_config = config(**options, seed=5)
+    model = build(geco_config)
+    edges = random_edges(num_nodes, 12, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(num_nodes, 5, dtype=torch.float64, generator=generator)
+    encoding = (
+        torch.randn(num_nodes, 2, dtype=torch.float64, generator=generator) if "encoding_dim" in options else None
+    )
+    node_id = torch.randperm(100, generator=generator)[:num_nodes]
+    with torch.no_grad():
+        fast = model(x, adjacency_of(edges, num_nodes), node_id_N=node_id, epoch=3, encoding_NE=encoding)
+        slow = reference_forward(model, x, edges, node_id, encoding, epoch=3)
+    torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("num", [1, 2, 9, 16, 31])
+def test_fft_path_equals_the_dense_matrix(num):
+    """E9: y = D_v C(f_q) D_q C(f_k) k per channel, with D_v, D_q the gates and f_k, f_q the first and second filter."""
+    torch.manual_seed(num)
+    block = GlobalBlock(6, 4, 2, SMALL).double()
+    h = torch.randn(num, 6, dtype=torch.float64)
+    q, v, k = block.projection(h).split(4, dim=1)
+    filters = block.filter(num)
+    y = block(h, None, None)
+    for d in range(4):
+        matrix = torch.diag(v[:, d]) @ circulant(filters[1, d]) @ torch.diag(q[:, d]) @ circulant(filters[0, d])
+        torch.testing.assert_close(y[:, d], matrix @ k[:, d], rtol=1e-12, atol=1e-12)
+
+
+def test_global_block_is_equivariant_to_cyclic_shifts():
+    torch.manual_seed(0)
+    block = GlobalBlock(6, 4, 2, SMALL).double()
+    h = torch.randn(11, 6, dtype=torch.float64)
+    y = block(h, None, None)
+    for shift in (1, 4, 10):
+        torch.testing.assert_close(block(h.roll(shift, 0), None, None), y.roll(shift, 0), rtol=1e-12, atol=1e-12)
+
+
+class ConstantFilter(torch.nn.Module):
+    def __init__(self, num_filters, width):
+        super().__init__()
+        self.values = torch.randn(num_filters, width, 1, dtype=torch.float64)
+
+    def forward(self, num):
+        return self.values.expand(-1, -1, num)
+
+
+def test_permutation_equivariance_fails_for_generic_and_holds_for_constant_filters():
+    torch.manual_seed(0)
+    block = GlobalBlock(6, 4, 2, SMALL).double().requires_grad_(False)
+    h = torch.randn(11, 6, dtype=torch.float64)
+    permutation = torch.randperm(11, generator=torch.Generator().manual_seed(1))
+
+    def error():
+        y = block(h, None, None)
+        return float((block(h[permutation], None, None) - y[permutation]).abs().max() / y.abs().max())
+
+    assert error() > 1e-3
+    block.filter = ConstantFilter(2, 4)
+    assert error() < 1e-12
+
+
+def test_average_over_all_orders_has_the_closed_form():
+    """E9, order 1: the mean over all N! orders is f₀ u_i + mean(f₁ … f_{N-1}) Σ_{j≠i} u_j (the paper's Prop. 3.3)."""
+    num = 6
+    generator = torch.Generator().manual_seed(0)
+    f, u = torch.randn(2, num, dtype=torch.float64, generator=generator)
+    total = torch.zeros(num, dtype=torch.float64)
+    for order in itertools.permutations(range(num)):
+        pi = torch.tensor(order)
+        total[pi] += circular_convolve(f, u[pi])
+    expected = f[0] * u + f[1:].mean() * (u.sum() - u)
+    torch.testing.assert_close(total / math.factorial(num), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("propagation", ["mean", "sum", "sym"])
+def test_local_block_alone_is_equivariant(propagation):
+    edges = random_edges(9, 20, seed=3)
+    x = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    permutation = torch.randperm(9, generator=torch.Generator().manual_seed(1))
+    block = LocalBlock(propagation, hops=2)
+    y = block(x, adjacency_of(edges, 9))
+    z = block(x[permutation], adjacency_of(permuted_edges(edges, permutation), 9))
+    assert y.shape == (9, 12)
+    torch.testing.assert_close(z, y[permutation], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(y[:, 8:], adjacency_of(edges, 9).propagate(y[:, 4:8], propagation))
+
+
+@pytest.mark.parametrize("permutation", ["static", "dynamic", "none"])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_output_follows_the_rows_however_the_batch_is_ordered(permutation, norm):
+    edges = random_edges(13, 40, seed=4)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(13, 5, dtype=torch.float64, generator=generator)
+    node_id = torch.randint(0, 2**50, (13,), generator=generator)
+    shuffle = torch.randperm(13, generator=generator)
+    model = build(config(permutation=permutation, norm=norm))
+    with torch.no_grad():
+        y = model(x, adjacency_of(edges, 13), node_id_N=node_id, epoch=2)
+        shuffled = adjacency_of(permuted_edges(edges, shuffle), 13)
+        z = model(x[shuffle], shuffled, node_id_N=node_id[shuffle], epoch=2)
+        by_row = model(x[shuffle], shuffled, epoch=2)
+    error = float((z - y[shuffle]).abs().max())
+    # Without ids, or with the rows as given, the order of the rows is part of the model.
+    assert error > 1e-4 if permutation == "none" else error < 1e-11
+    assert float((by_row - y[shuffle]).abs().max()) > 1e-4
+
+
+def test_dynamic_order_changes_with_the_epoch_and_static_does_not():
+    edges = random_edges(13, 40, seed=4)
+    x = torch.randn(13, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    for permutation in ("static", "dynamic"):
+        model = build(config(permutation=permutation))
+        first, again, later = (model(x, adjacency_of(edges, 13), epoch=epoch) for epoch in (0, 0, 1))
+        assert torch.equal(first, again)
+        assert torch.equal(first, later) == (permutation == "static")
+
+
+def test_jump_pre_norm_and_output_projection_follow_their_definitions():
+    edges = random_edges(8, 20, seed=6)
+    adjacency = adjacency_of(edges, 8)
+    x = torch.randn(8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+    model = build(config(norm="pre", jump="sum", output_projection=True, permutation="none"))
+    with torch.no_grad():
+        h = torch.nn.functional.gelu(model.encoder(x))
+        total = h
+        for layer in model.layers:
+            h = h + layer.out(layer.glob(layer.local(layer.norm_1(h), adjacency), None, None))
+            h = h + layer.ffn(layer.norm_2(h))
+            total = total + h
+        torch.testing.assert_close(model(x, adjacency), model.head(model.head_norm(total)))
+
+
+def test_gradcheck_of_a_whole_model():
+    model = build(config(width=2, in_dim=2, filter=FilterConfig(bands=1, inner_width=2, num_inner_layers=1), skip=True))
+    adjacency = adjacency_of(random_edges(5, 9, seed=7), 5)
+    x = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(8), requires_grad=True)
+    parameters = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+
+    def forward(x, *values):
+        return torch.func.functional_call(model, dict(zip(parameters, values, strict=True)), (x, adjacency))
+
+    assert torch.autograd.gradcheck(forward, (x, *parameters.values()))
+
+
+@pytest.mark.parametrize("permutation", ["static", "dynamic", "none"])
+@pytest.mark.parametrize("num_nodes", [0, 1])
+def test_no_node_and_one_node(num_nodes, permutation):
+    model = GECO(config(permutation=permutation))
+    adjacency = Adjacency(torch.zeros(num_nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    y = model(torch.randn(num_nodes, 5), adjacency)
+    assert y.shape == (num_nodes, 3)
+    assert y.isfinite().all()
+    y.sum().backward()
+    # Every parameter gets a gradient, so that DDP's all-reduce does not wait for a rank with an empty batch.
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_overfits_random_labels():
+    torch.manual_seed(0)
+    num = 40
+    adjacency = adjacency_of(random_edges(num, 120, seed=9), num)
+    x, label = torch.randn(num, 5), torch.randint(0, 3, (num,))
+    model = GECO(config(width=32))
+    optimizer = torch.optim.AdamW(param_groups(model, lr=0.01, weight_decay=0.0, filter_lr=0.001))
+    for _ in range(150):
+        loss = torch.nn.functional.cross_entropy(model(x, adjacency), label)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(loss) < 0.05
+
+
+def test_learns_what_only_far_nodes_tell():
+    """A graph without edges: the label of all nodes depends on one marked node, so only the convolution can carry it."""
+    torch.manual_seed(0)
+    num = 12
+    model = GECO(config(in_dim=2, out_dim=2, width=16, filter=FilterConfig(scale="sqrt_length")))
+    adjacency = Adjacency(torch.zeros(num + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    optimizer = torch.optim.AdamW(param_groups(model, lr=0.01, weight_decay=0.0))
+    graphs = []
+    for node in range(num):
+        for label in range(2):
+            x = torch.zeros(num, 2)
+            x[node] = torch.tensor([1.0, 2.0 * label - 1])
+            graphs.append((x, torch.full((num,), label)))
+    for _ in range(40):
+        logits = torch.cat([model(x, adjacency) for x, _ in graphs])
+        labels = torch.cat([label for _, label in graphs])
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float((logits.argmax(1) == labels).float().mean()) > 0.95
+
+
+def test_bfloat16_autocast_trains_and_stays_close():
+    torch.manual_seed(0)
+    num = 200
+    adjacency = adjacency_of(random_edges(num, 1500, seed=10), num)
+    x = torch.randn(num, 5)
+    model = GECO(config(width=32, filter=FilterConfig(scale="length")))
+    exact = model(x, adjacency)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model(x, adjacency)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), exact, rtol=0.05, atol=0.05)
+    y.float().square().mean().backward()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_same_inputs_give_the_same_bits():
+    def run():
+        model = build(config(width=8, dropout=0.3)).float().train()
+        adjacency = adjacency_of(random_edges(300, 3000, seed=11), 300)
+        x = torch.randn(300, 5, generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(1)
+        model(x, adjacency).square().mean().backward()
+        return [p.grad for p in model.parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(run(), run(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"order": 3, "skip": True, "hops": 2}, {"output_projection": True, "norm": "pre", "encoding_dim": 4}],
+)
+def test_parameter_count_is_the_closed_form(options):
+    geco_config = config(**options)
+    assert sum(p.numel() for p in GECO(geco_config).parameters()) == num_parameters(geco_config)
+
+
+def test_parameter_groups_cover_all_once():
+    model = GECO(config(skip=True))
+    groups = {group["name"]: group for group in param_groups(model, 0.1, 0.5, 0.01)}
+    listed = [id(p) for group in groups.values() for p in group["params"]]
+    assert sorted(listed) == sorted(id(p) for p in model.parameters())
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {n for n in map(names.get, map(id, groups["filters"]["params"]))} == {
+        n for n in names.values() if ".filter." in n
+    }
+    assert all(names[id(p)].endswith(".weight") and p.dim() == 2 for p in groups["weights"]["params"])
+    assert [(g["lr"], g["weight_decay"]) for g in groups.values()] == [(0.1, 0.5), (0.1, 0.0), (0.01, 0.0)]
+    assert param_groups(model, 0.1, 0.0)[2]["lr"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": 0}, "width must be at least 1, got 0"),
+        ({"order": 0}, "order must be at least 1, got 0"),
+        ({"in_dim": 0}, "in_dim and encoding_dim are both 0"),
+        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
+        ({"propagation": "max"}, "propagation must be one of mean, sum, sym, got 'max'"),
+        ({"permutation": "random"}, "permutation must be one of static, dynamic, none, got 'random'"),
+        ({"jump": "cat"}, "jump must be one of last, sum, got 'cat'"),
+    ],
+)
+def test_config_refusals(options, message):
+    with pytest.raises(ValueError, match=message):
+        config(**options)
+
+
+def test_forward_refusals():
+    model = GECO(config(encoding_dim=2))
+    adjacency = adjacency_of(random_edges(4, 5, seed=0), 4)
+    x, encoding = torch.randn(4, 5), torch.randn(4, 2)
+    with pytest.raises(ValueError, match=r"features must be \[4, 5\].*got \(4, 6\)"):
+        model(torch.randn(4, 6), adjacency, encoding_NE=encoding)
+    with pytest.raises(ValueError, match=r"node_id needs one id per node: 4 nodes, got shape \(3,\)"):
+        model(x, adjacency, node_id_N=torch.arange(3), encoding_NE=encoding)
+    with pytest.raises(ValueError, match=r"encodings must be \[4, 2\], got None"):
+        model(x, adjacency)
+    with pytest.raises(ValueError, match=r"encodings must be \[4, 0\], got \(4, 2\)"):
+        GECO(config())(x, adjacency, encoding_NE=encoding)
