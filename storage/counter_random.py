@@ -1,0 +1,105 @@
+"""Randomness that is a pure function of a key and a counter: no state, so any chunk can be made in any order.
+
+`hash_counters` is SplitMix64 read at arbitrary positions (Steele, Lea, Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014, with the constants of Vigna's splitmix64.c). `Permutation` shuffles 0 … n-1 without holding an
+array. Both use integer arithmetic only, so every machine draws the same.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser, in place on a fresh uint64 array."""
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return x
+
+
+def hash_counters(key: int, counters: np.ndarray) -> np.ndarray:
+    """The SplitMix64 outputs of stream `key` at positions `counters` (any integer array, uint64 wrap-around): uint64."""
+    x = counters.astype(np.uint64)
+    x += np.uint64(1)
+    x *= np.uint64(_GOLDEN)
+    x += np.uint64(key & _MASK)
+    return _mix(x)
+
+
+def derive_key(seed: int, *path: int) -> int:
+    """A 64-bit key for one purpose (`path` names it), independent of the keys of other purposes and seeds."""
+    key = seed & _MASK
+    for step in (0, *path):
+        key = int(hash_counters(key, np.array([step & _MASK], dtype=np.uint64))[0])
+    return key
+
+
+def unit_interval(hashes: np.ndarray) -> np.ndarray:
+    """float64 in [0, 1) from the upper 53 bits of each hash, exact on every machine."""
+    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """A keyed bijection of 0 … size-1 in O(1) memory: `forward(x)` and `backward(y)` invert each other.
+
+    Rounds of odd multiplication, addition and xor-shift permute the next power of two; values that land outside are
+    walked on until they land inside ("cycle walking", Black and Rogaway, CT-RSA 2002), twice at most on average.
+    """
+
+    size: int
+    key: int
+
+    @cached_property
+    def _bits(self) -> int:
+        return max(2, (self.size - 1).bit_length())
+
+    @cached_property
+    def _rounds(self) -> tuple[tuple[int, int, int], ...]:
+        """(odd multiplier, its inverse, addend) of each round, modulo the power of two."""
+        modulus = 1 << self._bits
+        draws = [int(h) for h in hash_counters(self.key, np.arange(6, dtype=np.uint64))]
+        rounds = []
+        for multiplier_draw, addend_draw in zip(draws[0::2], draws[1::2], strict=True):
+            # Low bits of a product depend on low bits alone, so the draw's high half gives the multiplier.
+            multiplier = ((multiplier_draw >> (64 - self._bits)) | 1) % modulus
+            rounds.append((multiplier, pow(multiplier, -1, modulus), addend_draw % modulus))
+        return tuple(rounds)
+
+    def _forward_once(self, x: np.ndarray) -> np.ndarray:
+        mask, shift = np.uint64((1 << self._bits) - 1), np.uint64((self._bits + 1) // 2)
+        for multiplier, _, addend in self._rounds:
+            x = (x * np.uint64(multiplier) + np.uint64(addend)) & mask
+            x ^= x >> shift  # its own inverse, since shift >= bits / 2
+        return x
+
+    def _backward_once(self, x: np.ndarray) -> np.ndarray:
+        mask, shift = np.uint64((1 << self._bits) - 1), np.uint64((self._bits + 1) // 2)
+        for _, inverse, addend in reversed(self._rounds):
+            x = x ^ (x >> shift)
+            x = ((x - np.uint64(addend)) * np.uint64(inverse)) & mask
+        return x
+
+    def _walk(self, step, values: np.ndarray) -> np.ndarray:
+        result = step(values.astype(np.uint64))
+        outside = np.flatnonzero(result >= np.uint64(self.size))
+        while outside.size:
+            walked = step(result[outside])
+            result[outside] = walked
+            outside = outside[walked >= np.uint64(self.size)]
+        return result.astype(np.int64)
+
+    def forward(self, values: np.ndarray) -> np.ndarray:
+        """int64 images of `values`, which lie in 0 … size-1."""
+        return self._walk(self._forward_once, values)
+
+    def backward(self, values: np.ndarray) -> np.ndarray:
+        """int64 preimages of `values`, which lie in 0 … size-1."""
+        return self._walk(self._backward_once, values)
