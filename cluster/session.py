@@ -1,0 +1,341 @@
+"""One Ray session per job: connect to the cluster this process belongs to, or start a local Ray and stop it again.
+
+Invariants: a Ray that we did not start is never stopped; of a Ray that we did start, no process outlives the `with` block,
+however the block ends (normally, by an exception, Ctrl-C or SIGTERM). Token authentication is left on, as Ray has it.
+
+Ray is imported inside the functions: a job parses its options, and answers `--help`, before it pays for that import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from storage.errors import ConfigError
+
+# Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
+# them. What the user has set wins.
+RAY_ENVIRONMENT: Mapping[str, str] = {
+    # `ray.train.report` waits for the controller's next poll: 2 s by default, 10 to 100 ms with this.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
+    # The barrier inside `ray.train.report` has no deadline by default.
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
+    # Train workers would change into a session folder, where a relative path means something else than in the job.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # `uv run` would make Ray start each worker through uv again.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+MIN_OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MB
+
+# The longest name that Ray appends to its temporary directory:
+# /session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store (process ids have up to seven digits).
+_SOCKET_SUFFIX_BYTES = len("/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
+_SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+
+
+@dataclass(frozen=True)
+class SessionOptions:
+    """How to reach Ray. The defaults start a small local Ray, unless the process runs inside a Ray job."""
+
+    address: str | None = None
+    """A running cluster's `host:port`, or `auto` for the one on this machine, or `local` to start our own in any case.
+    Without it, RAY_ADDRESS decides, which Ray sets inside `ray job submit`."""
+
+    num_cpus: int | None = None
+    """Logical CPUs of a local Ray: what its scheduler may hand out. The default is the number of cores."""
+
+    num_gpus: int | None = None
+    """GPUs of a local Ray; the default is those that Ray finds."""
+
+    object_store_bytes: int = 2**30
+    """Shared memory that a local Ray may use for objects."""
+
+    dashboard: bool = False
+    """Start the dashboard of a local Ray, on the loopback address."""
+
+    dashboard_port: int | None = None
+    """The dashboard's port; the default is a free one from 8265 on."""
+
+    temp_dir: Path | None = None
+    """Where a local Ray keeps its sockets and logs; kept afterwards. The default is a new directory that is removed."""
+
+    start_timeout_s: float = 30.0
+    """How long to try to reach a given address."""
+
+    stop_timeout_s: float = 10.0
+    """How long a local Ray may take to stop before its processes are killed."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_cpus", 1), ("num_gpus", 0), ("object_store_bytes", MIN_OBJECT_STORE_BYTES)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
+            raise ConfigError(f"dashboard_port must be within 1 and 65535, got {self.dashboard_port}")
+        for name in ("start_timeout_s", "stop_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Session:
+    """A live connection to Ray."""
+
+    address: str
+    """The cluster's `host:port`."""
+
+    is_ours: bool
+    """Whether this process started the cluster, and will stop it."""
+
+    dashboard_url: str | None
+
+
+@contextlib.contextmanager
+def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
+    """Connects to Ray, or starts one, for the length of a `with` block.
+
+    A Ray that is connected already in this process is used as it is. Otherwise `options.address`, else RAY_ADDRESS, names a
+    cluster to connect to; where neither is given, a local Ray starts.
+
+    Ray installs its own SIGTERM handler, and Ray Train one for SIGINT; here the block sees KeyboardInterrupt and SystemExit
+    (143), and the previous handlers are back afterwards.
+
+    Raises:
+        ConfigError: the address cannot be reached or used, the token does not fit, or the port is taken.
+    """
+    options = options or SessionOptions()
+    with _signals_raise(), _environment(RAY_ENVIRONMENT):
+        import ray
+
+        if ray.is_initialized():
+            yield Session(ray.get_runtime_context().gcs_address, is_ours=False, dashboard_url=None)
+        elif (address := _address(options)) is not None:
+            with _connected(address, options) as session:
+                yield session
+        else:
+            with _started(options) as session:
+                yield session
+
+
+def _address(options: SessionOptions) -> str | None:
+    """The cluster to connect to, or None where a local Ray is to be started."""
+    address = options.address or os.environ.get("RAY_ADDRESS") or None
+    if address is None or address == "local":
+        return None
+    if "://" in address:
+        origin = "the option address" if options.address else "RAY_ADDRESS"
+        raise ConfigError(
+            f"{origin} must be a cluster's host:port, got {address}; a URL is for `ray job submit --address {address}`, "
+            "which runs the job on the cluster itself"
+        )
+    return address
+
+
+@contextlib.contextmanager
+def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
+    import ray
+
+    if address != "auto":
+        _check_reachable(address, options.start_timeout_s)
+    with _one_line_errors(f"connect to the Ray cluster at {address}"):
+        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        _install_signal_handlers()
+        yield _describe(context, is_ours=False)
+    finally:
+        ray.shutdown()  # disconnects only
+
+
+@contextlib.contextmanager
+def _started(options: SessionOptions) -> Iterator[Session]:
+    import psutil  # travels inside Ray's wheel
+    import ray
+
+    if options.dashboard_port is not None:
+        _check_port_free("127.0.0.1", options.dashboard_port)
+    this_process = psutil.Process()
+    before = set(this_process.children())
+    daemons: list[psutil.Process] = []
+    with _temp_dir(options) as temp_dir:
+        try:
+            try:
+                with _one_line_errors("start a local Ray"):
+                    context = ray.init(
+                        address="local",
+                        num_cpus=options.num_cpus,
+                        num_gpus=options.num_gpus,
+                        object_store_memory=options.object_store_bytes,
+                        include_dashboard=options.dashboard or options.dashboard_port is not None,
+                        dashboard_host="127.0.0.1",
+                        dashboard_port=options.dashboard_port,
+                        log_to_driver=False,
+                        logging_level=logging.ERROR,
+                        _temp_dir=None if temp_dir is None else str(temp_dir),
+                    )
+            finally:
+                # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
+                daemons = [child for child in this_process.children() if child not in before]
+            _install_signal_handlers()
+            yield _describe(context, is_ours=True)
+        finally:
+            _stop(daemons, options.stop_timeout_s)
+
+
+def _describe(context: Any, is_ours: bool) -> Session:
+    url = context.dashboard_url
+    return Session(context.address_info["gcs_address"], is_ours, dashboard_url=f"http://{url}" if url else None)
+
+
+def _stop(daemons: list[Any], timeout_s: float) -> None:
+    """Stops a local Ray within `timeout_s` and a second: it is asked first, then what is left of it is killed."""
+    import psutil
+    import ray
+
+    deadline = time.monotonic() + timeout_s
+    processes = list(daemons)
+    for daemon in daemons:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            processes += daemon.children(recursive=True)  # the workers are the raylet's children
+    # A shutdown that hangs waits for one of these processes, so that killing them ends it.
+    watchdog = threading.Timer(timeout_s, _kill, args=(processes,))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        ray.shutdown()
+        psutil.wait_procs(processes, timeout=max(0.0, deadline - time.monotonic()))
+    finally:  # also where a second Ctrl-C ends the wait
+        watchdog.cancel()
+        _kill(processes)
+
+
+def _kill(processes: list[Any]) -> None:
+    import psutil
+
+    for process in processes:
+        # psutil compares start times: a process id that was given away again is not touched.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=1.0)
+
+
+@contextlib.contextmanager
+def _temp_dir(options: SessionOptions) -> Iterator[Path | None]:
+    """Ray's temporary directory; None where only Ray's own default is short enough for its sockets."""
+    longest = _SOCKET_PATH_BYTES - _SOCKET_SUFFIX_BYTES
+    if options.temp_dir is not None:
+        temp_dir = options.temp_dir.absolute()
+        if len(os.fsencode(temp_dir)) > longest:
+            raise ConfigError(f"temp_dir holds Unix sockets, so its path has at most {longest} bytes, got {temp_dir}")
+        yield temp_dir
+        return
+    for parent in (tempfile.gettempdir(), "/tmp"):
+        if len(os.fsencode(parent)) + len("/graphmill-12345678") <= longest and os.access(parent, os.W_OK):
+            temp_dir = Path(tempfile.mkdtemp(prefix="graphmill-", dir=parent))
+            break
+    else:
+        yield None
+        return
+    try:
+        yield temp_dir
+    finally:
+        # A worker that dies late may still write a log line into a folder that is going away.
+        shutil.rmtree(temp_dir, ignore_errors=True)
+
+
+def _check_port_free(host: str, port: int) -> None:
+    """Ray itself moves to another port in silence, or ends with the log of a dead process."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"dashboard_port {port} cannot be used on {host} ({error.strerror}); choose another or leave it out"
+            ) from error
+
+
+def _check_reachable(address: str, timeout_s: float) -> None:
+    """Ray would try for a minute, and its log says only that a node timed out."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise ConfigError(f"address must be host:port, auto or local, got {address!r}")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"no Ray cluster answers at {address} ({error.strerror or error}); is `ray start --head` running there?"
+        ) from error
+
+
+@contextlib.contextmanager
+def _one_line_errors(action: str) -> Iterator[None]:
+    """Turns what Ray raises while it starts into one line; a bug in our own call (TypeError …) stays what it is."""
+    from ray.exceptions import AuthenticationError
+
+    try:
+        yield
+    except AuthenticationError as error:
+        raise ConfigError(
+            f"cannot {action}: {_first_line(error)} (a token lies in ~/.ray/auth_token, or in the file that "
+            "RAY_AUTH_TOKEN_PATH names; `ray get-auth-token --generate` makes one)"
+        ) from error
+    except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
+        raise ConfigError(f"cannot {action}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+@contextlib.contextmanager
+def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Sets those variables that are not set; afterwards they are gone again."""
+    added = {name: value for name, value in defaults.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def _raise_system_exit(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _install_signal_handlers() -> None:
+    """SIGTERM raises SystemExit. To be called after `ray.init`, whose own handlers print a C++ stack first."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _raise_system_exit)
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Gives SIGINT and SIGTERM their handlers back afterwards; outside the main thread there is nothing to do."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    _install_signal_handlers()
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            # None stands for a handler that was not installed from Python and cannot be put back from here.
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)

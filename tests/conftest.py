@@ -1,0 +1,44 @@
+"""What every test shares: the folder of real data sets, and a Ray token that belongs to this test run alone."""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def _use_own_ray_token() -> tempfile.TemporaryDirectory[str]:
+    """Points Ray at a token of our own. Ray reads the mode once, at its first import: so this runs before any test module."""
+    folder = tempfile.TemporaryDirectory(prefix="graphmill-token-")
+    token_file = Path(folder.name, "token")
+    token_file.touch(mode=0o600)
+    token_file.write_text(secrets.token_hex(32))
+    os.environ.pop("RAY_AUTH_TOKEN", None)  # it would win over the file
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token_file), RAY_USAGE_STATS_ENABLED="0")
+    # A cluster that the developer happens to be logged in to is not ours to test on.
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        os.environ.pop(name, None)
+    return folder
+
+
+_TOKEN_FOLDER = _use_own_ray_token()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _remove_ray_token() -> Iterator[None]:
+    yield
+    _TOKEN_FOLDER.cleanup()
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets: GRAPHMILL_TEST_DATA, or `shared/data` beside the checkout."""
+    named = os.environ.get("GRAPHMILL_TEST_DATA")
+    folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real data sets at {folder}; set GRAPHMILL_TEST_DATA to a folder that has them")
+    return folder
