@@ -1,4 +1,4 @@
-"""Which partition owns which node: `assign(source, partitioner, num_partitions, seed)`.
+"""Which partition owns which node: `assign_partitions(name, source, num_partitions, seed)`.
 
 Every partitioner is a pure function of the source and its arguments, returns int32 [num_nodes], and leaves no partition empty.
 Sizes differ by at most one for `random` and `range`; `ldg` stays within `LDG_SLACK` of the mean (rounded up); `metis` keeps
@@ -21,19 +21,15 @@ LDG_WINDOW_EDGES = 1 << 22
 _READ_EDGES = 1 << 20
 
 
-def assign(
-    source: GraphSource, partitioner: str, num_partitions: int, seed: int, *, add_reverse: bool = False
-) -> np.ndarray:
-    """int32 [num_nodes]: the partition of every row.
+def assign_partitions(name: str, source: GraphSource, num_partitions: int, seed: int) -> np.ndarray:
+    """int32 [num_nodes]: the partition of every row, by the partitioner `name`. Edges count both ways, whether or not the
+    source gives both.
 
-    `add_reverse` (ingestion stores the reverse of every edge too) changes nothing: an edge counts both ways for all of them.
     Errors: ConfigError for an unknown name or a partition count that leaves one empty; DataError for an edge whose id is out
     of range (`ldg`, `metis`); MissingDependencyError for `metis` without pymetis.
     """
-    if partitioner not in PARTITIONERS:
-        raise ConfigError(
-            f"unknown partitioner {partitioner!r}: expected one of {', '.join(PARTITIONERS)}; set --partitioner"
-        )
+    if name not in PARTITIONERS:
+        raise ConfigError(f"unknown partitioner {name!r}: expected one of {', '.join(PARTITIONERS)}; set --partitioner")
     num_nodes = source.info.num_nodes
     if not 1 <= num_partitions <= num_nodes:
         raise ConfigError(
@@ -41,7 +37,7 @@ def assign(
         )
     if num_partitions == 1:
         return np.zeros(num_nodes, dtype=np.int32)
-    return PARTITIONERS[partitioner](source, num_partitions, seed)
+    return PARTITIONERS[name](source, num_partitions, seed)
 
 
 def assign_random(source: GraphSource, num_partitions: int, seed: int) -> np.ndarray:

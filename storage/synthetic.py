@@ -152,7 +152,8 @@ class SyntheticGraph:
     def _degree_threshold(self) -> np.ndarray:
         """float64: P(k <= 1), P(k <= 2), … of the geometric number of draws."""
         stay = 1.0 - 2.0 / self.options.mean_degree if self.options.mean_degree > 2 else 0.0
-        reach, thresholds = 1.0, []
+        reach = 1.0
+        thresholds: list[float] = []
         while len(thresholds) < _MAX_DRAWS - 2 and reach > 2.0**-40:
             reach *= stay
             thresholds.append(1.0 - reach)
