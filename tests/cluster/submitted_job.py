@@ -1,0 +1,46 @@
+"""What tests/cluster/test_job_submit.py submits: says where it runs and what was uploaded; `--fail` ends it with an error."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import ray
+
+import cluster
+from cluster.session import ray_session
+
+
+@ray.remote(num_cpus=0)
+def where() -> dict[str, str]:
+    import storage
+
+    return {"cwd": str(Path.cwd()), "package": str(Path(storage.__file__).resolve()), "executable": sys.executable}
+
+
+def uploaded_files() -> dict[str, int]:
+    """Bytes of each file in the working directory, by its path there."""
+    sizes = {}
+    for folder, _, names in os.walk("."):
+        for name in names:
+            path = Path(folder, name)
+            sizes[str(path)] = path.stat().st_size
+    return sizes
+
+
+def main() -> None:
+    with ray_session() as session:
+        report = {
+            "is_ours": session.is_ours,
+            "cwd": str(Path.cwd()),
+            "package": str(Path(cluster.__file__).resolve()),
+            "files": uploaded_files(),
+            "worker": ray.get(where.remote(), timeout=60),
+        }
+    print("REPORT " + json.dumps(report))
+    if "--fail" in sys.argv[1:]:
+        raise ValueError("this job was asked to fail")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""A real `ray start --head` for tests: its own directory, ports and token, and an end that leaves nothing behind.
+
+Nothing here touches another Ray on the machine: no fixed port, no shared `/tmp/ray`, no `ray stop`.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class RayHead:
+    address: str
+    """`host:port`, for `ray.init(address=…)`."""
+
+    dashboard_url: str
+    """For `ray job submit --address …`."""
+
+    environment: dict[str, str]
+    """For commands that talk to this head: the token, and a PATH on which `ray` and `python` are this test's own."""
+
+    process: psutil.Process
+    """`ray start --block`: the ancestor of every process of this Ray."""
+
+    temp_dir: Path
+
+
+@contextlib.contextmanager
+def start_ray_head(num_cpus: int = 2, object_store_bytes: int = 200 * 2**20) -> Iterator[RayHead]:
+    """Starts a head node and yields once its dashboard answers; `RAY_AUTH_TOKEN_PATH` must name the token to use.
+
+    Raises:
+        RuntimeError: it ended, or did not answer within START_TIMEOUT_S; with the end of its output.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
+    if environment.get("RAY_AUTH_MODE") != "token" or not environment.get("RAY_AUTH_TOKEN_PATH"):
+        raise RuntimeError("start_ray_head needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH; see tests/conftest.py")
+    # Sockets lie below it, and their paths have at most 107 bytes: pytest's tmp_path is too long.
+    temp_dir = Path(tempfile.mkdtemp(prefix="gm-head-", dir="/tmp"))
+    head_port, dashboard_port, agent_port, client_port = _free_ports(4)
+    command = [
+        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"),
+        *("--node-ip-address=127.0.0.1", f"--port={head_port}"),
+        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"),
+        *(f"--dashboard-agent-listen-port={agent_port}", f"--ray-client-server-port={client_port}"),
+        *("--min-worker-port=0", "--max-worker-port=0"),
+        *(f"--num-cpus={num_cpus}", "--num-gpus=0", f"--object-store-memory={object_store_bytes}"),
+        f"--temp-dir={temp_dir}",
+    ]
+    output = temp_dir / "ray-start.log"
+    with output.open("wb") as sink:
+        # A session of its own: Ctrl-C in the terminal reaches pytest, which then ends it in order.
+        popen = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=environment, start_new_session=True
+        )
+    process = psutil.Process(popen.pid)
+    try:
+        _wait_for(popen, ("127.0.0.1", dashboard_port), output)
+        yield RayHead(f"127.0.0.1:{head_port}", f"http://127.0.0.1:{dashboard_port}", environment, process, temp_dir)
+    finally:
+        _end(popen, process)
+        shutil.rmtree(temp_dir, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that were free just now; all sockets are held open together, so that they differ."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _wait_for(popen: subprocess.Popen[bytes], address: tuple[str, int], output: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    # `ray start` prints this line after the dashboard has come up.
+    while b"Ray runtime started" not in output.read_bytes() or not _answers(address):
+        if popen.poll() is not None or time.monotonic() > deadline:
+            said = output.read_text(errors="replace")[-4000:]
+            raise RuntimeError(f"ray start --head did not come up (exit status {popen.poll()}):\n{said}")
+        time.sleep(0.1)
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def _end(popen: subprocess.Popen[bytes], process: psutil.Process) -> None:
+    """Asks `ray start --block` to stop its children, then kills what is left of the tree as it was before."""
+    tree = [process]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        tree += process.children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        popen.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(tree, timeout=STOP_TIMEOUT_S)
+    for each in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
+    popen.wait(timeout=STOP_TIMEOUT_S)
