@@ -1,0 +1,77 @@
+"""Where workers' metrics meet the driver: an actor that holds a short queue of records until the driver takes them.
+
+Workers have all-reduced their numbers already; rank 0 pushes and does not wait. The driver polls, writes the run directory and draws
+the progress bar.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+
+Record = Mapping[str, Any]
+
+_MAX_RECORDS = 100_000  # far beyond what one poll interval brings; oldest go first
+_POLL_S = 0.2
+_POLL_TIMEOUT_S = 10.0
+
+
+class MetricsHub:
+    """The actor."""
+
+    def __init__(self) -> None:
+        self._records: deque[Record] = deque(maxlen=_MAX_RECORDS)
+
+    def push(self, record: Record) -> None:
+        self._records.append(record)
+
+    def drain(self) -> list[Record]:
+        """All records since the last call, in order."""
+        records = list(self._records)
+        self._records.clear()
+        return records
+
+
+@contextmanager
+def metrics_hub(consume: Callable[[Record], None]) -> Iterator[Any]:
+    """Starts a hub, passes its records to `consume` from a thread while the context is open, and stops it.
+
+    What was pushed before the context ends is consumed before it is left. An error in `consume` is raised there.
+    """
+    actor: Any = ray.remote(num_cpus=0, max_restarts=-1)(MetricsHub)
+    hub = actor.remote()
+    stop = threading.Event()
+    failures: list[Exception] = []
+
+    def drain() -> None:
+        try:
+            records = ray.get(hub.drain.remote(), timeout=_POLL_TIMEOUT_S)
+        except (GetTimeoutError, RayActorError):
+            return  # metrics are late or lost; training is not
+        for record in records:
+            consume(record)
+
+    def poll() -> None:
+        try:
+            while not stop.wait(_POLL_S):
+                drain()
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=poll, name="graphmill-metrics", daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        stop.set()
+        thread.join(timeout=2 * _POLL_TIMEOUT_S)
+        if not failures and ray.is_initialized():
+            drain()
+        if ray.is_initialized():
+            ray.kill(hub, no_restart=True)
+        if failures:
+            raise failures[0]

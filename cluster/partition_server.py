@@ -1,0 +1,177 @@
+"""One Ray actor per partition: a thin shell over `PartitionOwner`, read-only, so that a restart is a re-map.
+
+Work and health checks run in concurrency groups of their own, so a check never queues behind work. Requests are idempotent and may
+be retried; every wait has a deadline.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from samplers.messages import Reply, Request
+from samplers.partition_owner import PartitionOwner
+from samplers.router import LocalOwner, Owner, Pending, Router
+from storage.arrow_files import is_local
+from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
+from storage.graph import StoredGraph, open_graph
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How partitions are served."""
+
+    work_threads: int = 2  # requests answered at once by one server
+    timeout_s: float = 60.0  # longest wait for one reply, restarts included
+    start_timeout_s: float = 120.0
+    verify: bool = True  # check all checksums when a server starts
+    local_reads: bool = True  # read partitions in process where their files lie on this node
+
+    def __post_init__(self) -> None:
+        if self.work_threads < 1 or self.timeout_s <= 0 or self.start_timeout_s <= 0:
+            raise ConfigError(f"servers: expected positive threads and timeouts, got {self}")
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """Where a server lives."""
+
+    partition: int
+    node_id: str
+    pid: int
+
+
+class PartitionServer:
+    """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
+
+    def __init__(self, url: str, partition: int) -> None:
+        self._url, self._index = url, partition
+        self._owner: PartitionOwner | None = None
+
+    @ray.method(concurrency_group="work")
+    def open(self, verify: bool) -> ServerInfo:
+        self._load(verify)
+        return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid())
+
+    @ray.method(concurrency_group="work")
+    def answer(self, request: Request) -> Reply:
+        if self._owner is None:  # after a restart: the files were verified when the run began
+            self._load(verify=False)
+        assert self._owner is not None
+        return self._owner.answer(request)
+
+    def _load(self, verify: bool) -> None:
+        graph = open_graph(self._url)
+        self._owner = PartitionOwner(graph.partition(self._index, verify=verify), graph.manifest.num_nodes)
+
+    @ray.method(concurrency_group="health")
+    def ping(self) -> float:
+        return time.time()
+
+
+@dataclass(frozen=True)
+class PartitionServers:
+    """Handles of all servers of one graph; small, and safe to send to workers."""
+
+    url: str
+    handles: tuple[Any, ...]
+    infos: tuple[ServerInfo, ...]
+    options: ServerOptions
+
+
+class _RemotePending:
+    """A reply on its way from a server."""
+
+    def __init__(self, reference: ray.ObjectRef, partition: int, timeout_s: float) -> None:
+        self._reference, self._partition, self._timeout_s = reference, partition, timeout_s
+
+    def result(self) -> Reply:
+        return _get(self._reference, self._timeout_s, f"partition server {self._partition}")
+
+
+class RemoteOwner:
+    """Asks a partition server."""
+
+    def __init__(self, handle: Any, partition: int, timeout_s: float) -> None:
+        self._handle, self._partition, self._timeout_s = handle, partition, timeout_s
+
+    def submit(self, request: Request) -> Pending:
+        return _RemotePending(self._handle.answer.remote(request), self._partition, self._timeout_s)
+
+
+def _get(reference: ray.ObjectRef, timeout_s: float, who: str) -> Any:
+    """The value, or an error of ours that names who failed and why."""
+    try:
+        return ray.get(reference, timeout=timeout_s)
+    except GetTimeoutError:
+        raise DeadlineError(
+            f"{who}: no answer within {timeout_s:.0f} s; see `ray list actors`, or raise --servers.timeout-s"
+        ) from None
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, GraphmillError):
+            raise type(cause)(f"{who}: {cause}") from error
+        raise StageError(f"{who}: {type(cause).__name__}: {cause}") from error
+    except RayActorError as error:
+        raise StageError(f"{who}: the server is gone: {error}") from error
+
+
+@contextmanager
+def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) -> Iterator[PartitionServers]:
+    """Starts one server per partition, spread over the nodes, and stops them at the end.
+
+    Raises FormatError naming the file where a partition is damaged, DeadlineError where a server does not start in time.
+    """
+    options = options or ServerOptions()
+    if graph.url.startswith("memory://"):
+        raise ConfigError(f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://")
+    url = graph.path if is_local(graph.filesystem) else graph.url
+    # No CPU: servers wait for memory and disk; the trainers' CPUs must stay free for the trainers.
+    actor_options: dict[str, Any] = {
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "scheduling_strategy": "SPREAD",
+        "concurrency_groups": {"work": options.work_threads, "health": 1},
+    }
+    actor: Any = ray.remote(**actor_options)(PartitionServer)
+    handles = tuple(actor.remote(url, partition) for partition in range(graph.manifest.num_partitions))
+    try:
+        references = [handle.open.remote(options.verify) for handle in handles]
+        infos = tuple(
+            _get(reference, options.start_timeout_s, f"partition server {partition}")
+            for partition, reference in enumerate(references)
+        )
+        yield PartitionServers(url=url, handles=handles, infos=infos, options=options)
+    finally:
+        for handle in handles:
+            ray.kill(handle, no_restart=True)
+
+
+def connect(servers: PartitionServers) -> Router:
+    """The router of this process: partitions on this node are read in process, the others asked for."""
+    graph = open_graph(servers.url)
+    here = ray.get_runtime_context().get_node_id()
+    owners: list[Owner] = []
+    for info, handle in zip(servers.infos, servers.handles, strict=True):
+        if servers.options.local_reads and info.node_id == here and is_local(graph.filesystem):
+            owners.append(LocalOwner(PartitionOwner(graph.partition(info.partition), graph.manifest.num_nodes)))
+        else:
+            owners.append(RemoteOwner(handle, info.partition, servers.options.timeout_s))
+    return Router(graph.manifest, owners)
+
+
+def check_health(servers: PartitionServers, timeout_s: float = 5.0) -> Sequence[float]:
+    """Seconds each server took to answer a ping. Raises DeadlineError or StageError naming the first that did not."""
+    started = time.perf_counter()
+    references = [handle.ping.remote() for handle in servers.handles]
+    times = []
+    for partition, reference in enumerate(references):
+        _get(reference, timeout_s, f"partition server {partition}")
+        times.append(time.perf_counter() - started)
+    return times

@@ -1,0 +1,118 @@
+"""One run's directory, owned by the driver.
+
+config.json        the resolved configuration
+metrics.jsonl      one line per epoch
+tensorboard/       the same as TensorBoard events
+train/             Ray Train's own state and checkpoints
+best/              the best weights (model.safetensors) with state.json
+summary.json       final scores, baselines, throughput
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from storage.errors import ConfigError, FormatError
+
+_SCALARS = ("train_loss", "learning_rate", "nodes_per_s", "edges_per_s", "train_s", "wait_s", "eval_s")
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replaces a file's text; readers see the old or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+class RunDirectory:
+    """Writes a run's files. Create with `create` or `resume`."""
+
+    def __init__(self, path: Path, next_epoch: int) -> None:
+        self.path = path
+        self._metrics = path / "metrics.jsonl"
+        self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
+        """A new run. Raises ConfigError where the directory already holds something."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(
+                f"{path}: expected no run here, found one; pass --resume {path} to continue it, or another --run-dir"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot make the run directory ({error.strerror}); choose another --run-dir"
+            ) from None
+        write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
+        return cls(path, next_epoch=0)
+
+    @classmethod
+    def resume(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
+        """An earlier run, continued. Its configuration is replaced by the one now in force."""
+        load_config(path)
+        write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
+        return cls(path, next_epoch=0)
+
+    def record(self, epoch_record: Mapping[str, Any]) -> None:
+        """Appends one epoch's metrics to metrics.jsonl and TensorBoard."""
+        with open(self._metrics, "a") as stream:
+            stream.write(json.dumps(dict(epoch_record)) + "\n")
+        epoch = int(epoch_record["epoch"])
+        for name, value in epoch_record.items():
+            if name in _SCALARS or name.startswith("valid_"):
+                self._writer.add_scalar(name.replace("_", "/", 1) if name.startswith("valid_") else name, value, epoch)
+
+    def rewind(self, next_epoch: int) -> None:
+        """Forgets epochs from `next_epoch` on: they will be run again from a checkpoint."""
+        if self._metrics.exists():
+            lines = self._metrics.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if json.loads(line)["epoch"] < next_epoch]
+            if len(kept) < len(lines):
+                write_atomic(self._metrics, "".join(kept))
+        self._writer.close()
+        self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All recorded epochs."""
+        if not self._metrics.exists():
+            return []
+        return [json.loads(line) for line in self._metrics.read_text().splitlines()]
+
+    def keep_best(self, checkpoint: Path) -> None:
+        """Copies the best weights of a checkpoint to best/."""
+        staged, best = self.path / ".best.tmp", self.path / "best"
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir()
+        shutil.copy(checkpoint / "best.safetensors", staged / "model.safetensors")
+        shutil.copy(checkpoint / "state.json", staged / "state.json")
+        shutil.rmtree(best, ignore_errors=True)
+        staged.rename(best)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1) + "\n")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """The configuration saved with a run. Raises FormatError where there is none."""
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(
+            f"{path}: expected a run directory (config.json), found none; start one without --resume"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
+    if not isinstance(config, dict):
+        raise FormatError(f"{file}: expected an object, got {type(config).__name__}")
+    return config

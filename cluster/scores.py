@@ -1,0 +1,84 @@
+"""Classification scores of a split over all ranks: every rank feeds its roots, all get the exact result of the whole split."""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+
+def all_reduce_sum(values: torch.Tensor) -> torch.Tensor:
+    """The sum over ranks (the values themselves in a single process)."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(values)
+    return values
+
+
+def gather_rows(rows: torch.Tensor) -> torch.Tensor:
+    """All ranks' rows in rank order; ranks may hold different counts."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return rows
+    world_size = dist.get_world_size()
+    count = torch.tensor([len(rows)], device=rows.device)
+    counts = [torch.empty_like(count) for _ in range(world_size)]
+    dist.all_gather(counts, count)
+    most = int(max(int(c) for c in counts))
+    padded = torch.zeros((most, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+    padded[: len(rows)] = rows
+    pieces = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(pieces, padded)
+    return torch.cat([piece[: int(c)] for piece, c in zip(pieces, counts, strict=True)])
+
+
+def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
+    """Area under the ROC curve by ranks (Mann-Whitney), ties counted half; NaN where only one class is present."""
+    order = torch.argsort(score.double(), stable=True)
+    ordered, positive = score.double()[order], positive[order].bool()
+    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
+    if num_positive == 0 or num_negative == 0:
+        return float("nan")
+    _, group, count = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
+    last = torch.cumsum(count, 0).double()
+    mean_rank = (last - (count.double() - 1) / 2)[group]
+    rank_sum = float(mean_rank[positive].sum())
+    return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
+
+
+@dataclass
+class SplitScores:
+    """Accumulates one split's roots; `compute` is a collective call."""
+
+    device: torch.device
+    binary: bool
+    _sums: torch.Tensor = field(init=False)
+    _scores: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+
+    def update(self, logits: torch.Tensor, label: torch.Tensor) -> None:
+        """Adds roots: logits [r, num_classes], label int64 [r]; unlabelled roots (-1) do not count."""
+        labelled = label >= 0
+        logits, label = logits[labelled].float(), label[labelled]
+        if not len(label):
+            return
+        correct = (logits.argmax(dim=1) == label).sum()
+        loss = functional.cross_entropy(logits.double(), label, reduction="sum")
+        self._sums += torch.stack([torch.tensor(float(len(label)), device=self.device), correct, loss]).double()
+        if self.binary:
+            self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks."""
+        sums = all_reduce_sum(self._sums.clone())
+        count = float(sums[0])
+        result = {
+            "count": count,
+            "accuracy": float(sums[1]) / count if count else float("nan"),
+            "loss": float(sums[2]) / count if count else float("nan"),
+        }
+        if self.binary:
+            empty = torch.empty((0, 2), dtype=torch.float64, device=self.device)
+            rows = gather_rows(torch.cat([empty, *self._scores]))
+            result["rocauc"] = roc_auc(rows[:, 0], rows[:, 1])
+        return result

@@ -1,0 +1,121 @@
+"""The driver's side of training: starts Ray Train workers on a spec, follows their metrics, and returns the final scores."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+import ray.train
+from ray.train import TrainingFailedError as RayTrainingFailedError
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from cluster.metrics_hub import Record, metrics_hub
+from cluster.run_directory import RunDirectory
+from cluster.train_loop import train_worker
+from cluster.train_spec import TrainSpec
+from storage.errors import ConfigError, GraphmillError, StageError
+
+# Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
+_ray_train: Any = ray.train
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Where training runs."""
+
+    num_workers: int = 2
+    device: str = "auto"  # "cpu", "gpu", or "auto": GPUs where the cluster has one per worker
+    max_failures: int = 3  # worker-group failures survived by restarting from the latest checkpoint
+    collective_timeout_s: int = 300  # longest wait inside one collective operation
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1:
+            raise ConfigError(f"workers: expected at least 1, got {self.num_workers}; set --workers")
+        if self.device not in ("auto", "cpu", "gpu"):
+            raise ConfigError(f"device: expected auto, cpu or gpu, got {self.device!r}; set --device")
+
+
+class _InterruptibleTrainer(TorchTrainer):
+    """Ray's trainer without its SIGINT handler, which waits without bound and outlives `fit`; Python's own one raises."""
+
+    def _register_sigint_handler(self, controller: Any) -> None:
+        pass
+
+
+def choose_device(options: WorkerOptions) -> str:
+    """ "gpu" or "cpu". Raises ConfigError where the cluster lacks what was asked for."""
+    resources = ray.cluster_resources()
+    cpus, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+    if options.device == "gpu" and gpus < options.num_workers:
+        raise ConfigError(
+            f"expected {options.num_workers} GPUs, the cluster has {gpus}; lower --workers or pass --device cpu"
+        )
+    if cpus < options.num_workers:
+        raise ConfigError(f"expected a CPU per worker ({options.num_workers}), the cluster has {cpus}; lower --workers")
+    return "gpu" if options.device == "gpu" or (options.device == "auto" and gpus >= options.num_workers) else "cpu"
+
+
+def train(
+    spec: TrainSpec, workers: WorkerOptions, run: RunDirectory, on_record: Callable[[Record], None]
+) -> Mapping[str, Any]:
+    """Trains (or continues, where the run has a checkpoint), records every epoch, and returns the final scores.
+
+    `on_record` sees every record of the hub, from a thread. Raises what a worker raised on purpose; StageError for the rest.
+    """
+    use_gpu = choose_device(workers) == "gpu"
+    # Ray Train reads these in the driver when `fit` starts and hands them to its controller and workers.
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")  # else every report blocks for about 2 s
+    os.environ.setdefault("RAY_TRAIN_COLLECTIVE_TIMEOUT_S", str(workers.collective_timeout_s))
+
+    def consume(record: Record) -> None:
+        if record["kind"] == "epoch":
+            run.record({key: value for key, value in record.items() if key != "kind"})
+        elif record["kind"] == "resume":
+            run.rewind(int(record["epoch"]))
+        on_record(record)
+
+    with metrics_hub(consume) as hub:
+        trainer: Any = _InterruptibleTrainer(
+            cast(Any, train_worker),
+            train_loop_config={"spec": spec, "hub": hub},
+            torch_config=TorchConfig(timeout_s=workers.collective_timeout_s),
+            scaling_config=_ray_train.ScalingConfig(
+                num_workers=workers.num_workers,
+                use_gpu=use_gpu,
+                resources_per_worker={"CPU": 1, "GPU": 1} if use_gpu else {"CPU": 1},
+            ),
+            run_config=_ray_train.RunConfig(
+                name="train",
+                storage_path=str(run.path.resolve()),
+                failure_config=_ray_train.FailureConfig(
+                    max_failures=workers.max_failures,
+                    controller_failure_limit=workers.max_failures,
+                    max_preemption_failures=workers.max_failures,
+                ),
+                checkpoint_config=_ray_train.CheckpointConfig(num_to_keep=2),
+                logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
+            ),
+        )
+        try:
+            result: Any = trainer.fit()
+        except RayTrainingFailedError as error:
+            raise _cause(error) from error
+    if result.checkpoint is not None:
+        run.keep_best(Path(result.checkpoint.path))
+    assert isinstance(result.return_value, dict)
+    return result.return_value
+
+
+def _cause(error: RayTrainingFailedError) -> GraphmillError:
+    """The error to show: what a worker raised on purpose where one did, else the first failure by name."""
+    failures = dict(getattr(error, "worker_failures", {}) or {})
+    for rank, failure in sorted(failures.items()):
+        if isinstance(failure, GraphmillError):
+            return type(failure)(f"{failure} (worker {rank})")
+    controller = getattr(error, "controller_failure", None)
+    first = next(iter(failures.values()), controller or error)
+    lines = str(first).strip().splitlines()
+    text = lines[-1] if lines else repr(first)
+    return StageError(f"training failed: {type(first).__name__}: {text[:400]}; Ray's logs have the whole traceback")

@@ -1,0 +1,27 @@
+"""GECO as the trainer takes a model: minibatch in, logits of the roots out."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from models.geco import GECO, GECOConfig, param_groups
+from models.propagation import Adjacency
+from samplers.minibatch import TorchBatch
+
+
+class GECOClassifier(nn.Module):
+    """GECO over a minibatch's subgraph; permanent ids fix the order of the global convolution."""
+
+    def __init__(self, config: GECOConfig, filter_learning_rate: float | None = None) -> None:
+        super().__init__()
+        self.model = GECO(config)
+        self._filter_learning_rate = filter_learning_rate
+
+    def forward(self, batch: TorchBatch) -> Tensor:
+        """Logits [num_roots, num_classes]."""
+        adjacency = Adjacency(batch.indptr, batch.indices)
+        logits = self.model(batch.x, adjacency, node_id_N=batch.node_id, epoch=batch.epoch)
+        return logits[batch.root_index]
+
+    def param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
+        return param_groups(self.model, learning_rate, weight_decay, self._filter_learning_rate)

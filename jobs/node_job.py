@@ -1,0 +1,257 @@
+"""The body of every node-classification job: prepare the graph, serve it, train on it, compare with the baselines, report."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cluster.metrics_hub import Record
+from cluster.partition_server import PartitionServers, ServerOptions, connect, partition_servers
+from cluster.run_directory import RunDirectory
+from cluster.session import SessionOptions, ray_session
+from cluster.train_spec import Metric, SamplerOptions, TrainOptions, TrainSpec, full_evaluation
+from cluster.trainer import WorkerOptions, choose_device, train
+from jobs.baselines import Baselines, compute_baselines
+from jobs.node_options import NodeJobOptions
+from jobs.prepare_graph import prepare_graph
+from jobs.progress import Progress, progress
+from samplers.loader import LoaderOptions
+from samplers.neighbor import NeighborOptions
+from samplers.random_partition import RandomPartitionOptions
+from storage.errors import ConfigError
+from storage.graph import StoredGraph
+from storage.manifest import Manifest
+from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+
+
+def run_node_job(
+    job: str,
+    options: NodeJobOptions,
+    config: Mapping[str, Any],
+    build_model: Callable[[Manifest], torch.nn.Module],
+    model_config: Callable[[Manifest], Mapping[str, Any]],
+) -> int:
+    """Runs the job; 0 where the model beats both baselines on the test split, else 1.
+
+    `config` is the resolved configuration, saved with the run. `build_model` runs on every worker: its module takes a TorchBatch and
+    returns logits [num_roots, num_classes].
+    """
+    started = time.monotonic()
+    fit, run_options = options.fit, options.run
+    train_sampler = _train_sampler(options)
+    evaluation = _evaluation(options)
+    loader = LoaderOptions(
+        threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=run_options.batch_timeout_s
+    )
+    workers = WorkerOptions(run_options.workers, run_options.device, run_options.max_failures)
+    server_options = ServerOptions(
+        timeout_s=run_options.server_timeout_s, verify=options.graph.verify, local_reads=run_options.local_reads
+    )
+    train_options = _train_options(options)
+    graph = prepare_graph(options.graph, fit.seed)
+    _check_graph(graph, options)
+    manifest = graph.manifest
+    the_model_config = model_config(manifest)
+    session_options = SessionOptions(
+        address=run_options.address,
+        num_cpus=max(run_options.workers, torch.get_num_threads()),
+        object_store_bytes=int(run_options.object_store_gb * 2**30),
+        dashboard_port=run_options.dashboard_port,
+    )
+    print(
+        f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
+        f"{manifest.num_partitions} partitions at {graph.url}",
+        flush=True,
+    )
+    with ray_session(session_options) as session, partition_servers(graph, server_options) as servers:
+        place = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
+        print(f"{manifest.num_partitions} partition servers up on {place}", flush=True)
+        on_gpu = choose_device(workers) == "gpu"
+        if fit.precision == "bfloat16" or (fit.precision == "auto" and on_gpu):
+            train_options = replace(train_options, precision="bfloat16")
+        baselines = _baselines(servers, options)
+        run = _open_run(job, options, config)
+        try:
+            spec = TrainSpec(
+                servers=servers,
+                build_model=build_model,
+                model_config=the_model_config,
+                sampler=train_sampler,
+                evaluation=evaluation,
+                options=train_options,
+                loader=loader,
+            )
+            with progress("training") as bar:
+                result = train(spec, workers, run, _follow(bar, fit.epochs, fit.metric))
+            summary = _summary(job, graph, options, baselines, result, run, time.monotonic() - started)
+            run.write_summary(summary)
+        finally:
+            run.close()
+    _print_summary(summary, fit.metric)
+    return 0 if summary["beats_baselines"] else 1
+
+
+def _train_options(options: NodeJobOptions) -> TrainOptions:
+    fit = options.fit
+    return TrainOptions(
+        epochs=fit.epochs,
+        learning_rate=fit.learning_rate,
+        weight_decay=fit.weight_decay,
+        schedule=fit.schedule,
+        warmup_epochs=fit.warmup_epochs,
+        clip_norm=fit.clip_norm,
+        label_smoothing=fit.label_smoothing,
+        metric=fit.metric,
+        eval_every=fit.eval_every,
+        checkpoint_every=fit.checkpoint_every,
+        seed=fit.seed,
+    )
+
+
+def _train_sampler(options: NodeJobOptions) -> SamplerOptions:
+    batch, seed, split_set = options.batch, options.fit.seed, options.graph.split_set
+    if batch.sampler == "neighbor":
+        return NeighborOptions(
+            fanouts=batch.fanouts, batch_size=batch.batch_size, edges=batch.edges, seed=seed, split_set=split_set
+        )
+    if batch.evaluation == "sampled":
+        raise ConfigError(
+            "evaluation: 'sampled' needs the neighbor sampler; set --sampler neighbor or --evaluation full"
+        )
+    return RandomPartitionOptions(num_chunks=batch.chunks, seed=seed, split_set=split_set)
+
+
+def _evaluation(options: NodeJobOptions) -> dict[str, SamplerOptions]:
+    batch, split_set = options.batch, options.graph.split_set
+    if batch.evaluation == "full":
+        return full_evaluation(split_set, batch.eval_chunks)
+    return {
+        name: NeighborOptions(
+            fanouts=batch.fanouts,
+            batch_size=batch.batch_size,
+            edges=batch.edges,
+            seed=options.fit.seed,
+            split_set=split_set,
+            root_split=code,
+            shuffle=False,
+        )
+        for name, code in (("train", SPLIT_TRAIN), ("valid", SPLIT_VALID), ("test", SPLIT_TEST))
+    }
+
+
+def _check_graph(graph: StoredGraph, options: NodeJobOptions) -> None:
+    manifest = graph.manifest
+    if manifest.label_kind != "class":
+        raise ConfigError(f"{graph.url}: expected class labels, the graph has {manifest.label_kind or 'none'}")
+    if not manifest.feature_dim:
+        raise ConfigError(f"{graph.url}: expected node features, the graph has none; ingest it with --features")
+    if options.graph.split_set >= manifest.num_split_sets:
+        raise ConfigError(
+            f"{graph.url}: expected a split set below {manifest.num_split_sets}, got {options.graph.split_set}; set --split-set"
+        )
+    if options.fit.metric == "rocauc" and manifest.num_classes != 2:
+        raise ConfigError(
+            f"metric rocauc: expected 2 classes, the graph has {manifest.num_classes}; pass --metric accuracy"
+        )
+
+
+def _baselines(servers: PartitionServers, options: NodeJobOptions) -> Baselines:
+    """Baselines, and with them the check that every split has nodes enough."""
+    router = connect(servers)
+    for name, code in (("train", SPLIT_TRAIN), ("valid", SPLIT_VALID), ("test", SPLIT_TEST)):
+        found = len(router.list_split(options.graph.split_set, code).node)
+        needed = options.run.workers if name == "train" else 1
+        if found < needed:
+            raise ConfigError(
+                f"split {name}: expected at least {needed} nodes (one root per worker), the graph has {found}; "
+                "lower --workers or ingest the graph with another split"
+            )
+    print("fitting the baselines (majority class, features only)", flush=True)
+    return compute_baselines(router, options.graph.split_set, options.fit.metric, options.fit.seed)
+
+
+def _open_run(job: str, options: NodeJobOptions, config: Mapping[str, Any]) -> RunDirectory:
+    run_options = options.run
+    if run_options.resume is not None:
+        return RunDirectory.resume(Path(run_options.resume), config)
+    default = f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return RunDirectory.create(Path(run_options.run_dir or default), config)
+
+
+def _follow(bar: Progress, num_epochs: int, metric: Metric) -> Callable[[Record], None]:
+    """Turns records of the hub into progress."""
+    note = ""
+
+    def on_record(record: Record) -> None:
+        nonlocal note
+        if record["kind"] == "epoch":
+            valid = record.get(f"valid_{metric}")
+            shown = "" if valid is None else f"  valid {metric} {valid:.4f}"
+            note = f"loss {record['train_loss']:.4f}{shown}  {record['nodes_per_s']:,.0f} nodes/s"
+            bar.update(record["epoch"] + 1, num_epochs, note)
+        elif record["kind"] == "step" and record["num_steps"] > 1:
+            bar.update(record["epoch"] + record["step"] / record["num_steps"], num_epochs, note)
+        elif record["kind"] == "resume":
+            bar.update(record["epoch"], num_epochs, f"continuing from epoch {record['epoch']}")
+
+    return on_record
+
+
+def _summary(
+    job: str,
+    graph: StoredGraph,
+    options: NodeJobOptions,
+    baselines: Baselines,
+    result: Mapping[str, Any],
+    run: RunDirectory,
+    wall_s: float,
+) -> dict[str, Any]:
+    metric = options.fit.metric
+    epochs = run.metrics()
+    train_s = sum(epoch["train_s"] for epoch in epochs)
+    scores = {split: values[metric] for split, values in result["scores"].items()}
+    features_only = None if baselines.features_only is None else baselines.features_only["test"]
+    return {
+        "job": job,
+        "graph": graph.url,
+        "graph_hash": graph.manifest.content_hash,
+        "metric": metric,
+        "scores": scores,
+        "counts": {split: values["count"] for split, values in result["scores"].items()},
+        "baselines": asdict(baselines),
+        "beats_baselines": scores["test"] > max(baselines.majority["test"], features_only or 0.0),
+        "best_epoch": result["best_epoch"],
+        "epochs": len(epochs),
+        "num_parameters": result["num_parameters"],
+        "workers": result["world_size"],
+        "device": result["device"],
+        "train_s": train_s,
+        "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
+        "nodes_per_s": sum(epoch["nodes_per_s"] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9),
+        "edges_per_s": sum(epoch["edges_per_s"] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9),
+        "wall_s": wall_s,
+        "run_dir": str(run.path),
+    }
+
+
+def _print_summary(summary: Mapping[str, Any], metric: str) -> None:
+    scores, baselines = summary["scores"], summary["baselines"]
+    rows = [("model", scores["valid"], scores["test"])]
+    if baselines["features_only"] is not None:
+        rows.append(("features only", baselines["features_only"]["valid"], baselines["features_only"]["test"]))
+    rows.append(("majority class", baselines["majority"]["valid"], baselines["majority"]["test"]))
+    print(f"\n{metric:<16}{'valid':>9}{'test':>9}")
+    for name, valid, test in rows:
+        print(f"{name:<16}{valid:>9.4f}{test:>9.4f}")
+    print(
+        f"\nbest epoch {summary['best_epoch'] + 1} of {summary['epochs']}, {summary['num_parameters']:,} parameters, "
+        f"{summary['workers']} workers on {summary['device']}\n"
+        f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s while training; "
+        f"waited for batches {summary['wait_share']:.1%} of it; {summary['wall_s']:.0f} s in all\n"
+        f"run directory: {summary['run_dir']}"
+    )
+    if not summary["beats_baselines"]:
+        print("the model does not beat both baselines: exit status 1")

@@ -1,0 +1,52 @@
+"""From what `--graph` says to a stored graph: opens a prepared one, or prepares an OGB set or the synthetic default once."""
+
+from pathlib import Path
+
+from jobs.node_options import GraphOptions
+from jobs.progress import progress
+from storage.errors import ConfigError, FormatError
+from storage.graph import StoredGraph, open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.source import GraphSource
+
+
+def prepare_graph(options: GraphOptions, seed: int) -> StoredGraph:
+    """The graph that the options name. What the job prepares lies under `data_dir` and is used again by the next run."""
+    if options.graph is not None and not options.graph.startswith("ogbn-"):
+        return open_graph(options.graph)
+    if options.partitions < 1:
+        raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --partitions")
+    name = options.graph or f"synthetic-{options.nodes}-seed{seed}"
+    target = Path(options.data_dir) / f"{name}-{options.partitioner}{options.partitions}"
+    source = _source(options, seed)
+    if target.exists():
+        graph = open_graph(str(target))
+        if dict(source.info.provenance or {}).items() <= dict(graph.manifest.provenance).items():
+            return graph
+        raise FormatError(
+            f"{target}: expected the graph {name}, found {graph.manifest.name} made otherwise; remove it or pass another --data-dir"
+        )
+    with progress(f"preparing {name}") as bar:
+        ingest(
+            source,
+            str(target),
+            # OGB's products holds each edge once and arxiv is directed; both are used undirected in the literature.
+            IngestOptions(
+                num_partitions=options.partitions,
+                partitioner=options.partitioner,
+                seed=seed,
+                undirected=options.graph is not None or None,
+            ),
+            lambda stage, done, total: bar.update(done, total, stage),
+        )
+    return open_graph(str(target))
+
+
+def _source(options: GraphOptions, seed: int) -> GraphSource:
+    if options.graph is None:
+        from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+        return SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=seed))
+    from storage.importers.ogb_nodes import OgbNodeGraph
+
+    return OgbNodeGraph(options.graph, Path(options.data_dir) / "ogb")
