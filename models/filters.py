@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 FilterScale = Literal["none", "length", "sqrt_length"]
 
@@ -99,16 +100,46 @@ def positional_code(num_positions: int, bands: int, *, dtype: torch.dtype, devic
 
 
 def circular_convolve(filter_DN: Tensor, signal_DN: Tensor) -> Tensor:
-    """Returns y [..., N] with y_t = Σ_s filter_{(t-s) mod N} · signal_s, exactly of length N, in at least float32.
+    """Returns y [D, N] with y_t = Σ_s filter_{(t-s) mod N} · signal_s, exactly of length N, in at least float32.
 
     No padding: a padded transform would compute another operator. The last axis is the transformed one and should be
-    contiguous (2.5 times faster on a CPU than along the first axis). O(N log N) for any N, primes included.
+    contiguous (2.5 times faster on a CPU than along the first axis). O(D N log N) for any N, primes included. Raises
+    ValueError when the two shapes differ. Differentiable once.
     """
-    num_positions = signal_DN.shape[-1]
-    if num_positions == 0:
+    if filter_DN.shape != signal_DN.shape:
+        raise ValueError(
+            f"filter and signal must have one shape, got {tuple(filter_DN.shape)} and {tuple(signal_DN.shape)}; "
+            "expand the smaller one"
+        )
+    if signal_DN.shape[-1] == 0:
         return filter_DN * signal_DN
     # Half-precision transforms exist only on CUDA and only for powers of two.
     dtype = torch.promote_types(torch.promote_types(filter_DN.dtype, signal_DN.dtype), torch.float32)
     with torch.autocast(signal_DN.device.type, enabled=False):
-        spectrum = torch.fft.rfft(filter_DN.to(dtype)) * torch.fft.rfft(signal_DN.to(dtype))
-        return torch.fft.irfft(spectrum, n=num_positions)
+        return _CircularConvolution.apply(filter_DN.to(dtype), signal_DN.to(dtype))
+
+
+class _CircularConvolution(torch.autograd.Function):
+    """The convolution with its gradients as correlations, which are real transforms again.
+
+    Autograd's own gradient of rfft is a full complex transform of a zero-padded spectrum: twice the time and memory.
+    """
+
+    @staticmethod
+    def forward(ctx, filter_DN: Tensor, signal_DN: Tensor) -> Tensor:
+        filter_DM, signal_DM = torch.fft.rfft(filter_DN), torch.fft.rfft(signal_DN)
+        ctx.save_for_backward(filter_DM, signal_DM)
+        ctx.num_positions = signal_DN.shape[-1]
+        return torch.fft.irfft(filter_DM * signal_DM, n=ctx.num_positions)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_DN: Tensor):
+        filter_DM, signal_DM = ctx.saved_tensors
+        grad_DM = torch.fft.rfft(grad_DN)
+        grad_filter_DN = grad_signal_DN = None
+        if ctx.needs_input_grad[0]:
+            grad_filter_DN = torch.fft.irfft(grad_DM * signal_DM.conj(), n=ctx.num_positions)
+        if ctx.needs_input_grad[1]:
+            grad_signal_DN = torch.fft.irfft(grad_DM * filter_DM.conj(), n=ctx.num_positions)
+        return grad_filter_DN, grad_signal_DN

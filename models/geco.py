@@ -24,8 +24,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from models.dropout import Dropout
 from models.filters import FilterConfig, ImplicitFilter, circular_convolve
-from models.node_order import inverse_order, node_order
+from models.node_order import gather_rows, inverse_order, node_order
 from models.propagation import NORMALISATIONS, Adjacency, Normalisation
 
 Permutation = Literal["static", "dynamic", "none"]
@@ -108,8 +109,8 @@ class GlobalBlock(nn.Module):
         """Returns [N, D] in the rows' own order; `order_N` is π and None means the rows as given. O(D N log N)."""
         num_nodes = h_NC.shape[0]
         p_NC = self.projection(h_NC)
-        if order_N is not None:
-            p_NC = p_NC[order_N]
+        if order_N is not None and inverse_N is not None:
+            p_NC = gather_rows(p_NC, order_N, inverse_N)
         # One transposing copy; from here on the node axis, which the FFT runs over, is contiguous.
         p_GDN = p_NC.t().reshape(self.order + 1, self.width, num_nodes)
         filter_KDN = self.filter(num_nodes)
@@ -120,7 +121,9 @@ class GlobalBlock(nn.Module):
                 convolved_DN = convolved_DN + self.skip_KD[i].unsqueeze(1) * v_DN
             v_DN = p_GDN[i] * convolved_DN
         y_ND = v_DN.t()
-        return y_ND.contiguous() if inverse_N is None else y_ND[inverse_N]
+        if order_N is None or inverse_N is None:
+            return y_ND.contiguous()
+        return gather_rows(y_ND.contiguous(), inverse_N, order_N)
 
 
 class FeedForward(nn.Module):
@@ -131,7 +134,7 @@ class FeedForward(nn.Module):
         self.w1 = nn.Linear(width, width, bias=False)
         self.w2 = nn.Linear(width, width, bias=False)
         self.activation = _activation(activation)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x_ND: Tensor) -> Tensor:
         return self.w2(self.dropout(self.activation(self.w1(x_ND))))
@@ -149,7 +152,7 @@ class GECOLayer(nn.Module):
         self.out = nn.Linear(width, width) if config.output_projection else nn.Identity()
         self.ffn = FeedForward(width, config.activation, config.dropout)
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x_ND: Tensor, adjacency: Adjacency, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
         if self.pre_norm:
@@ -168,7 +171,7 @@ class GECO(nn.Module):
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         self.config = config
-        self.input_dropout = nn.Dropout(config.input_dropout)
+        self.input_dropout = Dropout(config.input_dropout)
         self.encoder = nn.Linear(config.in_dim + config.encoding_dim, config.width)
         self.activation = _activation(config.activation)
         self.layers = nn.ModuleList(GECOLayer(config) for _ in range(config.num_layers))
