@@ -1,0 +1,167 @@
+"""A `GraphSource` over arrays that lie in memory (or in a mapped file), and the checks that importers share.
+
+What is checked here is what chunks cannot show later: row counts, shapes, and splits that overlap. Ids, finite numbers and label
+ranges are ingestion's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from storage.errors import DataError
+from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, NodeChunk, SourceInfo
+
+
+@dataclass(frozen=True)
+class ArrayGraph:
+    """A graph as whole arrays. DataError where their lengths do not fit each other."""
+
+    name: str
+    num_nodes: int
+    src: np.ndarray  # integer [num_edges]
+    dst: np.ndarray  # integer [num_edges]
+    edge_weight: np.ndarray | None = None  # [num_edges]
+    edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
+    feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy CSR array (made dense chunk by chunk)
+    label: np.ndarray | None = None  # [num_nodes], see `label_column`
+    split: np.ndarray | None = None  # int8 [num_nodes, num_split_sets]
+    num_classes: int | None = None
+    undirected_once: bool = False
+    provenance: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        rows = (("features", self.feature), ("labels", self.label), ("splits", self.split))
+        for what, column in rows:
+            if column is not None and column.shape[0] != self.num_nodes:
+                raise DataError(
+                    f"{self.name}: {what} must have one row per node: {self.num_nodes} nodes, got {column.shape[0]} rows"
+                )
+        columns = (("dst", self.dst), ("edge weights", self.edge_weight), ("edge features", self.edge_feature))
+        for what, values in columns:
+            if values is not None and len(values) != len(self.src):
+                raise DataError(f"{self.name}: {what} must have one row per edge: {len(self.src)}, got {len(values)}")
+        for what, matrix in (("features", self.feature), ("edge features", self.edge_feature)):
+            if matrix is not None and len(matrix.shape) != 2:
+                raise DataError(f"{self.name}: {what} must have two dimensions, got shape {tuple(matrix.shape)}")
+
+    @cached_property
+    def info(self) -> SourceInfo:
+        return SourceInfo(
+            name=self.name,
+            num_nodes=self.num_nodes,
+            num_edges=len(self.src),
+            feature_dim=0 if self.feature is None else self.feature.shape[1],
+            edge_feature_dim=0 if self.edge_feature is None else self.edge_feature.shape[1],
+            has_edge_weight=self.edge_weight is not None,
+            has_label=self.label is not None,
+            num_classes=self.num_classes,
+            num_split_sets=0 if self.split is None else self.split.shape[1],
+            undirected_once=self.undirected_once,
+            provenance=self.provenance,
+        )
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        for start in range(0, len(self.src), chunk_edges):
+            some = slice(start, start + chunk_edges)
+            yield EdgeChunk(
+                src=self.src[some].astype(np.int64),
+                dst=self.dst[some].astype(np.int64),
+                weight=None if self.edge_weight is None else self.edge_weight[some].astype(np.float32),
+                feature=None if self.edge_feature is None else self.edge_feature[some].astype(np.float32),
+            )
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        for start in range(0, self.num_nodes, chunk_nodes):
+            some = slice(start, start + chunk_nodes)
+            yield NodeChunk(
+                feature=None if self.feature is None else dense_rows(self.feature, some),
+                label=None if self.label is None else self.label[some],
+                split=None if self.split is None else self.split[some],
+            )
+
+
+def dense_rows(matrix, rows: slice) -> np.ndarray:
+    """float32 [k, dim]: some rows of a numpy matrix or a scipy CSR array."""
+    part = matrix[rows]
+    return np.asarray(part if isinstance(part, np.ndarray) else part.toarray(), dtype=np.float32)
+
+
+def edge_rows(edge_index: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(src, dst) of an integer [2, num_edges] array. DataError for another shape or type."""
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or not np.issubdtype(edge_index.dtype, np.integer):
+        raise DataError(
+            f"{name}: edges must be integers of shape [2, num_edges], got {edge_index.dtype} {list(edge_index.shape)}"
+        )
+    return edge_index[0], edge_index[1]
+
+
+def label_column(label: np.ndarray, name: str) -> np.ndarray:
+    """int64 [num_nodes] for whole numbers, float32 [num_nodes] for others, from [num_nodes] or [num_nodes, 1]."""
+    if label.ndim == 2 and label.shape[1] == 1:
+        label = label[:, 0]
+    if label.ndim != 1:
+        raise DataError(f"{name}: labels must be one number per node, got shape {list(label.shape)}")
+    if np.issubdtype(label.dtype, np.integer) or label.dtype == bool:
+        return label.astype(np.int64)
+    if np.issubdtype(label.dtype, np.floating):
+        return label.astype(np.float32)
+    raise DataError(f"{name}: labels must be numbers, got {label.dtype}")
+
+
+def split_column(num_nodes: int, train: np.ndarray, valid: np.ndarray, test: np.ndarray, name: str) -> np.ndarray:
+    """int8 [num_nodes]: the SPLIT_* codes of three parts, each a mask [num_nodes] or an array of rows.
+
+    DataError for a row out of range, for a row in two parts (or twice in one), and for a mask of another length.
+    """
+    code = np.zeros(num_nodes, dtype=np.int8)
+    for part_code, part in ((SPLIT_TRAIN, train), (SPLIT_VALID, valid), (SPLIT_TEST, test)):
+        part_name, rows = SPLIT_NAMES[part_code], np.asarray(part)
+        if rows.ndim != 1:
+            raise DataError(f"{name}: {part_name} split must have one dimension, got shape {list(rows.shape)}")
+        if rows.dtype == bool:
+            if len(rows) != num_nodes:
+                raise DataError(f"{name}: {part_name} mask must have {num_nodes} entries, got {len(rows)}")
+            rows = np.flatnonzero(rows)
+        elif not np.issubdtype(rows.dtype, np.integer) and len(rows):
+            raise DataError(f"{name}: {part_name} split must be a mask or row numbers, got {rows.dtype}")
+        rows = rows.astype(np.int64)
+        outside = (rows < 0) | (rows >= num_nodes)
+        if outside.any():
+            raise DataError(f"{name}: {part_name} split rows must be 0 to {num_nodes - 1}, got {rows[outside][0]}")
+        taken = code[rows] != 0
+        if taken.any():
+            other = SPLIT_NAMES[code[rows][taken][0]]
+            raise DataError(
+                f"{name}: splits overlap: {int(taken.sum())} rows are in {other} and in {part_name}, "
+                f"the first is row {rows[taken][0]}"
+            )
+        code[rows] = part_code
+        if np.count_nonzero(code == part_code) != len(rows):
+            raise DataError(f"{name}: {part_name} split names a row twice: {len(rows)} entries")
+    return code
+
+
+def split_sets(num_nodes: int, parts: Sequence[Sequence[np.ndarray]], name: str) -> np.ndarray:
+    """int8 [num_nodes, num_split_sets] of equally many train, valid and test parts. DataError as `split_column`."""
+    train, valid, test = parts
+    if not len(train) == len(valid) == len(test):
+        raise DataError(
+            f"{name}: splits need as many train as valid and test sets, got {len(train)}, {len(valid)}, {len(test)}"
+        )
+    columns = [split_column(num_nodes, *one_set, name=name) for one_set in zip(train, valid, test, strict=True)]
+    return np.stack(columns, axis=1)
+
+
+def mask_sets(masks: np.ndarray, num_nodes: int, name: str) -> list[np.ndarray]:
+    """The boolean masks [num_nodes] of one array [num_nodes], [num_split_sets, num_nodes] or [num_nodes, num_split_sets]."""
+    masks = np.asarray(masks).astype(bool)
+    if masks.shape == (num_nodes,):
+        return [masks]
+    if masks.ndim == 2 and masks.shape[1] == num_nodes:
+        return list(masks)
+    if masks.ndim == 2 and masks.shape[0] == num_nodes:
+        return list(masks.T)
+    raise DataError(f"{name}: split masks must have {num_nodes} entries per set, got shape {list(masks.shape)}")

@@ -1,0 +1,61 @@
+"""A DGL graph as a graph source. Duck-typed on DGL 1.x's `DGLGraph`: importing this module needs no DGL."""
+
+import numpy as np
+
+from storage.errors import DataError
+from storage.importers.array_graph import ArrayGraph, label_column, mask_sets, split_sets
+
+
+def dgl_graph(
+    graph,
+    *,
+    feature: str = "feat",
+    label: str = "label",
+    edge_weight: str | None = None,
+    edge_feature: str | None = None,
+    num_classes: int | None = None,
+    name: str = "dgl",
+) -> ArrayGraph:
+    """The graph of a homogeneous `dgl.DGLGraph`, edges as they are.
+
+    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight` and `edge_feature` entries of
+    `edata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask.
+
+    Errors: DataError for a heterogeneous graph, a named edge entry that is absent, shapes that disagree.
+    """
+    if not getattr(graph, "is_homogeneous", True):
+        raise DataError(f"{name}: expected a homogeneous DGL graph, got node types {list(graph.ntypes)}")
+    src, dst = (_array(ids) for ids in graph.edges())
+    num_nodes = int(graph.num_nodes())
+    for entry in (edge_weight, edge_feature):
+        if entry is not None and entry not in graph.edata:
+            raise DataError(f"{name}: edata has no {entry!r}, only {sorted(graph.edata.keys())}")
+    node_feature = _array(graph.ndata[feature]) if feature in graph.ndata else None
+    weight = None if edge_weight is None else _array(graph.edata[edge_weight])
+    edge_columns = None if edge_feature is None else _array(graph.edata[edge_feature])
+    return ArrayGraph(
+        name=name,
+        num_nodes=num_nodes,
+        src=src,
+        dst=dst,
+        edge_weight=weight[:, 0] if weight is not None and weight.ndim == 2 and weight.shape[1] == 1 else weight,
+        edge_feature=edge_columns[:, None] if edge_columns is not None and edge_columns.ndim == 1 else edge_columns,
+        feature=node_feature,
+        label=label_column(_array(graph.ndata[label]), name) if label in graph.ndata else None,
+        split=_split(graph, num_nodes, name),
+        num_classes=num_classes,
+    )
+
+
+def _array(tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def _split(graph, num_nodes: int, name: str) -> np.ndarray | None:
+    names = ("train_mask", "val_mask", "test_mask")
+    found = [mask for mask in names if mask in graph.ndata]
+    if not found:
+        return None
+    if len(found) != 3:
+        raise DataError(f"{name}: expected train_mask, val_mask and test_mask or none of them, got {found}")
+    return split_sets(num_nodes, [mask_sets(_array(graph.ndata[mask]), num_nodes, name) for mask in names], name)

@@ -1,0 +1,114 @@
+"""Public `.npz` node sets: undirected edges or an edge index, dense or CSR features, labels, index or mask splits.
+
+The names that published files use are all known (see the tuples below); nothing is unpickled.
+"""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from storage.errors import DataError
+from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, mask_sets, split_sets
+
+_DENSE_FEATURES = ("x", "node_features", "features", "feature")
+_LABELS = ("y", "node_labels", "labels", "label")
+_SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
+
+
+def npz_graph(path: str | Path) -> ArrayGraph:
+    """The graph of one `.npz` file.
+
+    `edges` [num_edges, 2] holds each undirected edge once (ingestion adds the reverse); `edge_index` [2, num_edges] is taken as it
+    is. Sparse features are `x_indptr`, `x_indices`, `x_data` (absent: ones) and `x_shape`. Splits are `train_idx` … or masks
+    `train_masks` …, one set or several.
+
+    Errors: DataError for a file that is missing, no archive, pickled, or lacks edges or nodes, and for shapes that disagree.
+    """
+    path = Path(path)
+    name = f"npz:{path.stem}"
+    arrays = _load(path)
+    if "edges" in arrays:
+        src, dst = edge_rows(arrays["edges"].T, name)
+    elif "edge_index" in arrays:
+        src, dst = edge_rows(arrays["edge_index"], name)
+    else:
+        raise DataError(f"{path}: expected an array 'edges' or 'edge_index', found {', '.join(sorted(arrays))}")
+    feature = _feature(arrays, path)
+    raw_label = _first(arrays, _LABELS)
+    if feature is None and raw_label is None:
+        raise DataError(f"{path}: expected features or labels to count the nodes by, found {', '.join(sorted(arrays))}")
+    num_nodes = feature.shape[0] if feature is not None else len(raw_label)  # type: ignore[arg-type]
+    return ArrayGraph(
+        name=name,
+        num_nodes=num_nodes,
+        src=src,
+        dst=dst,
+        feature=feature,
+        label=None if raw_label is None else label_column(raw_label, name),
+        split=_split(arrays, num_nodes, name),
+        undirected_once="edges" in arrays,
+        provenance={"file": path.name, "file_bytes": str(path.stat().st_size)},
+    )
+
+
+def _load(path: Path) -> dict[str, np.ndarray]:
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise DataError(f"{path}: expected an .npz archive of named arrays, found a single .npy array")
+        with archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; give the path of an .npz file") from None
+    except (ValueError, zipfile.BadZipFile, OSError, EOFError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: expected an .npz archive of plain arrays, got: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _first(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray | None:
+    return next((arrays[name] for name in names if name in arrays), None)
+
+
+def _feature(arrays: Mapping[str, np.ndarray], path: Path):
+    if "x_indptr" not in arrays:
+        return _first(arrays, _DENSE_FEATURES)
+    missing = {"x_indices", "x_shape"} - set(arrays)
+    if missing:
+        raise DataError(f"{path}: sparse features need x_indptr, x_indices and x_shape; {sorted(missing)} missing")
+    indptr, indices, shape = arrays["x_indptr"], arrays["x_indices"], [int(size) for size in arrays["x_shape"]]
+    data = arrays.get("x_data")
+    data = np.ones(len(indices), np.float32) if data is None else data.astype(np.float32)
+    num_rows = len(indptr) - 1
+    # The same rows are published with the shape either way round, as the matrix or as its transpose in CSC.
+    if len(shape) != 2 or num_rows not in shape:
+        raise DataError(f"{path}: x_indptr has {num_rows} rows, x_shape says {shape}; features and nodes disagree")
+    width = shape[1] if shape[0] == num_rows else shape[0]
+    if len(data) != len(indices) or int(indptr[-1]) != len(indices) or np.any(np.diff(indptr) < 0) or indptr[0] != 0:
+        raise DataError(f"{path}: x_indptr must ascend from 0 to {len(indices)}, the length of x_indices and x_data")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < width:
+        raise DataError(f"{path}: x_indices must be 0 to {width - 1}, got {int(indices.min())} to {int(indices.max())}")
+    return csr_array((data, indices, indptr), shape=(num_rows, width))
+
+
+def _split(arrays: Mapping[str, np.ndarray], num_nodes: int, name: str) -> np.ndarray | None:
+    parts = []
+    for names in _SPLIT_PARTS:
+        index = _first(arrays, [f"{part}_idx" for part in names])
+        mask = _first(arrays, [f"{part}_{ending}" for part in names for ending in ("masks", "mask")])
+        if mask is not None:
+            parts.append(mask_sets(mask, num_nodes, name))
+        elif index is not None:
+            parts.append([index] if index.ndim == 1 else list(index))
+    if not parts:
+        return None
+    if len(parts) != 3:
+        raise DataError(f"{name}: expected train, valid and test splits or none, found {len(parts)} of the three")
+    return split_sets(num_nodes, parts, name)

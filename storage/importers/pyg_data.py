@@ -1,0 +1,77 @@
+"""A PyG `Data` object as a graph source. Duck-typed: needs torch-geometric only where the caller made the object with it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from storage.errors import DataError
+from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, mask_sets, split_sets
+
+
+def pyg_graph(
+    data, *, split_idx: Mapping[str, object] | None = None, num_classes: int | None = None, name: str = "pyg"
+) -> ArrayGraph:
+    """The graph of a homogeneous `torch_geometric.data.Data`.
+
+    Read are `edge_index`, `x`, `y`, `edge_weight`, `edge_attr`, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
+    [num_nodes, num_split_sets]) or, in their place, `split_idx` with rows under train, valid and test (OGB's form). The edges are
+    taken as they are: PyG holds both directions of an undirected graph.
+
+    Errors: DataError for hetero data, sparse tensors and shapes that disagree.
+    """
+    if hasattr(data, "node_types") or getattr(data, "edge_index", None) is None:
+        raise DataError(f"{name}: expected a homogeneous Data with edge_index, got {type(data).__name__}")
+    num_nodes = int(data.num_nodes)
+    src, dst = edge_rows(_array(data.edge_index, "edge_index", name), name)
+    feature, label = _optional(data.x, "x", name), _optional(data.y, "y", name)
+    edge_feature = _optional(getattr(data, "edge_attr", None), "edge_attr", name)
+    if edge_feature is not None and edge_feature.ndim == 1:
+        edge_feature = edge_feature[:, None]
+    return ArrayGraph(
+        name=name,
+        num_nodes=num_nodes,
+        src=src,
+        dst=dst,
+        edge_weight=_optional(getattr(data, "edge_weight", None), "edge_weight", name),
+        edge_feature=edge_feature,
+        feature=feature,
+        label=None if label is None else label_column(label, name),
+        split=_split(data, split_idx, num_nodes, name),
+        num_classes=num_classes,
+    )
+
+
+def _optional(tensor, what: str, name: str) -> np.ndarray | None:
+    return None if tensor is None else _array(tensor, what, name)
+
+
+def _array(tensor, what: str, name: str) -> np.ndarray:
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    if getattr(tensor, "is_sparse", False) or str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+        raise DataError(
+            f"{name}: {what} must be a dense tensor, got {getattr(tensor, 'layout', type(tensor).__name__)}"
+        )
+    return tensor.detach().cpu().numpy()
+
+
+def _split(data, split_idx: Mapping[str, object] | None, num_nodes: int, name: str) -> np.ndarray | None:
+    if split_idx is not None:
+        valid_name = "valid" if "valid" in split_idx else "val"
+        missing = [part for part in ("train", valid_name, "test") if part not in split_idx]
+        if missing:
+            raise DataError(f"{name}: split_idx needs train, valid and test, got {sorted(split_idx)}")
+        parts = [[_array(split_idx[part], part, name)] for part in ("train", valid_name, "test")]
+    else:
+        masks = [
+            _optional(getattr(data, f"{part}_mask", None), f"{part}_mask", name) for part in ("train", "val", "test")
+        ]
+        if all(mask is None for mask in masks):
+            return None
+        if any(mask is None for mask in masks):
+            raise DataError(f"{name}: expected train_mask, val_mask and test_mask or none of them")
+        parts = [mask_sets(mask, num_nodes, name) for mask in masks if mask is not None]
+        # One common test mask beside several train masks is how some PyG sets come.
+        most = max(len(sets) for sets in parts)
+        parts = [sets * most if len(sets) == 1 else sets for sets in parts]
+    return split_sets(num_nodes, parts, name)
