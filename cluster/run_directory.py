@@ -29,6 +29,14 @@ def write_atomic(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
+def check_free(path: Path) -> None:
+    """Raises ConfigError where a directory already holds something."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConfigError(
+            f"{path}: expected no run here, found one; pass --resume {path} to continue it, or another --run-dir"
+        )
+
+
 class RunDirectory:
     """Writes a run's files. Create with `create` or `resume`."""
 
@@ -40,10 +48,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
         """A new run. Raises ConfigError where the directory already holds something."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(
-                f"{path}: expected no run here, found one; pass --resume {path} to continue it, or another --run-dir"
-            )
+        check_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -10,7 +10,7 @@ import torch
 
 from cluster.metrics_hub import Record
 from cluster.partition_server import PartitionServers, ServerOptions, connect, partition_servers
-from cluster.run_directory import RunDirectory
+from cluster.run_directory import RunDirectory, check_free, load_config
 from cluster.session import SessionOptions, ray_session
 from cluster.train_spec import Metric, SamplerOptions, TrainOptions, TrainSpec, full_evaluation
 from cluster.trainer import WorkerOptions, choose_device, train
@@ -51,6 +51,7 @@ def run_node_job(
         timeout_s=run_options.server_timeout_s, verify=options.graph.verify, local_reads=run_options.local_reads
     )
     train_options = _train_options(options)
+    run_dir = _run_dir(job, options)
     graph = prepare_graph(options.graph, fit.seed)
     _check_graph(graph, options)
     manifest = graph.manifest
@@ -73,7 +74,7 @@ def run_node_job(
         if fit.precision == "bfloat16" or (fit.precision == "auto" and on_gpu):
             train_options = replace(train_options, precision="bfloat16")
         baselines = _baselines(servers, options)
-        run = _open_run(job, options, config)
+        run = RunDirectory.resume(run_dir, config) if run_options.resume else RunDirectory.create(run_dir, config)
         try:
             spec = TrainSpec(
                 servers=servers,
@@ -173,12 +174,15 @@ def _baselines(servers: PartitionServers, options: NodeJobOptions) -> Baselines:
     return compute_baselines(router, options.graph.split_set, options.fit.metric, options.fit.seed)
 
 
-def _open_run(job: str, options: NodeJobOptions, config: Mapping[str, Any]) -> RunDirectory:
-    run_options = options.run
-    if run_options.resume is not None:
-        return RunDirectory.resume(Path(run_options.resume), config)
-    default = f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return RunDirectory.create(Path(run_options.run_dir or default), config)
+def _run_dir(job: str, options: NodeJobOptions) -> Path:
+    """Where the run lives; raises before any work where it cannot."""
+    if options.run.resume is not None:
+        path = Path(options.run.resume)
+        load_config(path)
+        return path
+    path = Path(options.run.run_dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
+    check_free(path)
+    return path
 
 
 def _follow(bar: Progress, num_epochs: int, metric: Metric) -> Callable[[Record], None]:

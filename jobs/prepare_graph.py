@@ -6,8 +6,10 @@ from jobs.node_options import GraphOptions
 from jobs.progress import progress
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
+from storage.importers.ogb_nodes import is_directed, ogb_graph
 from storage.ingest import IngestOptions, ingest
 from storage.source import GraphSource
+from storage.synthetic import SyntheticGraph, SyntheticOptions
 
 
 def prepare_graph(options: GraphOptions, seed: int) -> StoredGraph:
@@ -18,35 +20,33 @@ def prepare_graph(options: GraphOptions, seed: int) -> StoredGraph:
         raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --partitions")
     name = options.graph or f"synthetic-{options.nodes}-seed{seed}"
     target = Path(options.data_dir) / f"{name}-{options.partitioner}{options.partitions}"
-    source = _source(options, seed)
+    if options.graph is None:
+        source: GraphSource = SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=seed))
     if target.exists():
         graph = open_graph(str(target))
-        if dict(source.info.provenance or {}).items() <= dict(graph.manifest.provenance).items():
-            return graph
-        raise FormatError(
-            f"{target}: expected the graph {name}, found {graph.manifest.name} made otherwise; remove it or pass another --data-dir"
-        )
+        if options.graph is None and not (
+            dict(source.info.provenance or {}).items() <= dict(graph.manifest.provenance).items()
+        ):
+            raise FormatError(
+                f"{target}: expected the graph {name}, found one made by another version or with other options; "
+                "remove it or pass another --data-dir"
+            )
+        return graph
+    undirected = None  # what the source says of itself
+    if options.graph is not None:
+        # Citations are used undirected in the literature; products comes with both directions.
+        undirected = is_directed(options.graph) or None
+        source = ogb_graph(options.graph, Path(options.data_dir) / "ogb")
     with progress(f"preparing {name}") as bar:
         ingest(
             source,
             str(target),
-            # OGB's products holds each edge once and arxiv is directed; both are used undirected in the literature.
             IngestOptions(
                 num_partitions=options.partitions,
                 partitioner=options.partitioner,
                 seed=seed,
-                undirected=options.graph is not None or None,
+                undirected=undirected,
             ),
             lambda stage, done, total: bar.update(done, total, stage),
         )
     return open_graph(str(target))
-
-
-def _source(options: GraphOptions, seed: int) -> GraphSource:
-    if options.graph is None:
-        from storage.synthetic import SyntheticGraph, SyntheticOptions
-
-        return SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=seed))
-    from storage.importers.ogb_nodes import OgbNodeGraph
-
-    return OgbNodeGraph(options.graph, Path(options.data_dir) / "ogb")

@@ -86,6 +86,11 @@ def main() -> int:
     def geco_config(manifest: Any) -> Any:
         return build_model_config(config.model, config.fit.seed, manifest.feature_dim, manifest.num_classes)
 
+    fanouts = config.batch.fanouts
+    if config.batch.sampler == "neighbor" and len(fanouts) != config.model.layers:
+        raise ConfigError(
+            f"fanouts needs one entry per layer: {config.model.layers} layers, got {fanouts}; set --fanouts or --layers"
+        )
     try:
         build_model_config(config.model, config.fit.seed, 1, 2)
     except ValueError as error:

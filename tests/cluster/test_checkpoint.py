@@ -1,0 +1,98 @@
+"""Checkpoints: what is saved comes back bit for bit, and what does not fit is refused in one line."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from cluster.checkpoint import (
+    TrainState,
+    check_architecture,
+    load_optimizer,
+    load_state,
+    load_weights,
+    save_checkpoint,
+)
+from storage.errors import ConfigError, FormatError
+
+
+def _trained(width: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, width), nn.GELU(), nn.Linear(width, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(5, 4)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+STATE = TrainState(
+    next_epoch=4, best_epoch=2, best_score=0.75, seed=7, model_config={"width": 3, "filter": {"bands": 8}}
+)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model, optimizer = _trained()
+    save_checkpoint(tmp_path, STATE, model.state_dict(), {k: v + 1 for k, v in model.state_dict().items()}, optimizer)
+    return tmp_path, model, optimizer
+
+
+def test_everything_comes_back_bit_for_bit(saved):
+    directory, model, optimizer = saved
+    fresh, fresh_optimizer = _trained()
+    with torch.no_grad():
+        for parameter in fresh.parameters():
+            parameter.zero_()
+    fresh_optimizer.state.clear()
+    load_weights(directory / "model.safetensors", fresh)
+    load_optimizer(directory / "optimizer.safetensors", fresh_optimizer)
+    assert load_state(directory) == STATE
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, fresh.state_dict()[name])
+    # The next step, which uses moments and step counts, is the same too.
+    for network, optim in ((model, optimizer), (fresh, fresh_optimizer)):
+        network(torch.ones(1, 4)).sum().backward()
+        optim.step()
+    for ours, theirs in zip(model.parameters(), fresh.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_another_architecture_is_refused_by_option(saved):
+    state = load_state(saved[0])
+    check_architecture(state, {"width": 3, "filter": {"bands": 8}}, "here")
+    with pytest.raises(ConfigError, match=r"another architecture \(width: 3 there, 4 here\)"):
+        check_architecture(state, {"width": 4, "filter": {"bands": 8}}, "here")
+
+
+def test_another_architecture_is_refused_by_shape(saved):
+    other, _ = _trained(width=5)
+    with pytest.raises(FormatError, match=r"0\.bias of shape \(5,\), found \(3,\)"):
+        load_weights(saved[0] / "model.safetensors", other)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "expected a checkpoint, found none"),
+        ("{", "broken text"),
+        ("[]", "found something else"),
+        (json.dumps({"format": "graphmill-checkpoint", "format_version": 99}), "format_version 1, got 99"),
+        (json.dumps({"format": "graphmill-checkpoint", "format_version": 1}), "next_epoch"),
+    ],
+)
+def test_broken_state_is_one_line(tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "state.json").write_text(text)
+    with pytest.raises(FormatError, match=message) as caught:
+        load_state(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pickle_in_place_of_weights_is_refused(saved):
+    directory, model, _ = saved
+    torch.save({"weight": torch.ones(1)}, directory / "model.safetensors")
+    with pytest.raises(FormatError, match="found damage"):
+        load_weights(directory / "model.safetensors", model)

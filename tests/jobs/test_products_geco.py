@@ -1,0 +1,170 @@
+"""The main job on real processes: it trains, repeats itself to the last digit, resumes exactly, and refuses bad input early."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs import products_geco
+from storage.errors import GraphmillError
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = [
+    "--nodes",
+    "1500",
+    "--width",
+    "16",
+    "--layers",
+    "2",
+    "--chunks",
+    "2",
+    "--checkpoint-every",
+    "1",
+    "--schedule",
+    "constant",
+]
+
+
+def run_job(arguments: list[str], cwd: Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "jobs" / "products_geco.py"), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, env=dict(os.environ))
+
+
+def curve(run: Path) -> list[tuple[float, float, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(len(lines)))
+    return [(line["train_loss"], line["valid_loss"], line["valid_accuracy"]) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("job")
+
+
+@pytest.fixture(scope="module")
+def first_run(workplace) -> subprocess.CompletedProcess[str]:
+    return run_job([*SMALL, "--epochs", "4", "--run-dir", "one"], workplace)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_leaves_everything_it_promises(first_run, workplace):
+    assert "Traceback" not in first_run.stderr
+    run = workplace / "one"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["counts"] == {"train": 119, "valid": 31, "test": 1350} or sum(summary["counts"].values()) == 1500
+    assert first_run.returncode == (0 if summary["beats_baselines"] else 1)
+    assert summary["workers"] == 2
+    assert summary["baselines"]["features_only"]["test"] > summary["baselines"]["majority"]["test"]
+    assert json.loads((run / "config.json").read_text())["fit"]["epochs"] == 4
+    assert list((run / "tensorboard").glob("events.*"))
+    assert {path.name for path in (run / "best").iterdir()} == {"model.safetensors", "state.json"}
+    assert "features only" in first_run.stdout
+    assert str(summary["run_dir"]) in first_run.stdout
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(first_run, workplace):
+    # Another directory, another number of partitions, and every request through an actor: nothing may change.
+    second = run_job(
+        [*SMALL, "--epochs", "4", "--run-dir", "two", "--partitions", "3", "--no-local-reads", "--loader-threads", "3"],
+        workplace,
+    )
+    assert "Traceback" not in second.stderr
+    assert curve(workplace / "two") == curve(workplace / "one")
+    scores = [json.loads((workplace / run / "summary.json").read_text())["scores"] for run in ("one", "two")]
+    assert scores[0] == scores[1]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
+    run_job([*SMALL, "--epochs", "2", "--run-dir", "three"], workplace)
+    assert len(curve(workplace / "three")) == 2
+    resumed = run_job(["--resume", "three", "--epochs", "4"], workplace)
+    assert "Traceback" not in resumed.stderr
+    assert curve(workplace / "three") == curve(workplace / "one")
+    other = run_job(["--resume", "three", "--epochs", "6", "--width", "24"], workplace)
+    assert other.returncode == 1
+    assert "another architecture (width: 16 there, 24 here)" in other.stderr
+    assert len(other.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture(scope="module")
+def stored_graph(workplace) -> Path:
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=300)), str(workplace / "graph"), IngestOptions(num_partitions=2))
+    return workplace / "graph"
+
+
+BAD_OPTIONS = [
+    (["--graph", "nowhere/at/all"], "expected a graph"),
+    (["--graph", "nosuch://bucket/graph"], "cannot open this kind of URL"),
+    (["--sampler", "neighbor", "--layers", "2"], "one entry per layer: 2 layers, got (15, 10, 5)"),
+    (["--sampler", "neighbor", "--fanouts", "3", "-2", "5"], "fanouts"),
+    (["--evaluation", "sampled"], "needs the neighbor sampler"),
+    (["--chunks", "0"], "--chunks"),
+    (["--batch-size", "0", "--sampler", "neighbor"], "--batch-size"),
+    (["--epochs", "0"], "--epochs"),
+    (["--learning-rate", "-1"], "--learning-rate"),
+    (["--clip-norm", "0"], "--clip-norm"),
+    (["--label-smoothing", "1"], "label_smoothing"),
+    (["--workers", "0"], "--workers"),
+    (["--width", "0"], "width"),
+    (["--dropout", "1.5"], "dropout"),
+    (["--order", "0"], "order"),
+    (["--loader-threads", "0"], "threads"),
+    (["--partitions", "0"], "--partitions"),
+    (["--nodes", "10"], "num_nodes"),
+    (["--split-set", "3"], "--split-set"),
+    (["--metric", "rocauc"], "2 classes"),
+    (["--resume", "no-such-run"], "config.json"),
+    (["--graph", "ogbn-products"], "ogbn-products"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_bad_options_are_one_line_before_anything_starts(arguments, message, tmp_path, monkeypatch, stored_graph):
+    monkeypatch.chdir(tmp_path)
+    needs_graph = not {"--graph", "--nodes", "--partitions"} & set(arguments)
+    graph = ["--graph", str(stored_graph)] if needs_graph else []
+    monkeypatch.setattr(sys, "argv", ["products_geco.py", *arguments, *graph])
+
+    def no_ray(*_: object) -> None:
+        raise AssertionError("Ray must not start for bad options")
+
+    monkeypatch.setattr("jobs.node_job.ray_session", no_ray)
+    with pytest.raises(GraphmillError) as caught:
+        products_geco.main()
+    text = str(caught.value)
+    assert message in text
+    assert "\n" not in text
+    assert not list(tmp_path.rglob("*.arrow"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_occupied_run_directory_is_refused(tmp_path, monkeypatch, stored_graph):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    monkeypatch.setattr(
+        sys, "argv", ["products_geco.py", "--graph", str(stored_graph), "--run-dir", str(tmp_path / "run")]
+    )
+    with pytest.raises(GraphmillError, match="pass --resume"):
+        products_geco.main()
+
+
+def test_a_wrong_flag_exits_with_2_and_help_needs_nothing_heavy(tmp_path):
+    wrong = run_job(["--no-such-flag"], tmp_path)
+    assert wrong.returncode == 2
+    assert "no-such-flag" in wrong.stderr
+    probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import jobs.products_geco as j; j.main()\nexcept SystemExit: pass\n"
+    probe += "print([m for m in ('torch', 'ray', 'numba', 'pyarrow') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert found.stdout.strip().splitlines()[-1] == "[]"
