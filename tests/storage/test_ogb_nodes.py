@@ -1,0 +1,216 @@
+"""OGB sets in OGB's real raw layout, made small, read by the real `ogb` package."""
+
+import gzip
+import http.server
+import subprocess
+import sys
+import threading
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.errors import ConfigError, DataError, GraphmillError
+from storage.importers import ogb_nodes
+from storage.importers.ogb_nodes import is_directed, ogb_graph
+
+pytest.importorskip("ogb")
+
+NUM_NODES = 30
+SPLIT_FOLDER = {"ogbn-products": "sales_ranking", "ogbn-arxiv": "time"}
+
+
+def _write_csv(path: Path, rows: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        np.savetxt(file, np.asarray(rows).reshape(len(rows), -1), fmt="%.6g", delimiter=",")
+
+
+def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
+    """The files that a downloaded set consists of; returns what they hold."""
+    random = np.random.default_rng(7)
+    edge = np.stack([np.arange(NUM_NODES - 1), np.arange(1, NUM_NODES)], axis=1)
+    feature = random.normal(size=(NUM_NODES, 5)).astype(np.float32).round(3)
+    label = random.integers(0, 40, NUM_NODES)
+    parts = {"train": np.arange(0, 6), "valid": np.arange(6, 10), "test": np.arange(10, NUM_NODES)}
+    (folder / "processed").mkdir(parents=True)
+    (folder / "RELEASE_v1.txt").touch()
+    _write_csv(folder / "raw/edge.csv.gz", edge)
+    _write_csv(folder / "raw/node-feat.csv.gz", feature)
+    _write_csv(folder / "raw/node-label.csv.gz", label)
+    _write_csv(folder / "raw/num-node-list.csv.gz", np.array([NUM_NODES]))
+    _write_csv(folder / "raw/num-edge-list.csv.gz", np.array([len(edge)]))
+    if name == "ogbn-arxiv":
+        _write_csv(folder / "raw/node_year.csv.gz", np.full(NUM_NODES, 2017))
+    for part, rows in parts.items():
+        _write_csv(folder / f"split/{SPLIT_FOLDER[name]}/{part}.csv.gz", rows)
+    return {"edge": edge, "feature": feature, "label": label, **parts}
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ogb_nodes.DataError("no route to host")
+
+    monkeypatch.setattr(ogb_nodes, "download_archive", refuse)
+
+
+@pytest.mark.parametrize("name", ["ogbn-products", "ogbn-arxiv"])
+def test_reads_the_real_layout(tmp_path, name):
+    truth = write_raw_layout(tmp_path / name.replace("-", "_"), name)
+    for _ in range(2):  # the second time from ogb's own cache
+        graph = ogb_graph(name, tmp_path, download=False)
+        pairs = {tuple(pair) for pair in truth["edge"].tolist()}
+        found = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+        # ogb adds the inverse edges of products itself; arxiv's citations stay directed.
+        assert is_directed(name) == (name == "ogbn-arxiv")
+        assert found == (pairs if is_directed(name) else pairs | {(b, a) for a, b in pairs})
+        assert graph.info.num_classes == (47 if name == "ogbn-products" else 40)
+        chunk = next(graph.nodes(1000))
+        np.testing.assert_allclose(chunk.feature, truth["feature"], rtol=1e-6)
+        np.testing.assert_array_equal(chunk.label, truth["label"])
+        for code, part in enumerate(("train", "valid", "test"), start=1):
+            np.testing.assert_array_equal(np.flatnonzero(chunk.split[:, 0] == code), truth[part])
+    assert (tmp_path / name.replace("-", "_") / "processed/data_processed").exists()
+
+
+def test_missing_set_without_network_is_one_line_that_says_what_to_do(tmp_path, no_network):
+    with pytest.raises(DataError) as caught:
+        ogb_graph("ogbn-products", tmp_path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "no route to host" in message
+    assert "products.zip" in message
+    assert str(tmp_path / "ogbn_products") in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_release_never_reaches_ogb_and_its_prompt(tmp_path):
+    folder = tmp_path / "ogbn_products"
+    write_raw_layout(folder, "ogbn-products")
+    (folder / "RELEASE_v1.txt").unlink()
+    # In a process of its own whose stdin never ends: a prompt would hang it, and the timeout would tell.
+    code = (
+        "import sys\nfrom storage.errors import GraphmillError\nfrom storage.importers.ogb_nodes import ogb_graph\n"
+        "try:\n    ogb_graph('ogbn-products', sys.argv[1])\nexcept GraphmillError as error:\n    print(error)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(ogb_nodes.__file__).parents[2],
+    )
+    try:
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+    assert process.stdout is not None
+    assert "RELEASE_v1.txt missing" in process.stdout.read()
+
+
+def test_stdin_is_empty_inside_ogbs_call():
+    with pytest.raises(EOFError), ogb_nodes._ogb_call():
+        input("Will you update the dataset now? (y/N)")
+
+
+@pytest.mark.parametrize("missing", ["raw/edge.csv.gz", "split/sales_ranking"])
+def test_incomplete_folder_is_named(tmp_path, missing):
+    folder = tmp_path / "ogbn_products"
+    write_raw_layout(folder, "ogbn-products")
+    (folder / missing).rename(folder / "elsewhere")
+    with pytest.raises(DataError, match=missing):
+        ogb_graph("ogbn-products", tmp_path)
+
+
+def test_truncated_file_is_one_line_and_leaves_no_cache(tmp_path):
+    folder = tmp_path / "ogbn_products"
+    write_raw_layout(folder, "ogbn-products")
+    path = folder / "raw/node-feat.csv.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="ogb cannot read this folder") as caught:
+        ogb_graph("ogbn-products", tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not (folder / "processed/data_processed").exists()
+
+
+def test_interrupted_cache_is_removed(tmp_path, monkeypatch):
+    import torch
+
+    folder = tmp_path / "ogbn_products"
+    write_raw_layout(folder, "ogbn-products")
+
+    def interrupted_save(value, path, **kwargs):
+        Path(path).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", interrupted_save)
+        with pytest.raises(KeyboardInterrupt):
+            ogb_graph("ogbn-products", tmp_path)
+    assert not (folder / "processed/data_processed").exists()
+    assert ogb_graph("ogbn-products", tmp_path).num_nodes == NUM_NODES
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "match"),
+    [
+        ("ogbn-shops", ConfigError, "ogbn-products"),
+        ("ogbn-mag", DataError, "several node types"),
+        ("ogbn-proteins", DataError, "112 labels"),
+    ],
+)
+def test_sets_of_another_kind_are_refused(tmp_path, name, error, match):
+    with pytest.raises(error, match=match):
+        ogb_graph(name, tmp_path)
+
+
+@pytest.fixture
+def archive_server(tmp_path):
+    """Serves tmp_path/www on a local port."""
+    (tmp_path / "www").mkdir()
+    handler = partial(_QuietHandler, directory=str(tmp_path / "www"))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join(timeout=10)
+
+
+class _QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args) -> None:
+        pass
+
+
+def test_downloads_without_a_prompt(tmp_path, monkeypatch, archive_server):
+    write_raw_layout(tmp_path / "made/products", "ogbn-products")
+    with zipfile.ZipFile(tmp_path / "www/products.zip", "w") as archive:
+        for path in sorted((tmp_path / "made").rglob("*")):
+            archive.write(path, path.relative_to(tmp_path / "made"))
+    original = ogb_nodes._meta
+    monkeypatch.setattr(
+        ogb_nodes, "_meta", lambda package, name: {**original(package, name), "url": f"{archive_server}/products.zip"}
+    )
+    seen = []
+    graph = ogb_graph("ogbn-products", tmp_path / "sets", progress=lambda *step: seen.append(step))
+    assert graph.num_nodes == NUM_NODES
+    assert seen[-1][0] == "download"
+    assert seen[-1][1] == seen[-1][2] > 0
+    assert [path.name for path in (tmp_path / "sets").iterdir()] == ["ogbn_products"]
+
+
+@pytest.mark.parametrize("served", [None, b"this is no zip file"])
+def test_failed_download_leaves_nothing(tmp_path, monkeypatch, archive_server, served):
+    if served is not None:
+        (tmp_path / "www/products.zip").write_bytes(served)
+    original = ogb_nodes._meta
+    monkeypatch.setattr(
+        ogb_nodes, "_meta", lambda package, name: {**original(package, name), "url": f"{archive_server}/products.zip"}
+    )
+    with pytest.raises(GraphmillError, match=r"products\.zip"):
+        ogb_graph("ogbn-products", tmp_path / "sets")
+    assert list((tmp_path / "sets").iterdir()) == []
