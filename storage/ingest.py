@@ -22,7 +22,7 @@ from storage.arrow_files import array_from_numpy, file_entry, is_local, neighbor
 from storage.edge_buckets import EdgeBuckets, SortedEdges, SpilledEdges
 from storage.errors import ConfigError, DataError
 from storage.manifest import MANIFEST_NAME, Manifest, partition_dir
-from storage.partitioners import assign
+from storage.partitioners import assign_partitions
 from storage.source import SPLIT_TEST, GraphSource, NodeChunk, SourceInfo
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
@@ -170,9 +170,7 @@ class _Ingestion:
         nodes = _NodeSpool(self.source, self.options, self.scratch, self.progress)
         options = self.options
         self.progress("assign", 0, None)
-        part_of_row = assign(
-            self.source, options.partitioner, options.num_partitions, options.seed, add_reverse=self.add_reverse
-        )
+        part_of_row = assign_partitions(options.partitioner, self.source, options.num_partitions, options.seed)
         counts = np.bincount(part_of_row, minlength=options.num_partitions)
         offsets = np.concatenate([[0], np.cumsum(counts)])
         row_of_id = np.argsort(part_of_row, kind="stable")  # rows of a partition stay in ascending original id
