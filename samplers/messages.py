@@ -5,8 +5,11 @@ that it owns. Every request is idempotent, so it may be sent again after a failu
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+
+Direction = Literal["in", "out"]
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,7 @@ class SampleNeighbors:
     node: np.ndarray  # [n]
     fanout: int
     key: int  # stream of (seed, epoch, batch, hop)
+    direction: Direction = "in"  # "out": draw among the nodes that its out-edges end in
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from samplers.messages import (
+    Direction,
     FetchRows,
     InducedEdges,
     ListChunk,
@@ -51,12 +52,24 @@ class PartitionOwner:
             )
         return row
 
+    def _lists(self, direction: Direction) -> tuple[np.ndarray, np.ndarray]:
+        """(indptr, indices) of the in-edges or the out-edges."""
+        partition = self._partition
+        if direction == "in":
+            return partition.indptr, partition.indices
+        if partition.out_indptr is None or partition.out_indices is None:
+            raise ConfigError(
+                "direction 'out' needs lists of out-edges, the graph has none; ingest it with --out-edges"
+            )
+        return partition.out_indptr, partition.out_indices
+
     @_answer.register
     def _sample_neighbors(self, request: SampleNeighbors) -> NeighborLists:
         partition = self._partition
+        indptr, indices = self._lists(request.direction)
         count, neighbor = sample_neighbors(
-            partition.indptr,
-            partition.indices,
+            indptr,
+            indices,
             partition.original_id,
             self._rows(request.node),
             request.fanout,

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 
 from samplers.messages import (
+    Direction,
     FetchRows,
     InducedEdges,
     ListChunk,
@@ -72,9 +73,9 @@ class Router:
         self._owners = list(owners)
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
 
-    def sample_neighbors(self, node: np.ndarray, fanout: int, key: int) -> NeighborLists:
+    def sample_neighbors(self, node: np.ndarray, fanout: int, key: int, direction: Direction = "in") -> NeighborLists:
         """Up to `fanout` in-neighbors of each node, drawn without replacement (-1: all)."""
-        return self._neighbor_lists(node, lambda owned: SampleNeighbors(owned, fanout, key))
+        return self._neighbor_lists(node, lambda owned: SampleNeighbors(owned, fanout, key, direction))
 
     def induced_edges(self, node: np.ndarray) -> NeighborLists:
         """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""

@@ -43,7 +43,7 @@ def array_from_numpy(values: np.ndarray) -> pa.Array:
         pa.Array.from_buffers(
             pa.from_numpy_dtype(values.dtype),
             values.size,
-            [None, pa.py_buffer(memoryview(values.reshape(-1)).cast("B"))],
+            [None, pa.py_buffer(values.reshape(-1).view(np.uint8))],
         )
         if values.size
         else pa.array(np.empty(0, values.dtype))

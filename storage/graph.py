@@ -30,6 +30,12 @@ class Partition:
     indptr: np.ndarray  # int64 [n + 1]
     indices: np.ndarray  # int32/int64 [m], source ids; each list ascends in original id
     original_id: np.ndarray  # int64 [n], ascending
+    out_indptr: np.ndarray | None = (
+        None  # the same for out-edges: lists of destinations; the very arrays above where the
+    )
+    out_indices: np.ndarray | None = None  # graph is symmetric, None where they were not stored
+    out_edge_id: np.ndarray | None = None
+    out_edge_weight: np.ndarray | None = None
     edge_id: np.ndarray | None = None  # int64 [m], row of the edge in its source
     edge_weight: np.ndarray | None = None  # float32 [m]
     edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
@@ -119,7 +125,10 @@ class _PartitionReader:
 
     def read(self) -> Partition:
         manifest, num_owned = self.manifest, self.stop - self.start
-        indptr, topology = self._topology()
+        indptr, topology = self._topology("topology")
+        out_indptr, out_topology = (indptr, topology) if manifest.symmetric else (None, {})
+        if manifest.has_out_edges:
+            out_indptr, out_topology = self._topology("out_topology")
         nodes, nodes_path = self._batch("nodes")
         self._expect_rows(nodes, num_owned, nodes_path)
         label_dtype = {"class": "int64", "value": "float32", None: None}[manifest.label_kind]
@@ -143,6 +152,10 @@ class _PartitionReader:
             stop=self.stop,
             indptr=indptr,
             indices=topology["index"],
+            out_indptr=out_indptr,
+            out_indices=out_topology.get("index"),
+            out_edge_id=out_topology.get("edge_id"),
+            out_edge_weight=out_topology.get("weight"),
             edge_id=topology.get("edge_id"),
             edge_weight=topology.get("weight"),
             edge_feature=edge_feature,
@@ -162,8 +175,8 @@ class _PartitionReader:
         if batch.num_rows != expected:
             raise FormatError(f"{path}: expected {expected} rows, found {batch.num_rows}")
 
-    def _topology(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        batch, path = self._batch("topology")
+    def _topology(self, name: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        batch, path = self._batch(name)
         num_owned = self.stop - self.start
         self._expect_rows(batch, num_owned, path)
         index = batch.schema.get_field_index("neighbors")

@@ -42,6 +42,7 @@ class IngestOptions:
     drop_duplicates: bool = False  # keep one of several equal edges
     drop_self_loops: bool = False
     edge_ids: bool = False  # keep each edge's row number in the source
+    out_edges: bool = False  # store lists of out-edges too, where they differ from the in-edges
     feature_dtype: Literal["float16", "float32"] = "float32"
     allow_nonfinite: bool = False
     overwrite: bool = False
@@ -164,6 +165,8 @@ class _Ingestion:
         self.add_reverse = self.info.undirected_once if undirected is None else undirected
         # A source that gives each undirected edge once has no duplicates to drop; a directed one may hold both directions.
         self.drop_duplicates = options.drop_duplicates or (self.add_reverse and not self.info.undirected_once)
+        self.symmetric = self.add_reverse or self.info.symmetric
+        self.out_edges = options.out_edges and not self.symmetric
         self.index_dtype = np.dtype(np.int32 if self.info.num_nodes < 2**31 else np.int64)
 
     def run(self) -> Manifest:
@@ -178,12 +181,17 @@ class _Ingestion:
         id_of_row = np.empty(self.info.num_nodes, self.index_dtype)
         id_of_row[row_of_id] = np.arange(self.info.num_nodes, dtype=self.index_dtype)
 
-        buckets = self._spill_edges(id_of_row, offsets)
+        buckets = {"topology": self._new_buckets("edges", offsets)}
+        if self.out_edges:
+            buckets["out_topology"] = self._new_buckets("out_edges", offsets)
+        self._spill_edges(buckets, id_of_row)
         num_edges = 0
         for partition in range(options.num_partitions):
             directory = self.staged / partition_dir(partition)
             directory.mkdir()
-            num_edges += self._write_edges(buckets, partition, offsets, id_of_row, directory)
+            for name, edges in buckets.items():
+                written = self._write_edges(name, edges, partition, offsets, id_of_row, directory)
+                num_edges += written if name == "topology" else 0
             rows = row_of_id[offsets[partition] : offsets[partition + 1]]
             nodes.write(rows, directory)
             self.progress("write", partition + 1, options.num_partitions)
@@ -209,6 +217,8 @@ class _Ingestion:
             edge_feature_dim=self.info.edge_feature_dim,
             has_edge_id=options.edge_ids,
             has_edge_weight=self.info.has_edge_weight,
+            symmetric=self.symmetric,
+            has_out_edges=self.out_edges,
             label_kind=nodes.label_kind,
             num_classes=nodes.num_classes,
             num_split_sets=self.info.num_split_sets,
@@ -216,20 +226,24 @@ class _Ingestion:
             provenance=provenance,
         )
 
-    def _spill_edges(self, id_of_row: np.ndarray, offsets: np.ndarray) -> EdgeBuckets:
-        """Reads the source's edges once, checks them, and spills them by owner and destination."""
-        info, options = self.info, self.options
-        directions = 2 if self.add_reverse else 1
-        buckets = EdgeBuckets(
-            self.scratch / "edges",
+    def _new_buckets(self, name: str, offsets: np.ndarray) -> EdgeBuckets:
+        info = self.info
+        return EdgeBuckets(
+            self.scratch / name,
             offsets,
-            expected_edges=(info.num_edges or info.num_nodes * 16) * directions,
-            memory_budget_bytes=options.memory_budget_bytes,
+            expected_edges=(info.num_edges or info.num_nodes * 16) * (2 if self.add_reverse else 1),
+            memory_budget_bytes=self.options.memory_budget_bytes // (2 if self.out_edges else 1),
             index_dtype=self.index_dtype,
-            with_edge_id=options.edge_ids,
+            with_edge_id=self.options.edge_ids,
             with_weight=info.has_edge_weight,
-            feature_dim=info.edge_feature_dim,
+            # Features lie beside the in-edges alone; out-edges find them by their edge ids.
+            feature_dim=info.edge_feature_dim if name == "edges" else 0,
         )
+
+    def _spill_edges(self, all_buckets: dict[str, EdgeBuckets], id_of_row: np.ndarray) -> None:
+        """Reads the source's edges once, checks them, and spills them by owner and destination (out-edges: by source)."""
+        info, options = self.info, self.options
+        buckets = all_buckets["topology"]
         done = 0
         for chunk in self.source.edges(buckets.chunk_edges):
             count = len(chunk.src)
@@ -252,23 +266,31 @@ class _Ingestion:
             if options.drop_self_loops:
                 edges = edges.where(edges.src != edges.dst)
             buckets.spill(edges, id_of_row)
+            if "out_topology" in all_buckets:
+                all_buckets["out_topology"].spill(edges.reversed(), id_of_row)
             if self.add_reverse:  # a self-loop is its own reverse
                 buckets.spill(edges.where(edges.src != edges.dst).reversed(), id_of_row)
             self.progress("edges", done, info.num_edges)
-        buckets.finish()
-        return buckets
+        for one in all_buckets.values():
+            one.finish()
 
     def _write_edges(
-        self, buckets: EdgeBuckets, partition: int, offsets: np.ndarray, id_of_row: np.ndarray, directory: Path
+        self,
+        name: str,
+        buckets: EdgeBuckets,
+        partition: int,
+        offsets: np.ndarray,
+        id_of_row: np.ndarray,
+        directory: Path,
     ) -> int:
-        """Writes topology.arrow (and edges.arrow) of one partition; returns its number of edges."""
+        """Writes one partition's lists (and, with the in-edges, edges.arrow); returns its number of edges."""
         num_owned = int(offsets[partition + 1] - offsets[partition])
         spool = SortedEdges(
             self.scratch / "sorted",
             self.index_dtype,
             self.options.edge_ids,
             self.info.has_edge_weight,
-            self.info.edge_feature_dim,
+            self.info.edge_feature_dim if name == "topology" else 0,
         )
         indptr = np.zeros(num_owned + 1, np.int64)
         with spool:
@@ -279,7 +301,7 @@ class _Ingestion:
             np.cumsum(indptr, out=indptr)
             columns = spool.columns()
             feature = columns.pop("feature", None)
-            write_batch(directory / "topology.arrow", {"neighbors": neighbor_lists(indptr, columns)})
+            write_batch(directory / f"{name}.arrow", {"neighbors": neighbor_lists(indptr, columns)})
             if feature is not None:
                 write_batch(directory / "edges.arrow", {"feature": array_from_numpy(feature)})
         return int(indptr[-1])

@@ -19,7 +19,7 @@ FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 
 _FILE_NAME = re.compile(
-    r"part-\d{5}/(topology|nodes|features|edges)\.arrow|part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow"
+    r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow|part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow"
 )
 _FLOAT_DTYPES = ("float16", "float32")
 _LABEL_KINDS = ("class", "value")
@@ -46,6 +46,8 @@ class Manifest:
     edge_feature_dim: int = 0
     has_edge_id: bool = False
     has_edge_weight: bool = False
+    symmetric: bool = False  # every edge's reverse is there too: lists of in-edges serve as lists of out-edges
+    has_out_edges: bool = False  # lists of out-edges are stored beside those of in-edges
     label_kind: str | None = None  # "class", "value" or None
     num_classes: int | None = None
     num_split_sets: int = 0
@@ -114,6 +116,8 @@ def parse_manifest(text: str, where: str) -> Manifest:
         edge_feature_dim=reader.count("edge_feature_dim"),
         has_edge_id=reader.flag("has_edge_id"),
         has_edge_weight=reader.flag("has_edge_weight"),
+        symmetric=reader.flag("symmetric"),
+        has_out_edges=reader.flag("has_out_edges"),
         label_kind=reader.choice("label_kind", _LABEL_KINDS),
         num_classes=reader.optional_count("num_classes"),
         num_split_sets=reader.count("num_split_sets"),
@@ -134,6 +138,8 @@ def parse_manifest(text: str, where: str) -> Manifest:
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
     """Names of the files that this partition must have."""
     names = ["topology", "nodes"]
+    if manifest.has_out_edges:
+        names.append("out_topology")
     if manifest.feature_dim:
         names.append("features")
     if manifest.edge_feature_dim:

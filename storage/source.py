@@ -51,6 +51,7 @@ class SourceInfo:
     num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
     num_split_sets: int = 0
     undirected_once: bool = False  # each undirected edge is given once: ingestion adds the reverse
+    symmetric: bool = False  # every edge's reverse is given too, so out-edges are in-edges
     provenance: Mapping[str, str] | None = None  # file names, versions, options: goes into the manifest
 
 
