@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -119,16 +119,18 @@ def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
         ConfigError: the address cannot be reached or used, the token does not fit, or the port is taken.
     """
     options = options or SessionOptions()
-    with _signals_raise(), _environment(RAY_ENVIRONMENT):
+    with _termination() as handle_termination, _environment(RAY_ENVIRONMENT):
         import ray
 
         if ray.is_initialized():
             yield Session(ray.get_runtime_context().gcs_address, is_ours=False, dashboard_url=None)
         elif (address := _address(options)) is not None:
             with _connected(address, options) as session:
+                handle_termination()
                 yield session
         else:
             with _started(options) as session:
+                handle_termination()
                 yield session
 
 
@@ -155,7 +157,6 @@ def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
     with _one_line_errors(f"connect to the Ray cluster at {address}"):
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        _install_signal_handlers()
         yield _describe(context, is_ours=False)
     finally:
         ray.shutdown()  # disconnects only
@@ -190,7 +191,6 @@ def _started(options: SessionOptions) -> Iterator[Session]:
             finally:
                 # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
                 daemons = [child for child in this_process.children() if child not in before]
-            _install_signal_handlers()
             yield _describe(context, is_ours=True)
         finally:
             _stop(daemons, options.stop_timeout_s)
@@ -290,13 +290,15 @@ def _one_line_errors(action: str) -> Iterator[None]:
 
     try:
         yield
-    except AuthenticationError as error:
-        raise ConfigError(
-            f"cannot {action}: {_first_line(error)} (a token lies in ~/.ray/auth_token, or in the file that "
-            "RAY_AUTH_TOKEN_PATH names; `ray get-auth-token --generate` makes one)"
-        ) from error
-    except (OSError, ValueError, RuntimeError) as error:  # ConnectionError is an OSError
-        raise ConfigError(f"cannot {action}: {_first_line(error)}") from error
+    except (OSError, ValueError, RuntimeError, AuthenticationError) as error:  # ConnectionError is an OSError
+        reason = _first_line(error)
+        # The reason for "failed to connect" hides in the text of its cause, because Ray tries for 20 s and then gives up.
+        if isinstance(error, AuthenticationError) or "AuthenticationError" in str(error.__cause__):
+            reason = (
+                "the token is missing or not the cluster's; give it by RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH "
+                f"(or ~/.ray/auth_token), as docs/cluster.md shows; Ray says: {reason}"
+            )
+        raise ConfigError(f"cannot {action}: {reason}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -315,26 +317,34 @@ def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _raise_system_exit(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
-
-
-def _install_signal_handlers() -> None:
-    """SIGTERM raises SystemExit. To be called after `ray.init`, whose own handlers print a C++ stack first."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _raise_system_exit)
-
-
 @contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Gives SIGINT and SIGTERM their handlers back afterwards; outside the main thread there is nothing to do."""
+def _termination() -> Iterator[Callable[[], None]]:
+    """Makes SIGTERM raise SystemExit(143), and puts the handlers of SIGINT and SIGTERM back afterwards.
+
+    Yields a function that installs the handler once more: `ray.init` installs one that prints a C++ stack first. Outside
+    the main thread, where Python allows no handlers, all of this does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
+    is_terminated = False
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        raise SystemExit(128 + signum)
+
+    def install() -> None:
+        signal.signal(signal.SIGTERM, terminate)
+
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
-    _install_signal_handlers()
+    install()
     try:
-        yield
+        yield install
+    except SystemExit:
+        if is_terminated:  # on its way through `ray.get` it has become SystemExit(1)
+            raise SystemExit(128 + signal.SIGTERM) from None
+        raise
     finally:
         for signum, handler in before.items():
             # None stands for a handler that was not installed from Python and cannot be put back from here.

@@ -1,0 +1,253 @@
+"""Sessions against real Ray: what is started is stopped, what is not ours is left alone, and bad options are one line."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.session import RAY_ENVIRONMENT, SessionOptions, ray_session
+from storage.errors import ConfigError
+from tests.ray_head import RayHead
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = {"num_cpus": 2, "object_store_bytes": 100 * 2**20}
+
+
+def ray_children(before: set[psutil.Process]) -> list[psutil.Process]:
+    """Live Ray processes below this one that were not there `before` (the head node of other tests may be)."""
+    new = set(psutil.Process().children(recursive=True)) - before
+    return [child for child in new if child.status() != psutil.STATUS_ZOMBIE and "ray" in " ".join(child.cmdline())]
+
+
+@pytest.fixture
+def before() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+@pytest.fixture
+def a_child_of_ours() -> Iterator[psutil.Process]:
+    popen = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield psutil.Process(popen.pid)
+    popen.kill()
+    popen.wait(timeout=10)
+
+
+@pytest.mark.ray
+def test_a_local_ray_is_as_asked_and_leaves_nothing(
+    before: set[psutil.Process], a_child_of_ours: psutil.Process
+) -> None:
+    import ray
+
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    with ray_session(SessionOptions(**SMALL)) as session:
+        assert session.is_ours
+        assert session.dashboard_url is None
+        resources = ray.cluster_resources()
+        assert resources["CPU"] == 2
+        assert resources["object_store_memory"] <= SMALL["object_store_bytes"]
+        assert ray._private.authentication.authentication_utils.is_token_auth_enabled()
+        temp_dir = Path(ray._private.worker._global_node.get_temp_dir_path())
+
+        @ray.remote
+        def health_check_interval() -> str:
+            return os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"]
+
+        @ray.remote(max_retries=0)
+        def fail() -> None:
+            raise ConfigError("from a worker")
+
+        assert ray.get(health_check_interval.remote(), timeout=60) == "0.1"
+        with pytest.raises(ConfigError, match="from a worker"):
+            ray.get(fail.remote(), timeout=60)
+        with ray_session() as inner:  # a job's part may ask for a session of its own
+            assert inner.address == session.address
+            assert not inner.is_ours
+        assert ray.is_initialized()
+        assert ray_children(before)
+        during = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    assert not ray.is_initialized()
+    assert not ray_children(before)
+    assert not temp_dir.exists()
+    assert a_child_of_ours.is_running()
+    assert during.poll() is None, "a process that the job started in the block is not Ray's"
+    during.kill()
+    during.wait(timeout=10)
+    assert {each: signal.getsignal(each) for each in handlers} == handlers
+    assert not [name for name in RAY_ENVIRONMENT if name in os.environ and name != "RAY_USAGE_STATS_ENABLED"]
+
+
+@pytest.mark.ray
+def test_a_ray_that_hangs_is_killed_in_time_and_the_error_travels_on(before: set[psutil.Process]) -> None:
+    began = time.monotonic()
+
+    def use_a_ray_that_hangs() -> None:
+        nonlocal began
+        with ray_session(SessionOptions(**SMALL, stop_timeout_s=2.0)):
+            for process in ray_children(before):
+                process.suspend()
+            began = time.monotonic()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        use_a_ray_that_hangs()
+    assert time.monotonic() - began < 10.0
+    assert not ray_children(before)
+
+
+INTERRUPTED = """
+    import time
+    import psutil
+    from cluster.session import SessionOptions, ray_session
+    try:
+        with ray_session(SessionOptions(num_cpus=1, object_store_bytes=100 * 2**20)):
+            import ray
+            @ray.remote
+            def sleep():
+                time.sleep(600)
+            pids = [child.pid for child in psutil.Process().children(recursive=True)]
+            print("READY", *pids, flush=True)
+            ray.get(sleep.remote())
+    except KeyboardInterrupt:
+        print("INTERRUPTED", flush=True)
+        raise SystemExit(130)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) -> None:
+    job = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert job.stdout is not None
+        word, *pids = job.stdout.readline().split() or ["nothing"]
+        assert word == "READY"
+        assert len(pids) >= 2
+        if signum == signal.SIGINT:
+            os.killpg(job.pid, signum)  # as a terminal does for Ctrl-C: Ray's processes get it too
+        else:
+            job.send_signal(signum)
+        _, errors = job.communicate(timeout=60)
+    finally:
+        job.kill()
+        job.wait(timeout=10)
+    assert job.returncode == status, errors
+    assert "Traceback" not in errors
+    assert not [pid for pid in map(int, pids) if psutil.pid_exists(pid)]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["option", "RAY_ADDRESS"])
+def test_a_cluster_that_is_not_ours_is_left_running(
+    ray_head: RayHead, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    if by == "RAY_ADDRESS":
+        monkeypatch.setenv("RAY_ADDRESS", ray_head.address)
+    processes = {each.pid for each in ray_head.process.children()}
+    with ray_session(SessionOptions(address=ray_head.address if by == "option" else None)) as session:
+        # Ray names the loopback address by the machine's own.
+        assert session.address.rpartition(":")[2] == ray_head.address.rpartition(":")[2]
+        assert not session.is_ours
+        assert ray.cluster_resources()["CPU"] == 4
+    assert not ray.is_initialized()
+    assert {each.pid for each in ray_head.process.children()} == processes
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_wrong_token_is_one_line(ray_head: RayHead, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0" * 64)
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from cluster.session import *\n"
+            "from storage.errors import ConfigError\n"
+            f"try:\n  with ray_session(SessionOptions(address={ray_head.address!r})): pass\n"
+            "except ConfigError as error: sys.exit(str(error))\n",
+        ],
+        cwd=REPOSITORY,
+        env=os.environ | {"RAY_AUTH_TOKEN_PATH": str(token)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 1
+    assert f"cannot connect to the Ray cluster at {ray_head.address}: the token is missing or not" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_cpus": 0}, "num_cpus must be at least 1, got 0"),
+        ({"object_store_bytes": 1}, "object_store_bytes must be at least"),
+        ({"dashboard_port": 70000}, "dashboard_port must be within"),
+        ({"stop_timeout_s": 0.0}, "stop_timeout_s must be more than 0"),
+        ({"start_timeout_s": float("nan")}, "start_timeout_s must be more than 0"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SessionOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:port", ":6379"])
+def test_an_address_without_host_and_port_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="address must be host:port"), ray_session(SessionOptions(address=address)):
+        pass
+
+
+def test_an_address_where_nothing_answers_is_refused_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="no Ray cluster answers"), ray_session(SessionOptions(address=address)):
+        pass
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_job_servers_url_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    with pytest.raises(ConfigError, match=r"RAY_ADDRESS must be .*ray job submit --address http://127"), ray_session():
+        pass
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(before: set[psutil.Process]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(ConfigError, match=f"dashboard_port {port} cannot be used"),
+            ray_session(SessionOptions(dashboard_port=port)),
+        ):
+            pass
+    assert not ray_children(before)
+
+
+def test_a_directory_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="temp_dir holds Unix sockets"),
+        ray_session(SessionOptions(temp_dir=tmp_path / ("x" * 80))),
+    ):
+        pass
