@@ -49,7 +49,11 @@ class NonFiniteLossError(GraphmillError, FloatingPointError):
 
 def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     """Entry point of a Ray Train worker; `config` holds the TrainSpec and the metrics hub. Rank 0 returns the final scores."""
-    return _Worker(config["spec"], config["hub"]).run()
+    try:
+        return _Worker(config["spec"], config["hub"]).run()
+    except (ConfigError, NonFiniteLossError) as error:
+        # Every rank meets these at the same place, and would again: an ordinary end, so that Ray does not try it over.
+        return {"error": error}
 
 
 def seed_dropout(seed: int, *position: int) -> None:

@@ -102,9 +102,11 @@ def train(
             result: Any = trainer.fit()
         except RayTrainingFailedError as error:
             raise _cause(error) from error
+    assert isinstance(result.return_value, dict)
+    if "error" in result.return_value:
+        raise result.return_value["error"]
     if result.checkpoint is not None:
         run.keep_best(Path(result.checkpoint.path))
-    assert isinstance(result.return_value, dict)
     return result.return_value
 
 
