@@ -12,7 +12,7 @@ from types import TracebackType
 
 import numpy as np
 
-_MAX_BUCKETS = 256  # open files: at most four columns each
+_MAX_BUCKETS = 256  # a chunk is appended to each of them, so more buckets make smaller writes
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,19 @@ class SpilledEdges:
     def reversed(self) -> "SpilledEdges":
         return replace(self, src=self.dst, dst=self.src)
 
+    def with_reverses(self) -> "SpilledEdges":
+        """Each edge followed at once by its reverse, so that which of two equal edges comes first is the source's choice and
+        not that of the chunks; a self-loop is its own reverse."""
+        both = np.stack([self.src, self.dst], axis=1)
+        extras = [
+            None if column is None else np.repeat(column, 2, axis=0)
+            for column in (self.edge_id, self.weight, self.feature)
+        ]
+        doubled = SpilledEdges(both.reshape(-1), both[:, ::-1].reshape(-1), *extras)
+        keep = np.ones(2 * len(self.src), bool)
+        keep[1::2] = self.src != self.dst
+        return doubled.where(keep)
+
 
 class EdgeBuckets:
     """Spill files of a graph's edges, by partition and destination range."""
@@ -75,8 +88,9 @@ class EdgeBuckets:
         record_bytes = sum(dtype.itemsize * width for dtype, width in columns.values())
         # Sorting holds the records, an int64 key, an int64 order and the sorted copy.
         self._max_records = max(1024, memory_budget_bytes // 2 // (2 * record_bytes + 16))
-        # A chunk exists as the source's int64 pairs, both directions, and a copy ordered by bucket.
-        self.chunk_edges = int(max(1024, min(1 << 23, memory_budget_bytes // 4 // (48 + 2 * record_bytes))))
+        # A chunk exists as the source's int64 pairs, doubled by its reverses, doubled again where self-loops are taken out, and
+        # in the order of buckets.
+        self.chunk_edges = int(max(1024, min(1 << 23, memory_budget_bytes // 4 // (128 + 5 * record_bytes))))
         num_partitions = len(offsets) - 1
         wanted = -(-expected_edges // self._max_records)
         per_partition = max(1, min(-(-2 * wanted // num_partitions), _MAX_BUCKETS // num_partitions))
@@ -90,7 +104,9 @@ class EdgeBuckets:
             {name: directory / f"{bucket}.{name}" for name in columns}
             for bucket in range(per_partition * num_partitions)
         ]
-        self._files = [{name: open(path, "wb") for name, path in paths.items()} for paths in self._paths]  # noqa: SIM115
+        for paths in self._paths:
+            for path in paths.values():
+                path.touch()
 
     def spill(self, edges: SpilledEdges, id_of_row: np.ndarray) -> None:
         """Appends edges to the buckets of their destinations' new ids, in the order given."""
@@ -102,12 +118,14 @@ class EdgeBuckets:
             "weight": edges.weight,
             "feature": edges.feature,
         }
-        if len(self._files) == 1:
+        if len(self._paths) == 1:
             self._append(0, values, slice(None))
             return
-        bucket = (np.searchsorted(self._bounds, dst, side="right") - 1).astype(np.int16)
+        # The stable sort of 16-bit integers is a radix sort.
+        bucket = np.searchsorted(self._bounds, dst, side="right") - 1
+        bucket = bucket.astype(np.uint16 if len(self._paths) <= 1 << 16 else np.int64)
         order = np.argsort(bucket, kind="stable")
-        ends = np.cumsum(np.bincount(bucket, minlength=len(self._files)))
+        ends = np.cumsum(np.bincount(bucket, minlength=len(self._paths)))
         start = 0
         for index, end in enumerate(ends):
             if end > start:
@@ -118,13 +136,9 @@ class EdgeBuckets:
         for name, (dtype, _) in self._columns.items():
             column = values[name]
             assert column is not None
-            self._files[bucket][name].write(np.ascontiguousarray(column[which], dtype=dtype).data)
-
-    def finish(self) -> None:
-        """Closes the spill files; call once, before sorting."""
-        for files in self._files:
-            for file in files.values():
-                file.close()
+            # Opened for each write: buckets times columns may be more files than a process may hold open.
+            with open(self._paths[bucket][name], "ab") as file:
+                file.write(np.ascontiguousarray(column[which], dtype=dtype).data)
 
     def sorted_buckets(self, partition: int, *, drop_duplicates: bool) -> Iterator[Bucket]:
         """Yields the partition's edges in ascending destination order and deletes their spill files."""

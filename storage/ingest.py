@@ -73,8 +73,9 @@ def ingest(
     _check_destination(filesystem, path, url, options)
     _check_info(source.info, options)
     scratch_parent = Path(options.scratch) if options.scratch else Path(path).parent if is_local(filesystem) else None
-    if scratch_parent is not None:
-        _make_directory(scratch_parent)
+    for parent in (scratch_parent, Path(path).parent if is_local(filesystem) else None):
+        if parent is not None:
+            _make_directory(parent)
     prefix = f".{Path(path).name}.ingest-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=scratch_parent, ignore_cleanup_errors=True) as scratch:
         staged = Path(scratch) / "graph"
@@ -120,26 +121,7 @@ def _check_info(info: SourceInfo, options: IngestOptions) -> None:
 def _publish(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, manifest: Manifest) -> None:
     """Makes the staged directory visible at its place: one rename locally, the manifest last elsewhere."""
     if is_local(filesystem):
-        target = Path(path)
-        if target.exists():
-            old = staged.parent / "replaced"
-            target.rename(old)
-            try:
-                staged.rename(target)
-            except OSError:
-                old.rename(target)
-                raise
-            return
-        if staged.stat().st_dev != target.parent.stat().st_dev:  # --scratch on another disk: copy beside, then rename
-            beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.publish-", dir=target.parent))
-            try:
-                shutil.copytree(staged, beside, dirs_exist_ok=True)
-                beside.chmod(0o755)
-                beside.rename(target)
-            finally:
-                shutil.rmtree(beside, ignore_errors=True)
-            return
-        staged.rename(target)
+        _publish_local(staged, Path(path))
         return
     try:
         if filesystem.exists(path):
@@ -151,6 +133,24 @@ def _publish(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, man
         with suppress(FileNotFoundError):
             filesystem.rm(path, recursive=True)
         raise
+
+
+def _publish_local(staged: Path, target: Path) -> None:
+    """Renames the staged directory to `target`; what was there before is put back where that fails."""
+    prefix = f".{target.name}.ingest-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as beside:
+        old, new = Path(beside, "replaced"), staged
+        if staged.stat().st_dev != target.parent.stat().st_dev:  # --scratch on another disk: copy beside, then rename
+            new = Path(beside, "graph")
+            shutil.copytree(staged, new)
+        try:
+            if target.exists():
+                target.rename(old)
+            new.rename(target)
+        except BaseException:
+            if old.exists() and not target.exists():
+                old.rename(target)
+            raise
 
 
 class _Ingestion:
@@ -265,14 +265,10 @@ class _Ingestion:
             edges = SpilledEdges(chunk.src, chunk.dst, edge_id, chunk.weight, chunk.feature)
             if options.drop_self_loops:
                 edges = edges.where(edges.src != edges.dst)
-            buckets.spill(edges, id_of_row)
+            buckets.spill(edges.with_reverses() if self.add_reverse else edges, id_of_row)
             if "out_topology" in all_buckets:
                 all_buckets["out_topology"].spill(edges.reversed(), id_of_row)
-            if self.add_reverse:  # a self-loop is its own reverse
-                buckets.spill(edges.where(edges.src != edges.dst).reversed(), id_of_row)
             self.progress("edges", done, info.num_edges)
-        for one in all_buckets.values():
-            one.finish()
 
     def _write_edges(
         self,
@@ -403,8 +399,9 @@ class _NodeSpool:
                 raise DataError(
                     f"{info.name}: splits: expected shape {(count, info.num_split_sets)}, got {chunk.split.shape}"
                 )
-            if chunk.split.min(initial=0) < 0 or chunk.split.max(initial=0) > SPLIT_TEST:
-                raise DataError(f"{info.name}: splits: expected codes 0 to {SPLIT_TEST}, got {int(chunk.split.max())}")
+            bad = chunk.split[(chunk.split < 0) | (chunk.split > SPLIT_TEST)]
+            if bad.size:
+                raise DataError(f"{info.name}: splits: expected codes 0 to {SPLIT_TEST}, got {int(bad[0])}")
             self._split[row:stop] = chunk.split
         if chunk.original_id is not None:
             if self._original_id is None:

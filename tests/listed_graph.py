@@ -1,0 +1,207 @@
+"""Graphs as plain Python lists, for tests: a source that cuts its chunks as it likes, random examples, and what ingestion should make.
+
+`expected_graph` is the slow reference of `storage.ingest`; `stored_graph` reads partitions back into the same form. Both speak of
+original ids alone, so neither knows of partitions.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+
+from storage.graph import StoredGraph
+from storage.ingest import IngestOptions
+from storage.source import EdgeChunk, NodeChunk, SourceInfo
+
+
+@dataclass(frozen=True)
+class ListedGraph:
+    """A `GraphSource` over lists."""
+
+    num_nodes: int
+    edges_listed: list[tuple[int, int]]
+    weight: list[float] | None = None
+    edge_feature: list[list[float]] | None = None
+    feature: list[list[float]] | None = None
+    label: list[int] | list[float] | None = None
+    split: list[list[int]] | None = None
+    original_id: list[int] | None = None
+    num_classes: int | None = None
+    undirected_once: bool = False
+    edge_feature_dim: int = 0
+    edges_per_chunk: int = 1 << 20
+    nodes_per_chunk: int = 1 << 20
+    name: str = field(default="listed")
+
+    @property
+    def info(self) -> SourceInfo:
+        return SourceInfo(
+            name=self.name,
+            num_nodes=self.num_nodes,
+            num_edges=len(self.edges_listed),
+            feature_dim=len(self.feature[0]) if self.feature else 0,
+            edge_feature_dim=self.edge_feature_dim,
+            has_edge_weight=self.weight is not None,
+            has_label=self.label is not None,
+            num_classes=self.num_classes,
+            num_split_sets=len(self.split[0]) if self.split else 0,
+            undirected_once=self.undirected_once,
+        )
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        size = min(chunk_edges, self.edges_per_chunk)
+        for start in range(0, len(self.edges_listed), size):
+            some = slice(start, start + size)
+            pairs = np.asarray(self.edges_listed[some], np.int64)
+            yield EdgeChunk(
+                src=pairs[:, 0],
+                dst=pairs[:, 1],
+                weight=None if self.weight is None else np.asarray(self.weight[some], np.float32),
+                feature=None if self.edge_feature is None else np.asarray(self.edge_feature[some], np.float32),
+            )
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        size = min(chunk_nodes, self.nodes_per_chunk)
+        for start in range(0, self.num_nodes, size):
+            some = slice(start, start + size)
+            label = None if self.label is None else np.asarray(self.label[some])
+            yield NodeChunk(
+                feature=None if self.feature is None else np.asarray(self.feature[some], np.float32),
+                label=label if label is None or label.dtype == np.int64 else label.astype(np.float32),
+                split=None if self.split is None else np.asarray(self.split[some], np.int8),
+                original_id=None if self.original_id is None else np.asarray(self.original_id[some], np.int64),
+            )
+
+
+@dataclass(frozen=True)
+class InEdge:
+    """One in-edge of a node: its source's original id and the edge's own columns."""
+
+    source: int
+    edge_id: int | None
+    weight: float | None
+    feature: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """A node with its in-edges in stored order."""
+
+    in_edges: tuple[InEdge, ...]
+    feature: tuple[float, ...] | None
+    label: float | None
+    split: tuple[int, ...] | None
+
+
+def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, NodeRow]:
+    """Original id → node, by the rules of ingestion and nothing but dicts and lists."""
+    undirected = graph.undirected_once if options.undirected is None else options.undirected
+    drop_duplicates = options.drop_duplicates or (undirected and not graph.undirected_once)
+    permanent = graph.original_id or list(range(graph.num_nodes))
+    lists: dict[int, list[tuple[int, int, int]]] = {row: [] for row in range(graph.num_nodes)}
+    for position, (src, dst) in enumerate(graph.edges_listed):
+        if src == dst and options.drop_self_loops:
+            continue
+        lists[dst].append((src, position, 0))
+        if undirected and src != dst:
+            lists[src].append((dst, position, 1))
+    rows = {}
+    for row, in_edges in lists.items():
+        kept, seen = [], set()
+        for src, position, _ in sorted(in_edges):  # the edge given first comes first among equals
+            if drop_duplicates and src in seen:
+                continue
+            seen.add(src)
+            kept.append(
+                InEdge(
+                    source=permanent[src],
+                    edge_id=position if options.edge_ids else None,
+                    weight=None if graph.weight is None else float(np.float32(graph.weight[position])),
+                    feature=None if graph.edge_feature is None else _floats(graph.edge_feature[position], np.float32),
+                )
+            )
+        rows[permanent[row]] = NodeRow(
+            in_edges=tuple(kept),
+            feature=None if graph.feature is None else _floats(graph.feature[row], np.dtype(options.feature_dtype)),
+            label=None if graph.label is None else graph.label[row],
+            split=None if graph.split is None else tuple(graph.split[row]),
+        )
+    return rows
+
+
+def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
+    """Original id → node, as the partitions have it."""
+    partitions = list(graph.partitions(verify=True))
+    permanent = np.concatenate([partition.original_id for partition in partitions])
+    rows = {}
+    for part in partitions:
+        assert list(part.original_id) == sorted(part.original_id)
+        for row in range(part.num_nodes):
+            edges = range(int(part.indptr[row]), int(part.indptr[row + 1]))
+            rows[int(part.original_id[row])] = NodeRow(
+                in_edges=tuple(
+                    InEdge(
+                        source=int(permanent[part.indices[e]]),
+                        edge_id=None if part.edge_id is None else int(part.edge_id[e]),
+                        weight=None if part.edge_weight is None else float(part.edge_weight[e]),
+                        feature=None if part.edge_feature is None else _floats(part.edge_feature[e]),
+                    )
+                    for e in edges
+                ),
+                feature=None if part.feature is None else _floats(part.feature[row]),
+                label=None if part.label is None else part.label[row].item(),
+                split=None if part.split is None else tuple(int(code) for code in part.split[:, row]),
+            )
+    return rows
+
+
+def _floats(values, dtype=None) -> tuple[float, ...]:
+    return tuple(float(value) for value in np.asarray(values, dtype))
+
+
+@st.composite
+def listed_graphs(draw: st.DrawFn) -> ListedGraph:
+    """Small multigraphs with self-loops and isolated nodes, with or without each kind of column, in chunks of any size."""
+    num_nodes = draw(st.integers(1, 12))
+    node = st.integers(0, num_nodes - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=40))
+    number = st.floats(-100, 100, width=16)
+    edge_dim, feature_dim, split_sets = draw(st.integers(0, 2)), draw(st.integers(0, 3)), draw(st.integers(0, 2))
+
+    def rows(count: int, width: int, values: st.SearchStrategy) -> list[list]:
+        return draw(st.lists(st.lists(values, min_size=width, max_size=width), min_size=count, max_size=count))
+
+    labels = draw(st.sampled_from([None, st.integers(-1, 3), number]))
+    gaps = draw(st.none() | st.lists(st.integers(1, 5), min_size=num_nodes, max_size=num_nodes))
+    return ListedGraph(
+        num_nodes=num_nodes,
+        edges_listed=edges,
+        weight=draw(st.none() | st.lists(number, min_size=len(edges), max_size=len(edges))),
+        edge_feature=rows(len(edges), edge_dim, number) if edge_dim else None,
+        edge_feature_dim=edge_dim,
+        feature=rows(num_nodes, feature_dim, number) if feature_dim else None,
+        label=None if labels is None else draw(st.lists(labels, min_size=num_nodes, max_size=num_nodes)),
+        num_classes=None if labels is None else 4,
+        split=rows(num_nodes, split_sets, st.integers(0, 3)) if split_sets else None,
+        original_id=None if gaps is None else np.cumsum(gaps).tolist(),
+        undirected_once=draw(st.booleans()),
+        edges_per_chunk=draw(st.integers(1, 41)),
+        nodes_per_chunk=draw(st.integers(1, 13)),
+    )
+
+
+def random_listed_graph(num_nodes: int, num_edges: int, seed: int = 0, *, feature_dim: int = 4) -> ListedGraph:
+    """A larger multigraph with skewed degrees and every column; about half of the nodes train, a tenth are isolated."""
+    rng = np.random.default_rng(seed)
+    connected = max(1, num_nodes * 9 // 10)
+    src = rng.integers(0, connected, num_edges)
+    dst = (connected * rng.random(num_edges) ** 2).astype(np.int64)
+    return ListedGraph(
+        num_nodes=num_nodes,
+        edges_listed=list(zip(src.tolist(), dst.tolist(), strict=True)),
+        feature=rng.standard_normal((num_nodes, feature_dim)).astype(np.float32).tolist() if feature_dim else None,
+        label=rng.integers(0, 5, num_nodes).tolist(),
+        num_classes=5,
+        split=rng.choice(4, (num_nodes, 2), p=(0.1, 0.5, 0.2, 0.2)).tolist(),
+    )
