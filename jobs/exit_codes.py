@@ -1,4 +1,4 @@
-"""How a job ends."""
+"""How every job ends: 0, one clear line and 1, 2 from the command line's parser, 130 after Ctrl-C."""
 
 import sys
 from collections.abc import Callable
@@ -8,12 +8,17 @@ from storage.errors import GraphmillError
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:
-    """Runs a job's main: one clear line for our errors."""
+    """Calls `main` and exits with what it returns (None: 0).
+
+    A GraphmillError is printed as one line, `error: …`, and exits with 1; Ctrl-C exits with 130. Any other exception is a defect and
+    keeps its traceback.
+    """
     try:
-        sys.exit(main())
+        code = main()
     except GraphmillError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        code = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        code = 130
+    sys.exit(0 if code is None else code)
