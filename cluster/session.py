@@ -31,8 +31,6 @@ from storage.errors import ConfigError
 RAY_ENVIRONMENT: Mapping[str, str] = {
     # `ray.train.report` waits for the controller's next poll: 2 s by default, 10 to 100 ms with this.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
-    # The barrier inside `ray.train.report` has no deadline by default.
-    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
     # Train workers would change into a session folder, where a relative path means something else than in the job.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     # `uv run` would make Ray start each worker through uv again.
