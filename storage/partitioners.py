@@ -1,7 +1,7 @@
 """Which partition owns which node: `assign_partitions(name, source, num_partitions, seed)`.
 
 Every partitioner is a pure function of the source and its arguments, returns int32 [num_nodes], and leaves no partition empty.
-Sizes differ by at most one for `random` and `range`; `ldg` stays within `LDG_SLACK` of the mean (rounded up); `metis` keeps
+Sizes differ by at most one for `random` and `range`; `ldg` puts at most (1 + `LDG_SLACK`) times the mean, rounded up, in one; `metis` keeps
 METIS's own tolerance (about 3 %). Memory is O(num_nodes) and one window of edges, except for `metis`, which holds the graph.
 """
 
@@ -103,7 +103,9 @@ def assign_metis(source: GraphSource, num_partitions: int, seed: int) -> np.ndar
     adjacency = coo_array((ones, (np.concatenate([src, dst]), np.concatenate([dst, src]))), shape=shape).tocsr()
     adjacency.sum_duplicates()  # and with it the order of neighbours no longer depends on the order of edges
     options = pymetis.Options(seed=seed & 0x7FFF_FFFF)
-    _, parts = pymetis.part_graph(num_partitions, xadj=adjacency.indptr, adjncy=adjacency.indices, options=options)
+    _, parts = pymetis.part_graph(
+        num_partitions, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
+    )
     return _without_empty(np.asarray(parts, dtype=np.int32), num_partitions)
 
 

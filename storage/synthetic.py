@@ -92,7 +92,7 @@ class SyntheticGraph:
         )
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
-        """Both directions of every pair, once each, no self-loop; same chunks' concatenation whatever `chunk_edges`."""
+        """Both directions of every pair, once each, no self-loop; the same stream whatever `chunk_edges`."""
         pending: list[tuple[np.ndarray, np.ndarray]] = []
         num_pending, chunk_pairs = 0, max(1, chunk_edges // 2)
         for start in range(0, self.options.num_nodes, self._block_nodes):
@@ -254,4 +254,5 @@ def _normal(hashes: np.ndarray) -> np.ndarray:
 def _both_directions(pairs: list[tuple[np.ndarray, np.ndarray]]) -> EdgeChunk:
     a = np.concatenate([pair[0] for pair in pairs])
     b = np.concatenate([pair[1] for pair in pairs])
-    return EdgeChunk(src=np.concatenate([a, b]), dst=np.concatenate([b, a]))
+    # Interleaved, so that an edge's place in the stream does not depend on where the chunks end.
+    return EdgeChunk(src=np.stack([a, b], axis=1).ravel(), dst=np.stack([b, a], axis=1).ravel())
