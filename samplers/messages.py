@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 Direction = Literal["in", "out"]
+WalkDirection = Literal["in", "out", "both"]
 
 
 @dataclass(frozen=True)
@@ -82,5 +83,44 @@ class NodeList:
     original_id: np.ndarray  # int64 [n]
 
 
-Request = SampleNeighbors | InducedEdges | FetchRows | ListSplit | ListChunk
-Reply = NeighborLists | NodeRows | NodeList
+@dataclass(frozen=True)
+class ListNeighbors:
+    """List all neighbors of each node: sources of its in-edges, ends of its out-edges, or first these and then those."""
+
+    node: np.ndarray  # [n]
+    direction: WalkDirection = "in"
+    max_degree: np.ndarray | None = None  # int64 [n]: a longer list is left out, its length is told
+
+
+@dataclass(frozen=True)
+class InducedSubgraphs:
+    """List the in-neighbors of some entries of `member` within their own set; sets may share nodes."""
+
+    position: np.ndarray  # [n], ascending: the entries of `member` that are asked about
+    member: np.ndarray  # [k]: set g is member[graph_ptr[g]:graph_ptr[g + 1]], distinct nodes
+    graph_ptr: np.ndarray  # int64 [num_sets + 1]
+
+
+@dataclass(frozen=True)
+class StepWalks:
+    """Move each walk from its node to a uniform neighbor, or leave it where there is none."""
+
+    node: np.ndarray  # [n]
+    walk: np.ndarray  # int64 [n], numbers of the walks: counters of their draws
+    key: int  # stream of (seed, epoch, batch, step)
+    direction: WalkDirection = "in"
+
+
+@dataclass(frozen=True)
+class DegreeLists:
+    """Reply: lists in the order asked for, each as stored: in ascending permanent id."""
+
+    degree: np.ndarray  # int64 [n]
+    count: np.ndarray  # int64 [n]: the degree, or 0 where the list was left out
+    neighbor: np.ndarray  # [sum(count)]
+
+
+Request = (
+    SampleNeighbors | InducedEdges | FetchRows | ListSplit | ListChunk | ListNeighbors | InducedSubgraphs | StepWalks
+)
+Reply = NeighborLists | NodeRows | NodeList | DegreeLists

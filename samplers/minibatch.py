@@ -19,6 +19,13 @@ class MiniBatch:
     feature: np.ndarray | None = None  # float16/float32 [n, feature_dim]
     label: np.ndarray | None = None  # int64 or float32 [n]; read only the roots' labels for a loss
     split: np.ndarray | None = None  # int8 [n]
+    graph_ptr: np.ndarray | None = (
+        None  # int64 [g + 1]: subgraph i is the nodes [graph_ptr[i], graph_ptr[i + 1]); no edges between
+    )
+    hop: np.ndarray | None = None  # int16 [n], distance to the root of its subgraph
+    score: np.ndarray | None = None  # float32 [n], closeness to the root of its subgraph
+    loss_weight: np.ndarray | None = None  # float32 [n], by which a root's loss enters the sum
+    edge_coefficient: np.ndarray | None = None  # float32 [e], by which a message counts
 
     @property
     def num_nodes(self) -> int:
@@ -35,7 +42,8 @@ class MiniBatch:
     @property
     def num_bytes(self) -> int:
         arrays = (self.node_id, self.indptr, self.indices, self.root_index, self.feature, self.label, self.split)
-        return sum(array.nbytes for array in arrays if array is not None)
+        more = (self.graph_ptr, self.hop, self.score, self.loss_weight, self.edge_coefficient)
+        return sum(array.nbytes for array in (*arrays, *more) if array is not None)
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,11 @@ class TorchBatch:
     x: torch.Tensor | None
     y: torch.Tensor | None
     split: torch.Tensor | None
+    graph_ptr: torch.Tensor | None = None
+    hop: torch.Tensor | None = None
+    score: torch.Tensor | None = None
+    loss_weight: torch.Tensor | None = None
+    edge_coefficient: torch.Tensor | None = None
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":
         def move(tensor: torch.Tensor | None) -> torch.Tensor | None:
@@ -66,6 +79,11 @@ class TorchBatch:
             x=move(self.x),
             y=move(self.y),
             split=move(self.split),
+            graph_ptr=move(self.graph_ptr),
+            hop=move(self.hop),
+            score=move(self.score),
+            loss_weight=move(self.loss_weight),
+            edge_coefficient=move(self.edge_coefficient),
         )
 
 
@@ -92,4 +110,9 @@ def to_torch(batch: MiniBatch) -> TorchBatch:
         x=tensor(feature),
         y=tensor(batch.label),
         split=tensor(batch.split),
+        graph_ptr=tensor(batch.graph_ptr),
+        hop=tensor(batch.hop),
+        score=tensor(batch.score),
+        loss_weight=tensor(batch.loss_weight),
+        edge_coefficient=tensor(batch.edge_coefficient),
     )

@@ -8,10 +8,13 @@ from functools import singledispatchmethod
 import numpy as np
 
 from samplers.messages import (
+    DegreeLists,
     Direction,
     FetchRows,
     InducedEdges,
+    InducedSubgraphs,
     ListChunk,
+    ListNeighbors,
     ListSplit,
     NeighborLists,
     NodeList,
@@ -19,10 +22,13 @@ from samplers.messages import (
     Reply,
     Request,
     SampleNeighbors,
+    StepWalks,
+    WalkDirection,
 )
 from samplers.neighbor_kernels import induced_edges_by_hash, induced_edges_by_map, sample_neighbors
 from samplers.random_streams import hash_ids
 from samplers.relabel import hash_table
+from samplers.subgraph_kernels import HUB_DEGREE, induced_subgraphs, list_neighbors, step_walks
 from storage.errors import ConfigError
 from storage.graph import Partition
 
@@ -129,3 +135,31 @@ class PartitionOwner:
 
     def _node_list(self, row: np.ndarray) -> NodeList:
         return NodeList(node=row + self._partition.start, original_id=self._partition.original_id[row])
+
+    def _walk_lists(self, direction: WalkDirection) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
+        """Two pairs (indptr, indices), and whether the second counts; in a symmetric graph both directions are one."""
+        lists = self._lists("in" if direction == "both" else direction)
+        if direction != "both":
+            return *lists, *lists, False
+        other = self._lists("out")
+        return *lists, *other, other[0] is not lists[0]
+
+    @_answer.register
+    def _list_neighbors(self, request: ListNeighbors) -> DegreeLists:
+        max_degree = np.empty(0, np.int64) if request.max_degree is None else request.max_degree
+        return DegreeLists(*list_neighbors(*self._walk_lists(request.direction), self._rows(request.node), max_degree))
+
+    @_answer.register
+    def _step_walks(self, request: StepWalks) -> NeighborLists:
+        lists, row = self._walk_lists(request.direction), self._rows(request.node)
+        reached = step_walks(*lists, request.node, row, request.walk, np.uint64(request.key))
+        return NeighborLists(count=np.ones(len(row), np.int64), neighbor=reached)
+
+    @_answer.register
+    def _induced_subgraphs(self, request: InducedSubgraphs) -> NeighborLists:
+        partition, member = self._partition, request.member
+        row = self._rows(member[request.position])
+        count, neighbor = induced_subgraphs(
+            partition.indptr, partition.indices, row, request.position, member, request.graph_ptr, HUB_DEGREE
+        )
+        return NeighborLists(count=count, neighbor=neighbor)

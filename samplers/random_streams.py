@@ -22,6 +22,12 @@ class Purpose(IntEnum):
     ROOT_ORDER = 1
     NEIGHBORS = 2
     CHUNKS = 3
+    SUBGRAPHS = 20
+    WALK_ROOTS = 21
+    WALKS = 22
+    PRESAMPLED_WALKS = 23
+    GRAPH_ORDER = 24
+    GRAPH_STEPS = 25
 
 
 def stream_key(seed: int, purpose: Purpose, *position: int) -> np.uint64:

@@ -11,10 +11,13 @@ import numba
 import numpy as np
 
 from samplers.messages import (
+    DegreeLists,
     Direction,
     FetchRows,
     InducedEdges,
+    InducedSubgraphs,
     ListChunk,
+    ListNeighbors,
     ListSplit,
     NeighborLists,
     NodeList,
@@ -22,13 +25,15 @@ from samplers.messages import (
     Reply,
     Request,
     SampleNeighbors,
+    StepWalks,
+    WalkDirection,
 )
 from samplers.partition_owner import PartitionOwner
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
 
-ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList)
+ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, DegreeLists)
 
 
 class Pending(Protocol):
@@ -81,6 +86,30 @@ class Router:
         """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
         return self._neighbor_lists(node, lambda owned: InducedEdges(owned, node))
 
+    def list_neighbors(
+        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+    ) -> DegreeLists:
+        """All neighbors of each node; of a node with more than its entry of `max_degree`, only their number."""
+        parts, groups = self._ask_at(
+            node, lambda at: ListNeighbors(node[at], direction, None if max_degree is None else max_degree[at])
+        )
+        replies = [_expect(reply, DegreeLists) for reply in parts]
+        if len(replies) == 1 and isinstance(groups[0], slice):
+            return replies[0]
+        lists = _merge_lists([NeighborLists(reply.count, reply.neighbor) for reply in replies], groups, len(node))
+        degree = _scatter([reply.degree for reply in replies], groups, len(node))
+        return DegreeLists(degree=degree, count=lists.count, neighbor=lists.neighbor)
+
+    def induced_subgraphs(self, member: np.ndarray, graph_ptr: np.ndarray) -> NeighborLists:
+        """Edges within each set member[graph_ptr[g]:graph_ptr[g + 1]], as positions in `member`."""
+        member = member.astype(self.manifest.index_dtype, copy=False)
+        place = np.arange(len(member), dtype=np.int32)
+        return self._neighbor_lists_at(member, lambda at: InducedSubgraphs(place[at], member, graph_ptr))
+
+    def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
+        """The next node of each walk: a uniform neighbor, or the node itself where it has none."""
+        return self._neighbor_lists_at(node, lambda at: StepWalks(node[at], walk[at], key, direction)).neighbor
+
     def fetch(self, node: np.ndarray, *, feature: bool = True, split_set: int | None = None) -> NodeRows:
         """Rows of `node`, in its order."""
         parts, groups = self._ask(node, lambda owned: FetchRows(owned, feature, split_set))
@@ -122,8 +151,14 @@ class Router:
         self, node: np.ndarray, build: Callable[[np.ndarray], Request]
     ) -> tuple[list[Reply], list[np.ndarray | slice]]:
         """Sends each owner its nodes, all at once; returns replies and, for each, the positions of its nodes."""
+        return self._ask_at(node, lambda at: build(node[at]))
+
+    def _ask_at(
+        self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]
+    ) -> tuple[list[Reply], list[np.ndarray | slice]]:
+        """As `_ask`, where a request is built from the positions of an owner's nodes."""
         if len(self._owners) == 1:
-            return [self._owners[0].submit(build(node)).result()], [slice(None)]
+            return [self._owners[0].submit(build(slice(None))).result()], [slice(None)]
         owner = np.searchsorted(self._offsets, node, side="right") - 1
         if len(node) and (owner.min() < 0 or owner.max() >= len(self._owners)):
             raise ConfigError(
@@ -136,21 +171,16 @@ class Router:
             if end > start or (index == 0 and len(node) == 0):
                 group = order[start:end]
                 groups.append(group)
-                pending.append(self._owners[index].submit(build(node[group])))
+                pending.append(self._owners[index].submit(build(group)))
             start = int(end)
         return [one.result() for one in pending], list(groups)
 
     def _neighbor_lists(self, node: np.ndarray, build: Callable[[np.ndarray], Request]) -> NeighborLists:
-        parts, groups = self._ask(node, build)
-        replies = [_expect(reply, NeighborLists) for reply in parts]
-        if len(replies) == 1 and isinstance(groups[0], slice):
-            return replies[0]
-        count = _scatter([reply.count for reply in replies], groups, len(node))
-        start = np.concatenate([[0], np.cumsum(count)])
-        neighbor = np.empty(int(start[-1]), replies[0].neighbor.dtype)
-        for reply, group in zip(replies, groups, strict=True):
-            _place_lists(neighbor, start, group, reply.count, reply.neighbor)
-        return NeighborLists(count=count, neighbor=neighbor)
+        return self._neighbor_lists_at(node, lambda at: build(node[at]))
+
+    def _neighbor_lists_at(self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]) -> NeighborLists:
+        parts, groups = self._ask_at(node, build)
+        return _merge_lists([_expect(reply, NeighborLists) for reply in parts], groups, len(node))
 
 
 def local_router(graph: StoredGraph, *, verify: bool = False) -> Router:
@@ -163,6 +193,18 @@ def local_router(graph: StoredGraph, *, verify: bool = False) -> Router:
 def _expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
     assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
     return reply
+
+
+def _merge_lists(replies: list[NeighborLists], groups: list[np.ndarray | slice], length: int) -> NeighborLists:
+    """Lists put back in the order of the question."""
+    if len(replies) == 1 and isinstance(groups[0], slice):
+        return replies[0]
+    count = _scatter([reply.count for reply in replies], groups, length)
+    start = np.concatenate([[0], np.cumsum(count)])
+    neighbor = np.empty(int(start[-1]), replies[0].neighbor.dtype)
+    for reply, group in zip(replies, groups, strict=True):
+        _place_lists(neighbor, start, group, reply.count, reply.neighbor)
+    return NeighborLists(count=count, neighbor=neighbor)
 
 
 def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length: int) -> np.ndarray:

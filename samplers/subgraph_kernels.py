@@ -1,0 +1,193 @@
+"""Compiled loops over one partition's lists for samplers of many small subgraphs. They release the GIL and keep no state."""
+
+import numba
+import numpy as np
+
+from samplers.random_streams import below, hash64
+
+_FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hash
+
+# A list this long, of a node that is in this many sets, is hashed once instead of read for every set: no quadratic cost at hubs.
+HUB_DEGREE = 4096
+_HUB_SETS = 8
+
+
+@numba.njit(inline="always", cache=True)
+def table_bits(num_entries):
+    """Bits of a table that `num_entries` fill by half at most."""
+    bits = 4
+    while (1 << bits) < 2 * num_entries:
+        bits += 1
+    return bits
+
+
+@numba.njit(inline="always", cache=True)
+def find_slot(table_id, offset, bits, node):
+    """Where `node` is, or belongs, in the open-addressing table of 2^bits slots at `offset`; -1 marks an empty slot."""
+    mask = (1 << bits) - 1
+    slot = np.int64((np.uint64(node) * _FIBONACCI) >> np.uint64(64 - bits))
+    while table_id[offset + slot] != -1 and table_id[offset + slot] != node:
+        slot = (slot + 1) & mask
+    return offset + slot
+
+
+@numba.njit(nogil=True, cache=True)
+def list_neighbors(indptr, indices, other_indptr, other_indices, both, row, max_degree):
+    """Whole lists of each row, those of the second pair after those of the first where `both`: (degree, count, neighbor).
+
+    `max_degree` bounds row i's list by entry i, or is empty.
+    """
+    degree = np.empty(len(row), np.int64)
+    count = np.empty(len(row), np.int64)
+    total = 0
+    for i in range(len(row)):
+        degree[i] = indptr[row[i] + 1] - indptr[row[i]]
+        if both:
+            degree[i] += other_indptr[row[i] + 1] - other_indptr[row[i]]
+        count[i] = degree[i] if len(max_degree) == 0 or degree[i] <= max_degree[i] else 0
+        total += count[i]
+    neighbor = np.empty(total, indices.dtype)
+    end = 0
+    for i in range(len(row)):
+        if count[i] == 0:
+            continue
+        for e in range(indptr[row[i]], indptr[row[i] + 1]):
+            neighbor[end] = indices[e]
+            end += 1
+        if both:
+            for e in range(other_indptr[row[i]], other_indptr[row[i] + 1]):
+                neighbor[end] = other_indices[e]
+                end += 1
+    return degree, count, neighbor
+
+
+@numba.njit(nogil=True, cache=True)
+def step_walks(indptr, indices, other_indptr, other_indices, both, node, row, walk, key):
+    """The next node of each walk: uniform among the entries of its node's list, the node itself where there is none."""
+    reached = np.empty(len(row), indices.dtype)
+    for i in range(len(row)):
+        first = indptr[row[i]]
+        degree = indptr[row[i] + 1] - first
+        other_first, other_degree = np.int64(0), np.int64(0)
+        if both:
+            other_first = other_indptr[row[i]]
+            other_degree = other_indptr[row[i] + 1] - other_first
+        if degree + other_degree == 0:
+            reached[i] = node[i]
+            continue
+        drawn = below(hash64(key, np.uint64(walk[i])), degree + other_degree)
+        reached[i] = indices[first + drawn] if drawn < degree else other_indices[other_first + drawn - degree]
+    return reached
+
+
+@numba.njit(nogil=True, cache=True)
+def _grown(array, length):
+    longer = np.empty(max(length, 2 * len(array)), array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+@numba.njit(nogil=True, cache=True)
+def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
+    """Edges into the asked entries whose node has a long list and is in many sets.
+
+    Returns (start [n], count [n], source): entry i's sources are source[start[i] : start[i] + count[i]]; start -1: not such a node.
+    One table per such node maps a neighbor to its first place in the list; equal neighbors follow each other there.
+    """
+    start = np.full(len(row), -1, np.int64)
+    count = np.zeros(len(row), np.int64)
+    num_long = 0
+    for i in range(len(row)):
+        num_long += indptr[row[i] + 1] - indptr[row[i]] >= hub_degree
+    entry = np.empty(num_long, np.int64)
+    num_long = 0
+    for i in range(len(row)):
+        if indptr[row[i] + 1] - indptr[row[i]] >= hub_degree:
+            entry[num_long] = i
+            num_long += 1
+    entry = entry[np.argsort(row[entry], kind="mergesort")]
+    source = np.empty(16, np.int32)
+    table_id, table_place = np.empty(0, indices.dtype), np.empty(0, np.int64)
+    end, low = 0, 0
+    while low < num_long:
+        high = low + 1
+        while high < num_long and row[entry[high]] == row[entry[low]]:
+            high += 1
+        if high - low >= _HUB_SETS:
+            first, last = indptr[row[entry[low]]], indptr[row[entry[low]] + 1]
+            bits = table_bits(last - first)
+            if len(table_id) < 1 << bits:
+                table_id, table_place = np.empty(1 << bits, indices.dtype), np.empty(1 << bits, np.int64)
+            table_id[: 1 << bits] = -1
+            for e in range(first, last):
+                slot = find_slot(table_id, 0, bits, indices[e])
+                if table_id[slot] == -1:
+                    table_id[slot] = indices[e]
+                    table_place[slot] = e
+            for i in entry[low:high]:
+                g = np.searchsorted(graph_ptr, position[i], side="right") - 1
+                place = np.empty(graph_ptr[g + 1] - graph_ptr[g], np.int64)
+                found = np.empty(len(place), np.int32)
+                num_found = 0
+                for p in range(graph_ptr[g], graph_ptr[g + 1]):
+                    slot = find_slot(table_id, 0, bits, member[p])
+                    if table_id[slot] != -1:
+                        place[num_found] = table_place[slot]
+                        found[num_found] = p
+                        num_found += 1
+                start[i] = end
+                for j in np.argsort(place[:num_found]):
+                    e = place[j]
+                    while e < last and indices[e] == indices[place[j]]:
+                        if end == len(source):
+                            source = _grown(source, 0)
+                        source[end] = found[j]
+                        end += 1
+                        e += 1
+                count[i] = end - start[i]
+        low = high
+    return start, count, source
+
+
+@numba.njit(nogil=True, cache=True)
+def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_degree):
+    """In-neighbors of each asked entry in its own set, as positions in `member`: (count [n], positions int32).
+
+    Linear in the lists of the asked entries, but for nodes with `hub_degree` in-edges or more that are in many sets: these cost one
+    reading of their list, and one look-up per member of their sets.
+    """
+    hub_start, count, hub_source = _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree)
+    largest = 1
+    for g in range(len(graph_ptr) - 1):
+        largest = max(largest, graph_ptr[g + 1] - graph_ptr[g])
+    table_id = np.empty(1 << table_bits(2 * largest), member.dtype)
+    table_position = np.empty(len(table_id), np.int32)
+    neighbor = np.empty(max(16, 4 * len(row)), np.int32)
+    end, g, bits = 0, -1, 4
+    for i in range(len(row)):
+        if g < 0 or position[i] >= graph_ptr[g + 1]:
+            g = max(g, 0)
+            while position[i] >= graph_ptr[g + 1]:
+                g += 1
+            bits = table_bits(2 * (graph_ptr[g + 1] - graph_ptr[g]))  # a quarter full: most look-ups end at once
+            table_id[: 1 << bits] = -1
+            for p in range(graph_ptr[g], graph_ptr[g + 1]):
+                slot = find_slot(table_id, 0, bits, member[p])
+                table_id[slot] = member[p]
+                table_position[slot] = p
+        if hub_start[i] >= 0:
+            if end + count[i] > len(neighbor):
+                neighbor = _grown(neighbor, end + count[i])
+            neighbor[end : end + count[i]] = hub_source[hub_start[i] : hub_start[i] + count[i]]
+            end += count[i]
+            continue
+        before = end
+        for e in range(indptr[row[i]], indptr[row[i] + 1]):
+            slot = find_slot(table_id, 0, bits, indices[e])
+            if table_id[slot] != -1:
+                if end == len(neighbor):
+                    neighbor = _grown(neighbor, 0)
+                neighbor[end] = table_position[slot]
+                end += 1
+        count[i] = end - before
+    return count, neighbor[:end].copy()
