@@ -69,25 +69,25 @@ class BatchOptions:
 class FitOptions:
     """The fit."""
 
-    epochs: int = 60
+    epochs: int = 40
     """Passes over the training roots."""
 
     learning_rate: float = 2e-3
     """Peak learning rate."""
 
-    weight_decay: float = 1e-4
+    weight_decay: float = 1e-2
     """AdamW's decay of weight matrices."""
 
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
     """How the rate falls after the warm-up."""
 
-    warmup_epochs: int = 2
+    warmup_epochs: int = 4
     """Epochs of linear warm-up."""
 
     clip_norm: float | None = 1.0
     """Largest gradient norm; none: no clipping."""
 
-    label_smoothing: float = 0.0
+    label_smoothing: float = 0.1
     """Share of the target spread over all classes."""
 
     metric: Literal["accuracy", "rocauc"] = "accuracy"

@@ -38,14 +38,35 @@ class ModelOptions:
     permutation: Literal["static", "dynamic"] = "static"
     """One node order for the whole run, or a fresh one per epoch and layer."""
 
-    dropout: float = 0.2
+    dropout: float = 0.3
     """After both blocks of a layer and inside the FFN."""
 
-    input_dropout: float = 0.0
+    input_dropout: float = 0.3
     """On the features."""
 
-    filter_learning_rate: float | None = None
+    filter_learning_rate: float | None = 1e-2
     """Rate of the implicit filters; none: the common rate."""
+
+    filter_scale: Literal["length", "sqrt_length", "none"] = "length"
+    """Divide the filters by N, by its root, or not at all as the paper has it, which does not train on graphs of this size."""
+
+    filter_bands: int = 3
+    """Frequency bands of the filters' positional code."""
+
+    filter_width: int = 64
+    """Inner width of the filters' FFN."""
+
+    norm: Literal["post", "pre"] = "post"
+    """Where the layers' LayerNorms stand; the paper's is post."""
+
+    hops: int = 1
+    """Powers of the adjacency in the local block; the paper's is 1."""
+
+    jump: Literal["last", "sum"] = "last"
+    """What the head reads: the last layer (the paper), or the sum of all."""
+
+    output_projection: bool = False
+    """A linear map after the global block, as in Hyena; not in the paper."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +78,7 @@ class Config(NodeJobOptions):
 
 def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int) -> Any:
     """The GECOConfig for a graph's widths."""
-    from models.geco import GECOConfig
+    from models.geco import FilterConfig, GECOConfig
 
     return GECOConfig(
         in_dim=in_dim,
@@ -69,6 +90,11 @@ def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int
         permutation=model.permutation,
         dropout=model.dropout,
         input_dropout=model.input_dropout,
+        norm=model.norm,
+        hops=model.hops,
+        jump=model.jump,
+        output_projection=model.output_projection,
+        filter=FilterConfig(bands=model.filter_bands, inner_width=model.filter_width, scale=model.filter_scale),
         seed=seed,
     )
 
