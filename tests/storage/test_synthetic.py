@@ -59,7 +59,7 @@ def test_features_alone_are_not_enough(default):
     torch = pytest.importorskip("torch")
     graph, src, dst, feature, label, split = default
     degree = np.bincount(dst, minlength=len(feature))[:, None]
-    mean = csr_array((np.ones(len(src), np.float32), (dst, src))) @ feature / degree
+    mean = csr_array((np.ones(len(src), np.float32), (dst, src))) @ feature / degree.astype(np.float32)
     train, test = torch.from_numpy(split[:, 0] == 1), torch.from_numpy(split[:, 0] == 3)
     accuracy = {}
     for name, columns in (("alone", feature), ("neighbours", mean)):

@@ -1,0 +1,137 @@
+"""PyG and DGL objects; DGL's importer also on a stand-in with the few methods that it calls."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from storage.errors import DataError
+from storage.importers.dgl_graph import dgl_graph
+from storage.importers.pyg_data import pyg_graph
+
+torch = pytest.importorskip("torch")
+
+SRC, DST = [0, 1, 1, 2], [1, 0, 2, 1]
+FEATURE = np.arange(12, dtype=np.float32).reshape(4, 3)
+MASKS = {"train": [1, 0, 0, 0], "val": [0, 1, 0, 0], "test": [0, 0, 1, 0]}
+
+
+def _mask(part):
+    return torch.tensor(MASKS[part], dtype=torch.bool)
+
+
+def _check(graph):
+    assert graph.src.tolist() == SRC
+    assert graph.dst.tolist() == DST
+    assert not graph.info.undirected_once
+    chunk = next(graph.nodes(10))
+    np.testing.assert_array_equal(chunk.feature, FEATURE)
+    assert chunk.label.tolist() == [0, 1, 2, 0]
+    assert chunk.label.dtype == np.int64
+    assert chunk.split.tolist() == [[1], [2], [3], [0]]
+
+
+@pytest.fixture
+def data():
+    Data = pytest.importorskip("torch_geometric.data").Data
+    masks = {f"{part}_mask": _mask(part) for part in MASKS}
+    label = torch.tensor([[0], [1], [2], [0]])
+    return Data(x=torch.from_numpy(FEATURE), edge_index=torch.tensor([SRC, DST]), y=label, **masks)
+
+
+def test_pyg_masks(data):
+    _check(pyg_graph(data))
+
+
+def test_pyg_split_idx_in_place_of_masks(data):
+    del data.train_mask, data.val_mask, data.test_mask
+    assert pyg_graph(data).info.num_split_sets == 0
+    idx = {"train": torch.tensor([0]), "valid": torch.tensor([1]), "test": torch.tensor([2])}
+    _check(pyg_graph(data, split_idx=idx))
+    with pytest.raises(DataError, match="split_idx needs train, valid and test"):
+        pyg_graph(data, split_idx={"train": torch.tensor([0])})
+
+
+def test_pyg_several_sets_edge_columns_and_regression(data):
+    for part in ("train", "val"):
+        data[f"{part}_mask"] = torch.stack([_mask(part)] * 2, dim=1)
+    data.edge_attr, data.edge_weight = torch.ones(4, 2), torch.arange(4.0)
+    data.y = torch.tensor([0.5, float("nan"), 1.0, 2.0])
+    graph = pyg_graph(data)
+    assert graph.info.num_split_sets == 2
+    assert graph.info.edge_feature_dim == 2
+    chunk = next(graph.edges(10))
+    assert chunk.weight.tolist() == [0, 1, 2, 3]
+    assert chunk.feature.shape == (4, 2)
+    assert graph.label.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"x": torch.zeros(3, 2), "num_nodes": 4}, "one row per node: 4 nodes, got 3"),
+        ({"y": torch.zeros(4, 2, dtype=torch.long)}, "one number per node"),
+        ({"val_mask": _mask("train")}, "splits overlap"),
+        ({"val_mask": None}, "or none of them"),
+        ({"edge_weight": torch.ones(3)}, "one row per edge: 4, got 3"),
+        ({"x": torch.zeros(4, 2).to_sparse()}, "dense tensor"),
+        ({"edge_index": None}, "edge_index"),
+    ],
+)
+def test_pyg_bad_data(data, change, match):
+    for name, value in change.items():
+        data[name] = value
+    with pytest.raises(DataError, match=match):
+        pyg_graph(data)
+
+
+def _node_columns():
+    columns = {f"{part}_mask": _mask(part) for part in MASKS}
+    return {"feat": torch.from_numpy(FEATURE), "label": torch.tensor([0, 1, 2, 0]), **columns}
+
+
+def _stand_in(**changes):
+    graph = SimpleNamespace(
+        is_homogeneous=True,
+        ntypes=["_N"],
+        ndata=_node_columns(),
+        edata={"weight": torch.arange(4.0)[:, None], "feat": torch.ones(4)},
+        edges=lambda: (torch.tensor(SRC), torch.tensor(DST)),
+        num_nodes=lambda: 4,
+    )
+    graph.__dict__.update(changes)
+    return graph
+
+
+def test_dgl_stand_in():
+    _check(dgl_graph(_stand_in()))
+    weighted = next(dgl_graph(_stand_in(), edge_weight="weight", edge_feature="feat").edges(10))
+    assert weighted.weight.tolist() == [0, 1, 2, 3]
+    assert weighted.feature.shape == (4, 1)
+    bare = dgl_graph(_stand_in(ndata={}))
+    assert (bare.info.feature_dim, bare.info.has_label, bare.info.num_split_sets) == (0, False, 0)
+
+
+def test_dgl_bad_graphs():
+    with pytest.raises(DataError, match="homogeneous"):
+        dgl_graph(_stand_in(is_homogeneous=False))
+    with pytest.raises(DataError, match="edata has no 'w'"):
+        dgl_graph(_stand_in(), edge_weight="w")
+    columns = _node_columns()
+    del columns["test_mask"]
+    with pytest.raises(DataError, match="or none of them"):
+        dgl_graph(_stand_in(ndata=columns))
+
+
+def test_real_dgl(monkeypatch):
+    monkeypatch.setenv("DGLBACKEND", "pytorch")  # else the import writes a file to the home directory
+    monkeypatch.setenv("DGL_BACKEND", "pytorch")
+    dgl = pytest.importorskip("dgl")
+    graph = dgl.graph((torch.tensor(SRC), torch.tensor(DST)), num_nodes=4)
+    graph.ndata.update(_node_columns())
+    graph.edata["weight"] = torch.arange(4.0)
+    _check(dgl_graph(graph))
+    assert next(dgl_graph(graph, edge_weight="weight").edges(10)).weight.tolist() == [0, 1, 2, 3]
+    hetero = dgl.heterograph({("a", "r", "b"): (torch.tensor([0]), torch.tensor([0]))})
+    with pytest.raises(DataError, match="homogeneous"):
+        dgl_graph(hetero)
