@@ -21,6 +21,7 @@ MANIFEST_NAME = "manifest.json"
 _FILE_NAME = re.compile(
     r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow|part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow"
 )
+_MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
 _FLOAT_DTYPES = ("float16", "float32")
 _LABEL_KINDS = ("class", "value")
 
@@ -93,14 +94,15 @@ def parse_manifest(text: str, where: str) -> Manifest:
     """
     try:
         body = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
         raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         found = body.get("format") if isinstance(body, dict) else type(body).__name__
         raise FormatError(f"{where}: expected format {FORMAT!r}, got {found!r}; this is not a Graphmill graph")
-    if body.get("format_version") != FORMAT_VERSION:
+    version = body.get("format_version")
+    if version != FORMAT_VERSION or isinstance(version, bool):
         raise FormatError(
-            f"{where}: expected format_version {FORMAT_VERSION}, got {body.get('format_version')!r}; "
+            f"{where}: expected format_version {FORMAT_VERSION}, got {version!r}; "
             "read it with the Graphmill that wrote it, or ingest the graph again"
         )
     if body.get("kind") != "one-graph":
@@ -111,21 +113,23 @@ def parse_manifest(text: str, where: str) -> Manifest:
         num_nodes=reader.count("num_nodes"),
         num_edges=reader.count("num_edges"),
         partition_offsets=reader.offsets(),
-        feature_dim=reader.count("feature_dim"),
+        feature_dim=reader.width("feature_dim"),
         feature_dtype=reader.choice("feature_dtype", _FLOAT_DTYPES),
-        edge_feature_dim=reader.count("edge_feature_dim"),
+        edge_feature_dim=reader.width("edge_feature_dim"),
         has_edge_id=reader.flag("has_edge_id"),
         has_edge_weight=reader.flag("has_edge_weight"),
         symmetric=reader.flag("symmetric"),
         has_out_edges=reader.flag("has_out_edges"),
         label_kind=reader.choice("label_kind", _LABEL_KINDS),
         num_classes=reader.optional_count("num_classes"),
-        num_split_sets=reader.count("num_split_sets"),
+        num_split_sets=reader.width("num_split_sets"),
         files=reader.files(),
         provenance=reader.texts("provenance"),
     )
     if (manifest.feature_dim > 0) != (manifest.feature_dtype is not None):
         reader.fail("feature_dtype", "a dtype exactly where feature_dim is positive", manifest.feature_dtype)
+    if (manifest.label_kind == "class") != (manifest.num_classes is not None):
+        reader.fail("num_classes", "a count exactly where label_kind is 'class'", manifest.num_classes)
     for partition in range(manifest.num_partitions):
         for file in expected_files(manifest, partition):
             if file not in manifest.files:
@@ -164,6 +168,12 @@ class _Reader:
         assert isinstance(value, int)
         return value
 
+    def width(self, key: str) -> int:
+        value = self.count(key)
+        if value > _MAX_WIDTH:
+            self.fail(key, f"a width of at most {_MAX_WIDTH}", value)
+        return value
+
     def optional_count(self, key: str) -> int | None:
         return None if self._body.get(key) is None else self.count(key)
 
@@ -195,7 +205,7 @@ class _Reader:
     def offsets(self) -> tuple[int, ...]:
         key, value = "partition_offsets", self._body.get("partition_offsets")
         num_nodes = self.count("num_nodes")
-        if not isinstance(value, list) or len(value) < 2 or not all(isinstance(v, int) for v in value):
+        if not isinstance(value, list) or len(value) < 2 or not all(type(v) is int for v in value):
             self.fail(key, "a list of at least 2 integers", value)
         assert isinstance(value, list)
         ascending = all(a <= b for a, b in pairwise(value))

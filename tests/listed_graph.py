@@ -75,10 +75,10 @@ class ListedGraph:
 
 
 @dataclass(frozen=True)
-class InEdge:
-    """One in-edge of a node: its source's original id and the edge's own columns."""
+class ListedEdge:
+    """One edge in a node's list: the other end's original id and the edge's own columns."""
 
-    source: int
+    other_end: int
     edge_id: int | None
     weight: float | None
     feature: tuple[float, ...] | None
@@ -88,7 +88,8 @@ class InEdge:
 class NodeRow:
     """A node with its in-edges in stored order."""
 
-    in_edges: tuple[InEdge, ...]
+    in_edges: tuple[ListedEdge, ...]
+    out_edges: tuple[ListedEdge, ...] | None
     feature: tuple[float, ...] | None
     label: float | None
     split: tuple[int, ...] | None
@@ -99,30 +100,39 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
     undirected = graph.undirected_once if options.undirected is None else options.undirected
     drop_duplicates = options.drop_duplicates or (undirected and not graph.undirected_once)
     permanent = graph.original_id or list(range(graph.num_nodes))
-    lists: dict[int, list[tuple[int, int, int]]] = {row: [] for row in range(graph.num_nodes)}
+    in_lists: dict[int, list[tuple[int, int]]] = {row: [] for row in range(graph.num_nodes)}
+    out_lists: dict[int, list[tuple[int, int]]] = {row: [] for row in range(graph.num_nodes)}
     for position, (src, dst) in enumerate(graph.edges_listed):
         if src == dst and options.drop_self_loops:
             continue
-        lists[dst].append((src, position, 0))
+        in_lists[dst].append((src, position))
+        out_lists[src].append((dst, position))
         if undirected and src != dst:
-            lists[src].append((dst, position, 1))
-    rows = {}
-    for row, in_edges in lists.items():
+            in_lists[src].append((dst, position))
+
+    def listed(lists: dict[int, list[tuple[int, int]]], row: int, with_feature: bool) -> tuple[ListedEdge, ...]:
         kept, seen = [], set()
-        for src, position, _ in sorted(in_edges):  # the edge given first comes first among equals
-            if drop_duplicates and src in seen:
+        for other_end, position in sorted(lists[row]):  # the edge given first comes first among equals
+            if drop_duplicates and other_end in seen:
                 continue
-            seen.add(src)
+            seen.add(other_end)
+            feature = graph.edge_feature[position] if graph.edge_feature is not None and with_feature else None
             kept.append(
-                InEdge(
-                    source=permanent[src],
+                ListedEdge(
+                    other_end=permanent[other_end],
                     edge_id=position if options.edge_ids else None,
                     weight=None if graph.weight is None else float(np.float32(graph.weight[position])),
-                    feature=None if graph.edge_feature is None else _floats(graph.edge_feature[position], np.float32),
+                    feature=None if feature is None else _floats(feature, np.float32),
                 )
             )
+        return tuple(kept)
+
+    rows = {}
+    for row in range(graph.num_nodes):
+        stored_out = listed(out_lists, row, with_feature=False) if options.out_edges else None
         rows[permanent[row]] = NodeRow(
-            in_edges=tuple(kept),
+            in_edges=listed(in_lists, row, with_feature=True),
+            out_edges=listed(in_lists, row, with_feature=False) if undirected else stored_out,
             feature=None if graph.feature is None else _floats(graph.feature[row], np.dtype(options.feature_dtype)),
             label=None if graph.label is None else graph.label[row],
             split=None if graph.split is None else tuple(graph.split[row]),
@@ -134,21 +144,27 @@ def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
     """Original id → node, as the partitions have it."""
     partitions = list(graph.partitions(verify=True))
     permanent = np.concatenate([partition.original_id for partition in partitions])
+
+    def listed(row: int, indptr, indices, edge_id, weight, feature) -> tuple[ListedEdge, ...]:
+        return tuple(
+            ListedEdge(
+                other_end=int(permanent[indices[e]]),
+                edge_id=None if edge_id is None else int(edge_id[e]),
+                weight=None if weight is None else float(weight[e]),
+                feature=None if feature is None else _floats(feature[e]),
+            )
+            for e in range(int(indptr[row]), int(indptr[row + 1]))
+        )
+
     rows = {}
     for part in partitions:
         assert list(part.original_id) == sorted(part.original_id)
         for row in range(part.num_nodes):
-            edges = range(int(part.indptr[row]), int(part.indptr[row + 1]))
+            in_arrays = (part.indptr, part.indices, part.edge_id, part.edge_weight, part.edge_feature)
+            out_arrays = (part.out_indptr, part.out_indices, part.out_edge_id, part.out_edge_weight, None)
             rows[int(part.original_id[row])] = NodeRow(
-                in_edges=tuple(
-                    InEdge(
-                        source=int(permanent[part.indices[e]]),
-                        edge_id=None if part.edge_id is None else int(part.edge_id[e]),
-                        weight=None if part.edge_weight is None else float(part.edge_weight[e]),
-                        feature=None if part.edge_feature is None else _floats(part.edge_feature[e]),
-                    )
-                    for e in edges
-                ),
+                in_edges=listed(row, *in_arrays),
+                out_edges=None if part.out_indptr is None else listed(row, *out_arrays),
                 feature=None if part.feature is None else _floats(part.feature[row]),
                 label=None if part.label is None else part.label[row].item(),
                 split=None if part.split is None else tuple(int(code) for code in part.split[:, row]),

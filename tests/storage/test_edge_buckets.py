@@ -1,0 +1,164 @@
+"""The external sort by itself: order, columns in step, splits of oversized buckets, nothing left on disk."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import storage.edge_buckets
+from storage.edge_buckets import EdgeBuckets, SortedEdges, SpilledEdges
+
+
+def make_buckets(
+    directory: Path, offsets: list[int], *, expected_edges: int = 1, max_records: int | None = None, **columns
+) -> EdgeBuckets:
+    buckets = EdgeBuckets(
+        directory,
+        np.asarray(offsets),
+        expected_edges=expected_edges,
+        memory_budget_bytes=1 << 24,
+        index_dtype=columns.pop("index_dtype", np.dtype(np.int32)),
+        with_edge_id=columns.pop("with_edge_id", True),
+        with_weight=columns.pop("with_weight", False),
+        feature_dim=columns.pop("feature_dim", 0),
+    )
+    if max_records is not None:
+        buckets._max_records = max_records
+    return buckets
+
+
+def spilled(src: list[int], dst: list[int]) -> SpilledEdges:
+    return SpilledEdges(np.asarray(src, np.int64), np.asarray(dst, np.int64), np.arange(len(src)), None, None)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=60),
+    cut=st.integers(0, 10),
+    max_records=st.integers(1, 70),
+    chunk=st.integers(1, 60),
+    drop=st.booleans(),
+    with_edge_id=st.booleans(),
+)
+def test_buckets_come_out_sorted(tmp_path_factory, edges, cut, max_records, chunk, drop, with_edge_id) -> None:
+    directory = tmp_path_factory.mktemp("sort") / "edges"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage.edge_buckets, "_MAX_BUCKETS", 6)
+        buckets = make_buckets(
+            directory, [0, cut, 10], expected_edges=10**8, max_records=max_records, with_edge_id=with_edge_id
+        )
+    for start in range(0, len(edges), chunk):
+        some = edges[start : start + chunk]
+        one = spilled([src for src, _ in some], [dst for _, dst in some])
+        one = SpilledEdges(one.src, one.dst, np.arange(start, start + len(some)) if with_edge_id else None, None, None)
+        buckets.spill(one, np.arange(10, dtype=np.int32))
+    for partition, (low, high) in enumerate(((0, cut), (cut, 10))):
+        expected = sorted((dst, src, i) for i, (src, dst) in enumerate(edges) if low <= dst < high)
+        if drop:
+            expected = [one for i, one in enumerate(expected) if i == 0 or expected[i - 1][:2] != one[:2]]
+        found = []
+        for bucket in buckets.sorted_buckets(partition, drop_duplicates=drop):
+            ids = bucket.edge_id if bucket.edge_id is not None else [None] * len(bucket.dst)
+            found += list(zip(bucket.dst.tolist(), bucket.src_row.tolist(), ids, strict=True))
+        assert found == [one if with_edge_id else (*one[:2], None) for one in expected]
+    assert list(directory.iterdir()) == []
+
+
+def test_an_oversized_bucket_is_read_in_ranges_of_bounded_size(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    dst = rng.integers(0, 1000, 20_000)
+    buckets = make_buckets(tmp_path / "edges", [0, 1000], max_records=500)
+    buckets.spill(spilled(rng.integers(0, 1000, 20_000).tolist(), dst.tolist()), np.arange(1000, dtype=np.int32))
+    sizes = [len(bucket.dst) for bucket in buckets.sorted_buckets(0, drop_duplicates=False)]
+    assert sum(sizes) == 20_000
+    assert len(sizes) >= 40
+    assert max(sizes) <= 500 + np.bincount(dst).max()
+
+
+def test_a_hub_larger_than_a_bucket_stays_whole(tmp_path: Path) -> None:
+    buckets = make_buckets(tmp_path / "edges", [0, 5], max_records=10)
+    dst = [0, 1, *([3] * 100), 4]
+    buckets.spill(spilled([0] * len(dst), dst), np.arange(5, dtype=np.int32))
+    found = list(buckets.sorted_buckets(0, drop_duplicates=False))
+    assert [len(bucket.dst) for bucket in found if len(bucket.dst) >= 100] in ([100], [101], [102])
+    assert np.concatenate([bucket.dst for bucket in found]).tolist() == sorted(dst)
+
+
+def test_ids_beyond_two_to_the_31st(tmp_path: Path) -> None:
+    num_nodes = 2**33
+    buckets = make_buckets(
+        tmp_path / "edges", [0, 2**32, num_nodes], index_dtype=np.dtype(np.int64), max_records=2, expected_edges=10**8
+    )
+
+    class Identity:  # the map of new ids, without its 64 GB
+        def __getitem__(self, row: np.ndarray) -> np.ndarray:
+            return row
+
+    src = [num_nodes - 1, 5, 2**31, num_nodes - 1]
+    dst = [num_nodes - 1, 2**31 + 7, 2**32, 2**31 + 7]
+    buckets.spill(spilled(src, dst), Identity())  # type: ignore[arg-type]
+    found = [
+        (int(d), int(s))
+        for partition in range(2)
+        for bucket in buckets.sorted_buckets(partition, drop_duplicates=False)
+        for d, s in zip(bucket.dst, bucket.src_row, strict=True)
+    ]
+    assert found == sorted(zip(dst, src, strict=True))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_reverses_follow_their_edges(chunk: int) -> None:
+    src, dst = [0, 1, 2, 1, 0], [1, 0, 2, 3, 0]
+    pairs = []
+    for start in range(0, 5, chunk):
+        some = slice(start, start + chunk)
+        edges = SpilledEdges(
+            np.asarray(src[some]),
+            np.asarray(dst[some]),
+            np.arange(5)[some],
+            np.arange(5, dtype=np.float32)[some],
+            np.arange(10, dtype=np.float32).reshape(5, 2)[some],
+        ).with_reverses()
+        assert edges.edge_id is not None
+        assert edges.weight is not None
+        assert edges.feature is not None
+        assert edges.weight.tolist() == edges.edge_id.tolist()
+        assert edges.feature[:, 0].tolist() == (2 * edges.edge_id).tolist()
+        pairs += list(zip(edges.src.tolist(), edges.dst.tolist(), edges.edge_id.tolist(), strict=True))
+    assert pairs == [(0, 1, 0), (1, 0, 0), (1, 0, 1), (0, 1, 1), (2, 2, 2), (1, 3, 3), (3, 1, 3), (0, 0, 4)]
+
+
+def test_chunks_and_buckets_shrink_with_the_budget(tmp_path: Path) -> None:
+    for name, budget in (("small", 1 << 24), ("large", 1 << 30)):
+        buckets = EdgeBuckets(
+            tmp_path / name,
+            np.asarray([0, 10]),
+            expected_edges=1,
+            memory_budget_bytes=budget,
+            index_dtype=np.dtype(np.int32),
+            with_edge_id=True,
+            with_weight=True,
+            feature_dim=100,
+        )
+        record = 4 + 4 + 8 + 4 + 400
+        assert buckets.chunk_edges * (16 + 2 * record) <= budget // 4
+        assert buckets._max_records * (2 * record + 16) <= budget // 2
+
+
+def test_sorted_columns_are_seen_whole_and_then_gone(tmp_path: Path) -> None:
+    with SortedEdges(tmp_path / "sorted", np.dtype(np.int32), True, True, 2) as spool:
+        for start in (0, 3):
+            index = np.arange(start, start + 3)
+            spool.append(index, 10 * index, index / 2, np.stack([index, index], axis=1))
+        columns = spool.columns()
+        assert columns["index"].tolist() == [0, 1, 2, 3, 4, 5]
+        assert columns["edge_id"].tolist() == [0, 10, 20, 30, 40, 50]
+        assert columns["weight"].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5]
+        assert columns["feature"].shape == (6, 2)
+        del columns
+    assert list(tmp_path.iterdir()) == []
+    with SortedEdges(tmp_path / "empty", np.dtype(np.int64), False, False, 3) as spool:
+        assert spool.columns()["index"].shape == (0,)
+        assert spool.columns()["feature"].shape == (0, 3)
