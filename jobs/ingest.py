@@ -47,6 +47,8 @@ class IngestConfig:
     """Leave out edges from a node to itself."""
     edge_ids: bool = False
     """Store each edge's position in the source."""
+    out_edges: bool = False
+    """Store lists of out-edges too, where they differ from the in-edges."""
     feature_dtype: Literal["float16", "float32"] = "float32"
     """How features are stored."""
     allow_nonfinite: bool = False
@@ -115,6 +117,7 @@ def main() -> int | None:
         drop_duplicates=config.drop_duplicates,
         drop_self_loops=config.drop_self_loops,
         edge_ids=config.edge_ids,
+        out_edges=config.out_edges,
         feature_dtype=config.feature_dtype,
         allow_nonfinite=config.allow_nonfinite,
         overwrite=config.overwrite,

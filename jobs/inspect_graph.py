@@ -102,9 +102,11 @@ def describe(graph: "StoredGraph", found: GraphStatistics) -> list[tuple[str, st
     )
     isolated = int(np.count_nonzero(degree == 0))
     lines.append(("in-degree", f"mean {degree.mean():.2f}, {values}; {isolated:,} nodes without"))
-    for split_set, counts in enumerate(found.split_count):
+    distinct: dict[str, int] = {}  # published sets of splits mostly have one size
+    for counts in found.split_count:
         named = ", ".join(f"{name} {count:,}" for name, count in zip(SPLIT_NAMES, counts, strict=True) if count)
-        lines.append((f"split {split_set}", named))
+        distinct[named] = distinct.get(named, 0) + 1
+    lines += [("split", f"{times} sets, each {named}" if times > 1 else named) for named, times in distinct.items()]
     if found.class_count is not None:
         largest = int(found.class_count.max())
         labelled = int(found.class_count.sum())

@@ -1,0 +1,138 @@
+"""The ingest and inspect jobs as commands: what they print, how they exit, what they leave."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _run(job, *arguments):
+    command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    url = tmp_path_factory.mktemp("graphs") / "synthetic"
+    done = _run("ingest", "synthetic", url, "--partitions", 3, "--partitioner", "ldg", "--synthetic.num-nodes", 2000)
+    assert done.returncode == 0, done.stderr
+    return url, done
+
+
+def test_ingest_writes_and_says_what(stored):
+    url, done = stored
+    assert "2,000 nodes" in done.stdout
+    assert "3 partitions" in done.stdout
+    manifest = json.loads((url / "manifest.json").read_text())
+    assert manifest["num_nodes"] == 2000
+    assert [path.name for path in url.parent.iterdir()] == ["synthetic"]
+
+
+def test_inspect_prints_and_verifies(stored):
+    url, _ = stored
+    done = _run("inspect_graph", url, "--verify")
+    assert done.returncode == 0, done.stderr
+    lines = {line.strip().split("  ", 1)[0]: line.strip().split("  ", 1)[1] for line in done.stdout.splitlines()}
+    assert lines["nodes"] == "2,000"
+    assert lines["partitions"] == "3 (ldg)"
+    assert lines["split"] == "train 160, valid 40, test 1,800"
+    assert lines["classes"].startswith("47, largest")
+    assert "max/mean" in lines["balance"]
+    assert float(lines["edge cut"].split()[-1].rstrip("%")) < 40
+    assert "every checksum matches" in lines["verified"]
+
+
+def test_inspect_names_a_flipped_bit(stored, tmp_path):
+    import shutil
+
+    url = tmp_path / "copy"
+    shutil.copytree(stored[0], url)
+    damaged = url / "part-00001" / "features.arrow"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    assert _run("inspect_graph", url).returncode == 0  # only --verify reads every byte
+    done = _run("inspect_graph", url, "--verify")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "part-00001/features.arrow" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nonsense", "{url}"], "unknown source 'nonsense'"),
+        (["absent.npz", "{url}"], "absent.npz: no such file"),
+        (["absent.parquet", "{url}"], "absent.parquet: no such file"),
+        (["ogbn-shops", "{url}"], "unknown OGB node set"),
+        (["ogbn-products", "{url}", "--no-download", "--ogb-root", "{empty}"], "products.zip"),
+        (["synthetic", "{url}", "--synthetic.num-nodes", "50", "--partitions", "51"], "partition"),
+        (["synthetic", "nosuch://x/y"], "nosuch://"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_1(tmp_path, arguments, expected):
+    if arguments[0].startswith("ogbn-"):
+        pytest.importorskip("ogb")
+    done = _run("ingest", *(a.format(url=tmp_path / "graph", empty=tmp_path) for a in arguments))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert expected in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_that_does_not_exist(tmp_path):
+    done = _run("inspect_graph", tmp_path / "absent")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "flags", [["--partitioner", "fennel"], ["--partitions", "many"], ["--synthetic.num-nodes", "0"]]
+)
+def test_wrong_flags_exit_2(tmp_path, flags):
+    assert _run("ingest", "synthetic", tmp_path / "graph", *flags).returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("job", ["ingest", "inspect_graph"])
+def test_help_loads_nothing_heavy(job):
+    code = (
+        f"import sys; sys.argv = ['{job}', '--help']\nimport runpy\n"
+        f"try:\n    runpy.run_path({str(ROOT / 'jobs' / f'{job}.py')!r}, run_name='__main__')\n"
+        "except SystemExit as ended:\n    print(ended.code, sorted({'torch', 'pyarrow', 'ray', 'numba'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
+    )
+    assert "--help" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_ctrl_c_leaves_nothing(tmp_path):
+    command = [sys.executable, str(ROOT / "jobs/ingest.py"), "synthetic", str(tmp_path / "graph")]
+    process = subprocess.Popen(
+        [*command, "--synthetic.num-nodes", "3000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not any(tmp_path.rglob("feature.npy")):  # it is at work
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert errors.strip() == "interrupted"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,199 @@
+"""Every importer through ingestion and back, on a local disk, in memory and on S3; and what bad sources leave behind."""
+
+import socket
+
+import numpy as np
+import pytest
+
+from storage.errors import ConfigError, DataError, GraphmillError
+from storage.graph import open_graph
+from storage.importers.array_graph import ArrayGraph, split_column
+from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
+from storage.importers.npz_file import npz_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+NUM_NODES, NUM_EDGES = 40, 200
+
+
+def _source(**changes):
+    random = np.random.default_rng(5)
+    columns = {
+        "name": "tiny",
+        "num_nodes": NUM_NODES,
+        "src": random.integers(0, NUM_NODES, NUM_EDGES),
+        "dst": random.integers(0, NUM_NODES, NUM_EDGES),
+        "feature": random.normal(size=(NUM_NODES, 4)).astype(np.float32),
+        "label": random.integers(0, 3, NUM_NODES),
+        "split": random.integers(0, 4, (NUM_NODES, 2)).astype(np.int8),
+    }
+    return ArrayGraph(**{**columns, **changes})
+
+
+def _stored(url):
+    """Edges as a sorted list of original ids, features, labels and splits by original id."""
+    graph = open_graph(url)
+    graph.verify()
+    parts = list(graph.partitions())
+    original = np.concatenate([part.original_id for part in parts])
+    src = np.concatenate([original[part.indices] for part in parts])
+    dst = np.concatenate([np.repeat(part.original_id, np.diff(part.indptr)) for part in parts])
+    order = np.argsort(original)
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in ("feature", "label")
+        if getattr(parts[0], name) is not None
+    }
+    if parts[0].split is not None:
+        columns["split"] = np.concatenate([part.split.T for part in parts])[order]
+    return sorted(zip(src.tolist(), dst.tolist(), strict=True)), columns
+
+
+@pytest.fixture(scope="module")
+def s3_url():
+    """A bucket on a local S3 server."""
+    pytest.importorskip("s3fs")
+    server_module = pytest.importorskip("moto.server")
+    import s3fs
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = server_module.ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server.start()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        patched.setenv("AWS_ACCESS_KEY_ID", "test")
+        patched.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("graphs")
+        yield "s3://graphs"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def base_url(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path)
+    if request.param == "memory":
+        return f"memory://{tmp_path.name}"
+    return f"{request.getfixturevalue('s3_url')}/{tmp_path.name}"
+
+
+@pytest.mark.parametrize("partitioner", ["random", "range", "ldg", "metis"])
+def test_every_partitioner_stores_the_same_graph(tmp_path, partitioner):
+    if partitioner == "metis":
+        pytest.importorskip("pymetis")
+    source = _source()
+    ingest(source, str(tmp_path / "graph"), IngestOptions(num_partitions=3, partitioner=partitioner))
+    edges, columns = _stored(str(tmp_path / "graph"))
+    assert edges == sorted(zip(source.src.tolist(), source.dst.tolist(), strict=True))
+    for name, values in columns.items():
+        np.testing.assert_array_equal(values, getattr(source, name))
+
+
+def test_every_file_system(base_url):
+    url = f"{base_url}/graph"
+    manifest = ingest(_source(), url, IngestOptions(num_partitions=2))
+    assert open_graph(url).manifest == manifest
+    edges, columns = _stored(url)
+    assert len(edges) == NUM_EDGES
+    np.testing.assert_array_equal(columns["split"], _source().split)
+    with pytest.raises(ConfigError, match="overwrite"):
+        ingest(_source(), url)
+    ingest(_source(label=np.zeros(NUM_NODES, np.int64)), url, IngestOptions(overwrite=True))
+    assert not _stored(url)[1]["label"].any()
+
+
+@pytest.mark.parametrize("name", ["minesweeper", "planetoid_cora"])
+def test_real_npz_files(real_data, tmp_path, name):
+    source = npz_graph(real_data / f"nodes/{name}.npz")
+    manifest = ingest(source, str(tmp_path / name), IngestOptions(num_partitions=4, partitioner="ldg"))
+    assert manifest.num_edges == 2 * source.info.num_edges
+    edges, columns = _stored(str(tmp_path / name))
+    given = zip(source.src.tolist(), source.dst.tolist(), strict=True)
+    assert edges == sorted(pair for a, b in given for pair in ((a, b), (b, a)))
+    for column in ("label", "split"):
+        np.testing.assert_array_equal(columns[column], getattr(source, column))
+    np.testing.assert_array_equal(columns["feature"], next(source.nodes(10**6)).feature)
+
+
+def test_ldg_cuts_the_web_less_than_random(real_data, tmp_path):
+    source = EdgeListGraph(real_data / "structure/web-NotreDame.txt.gz")
+    share = {}
+    for partitioner in ("random", "ldg"):
+        url = str(tmp_path / partitioner)
+        manifest = ingest(source, url, IngestOptions(num_partitions=4, partitioner=partitioner))
+        parts = open_graph(url).partitions()
+        cut = sum(int(((part.indices < part.start) | (part.indices >= part.stop)).sum()) for part in parts)
+        assert manifest.num_edges == 1_497_134
+        share[partitioner] = cut / manifest.num_edges
+    assert share["random"] > 0.7
+    assert share["ldg"] < 0.12
+
+
+def test_compact_ids_come_back_as_original_ids(tmp_path):
+    (tmp_path / "e.csv").write_text("7000000000,5\n5,-3\n")
+    ingest(EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(compact_ids=True)), str(tmp_path / "graph"))
+    assert _stored(str(tmp_path / "graph"))[0] == [(5, -3), (7_000_000_000, 5)]
+
+
+@pytest.mark.parametrize("partitioner", ["random", "ldg"])
+def test_same_input_gives_the_same_bytes(tmp_path, partitioner):
+    source = SyntheticGraph(SyntheticOptions(num_nodes=1000, feature_dim=4))
+    hashes = set()
+    for run, budget in enumerate((1 << 24, 1 << 26)):
+        options = IngestOptions(num_partitions=3, partitioner=partitioner, edge_ids=True, memory_budget_bytes=budget)
+        hashes.add(ingest(source, str(tmp_path / str(run)), options).content_hash)
+    assert len(hashes) == 1
+
+
+def _with(values, row, value):
+    values = values.copy()
+    values[row] = value
+    return values
+
+
+def _overlap():
+    return _source(split=split_column(NUM_NODES, np.arange(5), np.arange(4, 9), np.arange(9, 12), "tiny")[:, None])
+
+
+BAD = {
+    "edge id too high": (lambda: _source(src=_with(_source().src, 7, NUM_NODES)), DataError, str(NUM_NODES)),
+    "negative edge id": (lambda: _source(dst=_with(_source().dst, 7, -1)), DataError, "-1"),
+    "label too low": (lambda: _source(label=_with(_source().label, 3, -2)), DataError, "-2"),
+    "label too high": (lambda: _source(num_classes=2), DataError, "labels"),
+    "NaN feature": (lambda: _source(feature=_with(_source().feature, 3, np.nan)), DataError, "4 non-finite values in 1 rows"),
+    "unknown split code": (lambda: _source(split=_with(_source().split, 3, 9)), DataError, "9"),
+    "overlapping splits": (_overlap, DataError, "overlap"),
+    "too few feature rows": (lambda: _source(feature=np.zeros((39, 4), np.float32)), DataError, "39"),
+    "too many label rows": (lambda: _source(label=np.zeros(41, np.int64)), DataError, "41"),
+    "missing file": (lambda: npz_graph("absent.npz"), DataError, "no such file"),
+    "more partitions than nodes": (lambda: _source(num_nodes=1, src=np.zeros(1, int), dst=np.zeros(1, int), feature=None,
+                                                   label=None, split=None), ConfigError, "partition"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("partitioner", ["random", "ldg"])
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_bad_sources_are_one_line_and_leave_nothing(tmp_path, case, partitioner):
+    build, error, expected = BAD[case]
+    options = IngestOptions(num_partitions=2, partitioner=partitioner)
+    with pytest.raises(error) as caught:
+        ingest(build(), str(tmp_path / "graph"), options)
+    assert isinstance(caught.value, GraphmillError)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_source_leaves_nothing_on_other_file_systems(base_url):
+    import fsspec
+
+    url = f"{base_url}/graph"
+    with pytest.raises(DataError):
+        ingest(_source(feature=_with(_source().feature, 3, np.nan)), url)
+    filesystem, path = fsspec.core.url_to_fs(url)
+    assert not filesystem.exists(path)
