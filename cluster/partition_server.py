@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from samplers.messages import Reply, Request
+from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Pending, Router
 from storage.arrow_files import is_local
@@ -67,7 +68,8 @@ class PartitionServer:
 
     def _load(self, verify: bool) -> None:
         graph = open_graph(self._url)
-        self._owner = PartitionOwner(graph.partition(self._index, verify=verify), graph.manifest.num_nodes)
+        partition = graph.partition(self._index, verify=verify)
+        self._owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
 
     @ray.method(concurrency_group="health")
     def ping(self) -> float:
@@ -158,9 +160,11 @@ def connect(servers: PartitionServers) -> Router:
     graph = open_graph(servers.url)
     here = ray.get_runtime_context().get_node_id()
     owners: list[Owner] = []
+    tables = NodeTables(graph)
     for info, handle in zip(servers.infos, servers.handles, strict=True):
         if servers.options.local_reads and info.node_id == here and is_local(graph.filesystem):
-            owners.append(LocalOwner(PartitionOwner(graph.partition(info.partition), graph.manifest.num_nodes)))
+            partition = graph.partition(info.partition)
+            owners.append(LocalOwner(PartitionOwner(partition, graph.manifest.num_nodes, tables)))
         else:
             owners.append(RemoteOwner(handle, info.partition, servers.options.timeout_s))
     return Router(graph.manifest, owners)

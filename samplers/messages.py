@@ -11,16 +11,21 @@ import numpy as np
 
 Direction = Literal["in", "out"]
 WalkDirection = Literal["in", "out", "both"]
+Scheme = Literal["uniform", "weight", "degree", "labor"]
+EdgeColumn = Literal["id", "weight", "feature"]
 
 
 @dataclass(frozen=True)
 class SampleNeighbors:
-    """Draw up to `fanout` in-neighbors of each node without replacement (-1: all)."""
+    """Draw up to `fanout` neighbors of each node (-1: all), as `scheme` says."""
 
     node: np.ndarray  # [n]
     fanout: int
     key: int  # stream of (seed, epoch, batch, hop)
-    direction: Direction = "in"  # "out": draw among the nodes that its out-edges end in
+    direction: WalkDirection = "in"  # "out": among the nodes that its out-edges end in; "both": among all of these
+    scheme: Scheme = "uniform"
+    replace: bool = False
+    columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge drawn
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class InducedEdges:
 
     node: np.ndarray  # [n]
     member: np.ndarray  # [k], distinct
+    columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,9 @@ class NeighborLists:
 
     count: np.ndarray  # int64 [n]
     neighbor: np.ndarray  # [sum(count)]: node ids, or positions for InducedEdges
+    edge_id: np.ndarray | None = None  # int64 [sum(count)]
+    edge_weight: np.ndarray | None = None  # float32 [sum(count)]
+    edge_feature: np.ndarray | None = None  # float32 [sum(count), edge_feature_dim]
 
 
 @dataclass(frozen=True)

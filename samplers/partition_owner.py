@@ -7,6 +7,7 @@ from functools import singledispatchmethod
 
 import numpy as np
 
+from samplers.list_draws import edge_columns, edge_lists, sample_lists
 from samplers.messages import (
     DegreeLists,
     Direction,
@@ -25,7 +26,8 @@ from samplers.messages import (
     StepWalks,
     WalkDirection,
 )
-from samplers.neighbor_kernels import induced_edges_by_hash, induced_edges_by_map, sample_neighbors
+from samplers.neighbor_kernels import induced_edges_by_hash, induced_edges_by_map
+from samplers.node_tables import NodeTables
 from samplers.random_streams import hash_ids
 from samplers.relabel import hash_table
 from samplers.subgraph_kernels import HUB_DEGREE, induced_subgraphs, list_neighbors, step_walks
@@ -34,11 +36,15 @@ from storage.graph import Partition
 
 
 class PartitionOwner:
-    """Stateless, read-only and thread-safe over a `Partition`."""
+    """Stateless, read-only and thread-safe over a `Partition`.
 
-    def __init__(self, partition: Partition, num_nodes: int) -> None:
+    `tables` serve draws that depend on other partitions' nodes (LABOR, by degree); without them the partition must be the whole graph.
+    """
+
+    def __init__(self, partition: Partition, num_nodes: int, tables: NodeTables | None = None) -> None:
         self._partition = partition
         self._num_nodes = num_nodes
+        self._tables = tables
 
     def answer(self, request: Request) -> Reply:
         """The reply to one request. Raises ConfigError where it names a node that this partition does not own."""
@@ -71,17 +77,12 @@ class PartitionOwner:
 
     @_answer.register
     def _sample_neighbors(self, request: SampleNeighbors) -> NeighborLists:
-        partition = self._partition
-        indptr, indices = self._lists(request.direction)
-        count, neighbor = sample_neighbors(
-            indptr,
-            indices,
-            partition.original_id,
-            self._rows(request.node),
-            request.fanout,
-            np.uint64(request.key),
-        )
-        return NeighborLists(count=count, neighbor=neighbor)
+        partition, tables = self._partition, self._tables
+        if request.scheme in ("labor", "degree") and partition.num_nodes == self._num_nodes:
+            tables = None  # all is here
+        elif request.scheme in ("labor", "degree") and tables is None:
+            raise ConfigError(f"scheme {request.scheme!r} over several partitions needs NodeTables, the owner has none")
+        return sample_lists(partition, self._num_nodes, self._rows(request.node), request, tables)
 
     @_answer.register
     def _induced_edges(self, request: InducedEdges) -> NeighborLists:
@@ -91,11 +92,13 @@ class PartitionOwner:
         if self._num_nodes <= 32 * len(member):
             position_of_id = np.full(self._num_nodes, -1, np.int32)
             position_of_id[member] = np.arange(len(member), dtype=np.int32)
-            count, neighbor = induced_edges_by_map(partition.indptr, partition.indices, row, position_of_id)
+            count, neighbor, entry = induced_edges_by_map(partition.indptr, partition.indices, row, position_of_id)
         else:
             table = hash_table(member, len(member))
-            count, neighbor = induced_edges_by_hash(partition.indptr, partition.indices, row, *table)
-        return NeighborLists(count=count, neighbor=neighbor)
+            count, neighbor, entry = induced_edges_by_hash(partition.indptr, partition.indices, row, *table)
+        lists, _ = edge_lists(partition, "in")
+        columns = edge_columns(lists, None, entry, request.columns, has_ranks=partition.num_nodes == self._num_nodes)
+        return NeighborLists(count=count, neighbor=neighbor, **columns)
 
     @_answer.register
     def _fetch_rows(self, request: FetchRows) -> NodeRows:

@@ -12,7 +12,7 @@ import numpy as np
 
 from samplers.messages import (
     DegreeLists,
-    Direction,
+    EdgeColumn,
     FetchRows,
     InducedEdges,
     InducedSubgraphs,
@@ -25,13 +25,18 @@ from samplers.messages import (
     Reply,
     Request,
     SampleNeighbors,
+    Scheme,
     StepWalks,
     WalkDirection,
 )
+from samplers.neighbor_kernels import all_positions
+from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
+
+EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_feature")
 
 ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, DegreeLists)
 
@@ -78,13 +83,25 @@ class Router:
         self._owners = list(owners)
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
 
-    def sample_neighbors(self, node: np.ndarray, fanout: int, key: int, direction: Direction = "in") -> NeighborLists:
-        """Up to `fanout` in-neighbors of each node, drawn without replacement (-1: all)."""
-        return self._neighbor_lists(node, lambda owned: SampleNeighbors(owned, fanout, key, direction))
+    def sample_neighbors(
+        self,
+        node: np.ndarray,
+        fanout: int,
+        key: int,
+        direction: WalkDirection = "in",
+        *,
+        scheme: Scheme = "uniform",
+        replace: bool = False,
+        columns: tuple[EdgeColumn, ...] = (),
+    ) -> NeighborLists:
+        """Up to `fanout` neighbors of each node (-1: all), drawn as `SampleNeighbors` says."""
+        return self._neighbor_lists(
+            node, lambda owned: SampleNeighbors(owned, fanout, key, direction, scheme, replace, columns)
+        )
 
-    def induced_edges(self, node: np.ndarray) -> NeighborLists:
+    def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
         """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
-        return self._neighbor_lists(node, lambda owned: InducedEdges(owned, node))
+        return self._neighbor_lists(node, lambda owned: InducedEdges(owned, node, columns))
 
     def list_neighbors(
         self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
@@ -185,8 +202,8 @@ class Router:
 
 def local_router(graph: StoredGraph, *, verify: bool = False) -> Router:
     """Router over all partitions of a graph in this process."""
-    num_nodes = graph.manifest.num_nodes
-    owners = [LocalOwner(PartitionOwner(partition, num_nodes)) for partition in graph.partitions(verify=verify)]
+    num_nodes, tables = graph.manifest.num_nodes, NodeTables(graph)
+    owners = [LocalOwner(PartitionOwner(partition, num_nodes, tables)) for partition in graph.partitions(verify=verify)]
     return Router(graph.manifest, owners)
 
 
@@ -202,9 +219,21 @@ def _merge_lists(replies: list[NeighborLists], groups: list[np.ndarray | slice],
     count = _scatter([reply.count for reply in replies], groups, length)
     start = np.concatenate([[0], np.cumsum(count)])
     neighbor = np.empty(int(start[-1]), replies[0].neighbor.dtype)
+    columns = {name: _column_like(getattr(replies[0], name), len(neighbor)) for name in EDGE_COLUMNS}
     for reply, group in zip(replies, groups, strict=True):
         _place_lists(neighbor, start, group, reply.count, reply.neighbor)
-    return NeighborLists(count=count, neighbor=neighbor)
+        for name, column in columns.items():
+            if column is None:
+                continue
+            if column.ndim == 1:
+                _place_lists(column, start, group, reply.count, getattr(reply, name))
+            else:
+                column[all_positions(start[group], reply.count)] = getattr(reply, name)
+    return NeighborLists(count=count, neighbor=neighbor, **columns)
+
+
+def _column_like(piece: np.ndarray | None, length: int) -> np.ndarray | None:
+    return None if piece is None else np.empty((length, *piece.shape[1:]), piece.dtype)
 
 
 def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length: int) -> np.ndarray:

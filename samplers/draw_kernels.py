@@ -1,0 +1,276 @@
+"""Compiled draws: which entries of each node's neighbor list a sampler takes. They release the GIL and keep no state.
+
+Every kernel gets lists as `first[i]` (position of list i's first entry) and `degree[i]`, and one key per list made from the node's
+permanent id; it returns how many entries each list gives and their positions, ascending within a list. Entry j of a list is the same
+edge however the graph is partitioned, since lists ascend in permanent id; so are all draws.
+"""
+
+import numba
+import numpy as np
+
+from samplers.random_streams import below, hash64
+
+# Positions drawn are marked in a bitmap up to this degree, and kept in a sorted scan or a hash set above it: no cost that
+# grows with a hub's degree, no quadratic cost at large fan-outs.
+_BITMAP_DEGREE = 2048
+_SCAN_LIMIT = 48
+
+# Position of the only bit set in x: _BIT_POSITION[(x * _DE_BRUIJN) >> 58].
+_DE_BRUIJN = 0x03F79D71B4CB0A89
+_BIT_POSITION = np.empty(64, np.int64)
+for _bit in range(64):
+    _BIT_POSITION[((_DE_BRUIJN << _bit) & (2**64 - 1)) >> 58] = _bit
+
+
+@numba.njit(nogil=True, cache=True)
+def list_keys(key, permanent_id):
+    """uint64 [n]: the key of each node's own draws."""
+    keys = np.empty(len(permanent_id), np.uint64)
+    for i in range(len(permanent_id)):
+        keys[i] = hash64(key, np.uint64(permanent_id[i]))
+    return keys
+
+
+@numba.njit(inline="always", cache=True)
+def _unit(hashed):
+    """float64 in (0, 1]: never 0, so that its logarithm is finite."""
+    return (np.float64(hashed >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
+
+
+@numba.njit(nogil=True, cache=True)
+def _draw_bitmap(key, degree, take, drawn, bitmap, first, position):
+    """`take` distinct values below `degree`, plus `first`, ascending into `position`: Floyd's algorithm (CACM 30(9), 1987)."""
+    for j in range(take):
+        drawn[j] = below(hash64(key, np.uint64(j)), degree - take + j + 1)
+    num_words = (degree + 63) >> 6
+    for word in range(num_words):
+        bitmap[word] = np.uint64(0)
+    for j in range(take):
+        value = drawn[j]
+        if (bitmap[value >> 6] >> np.uint64(value & 63)) & np.uint64(1):
+            value = degree - take + j  # larger than all before it
+        bitmap[value >> 6] |= np.uint64(1) << np.uint64(value & 63)
+    end = 0
+    for word in range(num_words):
+        bits = bitmap[word]
+        base = first + (word << 6)
+        while bits != np.uint64(0):
+            lowest = bits & (~bits + np.uint64(1))
+            position[end] = base + _BIT_POSITION[(lowest * np.uint64(_DE_BRUIJN)) >> np.uint64(58)]
+            end += 1
+            bits ^= lowest
+
+
+@numba.njit(nogil=True, cache=True)
+def _draw_scan(key, degree, take, first, position):
+    """As `_draw_bitmap`, with a sorted scan in place of the bitmap."""
+    for filled in range(take):
+        upper = degree - take + filled
+        drawn = first + below(hash64(key, np.uint64(filled)), upper + 1)
+        for j in range(filled):
+            if position[j] == drawn:
+                drawn = first + upper
+                break
+        j = filled
+        while j > 0 and position[j - 1] > drawn:
+            position[j] = position[j - 1]
+            j -= 1
+        position[j] = drawn
+
+
+@numba.njit(nogil=True, cache=True)
+def _draw_hashed(key, degree, take, first, position):
+    """As `_draw_bitmap`, with a hash set in place of the bitmap and one sort at the end."""
+    size = 1
+    while size < 2 * take:
+        size *= 2
+    mask = size - 1
+    table = np.full(size, -1, np.int64)
+    for filled in range(take):
+        upper = degree - take + filled
+        drawn = below(hash64(key, np.uint64(filled)), upper + 1)
+        slot = np.int64(hash64(np.uint64(0), np.uint64(drawn)) & np.uint64(mask))
+        while table[slot] != -1 and table[slot] != drawn:
+            slot = (slot + 1) & mask
+        if table[slot] == drawn:
+            drawn = upper
+            slot = np.int64(hash64(np.uint64(0), np.uint64(drawn)) & np.uint64(mask))
+            while table[slot] != -1:
+                slot = (slot + 1) & mask
+        table[slot] = drawn
+        position[filled] = first + drawn
+    position[:take].sort()
+
+
+@numba.njit(nogil=True, cache=True)
+def draw_uniform(first, degree, keys, fanout):
+    """Up to `fanout` distinct entries of each list, all sets equally likely (-1: all): (count [n], position [sum(count)])."""
+    count = np.empty(len(degree), np.int64)
+    total = 0
+    for i in range(len(degree)):
+        count[i] = degree[i] if fanout < 0 else min(degree[i], fanout)
+        total += count[i]
+    position = np.empty(total, np.int64)
+    bitmap = np.empty(_BITMAP_DEGREE // 64, np.uint64)
+    drawn = np.empty(min(max(fanout, 1), _BITMAP_DEGREE), np.int64)
+    end = 0
+    for i in range(len(degree)):
+        take = count[i]
+        if take == degree[i]:
+            for j in range(take):
+                position[end + j] = first[i] + j
+        elif degree[i] <= _BITMAP_DEGREE:
+            _draw_bitmap(keys[i], degree[i], take, drawn, bitmap, first[i], position[end : end + take])
+        elif take <= _SCAN_LIMIT:
+            _draw_scan(keys[i], degree[i], take, first[i], position[end : end + take])
+        else:
+            _draw_hashed(keys[i], degree[i], take, first[i], position[end : end + take])
+        end += take
+    return count, position
+
+
+@numba.njit(nogil=True, cache=True)
+def draw_with_replacement(first, degree, keys, fanout):
+    """`fanout` entries of each list that is not empty, each draw uniform and independent: (count, position)."""
+    count = np.empty(len(degree), np.int64)
+    total = 0
+    for i in range(len(degree)):
+        count[i] = fanout if degree[i] > 0 else 0
+        total += count[i]
+    position = np.empty(total, np.int64)
+    end = 0
+    for i in range(len(degree)):
+        if count[i] == 0:
+            continue
+        for j in range(fanout):
+            position[end + j] = first[i] + below(hash64(keys[i], np.uint64(j)), degree[i])
+        position[end : end + fanout].sort()
+        end += fanout
+    return count, position
+
+
+@numba.njit(nogil=True, cache=True)
+def _sift_down(heap_key, heap_entry, size, at):
+    """Restores a max-heap of (key, entry) from `at` downwards."""
+    key, entry = heap_key[at], heap_entry[at]
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        if child + 1 < size and heap_key[child + 1] > heap_key[child]:
+            child += 1
+        if heap_key[child] <= key:
+            break
+        heap_key[at], heap_entry[at] = heap_key[child], heap_entry[child]
+        at = child
+    heap_key[at], heap_entry[at] = key, entry
+
+
+@numba.njit(nogil=True, cache=True)
+def draw_weighted(first, degree, keys, fanout, weight_first, weight):
+    """Up to `fanout` distinct entries of each list, drawn one after the other by weight: (count, position).
+
+    Exponential keys: entry j waits -log(u_j) / w_j, and the shortest waits win (Efraimidis and Spirakis, IPL 97(5), 2006, in
+    logarithms). List i's weights begin at weight[weight_first[i]]; entries of weight 0 are never drawn. O(degree log fanout).
+    """
+    count = np.empty(len(degree), np.int64)
+    total = 0
+    for i in range(len(degree)):
+        positive = 0
+        for j in range(degree[i]):
+            positive += weight[weight_first[i] + j] > 0
+        count[i] = positive if fanout < 0 else min(positive, fanout)
+        total += count[i]
+    position = np.empty(total, np.int64)
+    heap_key = np.empty(max(fanout, 1), np.float64)
+    end = 0
+    for i in range(len(degree)):
+        take, size = count[i], 0
+        chosen = position[end : end + take]
+        end += take
+        for j in range(degree[i]):
+            if take == 0:
+                break
+            w = np.float64(weight[weight_first[i] + j])
+            if not w > 0:
+                continue
+            if fanout < 0:  # all of them
+                chosen[size] = first[i] + j
+                size += 1
+                continue
+            wait = -np.log(_unit(hash64(keys[i], np.uint64(j)))) / w
+            if size < take:
+                heap_key[size], chosen[size] = wait, first[i] + j
+                size += 1
+                if size == take:
+                    for at in range(take // 2 - 1, -1, -1):
+                        _sift_down(heap_key, chosen, take, at)
+            elif wait < heap_key[0]:
+                heap_key[0], chosen[0] = wait, first[i] + j
+                _sift_down(heap_key, chosen, take, 0)
+        chosen.sort()
+    return count, position
+
+
+@numba.njit(nogil=True, cache=True)
+def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, weight):
+    """`fanout` independent draws by weight from each list of positive total weight: (count, position). Inverse CDF by bisection."""
+    count = np.empty(len(degree), np.int64)
+    total, widest = 0, 0
+    for i in range(len(degree)):
+        count[i] = 0
+        widest = max(widest, degree[i])
+        for j in range(degree[i]):
+            if weight[weight_first[i] + j] > 0:
+                count[i] = fanout
+                break
+        total += count[i]
+    position = np.empty(total, np.int64)
+    cumulative = np.empty(widest, np.float64)
+    end = 0
+    for i in range(len(degree)):
+        if count[i] == 0:
+            continue
+        running, last = 0.0, 0
+        for j in range(degree[i]):
+            w = np.float64(weight[weight_first[i] + j])
+            running += w
+            cumulative[j] = running
+            if w > 0:
+                last = j
+        for j in range(fanout):
+            target = (1.0 - _unit(hash64(keys[i], np.uint64(j)))) * running  # in [0, running)
+            entry = np.searchsorted(cumulative[: degree[i]], target, side="right")
+            position[end + j] = first[i] + min(entry, last)  # rounding may reach running itself
+        position[end : end + fanout].sort()
+        end += fanout
+    return count, position
+
+
+@numba.njit(nogil=True, cache=True)
+def draw_labor(first, degree, fanout, source_hash):
+    """Entries of each list by one coin per source, shared by all lists: (count, position). LABOR-0, arXiv:2210.13339, sec. 3.
+
+    `source_hash[e]` is the coin of the source of entry e of all lists, one list after the other; an entry stays where its coin, as a
+    number in [0, 1), is below fanout / degree. A list gives min(fanout, degree) entries in expectation, its whole at most.
+    """
+    count = np.empty(len(degree), np.int64)
+    total, read = 0, 0
+    for i in range(len(degree)):
+        below_this = np.inf if fanout < 0 or degree[i] <= fanout else np.float64(fanout) / degree[i]
+        kept = 0
+        for j in range(degree[i]):
+            kept += (_unit(source_hash[read + j]) - 1.0 / 9007199254740992.0) < below_this
+        read += degree[i]
+        count[i] = kept
+        total += kept
+    position = np.empty(total, np.int64)
+    end, read = 0, 0
+    for i in range(len(degree)):
+        below_this = np.inf if fanout < 0 or degree[i] <= fanout else np.float64(fanout) / degree[i]
+        for j in range(degree[i]):
+            if (_unit(source_hash[read + j]) - 1.0 / 9007199254740992.0) < below_this:
+                position[end] = first[i] + j
+                end += 1
+        read += degree[i]
+    return count, position
