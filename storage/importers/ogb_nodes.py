@@ -7,6 +7,7 @@ OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
 import contextlib
 import csv
 import functools
+import importlib.util
 import io
 import pickle
 import sys
@@ -35,14 +36,14 @@ def ogb_graph(
     Errors: ConfigError for a name that is no OGB node set; DataError for sets of another kind (hetero, many tasks), for data that
     is missing and cannot be downloaded (the line says what to put where), incomplete, or unreadable; MissingDependencyError.
     """
-    package = _import_ogb()
-    meta = _meta(package, name)
+    meta = _meta(name)
     folder = Path(root) / name.replace("-", "_")
     if not folder.exists() or not any(folder.iterdir()):
         _fetch(name, meta, folder, download, progress)
     _check_layout(name, meta, folder)
     cache = folder / "processed" / "data_processed"
     cache.parent.mkdir(exist_ok=True)
+    package = _import_ogb()
     try:
         with _whole_or_absent(cache), _ogb_call():
             dataset = package.NodePropPredDataset(name=name, root=str(root))
@@ -73,8 +74,7 @@ def ogb_graph(
 
 def is_directed(name: str) -> bool:
     """Whether `ogb` gives this set's edges in one direction only: citations, whose reverse a model wants too."""
-    meta = _meta(_import_ogb(), name)
-    return meta["add_inverse_edge"] == "False"
+    return _meta(name)["add_inverse_edge"] == "False"
 
 
 def _import_ogb() -> ModuleType:
@@ -94,9 +94,12 @@ def _import_ogb() -> ModuleType:
     return ogb.nodeproppred
 
 
-def _meta(package: ModuleType, name: str) -> Mapping[str, str]:
-    """OGB's own table of this set: version, url, download_name, split, num classes …"""
-    table = Path(package.__file__ or "").parent / "master.csv"
+def _meta(name: str) -> Mapping[str, str]:
+    """OGB's own table of this set: version, url, download_name, split, num classes … Read without importing ogb (seconds)."""
+    package = importlib.util.find_spec("ogb")
+    if package is None or not package.submodule_search_locations:
+        raise MissingDependencyError("OGB sets need the ogb package: pip install 'graphmill[ogb]'")
+    table = Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv"
     with table.open(newline="") as file:
         rows = list(csv.reader(file))
     if name not in rows[0][1:]:
