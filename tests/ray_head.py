@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 
 

@@ -26,7 +26,7 @@ def submit(
         env=head.environment | (environment or {}),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
 
 
@@ -76,6 +76,22 @@ def test_the_upload_holds_the_sources_and_nothing_else(report: dict[str, Any]) -
     assert {"jobs", "cluster", "samplers", "storage", "models"} <= top
     assert not top & {".git", ".venv", "runs", "data", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"}
     assert sum(sizes.values()) < MAX_UPLOAD_BYTES, sorted(sizes.items(), key=lambda item: -item[1])[:10]
+
+
+def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, tmp_path: Path) -> None:
+    # The job's own folder on the cluster goes away with the job: what is to stay is named by absolute paths.
+    ended = submit(
+        ray_head,
+        *("python", "jobs/products_geco.py", "--nodes", "3000", "--epochs", "20", "--width", "64", "--layers", "2"),
+        *("--chunks", "2", "--learning-rate", "0.01", "--schedule", "constant", "--dropout", "0"),
+        *("--data-dir", str(tmp_path / "data"), "--run-dir", str(tmp_path / "run")),
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "succeeded" in ended.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["beats_baselines"] is True
+    assert summary["workers"] == 2
+    assert "partition servers up on the Ray cluster at" in ended.stdout
 
 
 def test_a_job_that_fails_ends_the_command_with_1(ray_head: RayHead) -> None:

@@ -98,7 +98,7 @@ def test_a_ray_that_hangs_is_killed_in_time_and_the_error_travels_on(before: set
 
     with pytest.raises(ZeroDivisionError):
         use_a_ray_that_hangs()
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 20.0
     assert not ray_children(before)
 
 
