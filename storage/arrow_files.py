@@ -86,7 +86,10 @@ def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
         raise FormatError(
             f"{path}: expected {entry.num_bytes} bytes, found {found_bytes}; the file is truncated or replaced"
         )
-    source = pa.memory_map(path, "r") if is_local(filesystem) else pa.BufferReader(filesystem.cat_file(path))
+    try:
+        source = pa.memory_map(path, "r") if is_local(filesystem) else pa.BufferReader(filesystem.cat_file(path))
+    except OSError as error:
+        raise FormatError(f"{path}: expected a readable file, got {error.strerror or error}") from None
     if verify:
         digest = hashlib.sha256(source.read_buffer()).hexdigest()
         if digest != entry.sha256:
@@ -125,8 +128,9 @@ def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width:
         if not same:
             raise FormatError(f"{path}: column {name!r}: expected {expected}, found {found}")
     column = batch.column(index)
-    if column.null_count:
-        raise FormatError(f"{path}: column {name!r}: expected no nulls, found {column.null_count}")
-    if width is None:
-        return column.to_numpy(zero_copy_only=True)
-    return column.flatten().to_numpy(zero_copy_only=True).reshape(-1, width)
+    values = column if width is None else column.flatten()
+    num_nulls = column.null_count or values.null_count
+    if num_nulls:
+        raise FormatError(f"{path}: column {name!r}: expected no nulls, found {num_nulls}")
+    view = values.to_numpy(zero_copy_only=True)
+    return view if width is None else view.reshape(-1, width)

@@ -1,7 +1,7 @@
 """A stored graph, opened: the manifest, and partitions as numpy views over mapped Arrow files.
 
-Opening checks what is cheap (manifest, sizes, Arrow structure, list offsets); `verify` adds checksums, the range of every id and
-label, and the order of neighbor lists. Nothing is trusted: a damaged file is refused with one line naming file, expected, found.
+Opening checks what is cheap (manifest, sizes, Arrow structure, list offsets); `verify` adds checksums and the range of every id and
+label; `StoredGraph.verify` also what only all partitions together show: the counts and the order of neighbor lists. Nothing is trusted: a damaged file is refused with one line naming file, expected, found.
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from storage.manifest import MANIFEST_NAME, Manifest, parse_manifest, partition_
 from storage.source import SPLIT_TEST
 
 _MAX_MANIFEST_BYTES = 64 * 2**20
+_CHECK_EDGES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,52 @@ class StoredGraph:
             yield self.partition(index, verify=verify)
 
     def verify(self) -> None:
-        """Reads every byte and checks everything. Raises FormatError at the first damage."""
-        for _ in self.partitions(verify=True):
-            pass
+        """Reads every byte and checks everything. Raises FormatError at the first damage.
+
+        Holds the original ids of all nodes in memory, 8 bytes each.
+        """
+        partitions = list(self.partitions(verify=True))
+        lists = {"topology": [(partition.indptr, partition.indices) for partition in partitions]}
+        if self.manifest.has_out_edges:
+            lists["out_topology"] = [
+                (partition.out_indptr, partition.out_indices)
+                for partition in partitions
+                if partition.out_indptr is not None and partition.out_indices is not None
+            ]
+        for name, parts in lists.items():
+            num_edges = sum(len(indices) for _, indices in parts)
+            if num_edges != self.manifest.num_edges:
+                raise FormatError(
+                    f"{self.path}: expected {self.manifest.num_edges} edges in all {name}.arrow, found {num_edges}"
+                )
+        original_id = np.concatenate([partition.original_id for partition in partitions])
+        ordered = np.sort(original_id)
+        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+        if repeated.size:
+            raise FormatError(f"{self.path}: expected each original id once, found {int(repeated[0])} twice")
+        del ordered
+        for name, parts in lists.items():
+            for partition, (indptr, indices) in zip(partitions, parts, strict=True):
+                row = _first_unordered_list(indptr, indices, original_id)
+                if row is not None:
+                    raise FormatError(
+                        f"{self.path}/{partition_dir(partition.index)}/{name}.arrow: expected neighbor lists ascending in "
+                        f"original id, found the list of node {partition.start + row} in another order; ingest the graph again"
+                    )
+
+
+def _first_unordered_list(indptr: np.ndarray, indices: np.ndarray, original_id: np.ndarray) -> int | None:
+    """The first row whose list does not ascend in original id, read in blocks of edges."""
+    for start in range(0, len(indices), _CHECK_EDGES):
+        block = original_id[indices[start : start + _CHECK_EDGES + 1]]
+        falls = (
+            start + 1 + np.flatnonzero(block[1:] < block[:-1])
+        )  # a list may begin lower than the one before it ended
+        row = np.searchsorted(indptr, falls, side="right") - 1
+        inside = indptr[row] != falls
+        if inside.any():
+            return int(row[np.argmax(inside)])
+    return None
 
 
 def open_graph(url: str) -> StoredGraph:
@@ -113,7 +157,14 @@ def open_graph(url: str) -> StoredGraph:
         text = filesystem.cat_file(where).decode()
     except UnicodeDecodeError:
         raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None
+    except OSError as error:
+        raise FormatError(f"{where}: expected a readable file, got {error.strerror or error}") from None
     return StoredGraph(url=url, manifest=parse_manifest(text, where), filesystem=filesystem, path=path)
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
 
 
 class _PartitionReader:
@@ -162,7 +213,7 @@ class _PartitionReader:
             original_id=original_id,
             feature=feature,
             label=label,
-            split=np.stack(splits) if splits else None,
+            split=_read_only(np.stack(splits)) if splits else None,
         )
 
     def _batch(self, name: str) -> tuple[pa.RecordBatch, str]:
