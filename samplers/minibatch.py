@@ -1,6 +1,8 @@
 """What a sampler makes: one minibatch, as numpy arrays and, at the last step, as torch tensors over the same memory."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +10,11 @@ import torch
 
 @dataclass(frozen=True)
 class MiniBatch:
-    """A subgraph with rows and roots. Byte-identical however the graph is partitioned and wherever it was sampled."""
+    """A subgraph with rows and roots. Byte-identical however the graph is partitioned and wherever it was sampled.
+
+    Row i of (indptr, indices) lists the nodes that node i takes messages from: the sources of its in-edges, or whatever
+    neighbors its sampler was told to draw.
+    """
 
     epoch: int
     index: int  # number of the batch in its epoch, over all ranks
@@ -19,13 +25,14 @@ class MiniBatch:
     feature: np.ndarray | None = None  # float16/float32 [n, feature_dim]
     label: np.ndarray | None = None  # int64 or float32 [n]; read only the roots' labels for a loss
     split: np.ndarray | None = None  # int8 [n]
-    graph_ptr: np.ndarray | None = (
-        None  # int64 [g + 1]: subgraph i is the nodes [graph_ptr[i], graph_ptr[i + 1]); no edges between
-    )
-    hop: np.ndarray | None = None  # int16 [n], distance to the root of its subgraph
+    graph_ptr: np.ndarray | None = None  # int64 [g + 1]: subgraph i is the nodes [graph_ptr[i], graph_ptr[i + 1])
+    hop: np.ndarray | None = None  # int16 [n], distance to the root of its subgraph, or the hop that found the node
     score: np.ndarray | None = None  # float32 [n], closeness to the root of its subgraph
     loss_weight: np.ndarray | None = None  # float32 [n], by which a root's loss enters the sum
     edge_coefficient: np.ndarray | None = None  # float32 [e], by which a message counts
+    edge_id: np.ndarray | None = None  # int64 [e], permanent ids
+    edge_weight: np.ndarray | None = None  # float32 [e]
+    edge_feature: np.ndarray | None = None  # float32 [e, edge_feature_dim]
 
     @property
     def num_nodes(self) -> int:
@@ -41,9 +48,7 @@ class MiniBatch:
 
     @property
     def num_bytes(self) -> int:
-        arrays = (self.node_id, self.indptr, self.indices, self.root_index, self.feature, self.label, self.split)
-        more = (self.graph_ptr, self.hop, self.score, self.loss_weight, self.edge_coefficient)
-        return sum(array.nbytes for array in (*arrays, *more) if array is not None)
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
 
 @dataclass(frozen=True)
@@ -64,55 +69,39 @@ class TorchBatch:
     score: torch.Tensor | None = None
     loss_weight: torch.Tensor | None = None
     edge_coefficient: torch.Tensor | None = None
+    edge_id: torch.Tensor | None = None
+    edge_weight: torch.Tensor | None = None
+    edge_feature: torch.Tensor | None = None
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "TorchBatch":
+        """The batch with every tensor changed."""
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
+        return replace(self, **changed)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors that there are, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":
-        def move(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=non_blocking)
+        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-        return TorchBatch(
-            epoch=self.epoch,
-            index=self.index,
-            node_id=self.node_id.to(device, non_blocking=non_blocking),
-            indptr=self.indptr.to(device, non_blocking=non_blocking),
-            indices=self.indices.to(device, non_blocking=non_blocking),
-            root_index=self.root_index.to(device, non_blocking=non_blocking),
-            x=move(self.x),
-            y=move(self.y),
-            split=move(self.split),
-            graph_ptr=move(self.graph_ptr),
-            hop=move(self.hop),
-            score=move(self.score),
-            loss_weight=move(self.loss_weight),
-            edge_coefficient=move(self.edge_coefficient),
-        )
+    def pin_memory(self) -> "TorchBatch":
+        """The batch in page-locked memory, from where copies to a GPU run beside the host. Needs CUDA."""
+        return self.map(lambda tensor: tensor.pin_memory())
 
 
 def to_torch(batch: MiniBatch) -> TorchBatch:
-    """Tensors over the batch's own arrays; read-only or non-float32 feature arrays are copied once."""
+    """Tensors over the batch's own arrays; read-only arrays are copied once, float16 features become float32."""
 
-    def tensor(array: np.ndarray | None) -> torch.Tensor | None:
-        if array is None:
-            return None
+    def tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
 
-    feature = None if batch.feature is None else np.asarray(batch.feature, np.float32)
-    node_id, indptr, indices, root_index = (
-        torch.from_numpy(array if array.flags.writeable else array.copy())
-        for array in (batch.node_id, batch.indptr, batch.indices, batch.root_index)
-    )
+    renamed = {"feature": "x", "label": "y"}
+    values: dict[str, Any] = {
+        renamed.get(field.name, field.name): getattr(batch, field.name) for field in fields(batch)
+    }
+    if batch.feature is not None:
+        values["x"] = np.asarray(batch.feature, np.float32)
     return TorchBatch(
-        epoch=batch.epoch,
-        index=batch.index,
-        node_id=node_id,
-        indptr=indptr,
-        indices=indices,
-        root_index=root_index,
-        x=tensor(feature),
-        y=tensor(batch.label),
-        split=tensor(batch.split),
-        graph_ptr=tensor(batch.graph_ptr),
-        hop=tensor(batch.hop),
-        score=tensor(batch.score),
-        loss_weight=tensor(batch.loss_weight),
-        edge_coefficient=tensor(batch.edge_coefficient),
+        **{name: tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
     )

@@ -1,7 +1,8 @@
-"""Neighbor sampling: batches of roots, each with up to fanouts[h] in-neighbors per node at hop h (GraphSAGE, arXiv:1706.02216).
+"""Neighbor sampling: batches of roots, each with up to fanouts[h] neighbors per node at hop h (GraphSAGE, arXiv:1706.02216).
 
 Each node is expanded once, at the hop where it first appears. Positions follow discovery: roots, then hop after hop in frontier
-order, lists in ascending permanent id; so the in-edges of position i come before those of i + 1 and no sort is needed.
+order, lists in ascending permanent id; so the lists of position i come before those of i + 1 and no sort is needed, and the
+batch's layers are slices of it (`samplers.layers`).
 """
 
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ from typing import Literal
 
 import numpy as np
 
+from samplers.messages import EdgeColumn, NeighborLists, NodeList, Scheme, WalkDirection
 from samplers.minibatch import MiniBatch
 from samplers.plans import even_split, num_root_batches
 from samplers.random_streams import Purpose, hash_ids, stream_key
-from samplers.relabel import Relabeler
-from samplers.router import Router
+from samplers.relabel import PositionMaps, Relabeler
+from samplers.router import EDGE_COLUMNS, Router
+from samplers.stage_clock import stage
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN
 
@@ -23,13 +26,20 @@ from storage.source import SPLIT_TRAIN
 class NeighborOptions:
     """How roots become batches."""
 
-    fanouts: tuple[int, ...] = (15, 10, 5)  # in-neighbors per hop; -1: all
+    fanouts: tuple[int, ...] = (15, 10, 5)  # neighbors per hop; -1: all
     batch_size: int = 1024  # roots per batch
     edges: Literal["sampled", "induced"] = "sampled"  # edges drawn, or all edges among the nodes found
     seed: int = 0
     split_set: int = 0
     root_split: int = SPLIT_TRAIN
     shuffle: bool = True  # False: roots in ascending permanent id, and the same draws in every epoch
+    direction: WalkDirection = "in"  # neighbors: sources of in-edges, ends of out-edges, or both
+    # uniform; by edge weight; by the neighbor's in-degree (at least 1); or LABOR-0 (arXiv:2210.13339): one coin per neighbor and
+    # hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations.
+    scheme: Scheme = "uniform"
+    replace: bool = False  # draw each of the `fanout` neighbors independently
+    edge_columns: tuple[EdgeColumn, ...] = ()  # what the batch holds of each edge: "id", "weight", "feature"
+    features: bool = True  # fetch node features
 
     def __post_init__(self) -> None:
         if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
@@ -38,8 +48,20 @@ class NeighborOptions:
             )
         if self.batch_size < 1:
             raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
-        if self.edges not in ("sampled", "induced"):
-            raise ConfigError(f"edges: expected 'sampled' or 'induced', got {self.edges!r}; set --edges")
+        for name, allowed in (
+            ("edges", ("sampled", "induced")),
+            ("direction", ("in", "out", "both")),
+            ("scheme", ("uniform", "weight", "degree", "labor")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}; set --{name}")
+        unknown = set(self.edge_columns) - {"id", "weight", "feature"}
+        if unknown:
+            raise ConfigError(f"edge_columns: expected some of id, weight and feature, got {sorted(unknown)}")
+        if self.replace and (self.scheme == "labor" or -1 in self.fanouts):
+            raise ConfigError(
+                f"replace: expected a scheme other than 'labor' and fanouts >= 0, got {self.scheme!r} and {self.fanouts}"
+            )
 
 
 class NeighborSampler:
@@ -47,9 +69,16 @@ class NeighborSampler:
 
     def __init__(self, router: Router, options: NeighborOptions, num_ranks: int = 1) -> None:
         self._router, self._options, self._num_ranks = router, options, num_ranks
+        self._maps = PositionMaps(router.manifest.num_nodes)
+        self._last_order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+        _check_graph(router, options)
+
+    @property
+    def options(self) -> NeighborOptions:
+        return self._options
 
     @cached_property
-    def _roots(self):
+    def _roots(self) -> NodeList:
         return self._router.list_split(self._options.split_set, self._options.root_split)
 
     @cached_property
@@ -61,36 +90,83 @@ class NeighborSampler:
         start, stop = even_split(len(roots.node), self.num_batches, batch)
         if not options.shuffle:
             return roots.node[start:stop]
-        order = np.argsort(
-            hash_ids(stream_key(options.seed, Purpose.ROOT_ORDER, epoch), roots.original_id), kind="stable"
-        )
+        of_epoch, order = self._last_order  # one read: another thread may put another epoch's order there
+        if of_epoch != epoch:
+            key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
+            order = np.argsort(hash_ids(key, roots.original_id), kind="stable")
+            self._last_order = (epoch, order)
         return roots.node[order[start:stop]]
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         options = self._options
         if not 0 <= batch < self.num_batches:
             raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
-        draw_epoch = epoch if options.shuffle else 0
-        relabeler = Relabeler(self._batch_roots(epoch, batch))
-        num_roots = relabeler.num_nodes
-        counts, sources, frontier_start = [], [], 0
+        with stage("plan"):
+            relabeler = Relabeler(self._batch_roots(epoch, batch), self._maps)
+        with stage("sample"):
+            num_roots = relabeler.num_nodes
+            lists, sources, found = self._expand(relabeler, epoch if options.shuffle else 0, batch)
+            node = relabeler.node.copy()
+            relabeler.close()
+            hop = np.repeat(np.arange(len(found), dtype=np.int16), found)
+            if options.edges == "induced":
+                lists = [self._router.induced_edges(node, options.edge_columns)]
+                sources = [lists[0].neighbor]
+            count = np.zeros(len(node), np.int64)  # nodes of the last hop have no sampled edges
+            counts = np.concatenate([one.count for one in lists])
+            count[: len(counts)] = counts
+            columns = {name: _joined([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
+        return build_minibatch(
+            self._router,
+            epoch,
+            batch,
+            node,
+            count,
+            np.concatenate(sources),
+            np.arange(num_roots),
+            options.split_set,
+            feature=options.features,
+            hop=hop,
+            **columns,
+        )
+
+    def _expand(
+        self, relabeler: Relabeler, draw_epoch: int, batch: int
+    ) -> tuple[list[NeighborLists], list[np.ndarray], list[int]]:
+        """Draws hop after hop: (lists, positions of their neighbors, number of nodes found) of each."""
+        options, frontier_start = self._options, 0
+        lists, sources, found = [], [], [relabeler.num_nodes]
         for hop, fanout in enumerate(options.fanouts):
             frontier = relabeler.node[frontier_start:]
             frontier_start = relabeler.num_nodes
             key = stream_key(options.seed, Purpose.NEIGHBORS, draw_epoch, batch, hop)
-            lists = self._router.sample_neighbors(frontier, fanout, int(key))
-            counts.append(lists.count)
-            sources.append(relabeler.add(lists.neighbor))
-        node = relabeler.node.copy()
-        if options.edges == "induced":
-            lists = self._router.induced_edges(node)
-            counts, sources = [lists.count], [lists.neighbor]
-        count = np.zeros(len(node), np.int64)  # nodes of the last hop have no sampled in-edges
-        found = np.concatenate(counts)
-        count[: len(found)] = found
-        return build_minibatch(
-            self._router, epoch, batch, node, count, np.concatenate(sources), np.arange(num_roots), options.split_set
-        )
+            drawn = self._router.sample_neighbors(
+                frontier,
+                fanout,
+                int(key),
+                options.direction,
+                scheme=options.scheme,
+                replace=options.replace,
+                columns=() if options.edges == "induced" else options.edge_columns,
+            )
+            lists.append(drawn)
+            sources.append(relabeler.add(drawn.neighbor))
+            found.append(relabeler.num_nodes - frontier_start)
+        return lists, sources, found
+
+
+def _check_graph(router: Router, options: NeighborOptions) -> None:
+    """Raises ConfigError where the graph lacks what the options need."""
+    manifest = router.manifest
+    if "weight" in (options.scheme, *options.edge_columns) and not manifest.has_edge_weight:
+        raise ConfigError(f"{manifest.name}: the graph has no edge weights; ingest a source that has them")
+    if "feature" in options.edge_columns and not manifest.edge_feature_dim:
+        raise ConfigError(f"{manifest.name}: the graph has no edge features; ingest a source that has them")
+
+
+def _joined(pieces: list[np.ndarray | None]) -> np.ndarray | None:
+    present = [piece for piece in pieces if piece is not None]
+    return np.concatenate(present) if present else None
 
 
 def build_minibatch(
@@ -102,10 +178,14 @@ def build_minibatch(
     source: np.ndarray,
     root_index: np.ndarray,
     split_set: int,
+    *,
+    feature: bool = True,
+    **columns: np.ndarray | None,
 ) -> MiniBatch:
-    """The minibatch of these nodes and in-edge lists, with its rows fetched in one question."""
+    """The minibatch of these nodes and in-edge lists, with its rows fetched in one question; `columns` are further fields."""
     split = split_set if router.manifest.num_split_sets else None
-    rows = router.fetch(node, split_set=split)
+    with stage("fetch"):
+        rows = router.fetch(node, feature=feature, split_set=split)
     indptr = np.zeros(len(node) + 1, np.int64)
     np.cumsum(count, out=indptr[1:])
     return MiniBatch(
@@ -118,4 +198,5 @@ def build_minibatch(
         feature=rows.feature,
         label=rows.label,
         split=rows.split,
+        **columns,
     )

@@ -1,4 +1,6 @@
-"""Node ids to batch positions by a compiled open-addressing hash table, in order of first appearance."""
+"""Node ids to batch positions, in order of first appearance: by a dense map where one fits, else by an open-addressing hash table."""
+
+from collections import deque
 
 import numba
 import numpy as np
@@ -55,13 +57,78 @@ def hash_table(node: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]
     return table_id, table_position
 
 
-class Relabeler:
-    """Positions of nodes in a batch: the given ones first, then others in order of first appearance."""
+@numba.njit(nogil=True, cache=True)
+def _locate_in_map(position_of_id, node, num_nodes, query, position):
+    """As `_locate`, over a dense map. No branch on what is found: a mispredicted one would stop the reads behind it."""
+    for i in range(len(query)):
+        wanted = query[i]
+        found = position_of_id[wanted]
+        is_new = found < 0
+        place = np.int32(num_nodes) if is_new else found
+        position_of_id[wanted] = place
+        node[num_nodes] = wanted  # overwritten unless the node is new
+        position[i] = place
+        num_nodes += is_new
+    return num_nodes
 
-    def __init__(self, node: np.ndarray) -> None:
+
+@numba.njit(nogil=True, cache=True)
+def _place_all(position_of_id, node):
+    """Positions of distinct nodes into an empty map; returns the index of a repeated one, or -1 (the map is then spoilt)."""
+    for i in range(len(node)):
+        if position_of_id[node[i]] >= 0:
+            return i
+        position_of_id[node[i]] = i
+    return -1
+
+
+@numba.njit(nogil=True, cache=True)
+def _forget(position_of_id, node):
+    for i in range(len(node)):
+        position_of_id[node[i]] = -1
+
+
+class PositionMaps:
+    """Dense maps from node id to batch position, kept between batches: a batch clears only the entries that it wrote.
+
+    One map per thread at work, 4 bytes per node of the graph each. Above `max_bytes` a map no longer pays and there is none.
+    """
+
+    def __init__(self, num_nodes: int, max_bytes: int = 1 << 28) -> None:
+        self._num_nodes = num_nodes
+        self.fits = 4 * num_nodes <= max_bytes
+        self._free: deque[np.ndarray] = deque()
+
+    def borrow(self) -> np.ndarray:
+        """int32 [num_nodes], all -1."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return np.full(self._num_nodes, -1, np.int32)
+
+    def give_back(self, position_of_id: np.ndarray, node: np.ndarray) -> None:
+        """Takes a map back whose entries of `node`, and no others, were written."""
+        _forget(position_of_id, node)
+        self._free.append(position_of_id)
+
+
+class Relabeler:
+    """Positions of nodes in a batch: the given ones first, then others in order of first appearance.
+
+    With `maps` it works on a borrowed dense map, to be given back by `close`; otherwise, or where those do not fit, on a hash table.
+    """
+
+    def __init__(self, node: np.ndarray, maps: PositionMaps | None = None) -> None:
         self._node = node.astype(np.int64)
         self._num_nodes = len(node)
-        self._table = hash_table(self._node, max(4 * len(node), 1024))
+        self._maps = maps if maps is not None and maps.fits else None
+        if self._maps is not None:
+            self._map = self._maps.borrow()
+            repeated = _place_all(self._map, self._node)
+            if repeated >= 0:
+                raise ValueError(f"expected distinct nodes, got node {int(node[repeated])} twice")
+        else:
+            self._table = hash_table(self._node, max(4 * len(node), 1024))
 
     @property
     def num_nodes(self) -> int:
@@ -75,12 +142,20 @@ class Relabeler:
     def add(self, query: np.ndarray) -> np.ndarray:
         """int32 [len(query)]: positions, new ids appended."""
         most = self._num_nodes + len(query)
-        if 2 * most > len(self._table[0]):
+        if self._maps is None and 2 * most > len(self._table[0]):
             self._table = hash_table(self.node, 2 * most)
-        if most > len(self._node):
-            grown = np.empty(max(most, 2 * len(self._node)), np.int64)
+        if most >= len(self._node):  # room for one more than all: the map's loop writes ahead
+            grown = np.empty(max(most + 1, 2 * len(self._node)), np.int64)
             grown[: self._num_nodes] = self.node
             self._node = grown
         position = np.empty(len(query), np.int32)
-        self._num_nodes = _locate(*self._table, self._node, self._num_nodes, query, position)
+        if self._maps is None:
+            self._num_nodes = _locate(*self._table, self._node, self._num_nodes, query, position)
+        else:
+            self._num_nodes = _locate_in_map(self._map, self._node, self._num_nodes, query, position)
         return position
+
+    def close(self) -> None:
+        """Gives a borrowed map back; not called after an error, the map is simply lost."""
+        if self._maps is not None:
+            self._maps.give_back(self._map, self.node)

@@ -1,0 +1,51 @@
+"""Where a batch's time goes: stages name themselves as they begin, whoever runs the batch listens.
+
+Without a listener (a sampler called directly) a stage costs one look-up.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass
+class StageClock:
+    """Seconds per stage of one piece of work; read by other threads to say where it stands."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    stage: str = "wait"
+    since: float = field(default_factory=time.perf_counter)
+
+    def enter(self, stage: str) -> str:
+        """Ends the stage under way and begins another; returns the former's name."""
+        now, before = time.perf_counter(), self.stage
+        self.seconds[before] = self.seconds.get(before, 0.0) + now - self.since
+        self.stage, self.since = stage, now
+        return before
+
+
+_listening: ContextVar[StageClock | None] = ContextVar("stage_clock", default=None)
+
+
+@contextmanager
+def listen(clock: StageClock) -> Iterator[StageClock]:
+    """Stages that begin in this thread during the context are told to `clock`."""
+    token = _listening.set(clock)
+    try:
+        yield clock
+    finally:
+        _listening.reset(token)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """What runs in the context belongs to stage `name`; stages may nest, time counts once. An error leaves the stage as it is."""
+    clock = _listening.get()
+    if clock is None:
+        yield
+        return
+    before = clock.enter(name)
+    yield
+    clock.enter(before)
