@@ -10,6 +10,7 @@ _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multi
 # A list this long, of a node that is in this many sets, is hashed once instead of read for every set: no quadratic cost at hubs.
 HUB_DEGREE = 4096
 _HUB_SETS = 8
+_FILTER_BITS = 14  # 16 KiB, within the first cache
 
 
 @numba.njit(inline="always", cache=True)
@@ -160,8 +161,11 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
     largest = 1
     for g in range(len(graph_ptr) - 1):
         largest = max(largest, graph_ptr[g + 1] - graph_ptr[g])
-    table_id = np.empty(1 << table_bits(2 * largest), member.dtype)
+    table_id = np.empty(1 << table_bits(largest), member.dtype)
     table_position = np.empty(len(table_id), np.int32)
+    # Most entries are of no member: a byte per hash, nearly all 0, tells so with a branch that the processor foresees.
+    maybe = np.zeros(1 << _FILTER_BITS, np.uint8)
+    filter_shift = np.uint64(64 - _FILTER_BITS)
     neighbor = np.empty(max(16, 4 * len(row)), np.int32)
     end, g, bits = 0, -1, 4
     for i in range(len(row)):
@@ -169,12 +173,15 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
             g = max(g, 0)
             while position[i] >= graph_ptr[g + 1]:
                 g += 1
-            bits = table_bits(2 * (graph_ptr[g + 1] - graph_ptr[g]))  # a quarter full: most look-ups end at once
+            bits = table_bits(graph_ptr[g + 1] - graph_ptr[g])
             table_id[: 1 << bits] = -1
+            filter_shift = np.uint64(64 - min(_FILTER_BITS, bits + 4))  # 32 bytes or more per member
+            maybe[: 1 << min(_FILTER_BITS, bits + 4)] = 0
             for p in range(graph_ptr[g], graph_ptr[g + 1]):
                 slot = find_slot(table_id, 0, bits, member[p])
                 table_id[slot] = member[p]
                 table_position[slot] = p
+                maybe[(np.uint64(member[p]) * _FIBONACCI) >> filter_shift] = 1
         if hub_start[i] >= 0:
             if end + count[i] > len(neighbor):
                 neighbor = _grown(neighbor, end + count[i])
@@ -183,6 +190,8 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
             continue
         before = end
         for e in range(indptr[row[i]], indptr[row[i] + 1]):
+            if maybe[(np.uint64(indices[e]) * _FIBONACCI) >> filter_shift] == 0:
+                continue
             slot = find_slot(table_id, 0, bits, indices[e])
             if table_id[slot] != -1:
                 if end == len(neighbor):

@@ -1,0 +1,132 @@
+"""Node2Subgraph (PPGT, appendix B.4): around each root a breadth-first search, cut at a number of nodes; one subgraph per root.
+
+Whole layers are taken while they fit; of the first that does not, a uniform random part that fills the subgraph, and there it ends. It
+also ends after `max_hops` layers and where no new node is found. Every node has a path to the root inside its subgraph. The
+subgraph is the induced one: all stored edges among its nodes, whichever direction the search went.
+
+A root's subgraph is a function of (seed, epoch, its permanent id) and the graph; not of the batch it is in. The random part is drawn by
+place in the order of discovery, which permanent ids decide (see `node2subgraph_kernels`), because the owner of a list does not know the
+permanent ids of the nodes in it: to draw by those would cost a second request per hop.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from samplers.list_pool import ListPool
+from samplers.messages import NodeList, WalkDirection
+from samplers.minibatch import MiniBatch
+from samplers.node2subgraph_kernels import HUB_DEGREE, advance, frontier, pack_members
+from samplers.plans import even_split, num_root_batches
+from samplers.random_streams import Purpose, hash_ids, stream_key
+from samplers.router import Router
+from samplers.subgraph_batch import build_subgraph_batch
+from storage.errors import ConfigError
+from storage.source import SPLIT_TRAIN
+
+_MOST_HOPS = np.iinfo(np.int16).max
+
+
+@dataclass(frozen=True)
+class Node2SubgraphOptions:
+    """How far a search goes, and how roots become batches."""
+
+    max_hops: int = 10  # layers around the root; 0: the root alone
+    max_nodes: int = 100  # nodes of a subgraph at most, the root among them
+    direction: WalkDirection = "both"  # of the search: against edges ("in"), along them ("out"), or either
+    batch_size: int = 128  # roots per batch, one subgraph each
+    fixed: bool = False  # True: the same subgraphs in every epoch
+    seed: int = 0
+    split_set: int = 0
+    root_split: int = SPLIT_TRAIN
+    shuffle: bool = True  # False: roots in ascending permanent id, and the same subgraphs in every epoch
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_hops <= _MOST_HOPS:
+            raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set --max-hops")
+        if self.max_nodes < 1:
+            raise ConfigError(f"max_nodes: expected at least 1 (the root), got {self.max_nodes}; set --max-nodes")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
+        if self.direction not in ("in", "out", "both"):
+            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+
+
+@dataclass(frozen=True)
+class GrownSubgraphs:
+    """Sets of nodes, packed: set g is node[graph_ptr[g]:graph_ptr[g + 1]], its root first, then layer by layer."""
+
+    node: np.ndarray  # int64 [k], stored ids
+    hop: np.ndarray  # int16 [k], ascending within a set
+    graph_ptr: np.ndarray  # int64 [num_roots + 1]
+
+
+class Node2SubgraphSampler:
+    """Minibatches of one subgraph per root."""
+
+    def __init__(self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1) -> None:
+        self._router, self._options, self._num_ranks = router, options, num_ranks
+
+    @cached_property
+    def _roots(self) -> NodeList:
+        return self._router.list_split(self._options.split_set, self._options.root_split)
+
+    @cached_property
+    def num_batches(self) -> int:
+        return num_root_batches(len(self._roots.node), self._options.batch_size, self._num_ranks)
+
+    def sample(self, epoch: int, batch: int) -> MiniBatch:
+        if not 0 <= batch < self.num_batches:
+            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
+        roots, options = self._roots, self._options
+        start, stop = even_split(len(roots.node), self.num_batches, batch)
+        chosen: np.ndarray | slice = slice(start, stop)
+        if options.shuffle:
+            order_key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
+            chosen = np.argsort(hash_ids(order_key, roots.original_id), kind="stable")[start:stop]
+        return self.sample_roots(epoch, batch, NodeList(node=roots.node[chosen], original_id=roots.original_id[chosen]))
+
+    def sample_roots(self, epoch: int, batch: int, roots: NodeList) -> MiniBatch:
+        """The subgraphs around these roots; a repeated root gets the same subgraph again."""
+        options = self._options
+        grown = grow_subgraphs(self._router, roots, options, epoch)
+        return build_subgraph_batch(
+            self._router,
+            epoch,
+            batch,
+            member=grown.node,
+            graph_ptr=grown.graph_ptr,
+            level=grown.hop,
+            split_set=options.split_set,
+            hop=grown.hop,
+        )
+
+
+def grow_subgraphs(
+    router: Router, roots: NodeList, options: Node2SubgraphOptions, epoch: int, hub_degree: int = HUB_DEGREE
+) -> GrownSubgraphs:
+    """All searches, hop by hop; with one request per owner and hop for the lists that no earlier hop has fetched."""
+    num_roots = len(roots.node)
+    draw_epoch = epoch if options.shuffle and not options.fixed else 0
+    root_key = hash_ids(stream_key(options.seed, Purpose.SUBGRAPHS, draw_epoch), roots.original_id)
+    member = np.empty((num_roots, min(options.max_nodes, router.manifest.num_nodes)), np.int64)
+    member[:, 0] = roots.node
+    size, layer_start = np.ones(num_roots, np.int64), np.zeros(num_roots, np.int64)
+    layer_sizes = [size.copy()]
+    pool = ListPool(router, options.direction)
+    for hop in range(1, options.max_hops + 1):
+        node = frontier(member, size, layer_start)
+        if not len(node):
+            break
+        number = pool.number(node)
+        unfetched = np.flatnonzero(pool.start < 0)
+        if len(unfetched):
+            pool.fetch(unfetched)
+        before = size.copy()
+        advance(member, size, layer_start, number, pool.start, pool.degree, pool.neighbor, root_key, hop, hub_degree)
+        layer_sizes.append(size - before)
+    packed, packed_hop = pack_members(member, np.stack(layer_sizes))
+    graph_ptr = np.zeros(num_roots + 1, np.int64)
+    np.cumsum(size, out=graph_ptr[1:])
+    return GrownSubgraphs(node=packed, hop=packed_hop, graph_ptr=graph_ptr)

@@ -1,0 +1,50 @@
+"""From sets of nodes to one packed batch of their induced subgraphs."""
+
+import numpy as np
+
+from samplers.minibatch import MiniBatch
+from samplers.node2subgraph_kernels import order_members
+from samplers.relabel import Relabeler
+from samplers.router import Router
+
+
+def build_subgraph_batch(
+    router: Router,
+    epoch: int,
+    batch: int,
+    *,
+    member: np.ndarray,
+    graph_ptr: np.ndarray,
+    level: np.ndarray,
+    split_set: int,
+    hop: np.ndarray | None = None,
+    score: np.ndarray | None = None,
+) -> MiniBatch:
+    """The induced subgraphs of member[graph_ptr[g]:graph_ptr[g + 1]], each set's first entry its root.
+
+    Within a set, entries of equal `level` are put in ascending permanent id; equal levels follow each other, and so `hop` and `score`,
+    equal within a level, stay as they are. Rows are fetched once per distinct node, with one request per owner; then all edges
+    with one more.
+    """
+    relabeler = Relabeler(np.empty(0, np.int64))
+    row = relabeler.add(member)
+    rows = router.fetch(relabeler.node, split_set=split_set if router.manifest.num_split_sets else None)
+    order = order_members(graph_ptr, level, rows.original_id[row])
+    row = row[order]
+    edges = router.induced_subgraphs(member[order], graph_ptr)
+    indptr = np.zeros(len(member) + 1, np.int64)
+    np.cumsum(edges.count, out=indptr[1:])
+    return MiniBatch(
+        epoch=epoch,
+        index=batch,
+        node_id=rows.original_id[row],
+        indptr=indptr,
+        indices=edges.neighbor,
+        root_index=graph_ptr[:-1].copy(),
+        feature=None if rows.feature is None else np.take(rows.feature, row, axis=0),
+        label=None if rows.label is None else rows.label[row],
+        split=None if rows.split is None else rows.split[row],
+        graph_ptr=graph_ptr,
+        hop=hop,
+        score=score,
+    )
