@@ -14,9 +14,9 @@ from storage.errors import ConfigError, DataError, MissingDependencyError
 from storage.source import GraphSource
 
 LDG_SLACK = 0.03
-# Edges that LDG sees at once: the more, the better the partitions. 64 bytes each at most. A constant, not an option: the
-# same graph gets the same partitions on every machine.
-LDG_WINDOW_EDGES = 1 << 22
+# Edges that LDG sees at once, about 170 bytes each: the more, the better the partitions. A constant, not an option: the same
+# graph gets the same partitions on every machine.
+LDG_WINDOW_EDGES = 1 << 21
 
 _READ_EDGES = 1 << 20
 
