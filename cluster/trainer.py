@@ -101,7 +101,9 @@ def train(
         try:
             result: Any = trainer.fit()
         except RayTrainingFailedError as error:
-            raise _cause(error) from error
+            failure = run.path / "failure.log"
+            failure.write_text(str(error) + "\n")
+            raise _cause(error, failure) from error
     assert isinstance(result.return_value, dict)
     if "error" in result.return_value:
         raise result.return_value["error"]
@@ -110,7 +112,7 @@ def train(
     return result.return_value
 
 
-def _cause(error: RayTrainingFailedError) -> GraphmillError:
+def _cause(error: RayTrainingFailedError, log: Path) -> GraphmillError:
     """The error to show: what a worker raised on purpose where one did, else the first failure by name."""
     failures = dict(getattr(error, "worker_failures", {}) or {})
     for rank, failure in sorted(failures.items()):
@@ -120,4 +122,4 @@ def _cause(error: RayTrainingFailedError) -> GraphmillError:
     first = next(iter(failures.values()), controller or error)
     lines = str(first).strip().splitlines()
     text = lines[-1] if lines else repr(first)
-    return StageError(f"training failed: {type(first).__name__}: {text[:400]}; Ray's logs have the whole traceback")
+    return StageError(f"training failed: {type(first).__name__}: {text[:400]}; the workers' tracebacks are in {log}")
