@@ -102,6 +102,7 @@ def to_torch(batch: MiniBatch) -> TorchBatch:
     }
     if batch.feature is not None:
         values["x"] = np.asarray(batch.feature, np.float32)
-    return TorchBatch(
-        **{name: tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    )
+    tensors: dict[str, Any] = {
+        name: tensor(value) if isinstance(value, np.ndarray) else value for name, value in values.items()
+    }
+    return TorchBatch(**tensors)

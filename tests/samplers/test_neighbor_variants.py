@@ -1,0 +1,400 @@
+"""Every way to draw neighbors: its distribution against theory, its edges against the source, the same batches everywhere.
+
+Statistical tests draw with fixed keys, so they cannot flicker; a chi-square statistic fails below p = 0.001.
+"""
+
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from samplers.layers import build_layers
+from samplers.minibatch import to_torch
+from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.relabel import PositionMaps, Relabeler
+from samplers.router import Router, local_router
+from storage.errors import ConfigError, DataError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from tests.listed_graph import ListedGraph, random_listed_graph
+
+LEVEL = 0.001
+NUM_DRAWS = 6000
+
+
+def router_of(graph: ListedGraph, folder, **options) -> Router:
+    url = str(folder / f"graph-{len(list(folder.iterdir()))}")
+    ingest(graph, url, IngestOptions(**{"edge_ids": True, "out_edges": True} | options))
+    return local_router(open_graph(url))
+
+
+def star(weight: list[float] | None = None, num_leaves: int = 5) -> ListedGraph:
+    """Node 0 with in-edges from 1, 2, …"""
+    edges = [(leaf, 0) for leaf in range(1, num_leaves + 1)]
+    return ListedGraph(num_nodes=num_leaves + 1, edges_listed=edges, weight=weight, split=[[1]] * (num_leaves + 1))
+
+
+def drawn_sets(router: Router, fanout: int, **options) -> dict[tuple[int, ...], int]:
+    """How often each tuple of neighbors of node 0 was drawn, over many keys."""
+    (root,) = np.flatnonzero(router.fetch(np.arange(router.manifest.num_nodes)).original_id == 0)
+    permanent = router.fetch(np.arange(router.manifest.num_nodes)).original_id
+    seen: dict[tuple[int, ...], int] = {}
+    for key in range(NUM_DRAWS):
+        lists = router.sample_neighbors(np.array([root]), fanout, key, **options)
+        which = tuple(permanent[lists.neighbor].tolist())
+        assert which == tuple(sorted(which))
+        seen[which] = seen.get(which, 0) + 1
+    return seen
+
+
+def assert_distribution(seen: dict[tuple[int, ...], int], probability: dict[tuple[int, ...], float]) -> None:
+    assert set(seen) <= set(probability)
+    observed = [seen.get(which, 0) for which in probability]
+    expected = np.array(list(probability.values())) * NUM_DRAWS
+    assert np.isclose(sum(probability.values()), 1.0)
+    assert chisquare(observed, expected).pvalue > LEVEL
+
+
+def successive_sampling(weight: list[float], take: int) -> dict[tuple[int, ...], float]:
+    """Probability of each set when entries are drawn one after the other by weight, without replacement."""
+    probability = {which: 0.0 for which in combinations(range(1, len(weight) + 1), take)}
+    for order in permutations(range(1, len(weight) + 1), take):
+        chance, left = 1.0, sum(weight)
+        for entry in order:
+            chance *= weight[entry - 1] / left
+            left -= weight[entry - 1]
+        probability[tuple(sorted(order))] += chance
+    return probability
+
+
+def multisets(weight: list[float], take: int) -> dict[tuple[int, ...], float]:
+    probability: dict[tuple[int, ...], float] = {}
+    share = np.array(weight) / sum(weight)
+    for drawn in np.ndindex(*[len(weight)] * take):
+        which = tuple(sorted(entry + 1 for entry in drawn))
+        probability[which] = probability.get(which, 0.0) + float(np.prod(share[list(drawn)]))
+    return {which: chance for which, chance in probability.items() if chance > 0}
+
+
+class TestDistributions:
+    def test_uniform(self, tmp_path):
+        seen = drawn_sets(router_of(star(), tmp_path), 3)
+        assert_distribution(seen, successive_sampling([1.0] * 5, 3))
+
+    def test_uniform_with_replacement(self, tmp_path):
+        seen = drawn_sets(router_of(star(num_leaves=4), tmp_path), 3, replace=True)
+        assert_distribution(seen, multisets([1.0] * 4, 3))
+
+    def test_weighted(self, tmp_path):
+        weight = [1.0, 2.0, 0.5, 4.0, 1.5]
+        seen = drawn_sets(router_of(star(weight), tmp_path), 2, scheme="weight")
+        assert_distribution(seen, successive_sampling(weight, 2))
+
+    def test_weighted_with_replacement(self, tmp_path):
+        weight = [1.0, 0.0, 3.0, 0.5]
+        router = router_of(star(weight, 4), tmp_path)
+        seen = drawn_sets(router, 2, scheme="weight", replace=True)
+        assert_distribution(seen, multisets(weight, 2))
+
+    def test_by_degree(self, tmp_path):
+        graph = star(num_leaves=3)
+        # Leaf i gets i in-edges, from node 0; a leaf without any would count as one of degree 1.
+        extra = [(0, leaf) for leaf in (1, 2, 3) for _ in range(leaf)]
+        graph = replace(graph, edges_listed=graph.edges_listed + extra)
+        seen = drawn_sets(router_of(graph, tmp_path, num_partitions=3), 1, scheme="degree")
+        assert_distribution(seen, {(1,): 1 / 6, (2,): 2 / 6, (3,): 3 / 6})
+
+    def test_labor_takes_each_neighbor_by_chance(self, tmp_path):
+        router = router_of(star(num_leaves=4), tmp_path)
+        seen = drawn_sets(router, 1, scheme="labor")
+        chance = {
+            which: 0.25 ** len(which) * 0.75 ** (4 - len(which))
+            for size in range(5)
+            for which in combinations(range(1, 5), size)
+        }
+        common = {which: p for which, p in chance.items() if len(which) < 4}  # five expected counts or more
+        rest = 1 - sum(common.values())
+        merged = {which: count for which, count in seen.items() if which in common}
+        merged[(0,)] = sum(count for which, count in seen.items() if which not in common)
+        assert_distribution(merged, common | {(0,): rest})
+
+    def test_labor_sizes(self, tmp_path):
+        """E|in-edges of s| = min(k, d_s); E|sources of all| = sum over t of the largest min(1, k / d_s) of its destinations."""
+        graph = random_listed_graph(300, 6000, seed=3)
+        router = router_of(graph, tmp_path, drop_duplicates=True)
+        degree = np.diff(next(iter(open_graph(str(tmp_path / "graph-0")).partitions())).indptr)
+        seeds = np.arange(60)
+        everything = router.sample_neighbors(seeds, -1, 0)
+        fanout = 8
+        chance = np.minimum(1, fanout / np.maximum(degree[seeds], 1))
+        by_source = np.zeros(300)
+        np.maximum.at(by_source, everything.neighbor, np.repeat(chance, everything.count))
+        sizes, sources = [], []
+        for key in range(600):
+            lists = router.sample_neighbors(seeds, fanout, key, scheme="labor")
+            sizes.append(lists.count)
+            sources.append(len(np.unique(lists.neighbor)))
+        mean_size, error = np.mean(sizes, axis=0), np.std(sizes, axis=0) / np.sqrt(600)
+        assert np.all(np.abs(mean_size - np.minimum(fanout, degree[seeds])) <= 4.5 * error + 1e-9)
+        assert abs(np.mean(sources) - by_source.sum()) < 4.5 * np.std(sources) / np.sqrt(600)
+        uniform = [len(np.unique(router.sample_neighbors(seeds, fanout, key).neighbor)) for key in range(50)]
+        assert np.mean(sources) < np.mean(uniform)  # what LABOR is for
+
+    def test_labor_shares_its_coins(self, tmp_path):
+        edges = [(leaf, root) for root in (0, 1) for leaf in range(2, 22)]
+        router = router_of(ListedGraph(num_nodes=22, edges_listed=edges), tmp_path)
+        for key in range(20):
+            lists = router.sample_neighbors(np.array([0, 1]), 5, key, scheme="labor")
+            first, second = np.split(lists.neighbor, [lists.count[0]])
+            assert np.array_equal(first, second)
+
+    def test_epochs_hops_and_batches_draw_apart(self, tmp_path):
+        graph = replace(star(num_leaves=30), split=[[1]] + [[0]] * 30)
+        sampler = NeighborSampler(router_of(graph, tmp_path), NeighborOptions(fanouts=(5,), batch_size=1))
+        drawn = {tuple(sorted(sampler.sample(epoch, 0).node_id.tolist())) for epoch in range(20)}
+        assert len(drawn) > 15
+
+
+class TestWeights:
+    def test_weight_zero_is_never_drawn(self, tmp_path):
+        router = router_of(star([0.0, 1.0, 0.0, 2.0, 0.0]), tmp_path)
+        assert drawn_sets(router, 4, scheme="weight") == {(2, 4): NUM_DRAWS}
+        assert drawn_sets(router, -1, scheme="weight") == {(2, 4): NUM_DRAWS}
+
+    def test_all_weights_zero(self, tmp_path):
+        router = router_of(star([0.0] * 5), tmp_path)
+        for replacing in (False, True):
+            lists = router.sample_neighbors(np.array([0]), 3, 0, scheme="weight", replace=replacing)
+            assert lists.count.tolist() == [0]
+
+    @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+    def test_bad_weights_are_one_clear_error(self, tmp_path, bad):
+        router = router_of(star([1.0, bad, 1.0, 1.0, 1.0]), tmp_path, allow_nonfinite=True)
+        with pytest.raises(DataError, match=r"edge weights: expected finite numbers >= 0 .* on an edge of node 0"):
+            router.sample_neighbors(np.array([0]), 3, 0, scheme="weight")
+
+    def test_no_weights(self, tmp_path):
+        router = router_of(star(), tmp_path)
+        with pytest.raises(ConfigError, match="has no edge weights"):
+            NeighborSampler(router, NeighborOptions(scheme="weight"))
+        with pytest.raises(ConfigError, match="has no edge features"):
+            NeighborSampler(router, NeighborOptions(edge_columns=("feature",)))
+
+    def test_large_fanout_of_a_hub(self, tmp_path):
+        """The bitmap, the scan and the hash set draw the same kind of set, each on its own ground."""
+        graph = star(num_leaves=5000)
+        router = router_of(graph, tmp_path)
+        for fanout in (10, 40, 60, 4999):
+            neighbor = router.sample_neighbors(np.array([0]), fanout, 7).neighbor
+            assert len(neighbor) == fanout
+            assert np.all(np.diff(neighbor) > 0)
+        weighted = router_of(replace(graph, weight=[1.0] * 5000), tmp_path)
+        neighbor = weighted.sample_neighbors(np.array([0]), 60, 7, scheme="weight").neighbor
+        assert len(np.unique(neighbor)) == 60
+
+
+def rich_graph() -> ListedGraph:
+    rng = np.random.default_rng(5)
+    graph = random_listed_graph(120, 1500, seed=5)
+    return replace(
+        graph,
+        weight=rng.random(1500).round(2).tolist(),
+        edge_feature=rng.standard_normal((1500, 3)).astype(np.float32).tolist(),
+        edge_feature_dim=3,
+    )
+
+
+VARIANTS = {
+    "default": NeighborOptions(fanouts=(4, 3), batch_size=9),
+    "replace": NeighborOptions(fanouts=(4, 3), batch_size=9, replace=True),
+    "weight": NeighborOptions(fanouts=(4, 3), batch_size=9, scheme="weight"),
+    "weight-replace": NeighborOptions(fanouts=(4, 3), batch_size=9, scheme="weight", replace=True),
+    "degree": NeighborOptions(fanouts=(4, 3), batch_size=9, scheme="degree"),
+    "labor": NeighborOptions(fanouts=(4, 3), batch_size=9, scheme="labor"),
+    "out": NeighborOptions(fanouts=(4, 3), batch_size=9, direction="out"),
+    "both": NeighborOptions(fanouts=(4, 3), batch_size=9, direction="both"),
+    "both-weight": NeighborOptions(fanouts=(4, 3), batch_size=9, direction="both", scheme="weight"),
+    "both-labor": NeighborOptions(fanouts=(4, 3), batch_size=9, direction="both", scheme="labor"),
+    "induced": NeighborOptions(fanouts=(4, 3), batch_size=9, edges="induced"),
+    "all": NeighborOptions(fanouts=(-1,), batch_size=9),
+    "none": NeighborOptions(fanouts=(0, 3), batch_size=9),
+}
+
+
+def with_columns(options: NeighborOptions) -> NeighborOptions:
+    columns = ("id", "weight", "feature") if options.direction == "in" else ("id", "weight")
+    return replace(options, edge_columns=columns)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rich")
+    for partitions in (1, 3):
+        options = IngestOptions(num_partitions=partitions, edge_ids=True, out_edges=True)
+        ingest(rich_graph(), str(folder / str(partitions)), options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sampler(folder):
+    return NeighborSampler(
+        local_router(open_graph(str(folder / "3"))), NeighborOptions(fanouts=(4, 3, 2), batch_size=9)
+    )
+
+
+class TestEdges:
+    def batches(self, folder, partitions: int, options: NeighborOptions):
+        sampler = NeighborSampler(local_router(open_graph(str(folder / str(partitions)))), options)
+        return [sampler.sample(1, batch) for batch in range(sampler.num_batches)]
+
+    @pytest.mark.parametrize("name", VARIANTS)
+    def test_same_batches_for_any_number_of_partitions(self, folder, name):
+        options = with_columns(VARIANTS[name])
+        for one, three in zip(self.batches(folder, 1, options), self.batches(folder, 3, options), strict=True):
+            assert vars(one).keys() == vars(three).keys()
+            for field, value in vars(one).items():
+                other = getattr(three, field)
+                if isinstance(value, np.ndarray):
+                    assert value.dtype == other.dtype, field
+                    assert value.tobytes() == other.tobytes(), field
+                else:
+                    assert value == other, field
+
+    @pytest.mark.parametrize("name", VARIANTS)
+    def test_edges_are_the_source_s(self, folder, name):
+        graph, options = rich_graph(), with_columns(VARIANTS[name])
+        for batch in self.batches(folder, 1, options):
+            here = batch.node_id[np.repeat(np.arange(batch.num_nodes), np.diff(batch.indptr))]
+            there = batch.node_id[batch.indices]
+            for i, edge in enumerate(batch.edge_id):
+                ends = graph.edges_listed[edge]
+                inward, outward = (there[i], here[i]), (here[i], there[i])
+                allowed = {"in": [inward], "out": [outward], "both": [inward, outward]}[options.direction]
+                assert ends in allowed
+                assert batch.edge_weight[i] == np.float32(graph.weight[edge])
+                if options.direction == "in":
+                    assert batch.edge_feature[i].tolist() == np.float32(graph.edge_feature[edge]).tolist()
+
+    def test_out_and_both_reach_what_they_should(self, folder):
+        graph = rich_graph()
+        for direction in ("out", "both"):
+            options = NeighborOptions(fanouts=(-1,), batch_size=9, direction=direction)
+            for batch in self.batches(folder, 3, options):
+                for position in batch.root_index:
+                    root = batch.node_id[position]
+                    expected = [dst for src, dst in graph.edges_listed if src == root]
+                    if direction == "both":
+                        expected += [src for src, dst in graph.edges_listed if dst == root]
+                    found = batch.node_id[batch.indices[batch.indptr[position] : batch.indptr[position + 1]]]
+                    assert sorted(found.tolist()) == sorted(expected)
+
+    def test_ids_without_stored_ids(self, tmp_path):
+        graph = random_listed_graph(50, 400)
+        router = router_of(graph, tmp_path, edge_ids=False)
+        every = router.sample_neighbors(np.arange(50), -1, 0, columns=("id",))
+        assert every.edge_id.tolist() == list(range(400))
+        some = router.sample_neighbors(np.arange(50), 3, 0, columns=("id",))
+        assert np.array_equal(every.neighbor[some.edge_id], some.neighbor)
+        with pytest.raises(ConfigError, match="--edge-ids"):
+            router.sample_neighbors(np.arange(50), 3, 0, "out", columns=("id",))
+        two = router_of(graph, tmp_path, edge_ids=False, num_partitions=2)
+        with pytest.raises(ConfigError, match="--edge-ids"):
+            two.sample_neighbors(np.arange(50), 3, 0, columns=("id",))
+
+    def test_edge_features_lie_beside_in_edges(self, folder):
+        sampler = NeighborSampler(
+            local_router(open_graph(str(folder / "1"))), NeighborOptions(direction="out", edge_columns=("feature",))
+        )
+        with pytest.raises(ConfigError, match="use direction 'in'"):
+            sampler.sample(0, 0)
+
+    def test_fanout_zero_gives_the_roots_alone(self, folder):
+        for batch in self.batches(folder, 3, VARIANTS["none"]):
+            assert batch.num_edges == 0
+            assert np.array_equal(batch.root_index, np.arange(batch.num_nodes))
+
+    @pytest.mark.parametrize("scheme", ["uniform", "weight", "degree", "labor"])
+    def test_isolated_root_and_self_loop(self, tmp_path, scheme):
+        graph = ListedGraph(num_nodes=3, edges_listed=[(1, 1), (1, 1)], weight=[1.0, 1.0], split=[[1]] * 3)
+        options = NeighborOptions(fanouts=(2, 2), batch_size=3, scheme=scheme, shuffle=False)
+        batch = NeighborSampler(router_of(graph, tmp_path), options).sample(0, 0)
+        assert batch.node_id.tolist() == [0, 1, 2]
+        assert batch.indptr.tolist() == [0, 0, 2, 2]
+        assert batch.indices.tolist() == [1, 1]
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"fanouts": ()}, "fanouts"),
+            ({"fanouts": (3, -2)}, "fanouts"),
+            ({"direction": "sideways"}, "direction"),
+            ({"scheme": "magic"}, "scheme"),
+            ({"edges": "some"}, "edges"),
+            ({"edge_columns": ("length",)}, "edge_columns"),
+            ({"replace": True, "scheme": "labor"}, "replace"),
+            ({"replace": True, "fanouts": (-1,)}, "replace"),
+            ({"batch_size": 0}, "batch_size"),
+        ],
+    )
+    def test_refused(self, options, message):
+        with pytest.raises(ConfigError, match=f"^{message}: expected"):
+            NeighborOptions(**options)
+
+
+class TestLayers:
+    def test_layers_compute_what_the_batch_computes(self, sampler):
+        for index in range(sampler.num_batches):
+            batch = to_torch(sampler.sample(0, index))
+            layers = build_layers(batch, 3)
+            assert layers[0].num_sources == len(batch.node_id)
+            assert layers[-1].num_destinations == len(batch.root_index)
+            value = torch.arange(len(batch.node_id), dtype=torch.float64)
+            whole = value
+            target = torch.repeat_interleave(batch.indptr.diff())
+            for layer in layers:
+                value = torch.zeros(layer.num_destinations, dtype=torch.float64).index_add(
+                    0, layer.destination, value[: layer.num_sources][layer.source.long()]
+                )
+                whole = torch.zeros(len(batch.node_id), dtype=torch.float64).index_add(
+                    0, target, whole[batch.indices.long()]
+                )
+            assert torch.equal(value, whole[batch.root_index])
+            assert layers[0].source.data_ptr() == batch.indices.data_ptr()
+
+    def test_refuses_other_batches(self, sampler):
+        batch = to_torch(sampler.sample(0, 0))
+        with pytest.raises(ConfigError, match="layers: expected"):
+            build_layers(batch, 1)
+        with pytest.raises(ConfigError, match="layers: expected"):
+            build_layers(replace(batch, hop=None), 3)
+
+
+class TestRelabeling:
+    def test_map_and_table_agree(self):
+        rng = np.random.default_rng(0)
+        maps = PositionMaps(500)
+        for _ in range(3):  # a map is used again: it must come back clean
+            roots = rng.choice(500, 20, replace=False)
+            by_map, by_table = Relabeler(roots, maps), Relabeler(roots)
+            for size in (0, 50, 1, 700):
+                query = rng.integers(0, 500, size).astype(np.int32)
+                assert np.array_equal(by_map.add(query), by_table.add(query))
+                assert np.array_equal(by_map.node, by_table.node)
+            by_map.close()
+        assert np.all(maps.borrow() == -1)
+
+    def test_a_map_lost_to_an_error_is_not_used_again(self):
+        maps = PositionMaps(10)
+        with pytest.raises(ValueError, match="node 3 twice"):
+            Relabeler(np.array([1, 3, 3]), maps)
+        assert np.all(maps.borrow() == -1)
+
+    def test_no_map_where_it_would_be_too_large(self):
+        relabeler = Relabeler(np.array([5]), PositionMaps(10**12))
+        assert relabeler.add(np.array([7, 5, 7])).tolist() == [1, 0, 1]
+        relabeler.close()
