@@ -48,7 +48,9 @@ class GECOConfig:
     input_dropout: float = 0.0  # on the features
     activation: Literal["gelu", "relu"] = "gelu"
     encoding_dim: int = 0  # positional encodings concatenated to the features (the paper: small graphs only)
-    skip: bool = False  # Hyena's per-channel skip: F_i ⊛ V + s ⊙ V; not in GECO's equations
+    # Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets each
+    # node's own gates multiply each other, which a mean over thousands of nodes drowns: worth points on every data set.
+    skip: bool = False
     filter: FilterConfig = field(default_factory=FilterConfig)
     # Departures from the paper, all off.
     norm: Literal["post", "pre"] = "post"  # "pre": X + f(LN(X)), and one LN before the head
@@ -103,7 +105,7 @@ class GlobalBlock(nn.Module):
         self.order, self.width = order, width
         self.projection = nn.Linear(in_dim, (order + 1) * width)
         self.filter = ImplicitFilter(filter_config, order, width)
-        self.skip_KD = nn.Parameter(torch.zeros(order, width)) if skip else None
+        self.skip_KD = nn.Parameter(torch.ones(order, width)) if skip else None
 
     def forward(self, h_NC: Tensor, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
         """Returns [N, D] in the rows' own order; `order_N` is π and None means the rows as given. O(D N log N)."""

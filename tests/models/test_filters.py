@@ -101,3 +101,12 @@ def test_frequency_trains_only_when_asked():
 def test_refusals(options, message):
     with pytest.raises(ValueError, match=message):
         FilterConfig(**options)
+
+
+def test_convolution_gradients_and_refusal():
+    generator = torch.Generator().manual_seed(0)
+    for num in (1, 2, 7, 8):
+        f, u = torch.randn(2, 2, num, dtype=torch.float64, generator=generator).requires_grad_().unbind()
+        assert torch.autograd.gradcheck(circular_convolve, (f, u))
+    with pytest.raises(ValueError, match=r"one shape, got \(1, 3\) and \(2, 3\)"):
+        circular_convolve(torch.ones(1, 3), torch.ones(2, 3))

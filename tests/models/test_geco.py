@@ -144,6 +144,16 @@ def test_equals_the_slow_reference(options, num_nodes):
     torch.testing.assert_close(fast, slow, rtol=1e-9, atol=1e-9)
 
 
+def test_skip_starts_as_the_identity_beside_the_filter():
+    """With zero filters and fresh skips the block is the product of its own gates: P₂ ⊙ P₁ ⊙ V."""
+    torch.manual_seed(0)
+    block = GlobalBlock(6, 4, 2, SMALL, skip=True).double()
+    torch.nn.init.zeros_(block.filter.out.weight)
+    h = torch.randn(9, 6, dtype=torch.float64)
+    p1, p2, v = block.projection(h).split(4, dim=1)
+    torch.testing.assert_close(block(h, None, None), p2 * p1 * v)
+
+
 @pytest.mark.parametrize("num", [1, 2, 9, 16, 31])
 def test_fft_path_equals_the_dense_matrix(num):
     """E9: y = D_v C(f_q) D_q C(f_k) k per channel, with D_v, D_q the gates and f_k, f_q the first and second filter."""
