@@ -65,6 +65,9 @@ class ModelOptions:
     jump: Literal["last", "sum"] = "last"
     """What the head reads: the last layer (the paper), or the sum of all."""
 
+    skip: bool = True
+    """Hyena's per-channel skip past each convolution; not in GECO's equations, and worth points on every set tried."""
+
     output_projection: bool = False
     """A linear map after the global block, as in Hyena; not in the paper."""
 
@@ -93,6 +96,7 @@ def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int
         norm=model.norm,
         hops=model.hops,
         jump=model.jump,
+        skip=model.skip,
         output_projection=model.output_projection,
         filter=FilterConfig(bands=model.filter_bands, inner_width=model.filter_width, scale=model.filter_scale),
         seed=seed,
