@@ -1,19 +1,22 @@
 """Streams a rank's minibatches: sampled ahead by threads, delivered in order, bounded by count and bytes.
 
-The loader adds no randomness and no state of its own: a batch is what `sampler.sample(epoch, batch)` returns, so its whole position
-is (epoch, step). It needs no Ray: a plain PyTorch loop can iterate it.
+The loader adds no randomness: a batch is what `sampler.sample(epoch, batch)` returns, so its whole position is (epoch, step). It needs
+no Ray: a plain PyTorch loop can iterate it. Stages: plan, sample, fetch (inside the sampler), collate, pin, copy.
 """
 
 import time
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
 
+from samplers.device_copy import DeviceCopy
 from samplers.minibatch import MiniBatch, TorchBatch, to_torch
-from samplers.protocol import Sampler
+from samplers.ordered_stream import Bounds, Delivery, OrderedStream
+from samplers.protocol import Sampler, sampler_fingerprint
+from samplers.stage_clock import stage
 from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
 
 
@@ -22,17 +25,24 @@ class LoaderOptions:
     """How far and how wide the loader works ahead."""
 
     threads: int = 1
-    prefetch: int = 2  # batches finished or under way beyond the one in use
-    max_bytes: int = 1 << 30  # finished batches waiting; at least one is always allowed
+    prefetch: int = 2  # batches finished or under way beyond the one in use; at least one per thread
+    max_bytes: int = (
+        1 << 30
+    )  # the same in bytes, unfinished ones as large as the largest so far; one batch is always allowed
     timeout_s: float = 300.0  # longest wait for one batch
+    close_timeout_s: float = 30.0  # longest wait for threads at work when the loader is closed
 
     def __post_init__(self) -> None:
         if self.threads < 1 or self.prefetch < 1:
             raise ConfigError(
                 f"loader: expected threads and prefetch of at least 1, got {self.threads} and {self.prefetch}"
             )
-        if self.timeout_s <= 0:
-            raise ConfigError(f"loader: expected a positive timeout_s, got {self.timeout_s}")
+        if self.max_bytes < 0:
+            raise ConfigError(f"loader: expected max_bytes of at least 0, got {self.max_bytes}")
+        if self.timeout_s <= 0 or self.close_timeout_s <= 0:
+            raise ConfigError(
+                f"loader: expected positive timeout_s and close_timeout_s, got {self.timeout_s} and {self.close_timeout_s}"
+            )
 
 
 @dataclass
@@ -43,27 +53,49 @@ class LoaderStats:
     num_nodes: int = 0
     num_edges: int = 0
     num_bytes: int = 0
-    sample_s: float = 0.0  # work of the sampling threads
-    wait_s: float = 0.0  # the consumer stood still
+    plan_s: float = 0.0  # work of the sampling threads, by stage
+    sample_s: float = 0.0
+    fetch_s: float = 0.0
+    collate_s: float = 0.0
+    pin_s: float = 0.0
+    copy_s: float = 0.0
+    blocked_s: float = 0.0  # the sampling threads stood still for want of room: the consumer is slower
+    wait_s: float = 0.0  # the consumer stood still: the sampling threads are slower
     queue_depth_sum: int = 0  # finished batches waiting whenever one was asked for
+    peak_bytes: int = 0  # most bytes of finished batches waiting at once
 
     def as_dict(self) -> dict[str, float]:
         return {name: float(value) for name, value in vars(self).items()}
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A batch at the end of its stages."""
+
+    batch: TorchBatch
+    arrived: torch.cuda.Event | None
+    num_nodes: int
+    num_edges: int
+    num_bytes: int
+
+
 @dataclass
-class _Window:
-    """Batches under way or finished, in order."""
-
-    futures: deque[Future[tuple[MiniBatch, float]]] = field(default_factory=deque)
-
-    def finished_bytes(self) -> int:
-        done = (future for future in self.futures if future.done() and not future.cancelled())
-        return sum(future.result(0)[0].num_bytes for future in done if future.exception(0) is None)
+class _Position:
+    epoch: int = 0
+    step: int = 0
+    stream: OrderedStream[_Ready] | None = field(default=None, repr=False)
 
 
 class Loader:
-    """A rank's view of a sampler. Use as a context manager, or call `close`, so that no thread stays behind."""
+    """A rank's view of a sampler. Use as a context manager, or call `close`, so that no thread stays behind.
+
+    Iterating walks from the position to the end of its epoch and leaves the position at the next epoch's start:
+
+        for _ in range(epochs):
+            for batch in loader: ...
+
+    The position moves past a batch as it is handed over, so `state_dict` after a step's work resumes with the next one.
+    """
 
     def __init__(
         self,
@@ -74,80 +106,168 @@ class Loader:
         num_ranks: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
+        if not 0 <= rank < num_ranks:
+            raise ConfigError(f"loader: expected a rank in [0, {num_ranks}), got {rank}")
         if sampler.num_batches % num_ranks:
             raise ConfigError(
                 f"expected a number of batches that {num_ranks} ranks share evenly, got {sampler.num_batches}; "
                 "build the sampler with the same num_ranks"
             )
         self._sampler, self._options = sampler, options or LoaderOptions()
-        self._rank, self._num_ranks, self._device = rank, num_ranks, torch.device(device)
-        self._pool = ThreadPoolExecutor(self._options.threads, thread_name_prefix="graphmill-sampler")
+        self._rank, self._num_ranks = rank, num_ranks
+        self._copy = DeviceCopy(torch.device(device))
+        self._position = _Position()
+        self._largest_bytes = 0
+        self._closed = False
         self.stats = LoaderStats()
 
     def __enter__(self) -> "Loader":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        with suppress(DeadlineError):  # the error under way says more, and must not wait for a thread that hangs
+            self.close(timeout_s=min(0.5, self._options.close_timeout_s))
 
-    def close(self) -> None:
-        """Drops what is queued and lets running samples end; each of their waits has a deadline of its own."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def close(self, timeout_s: float | None = None) -> None:
+        """Drops what is queued and waits for the threads. Raises DeadlineError naming a thread that does not end in time."""
+        self._closed = True
+        stream, self._position.stream = self._position.stream, None
+        if stream is not None:
+            stream.close(self._options.close_timeout_s if timeout_s is None else timeout_s)
 
     @property
     def num_steps(self) -> int:
         return self._sampler.num_batches // self._num_ranks
 
+    def __len__(self) -> int:
+        return self.num_steps
+
+    def reset(self, epoch: int, step: int = 0) -> None:
+        """Moves the position; an iteration under way ends. Raises ConfigError where there is no such step."""
+        if epoch < 0 or not 0 <= step <= self.num_steps:
+            raise ConfigError(
+                f"loader: expected an epoch >= 0 and a step in [0, {self.num_steps}], got {epoch} and {step}"
+            )
+        self._stop_stream()
+        self._position = _Position(epoch, step)
+
+    def state_dict(self) -> dict[str, int | str]:
+        """The position: all that resuming needs, with a fingerprint of what it is a position in."""
+        epoch, step = self._position.epoch, self._position.step
+        if step == self.num_steps:
+            epoch, step = epoch + 1, 0
+        return {"epoch": epoch, "step": step, "fingerprint": sampler_fingerprint(self._sampler, self._num_ranks)}
+
+    def load_state_dict(self, state: Mapping[str, int | str]) -> None:
+        """Moves to a saved position. Raises ConfigError where it is not one of this loader: other options, batches or ranks."""
+        if set(state) != {"epoch", "step", "fingerprint"}:
+            raise ConfigError(f"loader state: expected epoch, step and fingerprint, got {sorted(state)}")
+        expected = sampler_fingerprint(self._sampler, self._num_ranks)
+        if state["fingerprint"] != expected:
+            raise ConfigError(
+                f"loader state: expected the fingerprint {expected} of these options, batches and ranks, got "
+                f"{state['fingerprint']}; resume with the options and the number of workers that saved it"
+            )
+        self.reset(int(state["epoch"]), int(state["step"]))
+
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[TorchBatch]:
-        """Yields this rank's batches of an epoch from `start_step` on.
+        """Yields this rank's batches of an epoch from `start_step` on: `reset`, then iterate."""
+        self.reset(epoch, start_step)
+        return iter(self)
 
-        Raises StageError with the cause where sampling failed, DeadlineError where a batch took longer than `timeout_s`.
+    def __iter__(self) -> Iterator[TorchBatch]:
+        """Yields batches from the position to the end of its epoch.
+
+        Raises what a stage raised (a Graphmill error as itself, others as StageError; the stage's traceback, a server's included,
+        is its cause and its note), or DeadlineError where a batch took longer than `timeout_s`.
         """
-        window, next_step = _Window(), start_step
+        if self._closed:
+            raise ConfigError("loader: expected an open loader, this one is closed; build another")
+        self._stop_stream()
+        position, options = self._position, self._options
+        epoch = position.epoch
+        stream = OrderedStream(
+            lambda step: self._make(epoch, step),
+            lambda ready: ready.num_bytes,
+            position.step,
+            self.num_steps,
+            Bounds(options.threads, max(options.prefetch, options.threads), options.max_bytes, options.timeout_s),
+            self._largest_bytes,
+        )
+        position.stream = stream
+        blocked_s = 0.0
         try:
-            for step in range(start_step, self.num_steps):
-                while next_step < self.num_steps and self._has_room(window, next_step - step):
-                    batch = next_step * self._num_ranks + self._rank
-                    window.futures.append(self._pool.submit(self._timed_sample, epoch, batch))
-                    next_step += 1
-                self.stats.queue_depth_sum += sum(future.done() for future in window.futures)
-                yield self._deliver(window.futures.popleft(), epoch, step)
+            while position.step < self.num_steps:
+                ready = self._next(stream, epoch, position.step)
+                position.step += 1
+                self.stats.blocked_s += stream.blocked_s - blocked_s
+                blocked_s = stream.blocked_s
+                yield self._copy.receive(ready.batch, ready.arrived)
+                del ready  # the consumer's alone from here
+                if position is not self._position or position.stream is not stream:
+                    return  # reset, closed or iterated anew meanwhile
+            self._position = _Position(epoch + 1)
         finally:
-            for future in window.futures:
-                future.cancel()
+            stream.cancel()
+            self._largest_bytes = max(self._largest_bytes, stream.largest_bytes)
 
-    def _has_room(self, window: _Window, ahead: int) -> bool:
-        if ahead == 0:
-            return True
-        return ahead <= self._options.prefetch and window.finished_bytes() < self._options.max_bytes
+    def _stop_stream(self) -> None:
+        stream, self._position.stream = self._position.stream, None
+        if stream is not None:
+            stream.close(self._options.close_timeout_s)
 
-    def _timed_sample(self, epoch: int, batch: int) -> tuple[MiniBatch, float]:
-        start = time.perf_counter()
-        minibatch = self._sampler.sample(epoch, batch)
-        return minibatch, time.perf_counter() - start
+    def _make(self, epoch: int, step: int) -> _Ready:
+        """All stages of one batch; runs in a sampling thread."""
+        with stage("sample"):  # a sampler names its own stages where it knows them
+            minibatch: MiniBatch = self._sampler.sample(epoch, step * self._num_ranks + self._rank)
+        with stage("collate"):
+            batch = to_torch(minibatch)
+        moved, arrived = self._copy.send(batch)
+        return _Ready(moved, arrived, minibatch.num_nodes, minibatch.num_edges, minibatch.num_bytes)
 
-    def _deliver(self, future: Future[tuple[MiniBatch, float]], epoch: int, step: int) -> TorchBatch:
-        start = time.perf_counter()
-        where = f"stage sample, epoch {epoch}, step {step}, rank {self._rank}"
+    def _next(self, stream: OrderedStream[_Ready], epoch: int, step: int) -> _Ready:
+        stats, start = self.stats, time.perf_counter()
+        stats.queue_depth_sum += stream.num_finished
         try:
-            minibatch, sample_s = future.result(self._options.timeout_s)
-        except GraphmillError as error:
-            raise type(error)(f"{where}: {error}") from error
-        except TimeoutError:
+            number, delivery = stream.take()
+        except DeadlineError as error:
             raise DeadlineError(
-                f"{where}: no batch after {self._options.timeout_s:.0f} s; is a partition server down or the disk stuck? "
+                f"epoch {epoch}, step {step}, rank {self._rank}: {error}; is a partition server down or the disk stuck? "
                 "(raise --loader.timeout-s if batches are this slow)"
             ) from None
-        except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, OSError, MemoryError) as error:
-            raise StageError(f"{where}: {type(error).__name__}: {error}") from error
-        stats = self.stats
         stats.wait_s += time.perf_counter() - start
-        stats.sample_s += sample_s
+        if delivery.error is not None:
+            raise self._failure(delivery, epoch, number)
+        ready = delivery.result
+        assert ready is not None
+        assert number == step
+        self._count(ready, delivery.clock.seconds)
+        stats.peak_bytes = max(stats.peak_bytes, stream.peak_bytes)
+        return ready
+
+    def _count(self, ready: _Ready, seconds: Mapping[str, float]) -> None:
+        stats = self.stats
         stats.num_batches += 1
-        stats.num_nodes += minibatch.num_nodes
-        stats.num_edges += minibatch.num_edges
-        stats.num_bytes += minibatch.num_bytes
-        batch = to_torch(minibatch)
-        if self._device.type == "cpu":
-            return batch
-        return batch.to(self._device, non_blocking=True)
+        stats.num_nodes += ready.num_nodes
+        stats.num_edges += ready.num_edges
+        stats.num_bytes += ready.num_bytes
+        for name in ("plan", "sample", "fetch", "collate", "pin", "copy"):
+            setattr(stats, f"{name}_s", getattr(stats, f"{name}_s") + seconds.get(name, 0.0))
+
+    def _failure(self, delivery: Delivery[_Ready], epoch: int, step: int) -> BaseException:
+        """The error as the consumer sees it: where it happened, and the whole traceback as a note, which survives pickling."""
+        cause = delivery.error
+        assert cause is not None
+        where = f"stage {delivery.clock.stage}, epoch {epoch}, step {step}, rank {self._rank}"
+        if isinstance(cause, GraphmillError):
+            error: BaseException = type(cause)(f"{where}: {cause}")
+        elif isinstance(cause, Exception):
+            error = StageError(f"{where}: {type(cause).__name__}: {cause}")
+        else:
+            return cause  # SystemExit and the like are not ours to rename
+        error.add_note("".join(traceback.format_exception(cause)).rstrip())
+        error.__cause__ = cause
+        return error

@@ -1,12 +1,22 @@
-"""What every sampler is: a pure function from (epoch, batch) to a minibatch."""
+"""What every sampler is: frozen options, and a pure function from (epoch, batch) to a minibatch.
 
-from typing import Protocol
+A sampler keeps no position: the loader does (`Loader.state_dict`). A new sampler joins the conformance suite with one line
+(tests/samplers/test_conformance.py).
+"""
+
+import hashlib
+from typing import Any, Protocol
 
 from samplers.minibatch import MiniBatch
 
 
 class Sampler(Protocol):
     """Batches by number, in any order, from any thread. Batch `step · num_ranks + rank` belongs to `rank`."""
+
+    @property
+    def options(self) -> Any:
+        """Its frozen options, whose repr names every value that batches depend on."""
+        ...
 
     @property
     def num_batches(self) -> int:
@@ -16,3 +26,9 @@ class Sampler(Protocol):
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         """The minibatch; the same for the same arguments, always."""
         ...
+
+
+def sampler_fingerprint(sampler: Sampler, num_ranks: int) -> str:
+    """16 hex digits that tell whether two loaders walk through the same batches: kind, options, batches and ranks."""
+    what = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_ranks}"
+    return hashlib.sha256(what.encode()).hexdigest()[:16]

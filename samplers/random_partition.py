@@ -15,7 +15,7 @@ from samplers.plans import chunk_share, even_split, num_chunk_batches
 from samplers.random_streams import Purpose, stream_key
 from samplers.router import Router
 from storage.errors import ConfigError
-from storage.source import SPLIT_NONE, SPLIT_TRAIN
+from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RandomPartitionOptions:
     def __post_init__(self) -> None:
         if self.num_chunks < 1:
             raise ConfigError(f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks")
-        if not self.root_splits or SPLIT_NONE in self.root_splits:
+        if not self.root_splits or not all(SPLIT_NONE < code <= SPLIT_TEST for code in self.root_splits):
             raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
 
 
@@ -45,11 +45,15 @@ class RandomPartitionSampler:
             raise ConfigError(
                 f"num_chunks: expected at most one per node ({num_nodes}), got {options.num_chunks}; set --chunks"
             )
-        if router.manifest.num_split_sets <= options.split_set:
+        if not 0 <= options.split_set < router.manifest.num_split_sets:
             raise ConfigError(
                 f"split set: expected one of the graph's {router.manifest.num_split_sets}, got {options.split_set}; "
                 "set --split-set"
             )
+
+    @property
+    def options(self) -> RandomPartitionOptions:
+        return self._options
 
     @property
     def num_batches(self) -> int:
