@@ -1,0 +1,135 @@
+"""The samplers once more, slowly: Python integers, dicts and lists, over `tests.listed_graph.NodeRow`s.
+
+It pins the numbers of every draw: whoever changes them changes all runs of all users, and should mean to.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from samplers.minibatch import MiniBatch
+from tests.listed_graph import NodeRow
+
+MASK = (1 << 64) - 1
+ROOT_ORDER, NEIGHBORS, CHUNKS = 1, 2, 3
+
+
+def hash64(key: int, counter: int) -> int:
+    """Output number `counter` of SplitMix64 seeded with `key`."""
+    x = (key + (counter + 1) * 0x9E3779B97F4A7C15) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def stream_key(seed: int, *path: int) -> int:
+    key = seed & MASK
+    for step in (0, *path):
+        key = hash64(key, step & MASK)
+    return key
+
+
+def below(hashed: int, bound: int) -> int:
+    return int(float(hashed >> 11) * 2.0**-53 * bound)
+
+
+def floyd(key: int, degree: int, take: int) -> list[int]:
+    """`take` distinct numbers below `degree`, ascending."""
+    chosen: set[int] = set()
+    for filled in range(take):
+        upper = degree - take + filled
+        drawn = below(hash64(key, filled), upper + 1)
+        chosen.add(upper if drawn in chosen else drawn)
+    return sorted(chosen)
+
+
+def draw(rows: dict[int, NodeRow], node: int, fanout: int, key: int) -> list[int]:
+    """The sources drawn of a node's in-edges."""
+    sources = [edge.other_end for edge in rows[node].in_edges]
+    if fanout < 0 or len(sources) <= fanout:
+        return sources
+    return [sources[position] for position in floyd(hash64(key, node), len(sources), fanout)]
+
+
+def share(count: int, parts: int, part: int) -> slice:
+    return slice(count * part // parts, count * (part + 1) // parts)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A minibatch in lists."""
+
+    node: list[int]
+    in_lists: list[list[int]]  # positions of sources, by position
+    roots: list[int]  # positions
+
+
+def neighbor_batch(
+    rows: dict[int, NodeRow], roots: list[int], fanouts: tuple[int, ...], seed: int, epoch: int, batch: int, edges: str
+) -> Expected:
+    position: dict[int, int] = {root: i for i, root in enumerate(roots)}
+    in_lists: list[list[int]] = []
+    frontier = list(roots)
+    for hop, fanout in enumerate(fanouts):
+        key = stream_key(seed, NEIGHBORS, epoch, batch, hop)
+        found = []
+        for node in frontier:
+            drawn = draw(rows, node, fanout, key)
+            for source in drawn:
+                if source not in position:
+                    position[source] = len(position)
+                    found.append(source)
+            in_lists.append([position[source] for source in drawn])
+        frontier = found
+    node = list(position)
+    in_lists += [[]] * (len(node) - len(in_lists))
+    if edges == "induced":
+        in_lists = induced(rows, node)
+    return Expected(node, in_lists, list(range(len(roots))))
+
+
+def induced(rows: dict[int, NodeRow], node: list[int]) -> list[list[int]]:
+    position = {one: i for i, one in enumerate(node)}
+    return [[position[e.other_end] for e in rows[one].in_edges if e.other_end in position] for one in node]
+
+
+def root_order(roots: list[int], seed: int, epoch: int) -> list[int]:
+    key = stream_key(seed, ROOT_ORDER, epoch)
+    return sorted(roots, key=lambda root: (hash64(key, root), root))
+
+
+def chunk_nodes(rows: dict[int, NodeRow], seed: int, epoch: int, chunk: int, num_chunks: int) -> list[int]:
+    key = stream_key(seed, CHUNKS, epoch)
+    return [node for node in sorted(rows) if hash64(key, node) * num_chunks >> 64 == chunk]
+
+
+def assert_is(batch: MiniBatch, expected: Expected, rows: dict[int, NodeRow], split_set: int = 0) -> None:
+    """The minibatch is what the reference says, rows included."""
+    assert batch.node_id.tolist() == expected.node
+    lists = [batch.indices[batch.indptr[i] : batch.indptr[i + 1]].tolist() for i in range(batch.num_nodes)]
+    assert lists == expected.in_lists
+    assert batch.indptr[0] == 0
+    assert batch.indptr[-1] == batch.num_edges
+    assert batch.root_index.tolist() == expected.roots
+    for name in ("feature", "label", "split"):
+        values = [getattr(rows[node], name) for node in expected.node]
+        found = getattr(batch, name)
+        if not rows or next(iter(rows.values())).__getattribute__(name) is None:
+            assert found is None
+        elif name == "split":
+            assert found.tolist() == [codes[split_set] for codes in values]
+        elif expected.node:
+            np.testing.assert_array_equal(found, np.asarray(values))
+    assert (batch.node_id.dtype, batch.indptr.dtype, batch.indices.dtype) == (np.int64, np.int64, np.int32)
+
+
+def same_bytes(one: MiniBatch, other: MiniBatch) -> None:
+    """Every array of two batches has the same type, shape and bytes."""
+    for name, value in vars(one).items():
+        against = getattr(other, name)
+        if isinstance(value, np.ndarray):
+            assert value.dtype == against.dtype, name
+            assert value.shape == against.shape, name
+            assert value.tobytes() == against.tobytes(), name
+        else:
+            assert value == against, name

@@ -1,0 +1,24 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from samplers.router import Router, local_router
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from tests.listed_graph import ListedGraph
+
+
+@pytest.fixture
+def route(tmp_path: Path) -> Callable[..., Router]:
+    """Ingests a graph and opens it in this process."""
+    count = 0
+
+    def build(graph: ListedGraph, **options) -> Router:
+        nonlocal count
+        count += 1
+        url = str(tmp_path / str(count))
+        ingest(graph, url, IngestOptions(**options))
+        return local_router(open_graph(url))
+
+    return build

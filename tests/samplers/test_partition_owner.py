@@ -1,0 +1,149 @@
+"""One owner's answers: what it owns, what it refuses, and both ways to induce edges."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import samplers.partition_owner
+from samplers.messages import FetchRows, InducedEdges, ListChunk, ListSplit, NeighborLists, NodeRows, SampleNeighbors
+from samplers.neighbor_kernels import induced_edges_by_map
+from samplers.partition_owner import PartitionOwner
+from storage.errors import ConfigError
+from storage.graph import Partition, open_graph
+from storage.ingest import IngestOptions, ingest
+from tests.listed_graph import random_listed_graph
+
+
+@pytest.fixture(scope="module")
+def owners(tmp_path_factory: pytest.TempPathFactory) -> list[PartitionOwner]:
+    url = str(tmp_path_factory.mktemp("owner") / "graph")
+    ingest(random_listed_graph(200, 1500), url, IngestOptions(num_partitions=2, edge_ids=True))
+    return [PartitionOwner(partition, 200) for partition in open_graph(url).partitions()]
+
+
+@pytest.mark.parametrize("node", [[0, 5, 100], [-1], [2**40], [199]])
+@pytest.mark.parametrize("kind", ["sample", "induce", "fetch"])
+def test_a_node_of_another_owner_is_refused_in_one_line(
+    kind: str, node: list[int], owners: list[PartitionOwner]
+) -> None:
+    ids = np.asarray(node)
+    request = {"sample": SampleNeighbors(ids, 3, 0), "induce": InducedEdges(ids, ids), "fetch": FetchRows(ids)}[kind]
+    with pytest.raises(ConfigError) as refused:
+        owners[0].answer(request)
+    assert str(refused.value) == f"partition 0 owns the nodes [0, 100), got {node[-1]}"
+
+
+def test_something_else_than_a_request(owners: list[PartitionOwner]) -> None:
+    with pytest.raises(ConfigError, match=r"expected a request of samplers\.messages, got dict"):
+        owners[0].answer({"node": 3})  # type: ignore[arg-type]
+
+
+def test_unknown_split_sets(owners: list[PartitionOwner]) -> None:
+    node = np.array([1])
+    for split_set in (-1, 2):
+        for request in (FetchRows(node, split_set=split_set), ListSplit(split_set, 1)):
+            with pytest.raises(ConfigError, match=f"expected one of the graph's 2, got {split_set}"):
+                owners[0].answer(request)
+
+
+def test_no_node_at_all(owners: list[PartitionOwner]) -> None:
+    none = np.empty(0, np.int64)
+    lists = owners[0].answer(SampleNeighbors(none, 3, 0))
+    assert isinstance(lists, NeighborLists)
+    assert (len(lists.count), len(lists.neighbor)) == (0, 0)
+    lists = owners[0].answer(InducedEdges(none, none))
+    assert isinstance(lists, NeighborLists)
+    assert (len(lists.count), len(lists.neighbor)) == (0, 0)
+    rows = owners[0].answer(FetchRows(none, split_set=0))
+    assert isinstance(rows, NodeRows)
+    assert rows.feature is not None
+    assert rows.feature.shape == (0, 4)
+
+
+def test_chunks_share_the_nodes_out(owners: list[PartitionOwner]) -> None:
+    for num_chunks in (1, 2, 3, 7, 1000):
+        found = [
+            node
+            for chunk in range(num_chunks)
+            for owner in owners
+            for node in owner.answer(ListChunk(key=2**64 - 1, chunk=chunk, num_chunks=num_chunks)).node  # type: ignore[union-attr]
+        ]
+        assert sorted(found) == list(range(200))
+
+
+def test_the_map_and_the_hash_induce_the_same_edges(
+    owners: list[PartitionOwner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    member = rng.permutation(200)[:60]
+    node = member[member < 100]
+    used = []
+    monkeypatch.setattr(
+        samplers.partition_owner,
+        "induced_edges_by_map",
+        lambda *arguments: used.append("map") or induced_edges_by_map(*arguments),
+    )
+    answers = []
+    for num_nodes in (200, 10**6):  # far fewer members than nodes: by hash
+        owner = PartitionOwner(owners[0]._partition, num_nodes)
+        lists = owner.answer(InducedEdges(node, member, columns=("id",)))
+        assert isinstance(lists, NeighborLists)
+        answers.append(lists)
+    assert used == ["map"]
+    for name in ("count", "neighbor", "edge_id"):
+        np.testing.assert_array_equal(getattr(answers[0], name), getattr(answers[1], name))
+    assert len(answers[0].neighbor) > 30
+
+
+def test_replies_hold_no_view_of_the_partition(owners: list[PartitionOwner]) -> None:
+    """A batch may be written to by its user; the mapped file may not."""
+    node = np.arange(10)
+    for request in (
+        FetchRows(node, split_set=0),
+        SampleNeighbors(node, -1, 0),
+        ListSplit(0, 1),
+        InducedEdges(node, node),
+    ):
+        reply = owners[0].answer(request)
+        for array in vars(reply).values():
+            assert array is None or array.flags.writeable
+
+
+def test_ids_beyond_two_to_the_31st() -> None:
+    start = 2**33
+    partition = Partition(
+        index=1,
+        start=start,
+        stop=start + 3,
+        indptr=np.array([0, 2, 2, 5]),
+        indices=np.array([start, 2**40, 7, start + 1, start + 2]),
+        original_id=np.array([2**50, 2**50 + 1, 2**60]),
+        feature=np.arange(6, dtype=np.float16).reshape(3, 2),
+    )
+    owner = PartitionOwner(partition, 2**41)
+    node = np.array([start + 2, start])
+    lists = owner.answer(SampleNeighbors(node, -1, 0))
+    assert isinstance(lists, NeighborLists)
+    assert lists.neighbor.tolist() == [7, start + 1, start + 2, start, 2**40]
+    member = np.array([2**40, start + 2, start, 7])
+    lists = owner.answer(InducedEdges(np.array([start + 2, start]), member))
+    assert isinstance(lists, NeighborLists)
+    assert lists.count.tolist() == [2, 2]
+    assert lists.neighbor.tolist() == [3, 1, 2, 0]
+    rows = owner.answer(FetchRows(node))
+    assert isinstance(rows, NodeRows)
+    assert rows.original_id.tolist() == [2**60, 2**50]
+    assert rows.feature is not None
+    assert rows.feature.dtype == np.float16
+    assert rows.feature.tolist() == [[4.0, 5.0], [0.0, 1.0]]
+
+
+def test_owners_of_stored_graphs_are_safe_to_make_twice(tmp_path: Path) -> None:
+    url = str(tmp_path / "graph")
+    ingest(random_listed_graph(20, 50), url)
+    graph = open_graph(url)
+    one, other = (PartitionOwner(graph.partition(0), 20).answer(SampleNeighbors(np.arange(20), 2, 5)) for _ in range(2))
+    assert isinstance(one, NeighborLists)
+    assert isinstance(other, NeighborLists)
+    np.testing.assert_array_equal(one.neighbor, other.neighbor)
