@@ -13,6 +13,7 @@ Direction = Literal["in", "out"]
 WalkDirection = Literal["in", "out", "both"]
 Scheme = Literal["uniform", "weight", "degree", "labor"]
 EdgeColumn = Literal["id", "weight", "feature"]
+FeatureDtype = Literal["float16", "float32"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class FetchRows:
     node: np.ndarray  # [n]
     feature: bool = True
     split_set: int | None = None
+    feature_dtype: FeatureDtype | None = None  # convert features to this before they travel; None: as stored
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,13 @@ class ListChunk:
     key: int
     chunk: int
     num_chunks: int
+
+
+@dataclass(frozen=True)
+class ListHot:
+    """List the `count` owned nodes of most in-edges (all, where there are fewer), the smaller permanent id first among equals."""
+
+    count: int
 
 
 @dataclass(frozen=True)
@@ -130,6 +139,14 @@ class DegreeLists:
 
 
 Request = (
-    SampleNeighbors | InducedEdges | FetchRows | ListSplit | ListChunk | ListNeighbors | InducedSubgraphs | StepWalks
+    SampleNeighbors
+    | InducedEdges
+    | FetchRows
+    | ListSplit
+    | ListChunk
+    | ListHot
+    | ListNeighbors
+    | InducedSubgraphs
+    | StepWalks
 )
 Reply = NeighborLists | NodeRows | NodeList | DegreeLists

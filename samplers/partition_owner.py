@@ -15,6 +15,7 @@ from samplers.messages import (
     InducedEdges,
     InducedSubgraphs,
     ListChunk,
+    ListHot,
     ListNeighbors,
     ListSplit,
     NeighborLists,
@@ -107,6 +108,8 @@ class PartitionOwner:
         feature = None
         if request.feature and partition.feature is not None:
             feature = np.take(partition.feature, row, axis=0)
+            if request.feature_dtype is not None:
+                feature = feature.astype(request.feature_dtype, copy=False)
         split = None if request.split_set is None else self._split(request.split_set)[row]
         return NodeRows(
             original_id=partition.original_id[row],
@@ -135,6 +138,11 @@ class PartitionOwner:
         low = -(-(request.chunk << 64) // request.num_chunks)
         high = -(-((request.chunk + 1) << 64) // request.num_chunks) - 1
         return self._node_list(np.flatnonzero((hashed >= np.uint64(low)) & (hashed <= np.uint64(high))))
+
+    @_answer.register
+    def _list_hot(self, request: ListHot) -> NodeList:
+        order = np.argsort(-np.diff(self._partition.indptr), kind="stable")
+        return self._node_list(order[: request.count])
 
     def _node_list(self, row: np.ndarray) -> NodeList:
         return NodeList(node=row + self._partition.start, original_id=self._partition.original_id[row])
