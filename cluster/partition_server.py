@@ -19,7 +19,7 @@ from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Pending, Router
 from storage.arrow_files import is_local
-from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
+from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.graph import StoredGraph, open_graph
 
 
@@ -50,8 +50,8 @@ class ServerInfo:
 class PartitionServer:
     """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
 
-    def __init__(self, url: str, partition: int) -> None:
-        self._url, self._index = url, partition
+    def __init__(self, url: str, partition: int, content_hash: str) -> None:
+        self._url, self._index, self._content_hash = url, partition, content_hash
         self._owner: PartitionOwner | None = None
 
     @ray.method(concurrency_group="work")
@@ -67,7 +67,7 @@ class PartitionServer:
         return self._owner.answer(request)
 
     def _load(self, verify: bool) -> None:
-        graph = open_graph(self._url)
+        graph = _open_same(self._url, self._content_hash)
         partition = graph.partition(self._index, verify=verify)
         self._owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
 
@@ -81,6 +81,7 @@ class PartitionServers:
     """Handles of all servers of one graph; small, and safe to send to workers."""
 
     url: str
+    content_hash: str
     handles: tuple[Any, ...]
     infos: tuple[ServerInfo, ...]
     options: ServerOptions
@@ -112,7 +113,7 @@ def _get(reference: ray.ObjectRef, timeout_s: float, who: str) -> Any:
         return ray.get(reference, timeout=timeout_s)
     except GetTimeoutError:
         raise DeadlineError(
-            f"{who}: no answer within {timeout_s:.0f} s; see `ray list actors`, or raise --servers.timeout-s"
+            f"{who}: no answer within {timeout_s:g} s; see `ray list actors`, or raise --servers.timeout-s"
         ) from None
     except RayTaskError as error:
         cause = error.cause
@@ -120,7 +121,19 @@ def _get(reference: ray.ObjectRef, timeout_s: float, who: str) -> Any:
             raise type(cause)(f"{who}: {cause}") from error
         raise StageError(f"{who}: {type(cause).__name__}: {cause}") from error
     except RayActorError as error:
-        raise StageError(f"{who}: the server is gone: {error}") from error
+        raise StageError(f"{who}: the server is gone: {' '.join(str(error).split())[:300]}") from error
+
+
+def _open_same(url: str, content_hash: str) -> StoredGraph:
+    """The graph, as long as nobody has put another one in its place."""
+    graph = open_graph(url)
+    found = graph.manifest.content_hash
+    if found != content_hash:
+        raise FormatError(
+            f"{url}: expected the graph that the run began with (content {content_hash[:12]}), found another "
+            f"({found[:12]}); it was ingested anew: start the run again"
+        )
+    return graph
 
 
 @contextmanager
@@ -142,14 +155,15 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
         "concurrency_groups": {"work": options.work_threads, "health": 1},
     }
     actor: Any = ray.remote(**actor_options)(PartitionServer)
-    handles = tuple(actor.remote(url, partition) for partition in range(graph.manifest.num_partitions))
+    content_hash = graph.manifest.content_hash
+    handles = tuple(actor.remote(url, partition, content_hash) for partition in range(graph.manifest.num_partitions))
     try:
         references = [handle.open.remote(options.verify) for handle in handles]
         infos = tuple(
             _get(reference, options.start_timeout_s, f"partition server {partition}")
             for partition, reference in enumerate(references)
         )
-        yield PartitionServers(url=url, handles=handles, infos=infos, options=options)
+        yield PartitionServers(url, content_hash, handles, infos, options)
     finally:
         for handle in handles:
             ray.kill(handle, no_restart=True)
@@ -157,7 +171,7 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
 
 def connect(servers: PartitionServers) -> Router:
     """The router of this process: partitions on this node are read in process, the others asked for."""
-    graph = open_graph(servers.url)
+    graph = _open_same(servers.url, servers.content_hash)
     here = ray.get_runtime_context().get_node_id()
     owners: list[Owner] = []
     tables = NodeTables(graph)
