@@ -156,7 +156,7 @@ def test_a_stopped_server_ends_a_training_epoch_in_time(ray, servers: PartitionS
         os.kill(pid, signal.SIGSTOP)
         try:
             start = time.perf_counter()
-            with pytest.raises(GraphmillError, match="stage .*partition server 1: no answer within"):
+            with pytest.raises(GraphmillError, match=r"stage .*partition server 1: no answer within"):
                 list(batches)
             assert time.perf_counter() - start < 10
         finally:

@@ -1,0 +1,133 @@
+"""Questions split by owner and answers merged: as one owner would answer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from samplers.messages import Request, SampleNeighbors
+from samplers.partition_owner import PartitionOwner
+from samplers.router import LocalOwner, Pending, Router, local_router
+from storage.errors import ConfigError, FormatError
+from storage.graph import StoredGraph, open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.source import SPLIT_TRAIN
+from tests.listed_graph import random_listed_graph
+
+
+class Counting:
+    """An owner with a record of what it was asked."""
+
+    def __init__(self, owner: PartitionOwner) -> None:
+        self._owner = LocalOwner(owner)
+        self.requests: list[Request] = []
+
+    def submit(self, request: Request) -> Pending:
+        self.requests.append(request)
+        return self._owner.submit(request)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
+    url = str(tmp_path_factory.mktemp("routed") / "graph")
+    ingest(random_listed_graph(100, 800), url, IngestOptions(num_partitions=4))
+    return open_graph(url)
+
+
+def counting(graph: StoredGraph) -> tuple[Router, list[Counting]]:
+    owners = [Counting(PartitionOwner(partition, 100)) for partition in graph.partitions()]
+    return Router(graph.manifest, owners), owners
+
+
+@settings(deadline=None, max_examples=50)
+@given(node=st.lists(st.integers(0, 99), max_size=60))
+def test_rows_and_lists_come_in_the_order_asked_for(graph: StoredGraph, node: list[int]) -> None:
+    router = local_router(graph)
+    ids = np.asarray(node, np.int64)
+    rows, lists = router.fetch(ids, split_set=1), router.sample_neighbors(ids, -1, 0)
+    assert lists.count.sum() == len(lists.neighbor)
+    ends = np.cumsum(lists.count)
+    for i, one in enumerate(node):
+        part = graph.partition(one // 25)
+        row = one - part.start
+        assert rows.original_id[i] == part.original_id[row]
+        assert part.feature is not None
+        assert part.label is not None
+        assert part.split is not None
+        assert rows.feature is not None
+        assert rows.label is not None
+        assert rows.split is not None
+        assert rows.feature[i].tolist() == part.feature[row].tolist()
+        assert rows.label[i] == part.label[row]
+        assert rows.split[i] == part.split[1, row]
+        expected = part.indices[part.indptr[row] : part.indptr[row + 1]]
+        assert lists.neighbor[ends[i] - lists.count[i] : ends[i]].tolist() == expected.tolist()
+
+
+def test_one_request_per_owner_that_has_a_node(graph: StoredGraph) -> None:
+    router, owners = counting(graph)
+    router.sample_neighbors(np.array([99, 3, 80, 4, 3]), 2, 0)
+    asked = [[request.node.tolist() for request in owner.requests] for owner in owners]  # type: ignore[union-attr]
+    assert asked == [[[3, 4, 3]], [], [], [[99, 80]]]
+    assert all(isinstance(request, SampleNeighbors) for owner in owners for request in owner.requests)
+    router.list_split(0, SPLIT_TRAIN)
+    assert [len(owner.requests) for owner in owners] == [2, 1, 1, 2]
+
+
+def test_all_owners_are_asked_before_any_answer_is_waited_for(graph: StoredGraph) -> None:
+    router, owners = counting(graph)
+    order: list[str] = []
+
+    class Slow:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def submit(self, request: Request) -> Pending:
+            order.append(f"ask {self.index}")
+            answered = owners[self.index].submit(request)
+            index = self.index
+
+            class Waiting:
+                def result(self):
+                    order.append(f"wait {index}")
+                    return answered.result()
+
+            return Waiting()
+
+    router = Router(graph.manifest, [Slow(index) for index in range(4)])
+    router.fetch(np.arange(100))
+    assert order == [f"{act} {index}" for act in ("ask", "wait") for index in range(4)]
+
+
+def test_no_node_still_has_an_answer_of_the_right_types(graph: StoredGraph) -> None:
+    router, none = local_router(graph), np.empty(0, np.int64)
+    assert router.sample_neighbors(none, 3, 0).neighbor.dtype == np.int32
+    rows = router.fetch(none, split_set=0)
+    assert rows.feature is not None
+    assert rows.feature.shape == (0, 4)
+    assert router.induced_edges(none).count.shape == (0,)
+
+
+@pytest.mark.parametrize("node", [[-1], [5, 100], [2**40]])
+def test_nodes_that_do_not_exist(node: list[int], graph: StoredGraph) -> None:
+    with pytest.raises(ConfigError, match=rf"expected node ids in \[0, 100\), got .*{node[-1]}") as refused:
+        local_router(graph).fetch(np.asarray(node))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_error_of_one_owner_is_the_answer(graph: StoredGraph, tmp_path: Path) -> None:
+    class Broken:
+        def submit(self, request: Request) -> Pending:
+            class Failing:
+                def result(self):
+                    raise FormatError("part-00002/features.arrow: gone")
+
+            return Failing()
+
+    _, owners = counting(graph)
+    router = Router(graph.manifest, [owners[0], owners[1], Broken(), owners[3]])
+    router.fetch(np.array([3, 30]))
+    with pytest.raises(FormatError, match="part-00002"):
+        router.fetch(np.arange(100))
