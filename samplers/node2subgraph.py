@@ -10,7 +10,6 @@ permanent ids of the nodes in it: to draw by those would cost a second request p
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -18,9 +17,10 @@ from samplers.list_pool import ListPool
 from samplers.messages import NodeList, WalkDirection
 from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import HUB_DEGREE, advance, frontier, pack_members
-from samplers.plans import even_split, num_root_batches
 from samplers.random_streams import Purpose, hash_ids, stream_key
+from samplers.root_batches import RootBatches, RootPlan
 from samplers.router import Router
+from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN
@@ -66,31 +66,30 @@ class Node2SubgraphSampler:
     """Minibatches of one subgraph per root."""
 
     def __init__(self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1) -> None:
-        self._router, self._options, self._num_ranks = router, options, num_ranks
+        self._router, self._options = router, options
+        plan = RootPlan(
+            options.batch_size, num_ranks, options.seed, options.split_set, options.root_split, options.shuffle
+        )
+        self._root_batches = RootBatches(router, plan)
 
-    @cached_property
-    def _roots(self) -> NodeList:
-        return self._router.list_split(self._options.split_set, self._options.root_split)
+    @property
+    def options(self) -> Node2SubgraphOptions:
+        return self._options
 
-    @cached_property
+    @property
     def num_batches(self) -> int:
-        return num_root_batches(len(self._roots.node), self._options.batch_size, self._num_ranks)
+        return self._root_batches.num_batches
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        if not 0 <= batch < self.num_batches:
-            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
-        roots, options = self._roots, self._options
-        start, stop = even_split(len(roots.node), self.num_batches, batch)
-        chosen: np.ndarray | slice = slice(start, stop)
-        if options.shuffle:
-            order_key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
-            chosen = np.argsort(hash_ids(order_key, roots.original_id), kind="stable")[start:stop]
-        return self.sample_roots(epoch, batch, NodeList(node=roots.node[chosen], original_id=roots.original_id[chosen]))
+        with stage("plan"):
+            roots = self._root_batches.roots(epoch, batch)
+        return self.sample_roots(epoch, batch, roots)
 
     def sample_roots(self, epoch: int, batch: int, roots: NodeList) -> MiniBatch:
         """The subgraphs around these roots; a repeated root gets the same subgraph again."""
         options = self._options
-        grown = grow_subgraphs(self._router, roots, options, epoch)
+        with stage("sample"):
+            grown = grow_subgraphs(self._router, roots, options, epoch)
         return build_subgraph_batch(
             self._router,
             epoch,

@@ -6,6 +6,7 @@ from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import order_members
 from samplers.relabel import Relabeler
 from samplers.router import Router
+from samplers.stage_clock import stage
 
 
 def build_subgraph_batch(
@@ -26,14 +27,18 @@ def build_subgraph_batch(
     equal within a level, stay as they are. Rows are fetched once per distinct node, with one request per owner; then all edges
     with one more.
     """
-    relabeler = Relabeler(np.empty(0, np.int64))
-    row = relabeler.add(member)
-    rows = router.fetch(relabeler.node, split_set=split_set if router.manifest.num_split_sets else None)
-    order = order_members(graph_ptr, level, rows.original_id[row])
-    row = row[order]
-    edges = router.induced_subgraphs(member[order], graph_ptr)
-    indptr = np.zeros(len(member) + 1, np.int64)
-    np.cumsum(edges.count, out=indptr[1:])
+    with stage("fetch"):
+        relabeler = Relabeler(np.empty(0, np.int64))
+        row = relabeler.add(member)
+        rows = router.fetch(relabeler.node, split_set=split_set if router.manifest.num_split_sets else None)
+    with stage("sample"):
+        order = order_members(graph_ptr, level, rows.original_id[row])
+        row = row[order]
+        edges = router.induced_subgraphs(member[order], graph_ptr)
+        indptr = np.zeros(len(member) + 1, np.int64)
+        np.cumsum(edges.count, out=indptr[1:])
+    with stage("fetch"):
+        feature = None if rows.feature is None else np.take(rows.feature, row, axis=0)
     return MiniBatch(
         epoch=epoch,
         index=batch,
@@ -41,7 +46,7 @@ def build_subgraph_batch(
         indptr=indptr,
         indices=edges.neighbor,
         root_index=graph_ptr[:-1].copy(),
-        feature=None if rows.feature is None else np.take(rows.feature, row, axis=0),
+        feature=feature,
         label=None if rows.label is None else rows.label[row],
         split=None if rows.split is None else rows.split[row],
         graph_ptr=graph_ptr,

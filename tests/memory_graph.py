@@ -30,8 +30,13 @@ class MemoryGraph:
 
     def lists(self, direction: str) -> list[list[int]]:
         """Rows of the neighbors of each node, in the stored order: ascending, out-edges after in-edges."""
-        incoming = [sorted(src for src, dst in self.edges if dst == node) for node in range(self.num_nodes)]
-        outgoing = [sorted(dst for src, dst in self.edges if src == node) for node in range(self.num_nodes)]
+        incoming: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        outgoing: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        for src, dst in sorted(self.edges):
+            incoming[dst].append(src)
+            outgoing[src].append(dst)
+        for one in outgoing:
+            one.sort()
         if direction == "both" and not self.symmetric:
             return [a + b for a, b in zip(incoming, outgoing, strict=True)]
         return outgoing if direction == "out" else incoming

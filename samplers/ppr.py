@@ -1,0 +1,177 @@
+"""Personalised PageRank: around each root the nodes that its walks end at most often, by forward push.
+
+Forward push (Andersen, Chung, Lang, FOCS 2006, "Local graph partitioning using PageRank vectors", without laziness, as in PPRGo,
+arXiv:2007.01570): every node holds a score p and a residual r, at first r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest
+evenly to its neighbors' residuals, until r(u) < epsilon · degree(u) everywhere. Always
+
+    p + sum over u of r(u) · ppr(u) = ppr(root),
+
+so p never exceeds the exact vector and lacks sum(r) of its mass. A node without neighbors keeps its walk: all of r(u) goes to p(u).
+Parallel edges count each. Differently from the papers, the root pushes once whatever its degree: else a root of degree 1 / epsilon or
+more would have no neighbors at all.
+
+Pushes run in rounds, all nodes of a round from the residuals at its beginning and in order of discovery, so results do not depend on
+partitions nor on the other roots of a batch. Per round and owner at most one request, for degrees not yet known and for
+lists that are now needed; a node's list is fetched once per batch. One root does at most 1 / (alpha · epsilon) steps along edges beside its
+first push, and its touched nodes take up to about 120 bytes each while a batch is made.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from samplers.list_pool import ListPool
+from samplers.messages import NodeList, WalkDirection
+from samplers.minibatch import MiniBatch
+from samplers.ppr_kernels import (
+    FIRST_BITS,
+    best_candidates,
+    largest_residuals,
+    push_round,
+    start_roots,
+    wanted_entries,
+)
+from samplers.root_batches import RootBatches, RootPlan
+from samplers.router import Router
+from samplers.stage_clock import stage
+from samplers.subgraph_batch import build_subgraph_batch
+from storage.errors import ConfigError
+from storage.source import SPLIT_TRAIN
+
+
+@dataclass(frozen=True)
+class PprOptions:
+    """What a walk is, how exactly to follow it, and how roots become batches."""
+
+    alpha: float = 0.15  # chance that a walk ends at each step
+    epsilon: float = 1e-4  # residual per degree that is left alone
+    top_k: int = 64  # nodes beside the root, at most
+    direction: WalkDirection = "in"  # of a walk's steps: against edges ("in"), along them ("out"), or either
+    batch_size: int = 128  # roots per batch, one subgraph each
+    seed: int = 0
+    split_set: int = 0
+    root_split: int = SPLIT_TRAIN
+    shuffle: bool = True  # False: roots in ascending permanent id
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set --alpha")
+        if not 1e-9 <= self.epsilon < 1:
+            raise ConfigError(f"epsilon: expected at least 1e-9 and below 1, got {self.epsilon}; set --epsilon")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k: expected at least 0, got {self.top_k}; set --top-k")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
+        if self.direction not in ("in", "out", "both"):
+            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+
+
+@dataclass(frozen=True)
+class PushedRoots:
+    """Scores and residuals: those of root g are entries [offset[g], offset[g] + size[g]), its own first."""
+
+    offset: np.ndarray  # int64 [num_roots]
+    size: np.ndarray  # int64 [num_roots]
+    node: np.ndarray  # stored ids
+    score: np.ndarray  # float64
+    residual: np.ndarray  # float64
+    num_rounds: int
+
+
+class PprSampler:
+    """Minibatches of one subgraph per root: the root, then its `top_k` nodes from the highest score down, with all edges among them."""
+
+    def __init__(self, router: Router, options: PprOptions, num_ranks: int = 1) -> None:
+        self._router, self._options = router, options
+        plan = RootPlan(
+            options.batch_size, num_ranks, options.seed, options.split_set, options.root_split, options.shuffle
+        )
+        self._root_batches = RootBatches(router, plan)
+
+    @property
+    def options(self) -> PprOptions:
+        return self._options
+
+    @property
+    def num_batches(self) -> int:
+        return self._root_batches.num_batches
+
+    def sample(self, epoch: int, batch: int) -> MiniBatch:
+        with stage("plan"):
+            roots = self._root_batches.roots(epoch, batch)
+        return self.sample_roots(epoch, batch, roots)
+
+    def sample_roots(self, epoch: int, batch: int, roots: NodeList) -> MiniBatch:
+        """The subgraphs around these roots; a repeated root gets the same subgraph again."""
+        with stage("sample"):
+            pushed = push_roots(self._router, roots.node, self._options)
+            node, score, graph_ptr = _select(self._router, pushed, self._options.top_k)
+            last = np.concatenate([[np.inf], score[:-1]])
+            level = np.cumsum(score != last)
+            level[graph_ptr[:-1]] = -1  # a root comes first, whatever its score
+        return build_subgraph_batch(
+            self._router,
+            epoch,
+            batch,
+            member=node,
+            graph_ptr=graph_ptr,
+            level=level,
+            split_set=self._options.split_set,
+            score=score.astype(np.float32),
+        )
+
+
+def push_roots(router: Router, root: np.ndarray, options: PprOptions) -> PushedRoots:
+    """Forward push from each root until no residual reaches epsilon · degree."""
+    num_roots, room = len(root), 1 << FIRST_BITS
+    index_dtype = np.dtype(router.manifest.index_dtype)
+    offset, size = np.arange(num_roots) * room, np.ones(num_roots, np.int64)
+    bits = np.full(num_roots, FIRST_BITS, np.int64)
+    end = num_roots * room
+    node, number = np.zeros(end, index_dtype), np.full(end, -1, np.int32)
+    score, residual = np.zeros(end), np.zeros(end)
+    table_id, table_entry = np.full(2 * end, -1, index_dtype), np.zeros(2 * end, np.int32)
+    node[offset], residual[offset] = root, 1.0
+    start_roots(root, table_id, table_entry)
+    pool, rounds = ListPool(router, options.direction), 0
+    while True:
+        entry = wanted_entries(offset, size, number, residual, options.epsilon)
+        number[entry] = pool.number(node[entry])
+        largest = largest_residuals(offset, size, number, residual, pool.start)
+        # One more than the quotient: its rounding must not leave out a list that the exact comparison asks for.
+        reach = np.floor(largest / options.epsilon).astype(np.int64) + 1
+        if rounds == 0:
+            reach[:] = np.iinfo(np.int64).max
+        wanted = np.flatnonzero((largest >= options.epsilon) & (pool.start < 0) & (pool.degree <= reach))
+        if len(wanted):
+            pool.fetch(wanted, reach[wanted])
+        pushes, end, node, number, score, residual, table_id, table_entry = push_round(
+            offset, bits, size, end, node, number, score, residual, table_id, table_entry,
+            pool.start, pool.degree, pool.neighbor, options.alpha, options.epsilon, rounds == 0,
+        )  # fmt: skip
+        if not pushes:
+            return PushedRoots(offset, size, node, score, residual, rounds)
+        rounds += 1
+
+
+def _select(router: Router, pushed: PushedRoots, top_k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(node, score, graph_ptr): each root and its best nodes, descending in score; of tied last ones the lowest permanent ids."""
+    entry, graph, tied = best_candidates(pushed.offset, pushed.size, pushed.score, top_k)
+    if tied.any():
+        distinct, place = np.unique(pushed.node[entry[tied]], return_inverse=True)
+        permanent = router.fetch(distinct, feature=False).original_id[place]
+        of_tied = graph[tied]
+        order = np.lexsort((permanent, of_tied))
+        first_of_graph = np.searchsorted(of_tied[order], of_tied[order])
+        rank = np.arange(len(order)) - first_of_graph
+        left = top_k - np.bincount(graph[~tied], minlength=len(pushed.size))
+        keep = ~tied
+        keep[np.flatnonzero(tied)[order]] = rank < left[of_tied[order]]
+        entry, graph = entry[keep], graph[keep]
+    roots = np.arange(len(pushed.size))
+    entry, graph = np.concatenate([pushed.offset, entry]), np.concatenate([roots, graph])
+    is_other = np.arange(len(entry)) >= len(roots)
+    order = np.lexsort((-pushed.score[entry], is_other, graph))
+    graph_ptr = np.zeros(len(roots) + 1, np.int64)
+    np.cumsum(np.bincount(graph, minlength=len(roots)), out=graph_ptr[1:])
+    return pushed.node[entry[order]].astype(np.int64), pushed.score[entry[order]], graph_ptr

@@ -1,0 +1,149 @@
+"""Compiled rounds of forward push for many roots at once. They release the GIL and keep no state.
+
+Root g's touched nodes are the entries [offset[g], offset[g] + size[g]) of flat arrays, in order of discovery, with room for 2^bits[g];
+a hash table of twice that room, from 2 · offset[g] on, finds them. A full root moves to twice the room at the end of the arrays.
+The order of discovery is decided by lists in ascending permanent id, so sums of floating-point numbers run in the same order for any
+number of partitions.
+"""
+
+import numba
+import numpy as np
+
+from samplers.subgraph_kernels import find_slot
+
+FIRST_BITS = 6  # room of a new root: 2^6 entries
+
+
+@numba.njit(nogil=True, cache=True)
+def wanted_entries(offset, size, number, residual, epsilon):
+    """Entries without a number whose residual could be pushed were their degree 1."""
+    total = 0
+    for g in range(len(size)):
+        for i in range(offset[g], offset[g] + size[g]):
+            total += number[i] < 0 and residual[i] >= epsilon
+    entry = np.empty(total, np.int64)
+    total = 0
+    for g in range(len(size)):
+        for i in range(offset[g], offset[g] + size[g]):
+            if number[i] < 0 and residual[i] >= epsilon:
+                entry[total] = i
+                total += 1
+    return entry
+
+
+@numba.njit(nogil=True, cache=True)
+def largest_residuals(offset, size, number, residual, start):
+    """float64 [numbers]: the largest residual of each numbered node whose list is not here; 0 where it is."""
+    largest = np.zeros(len(start), np.float64)
+    for g in range(len(size)):
+        for i in range(offset[g], offset[g] + size[g]):
+            if number[i] >= 0 and start[number[i]] < 0:
+                largest[number[i]] = max(largest[number[i]], residual[i])
+    return largest
+
+
+@numba.njit(nogil=True, cache=True)
+def _longer(array, length, fill):
+    longer = np.full(length, fill, array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+@numba.njit(nogil=True, cache=True)
+def start_roots(root, table_id, table_entry):
+    """Entry 0 of every root, which is itself, into the tables of new roots."""
+    for g in range(len(root)):
+        slot = find_slot(table_id, g << (FIRST_BITS + 1), FIRST_BITS + 1, root[g])
+        table_id[slot] = root[g]
+        table_entry[slot] = 0
+
+
+@numba.njit(nogil=True, cache=True)
+def push_round(
+    offset, bits, size, end, node, number, score, residual, table_id, table_entry,
+    start, degree, neighbor, alpha, epsilon, first_round,
+):  # fmt: skip
+    """Every entry whose residual is at least epsilon · max(degree, 1) pushes what it had when the round began.
+
+    A push moves alpha of the residual to the score and the rest in equal parts to the neighbors' residuals; without neighbors, all of it
+    to the score (the walk stays). In the first round the root pushes whatever its degree. Returns the number of pushes, the new
+    end, and the six arrays over entries and slots, which may have been replaced by longer ones.
+    """
+    pushes = 0
+    queue, amount = np.empty(64, np.int64), np.empty(64, np.float64)
+    for g in range(len(size)):
+        num_queued, first = 0, offset[g]
+        for i in range(size[g]):
+            listed = number[first + i]
+            if listed >= 0 and (residual[first + i] >= epsilon * max(degree[listed], 1) or first_round):
+                if num_queued == len(queue):
+                    queue, amount = _longer(queue, 2 * len(queue), 0), _longer(amount, 2 * len(queue), 0.0)
+                queue[num_queued], amount[num_queued] = i, residual[first + i]
+                residual[first + i] = 0.0
+                num_queued += 1
+        pushes += num_queued
+        for q in range(num_queued):
+            listed = number[first + queue[q]]
+            if degree[listed] == 0:
+                score[first + queue[q]] += amount[q]
+                continue
+            score[first + queue[q]] += alpha * amount[q]
+            share = (1.0 - alpha) * amount[q] / degree[listed]
+            for e in range(start[listed], start[listed] + degree[listed]):
+                slot = find_slot(table_id, 2 * first, bits[g] + 1, neighbor[e])
+                if table_id[slot] != -1:
+                    residual[first + table_entry[slot]] += share
+                    continue
+                if size[g] == 1 << bits[g]:
+                    room = 2 << bits[g]
+                    if end + room > len(node):
+                        length = max(2 * len(node), end + room)
+                        node, number = _longer(node, length, 0), _longer(number, length, -1)
+                        score, residual = _longer(score, length, 0.0), _longer(residual, length, 0.0)
+                        table_id = _longer(table_id, 2 * length, -1)
+                        table_entry = _longer(table_entry, 2 * length, 0)
+                    for i in range(size[g]):
+                        node[end + i], number[end + i] = node[first + i], number[first + i]
+                        score[end + i], residual[end + i] = score[first + i], residual[first + i]
+                        moved = find_slot(table_id, 2 * end, bits[g] + 2, node[first + i])
+                        table_id[moved], table_entry[moved] = node[first + i], i
+                    first, offset[g], bits[g] = end, end, bits[g] + 1
+                    end += room
+                    slot = find_slot(table_id, 2 * first, bits[g] + 1, neighbor[e])
+                table_id[slot], table_entry[slot] = neighbor[e], size[g]
+                node[first + size[g]] = neighbor[e]
+                residual[first + size[g]] = share
+                size[g] += 1
+    return pushes, end, node, number, score, residual, table_id, table_entry
+
+
+@numba.njit(nogil=True, cache=True)
+def best_candidates(offset, size, score, top_k):
+    """Entries that are among a root's `top_k` by score, or tied with the last of these; the root's own entry is none.
+
+    Returns (entry, graph, tied): tied[i] where entry i's score is the last one's and not all such entries fit.
+    """
+    capacity = 16
+    entry, graph, tied = np.empty(capacity, np.int64), np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
+    end = 0
+    for g in range(len(size)):
+        scores = score[offset[g] + 1 : offset[g] + size[g]]
+        positive = np.sum(scores > 0)
+        least, overflow = 0.0, False
+        if positive > top_k:
+            least = np.partition(scores, len(scores) - top_k)[len(scores) - top_k] if top_k else np.inf
+            overflow = np.sum(scores >= least) > top_k
+        if end + positive > capacity:
+            capacity = max(2 * capacity, end + positive)
+            entry, graph, tied = (
+                _longer(entry, capacity, 0),
+                _longer(graph, capacity, 0),
+                _longer(tied, capacity, False),
+            )
+        for i in range(len(scores)):
+            if scores[i] > 0 and scores[i] >= least:
+                entry[end] = offset[g] + 1 + i
+                graph[end] = g
+                tied[end] = overflow and scores[i] == least
+                end += 1
+    return entry[:end].copy(), graph[:end].copy(), tied[:end].copy()
