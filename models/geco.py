@@ -19,7 +19,7 @@ Shapes: N nodes, E edges, D width, K order.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +48,9 @@ class GECOConfig:
     input_dropout: float = 0.0  # on the features
     activation: Literal["gelu", "relu"] = "gelu"
     encoding_dim: int = 0  # positional encodings concatenated to the features (the paper: small graphs only)
-    # Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets each
-    # node's own gates multiply each other, which a mean over thousands of nodes drowns: worth points on every data set.
+    # Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets
+    # each node's own gates multiply each other, which a mean over thousands of nodes drowns: worth points on every
+    # data set.
     skip: bool = False
     filter: FilterConfig = field(default_factory=FilterConfig)
     # Departures from the paper, all off.
@@ -241,6 +242,16 @@ class GECO(nn.Module):
             )
 
 
+def node_classification(in_dim: int, out_dim: int, **options: Any) -> GECOConfig:
+    """Returns a preset that trains on graphs of thousands of nodes; `options` override any field.
+
+    Two departures from the paper make the difference (give the filters ten times the usual lr, 1e-2, beside them):
+    filters divided by N, without which a graph of 13,752 nodes stayed at the majority class, and the skip.
+    """
+    defaults: dict[str, Any] = {"dropout": 0.3, "skip": True, "filter": FilterConfig(inner_width=32, scale="length")}
+    return GECOConfig(in_dim=in_dim, out_dim=out_dim, **{**defaults, **options})
+
+
 def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: float | None = None) -> list[dict]:
     """Returns three optimizer groups: weights (decayed), biases and norms (not decayed), filters (own lr, not decayed).
 
@@ -296,6 +307,7 @@ __all__ = [
     "GECOLayer",
     "GlobalBlock",
     "LocalBlock",
+    "node_classification",
     "num_parameters",
     "param_groups",
 ]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from models.filters import FilterConfig, circular_convolve
-from models.geco import GECO, GECOConfig, GlobalBlock, LocalBlock, num_parameters, param_groups
+from models.geco import GECO, GECOConfig, GlobalBlock, LocalBlock, node_classification, num_parameters, param_groups
 from models.node_order import node_order
 from models.propagation import Adjacency
 
@@ -414,3 +414,12 @@ def test_forward_refusals():
         model(x, adjacency)
     with pytest.raises(ValueError, match=r"encodings must be \[4, 0\], got \(4, 2\)"):
         GECO(config())(x, adjacency, encoding_NE=encoding)
+
+
+def test_preset_overrides_field_by_field():
+    preset = node_classification(7, 2, width=48, dropout=0.5)
+    assert (preset.in_dim, preset.out_dim, preset.width, preset.dropout) == (7, 2, 48, 0.5)
+    assert preset.skip
+    assert preset.filter.scale == "length"
+    assert not GECOConfig(in_dim=7, out_dim=2).skip  # the paper's formulas stay the default
+    assert GECOConfig(in_dim=7, out_dim=2).filter.scale == "none"
