@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from samplers.messages import Reply, Request
+from samplers.messages import FeatureDtype, Reply, Request
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Pending, Router
+from samplers.row_cache import CachedOwner
 from storage.arrow_files import is_local
 from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.graph import StoredGraph, open_graph
@@ -32,10 +34,18 @@ class ServerOptions:
     start_timeout_s: float = 120.0
     verify: bool = True  # check all checksums when a server starts
     local_reads: bool = True  # read partitions in process where their files lie on this node
+    cache_bytes: int = 0  # of each process, for feature rows of partitions elsewhere; shared out by their nodes
+    feature_dtype: FeatureDtype | None = (
+        None  # float16: halve what float32 features cost on the wire; batches then hold float16
+    )
 
     def __post_init__(self) -> None:
         if self.work_threads < 1 or self.timeout_s <= 0 or self.start_timeout_s <= 0:
             raise ConfigError(f"servers: expected positive threads and timeouts, got {self}")
+        if self.cache_bytes < 0 or self.feature_dtype not in (None, "float16", "float32"):
+            raise ConfigError(
+                f"servers: expected cache_bytes >= 0 and feature_dtype float16, float32 or none, got {self}"
+            )
 
 
 @dataclass(frozen=True)
@@ -173,15 +183,23 @@ def connect(servers: PartitionServers) -> Router:
     """The router of this process: partitions on this node are read in process, the others asked for."""
     graph = _open_same(servers.url, servers.content_hash)
     here = ray.get_runtime_context().get_node_id()
+    tables, manifest = NodeTables(graph), graph.manifest
+    is_near = [
+        servers.options.local_reads and info.node_id == here and is_local(graph.filesystem) for info in servers.infos
+    ]
+    num_owned = np.diff(graph.offsets)
+    num_far = sum(int(count) for count, near in zip(num_owned, is_near, strict=True) if not near)
     owners: list[Owner] = []
-    tables = NodeTables(graph)
-    for info, handle in zip(servers.infos, servers.handles, strict=True):
-        if servers.options.local_reads and info.node_id == here and is_local(graph.filesystem):
-            partition = graph.partition(info.partition)
-            owners.append(LocalOwner(PartitionOwner(partition, graph.manifest.num_nodes, tables)))
-        else:
-            owners.append(RemoteOwner(handle, info.partition, servers.options.timeout_s))
-    return Router(graph.manifest, owners)
+    for info, handle, near in zip(servers.infos, servers.handles, is_near, strict=True):
+        if near:
+            owners.append(LocalOwner(PartitionOwner(graph.partition(info.partition), manifest.num_nodes, tables)))
+            continue
+        far: Owner = RemoteOwner(handle, info.partition, servers.options.timeout_s)
+        if servers.options.cache_bytes:
+            budget = servers.options.cache_bytes * int(num_owned[info.partition]) // num_far
+            far = CachedOwner(far, manifest, info.partition, budget)
+        owners.append(far)
+    return Router(manifest, owners, servers.options.feature_dtype)
 
 
 def check_health(servers: PartitionServers, timeout_s: float = 5.0) -> Sequence[float]:
