@@ -1,0 +1,161 @@
+"""GraphSAINT with random walks (arXiv:1907.04931): a batch is the induced subgraph of all nodes that some walks visit.
+
+Walks start at roots drawn uniformly, with replacement, and take `walk_length` steps to uniform neighbors (parallel edges count each;
+a walk without a neighbor to go to stays). Often-visited nodes and edges are in more batches, so the sampler pre-samples T
+subgraphs and counts, as the paper's section 3.2 does: node v was in C_v of them, both ends of edge u → v in C_uv. Then
+
+    loss_weight of v = T / (C_v · number of roots)    so that the weighted sum of a batch's losses estimates the mean over all roots,
+    edge_coefficient of u → v = C_v / C_uv            so that a weighted sum of messages estimates the one over all in-edges.
+
+(The paper divides by lambda_v = |V| · C_v / T and by alpha_uv = C_uv / C_v.) Counts of 0 are taken for 1. An edge is in a subgraph
+if both its ends are, so C_uv is counted from the lists of samples per node: no array over all edges of the graph is needed.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from samplers.messages import NodeList, WalkDirection
+from samplers.minibatch import MiniBatch
+from samplers.neighbor import build_minibatch
+from samplers.random_streams import Purpose, hash_ids, stream_key
+from samplers.relabel import Relabeler
+from samplers.router import Router
+from samplers.saint_kernels import count_edges
+from samplers.stage_clock import stage
+from storage.counter_random import unit_interval
+from storage.errors import ConfigError
+from storage.source import SPLIT_TRAIN
+
+_WALKS_AT_ONCE = 1 << 18  # while pre-sampling: bounds memory, not the result
+
+
+@dataclass(frozen=True)
+class SaintOptions:
+    """Walks of a batch, and how well their frequencies are known."""
+
+    num_walks: int = 2000  # roots drawn per batch
+    walk_length: int = 2  # steps of a walk
+    num_presamples: int = 200  # T
+    direction: WalkDirection = "both"  # of a step: against edges ("in"), along them ("out"), or either
+    batches_per_epoch: int | None = None  # over all ranks; None: as many as draw each root once on average
+    seed: int = 0
+    split_set: int = 0
+    root_split: int = SPLIT_TRAIN  # walks start at these nodes, and the loss is over these
+    shuffle: bool = True  # False: the same batches in every epoch
+
+    def __post_init__(self) -> None:
+        for name in ("num_walks", "num_presamples"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name}: expected at least 1, got {getattr(self, name)}; set --{name.replace('_', '-')}"
+                )
+        if self.walk_length < 0:
+            raise ConfigError(f"walk_length: expected at least 0, got {self.walk_length}; set --walk-length")
+        if self.batches_per_epoch is not None and self.batches_per_epoch < 1:
+            raise ConfigError(
+                f"batches_per_epoch: expected at least 1, got {self.batches_per_epoch}; set --batches-per-epoch"
+            )
+        if self.direction not in ("in", "out", "both"):
+            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+
+
+@dataclass(frozen=True)
+class SampleCounts:
+    """In which pre-sampled subgraphs each visited node was: those of node[i] are sample[first[i]:first[i + 1]], ascending."""
+
+    node: np.ndarray  # [k], stored ids, ascending
+    first: np.ndarray  # int64 [k + 1]
+    sample: np.ndarray  # int32
+
+    def bounds(self, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(first, last) of each node's samples in `sample`; equal for a node that was never visited."""
+        place = np.minimum(np.searchsorted(self.node, node), len(self.node) - 1)
+        visited = self.node[place] == node
+        return np.where(visited, self.first[place], 0), np.where(visited, self.first[place + 1], 0)
+
+
+class SaintSampler:
+    """Minibatches of one subgraph each; positions in order of first visit: roots, then step after step."""
+
+    def __init__(self, router: Router, options: SaintOptions, num_ranks: int = 1) -> None:
+        self._router, self._options, self._num_ranks = router, options, num_ranks
+
+    @property
+    def options(self) -> SaintOptions:
+        return self._options
+
+    @cached_property
+    def _roots(self) -> NodeList:
+        roots = self._router.list_split(self._options.split_set, self._options.root_split)
+        if not len(roots.node):
+            raise ConfigError(f"root_split: expected a split with nodes, got {self._options.root_split} with none")
+        return roots
+
+    @cached_property
+    def num_batches(self) -> int:
+        wanted = self._options.batches_per_epoch or -(-len(self._roots.node) // self._options.num_walks)
+        return -(-wanted // self._num_ranks) * self._num_ranks
+
+    @cached_property
+    def sample_counts(self) -> SampleCounts:
+        """The pre-sampled subgraphs, made at first use; the same in every process, for they depend on the seed alone."""
+        options = self._options
+        at_once = max(1, _WALKS_AT_ONCE // options.num_walks)
+        pairs = []
+        for start in range(0, options.num_presamples, at_once):
+            num_samples = min(at_once, options.num_presamples - start)
+            walk = np.arange(start * options.num_walks, (start + num_samples) * options.num_walks)
+            steps = self._walk(walk, Purpose.PRESAMPLED_WALKS)
+            sample = np.tile(walk // options.num_walks, len(steps))
+            pairs.append(np.unique(np.concatenate(steps) * options.num_presamples + sample))
+        pair = np.sort(np.concatenate(pairs))
+        node, first = np.unique(pair // options.num_presamples, return_index=True)
+        return SampleCounts(
+            node=node,
+            first=np.append(first, len(pair)),
+            sample=(pair % options.num_presamples).astype(np.int32),
+        )
+
+    def _walk(self, walk: np.ndarray, purpose: Purpose, *position: int) -> list[np.ndarray]:
+        """Nodes of these walks after 0, 1, … steps."""
+        options, roots = self._options, self._roots.node
+        drawn = unit_interval(hash_ids(stream_key(options.seed, purpose, *position, 0), walk))
+        steps = [roots[(drawn * len(roots)).astype(np.int64)]]
+        for step in range(1, options.walk_length + 1):
+            key = stream_key(options.seed, purpose, *position, step)
+            reached = self._router.step_walks(steps[-1], walk, int(key), options.direction)
+            steps.append(reached.astype(np.int64, copy=False))
+        return steps
+
+    def sample(self, epoch: int, batch: int) -> MiniBatch:
+        options, router = self._options, self._router
+        if not 0 <= batch < self.num_batches:
+            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
+        with stage("sample"):
+            steps = self._walk(np.arange(options.num_walks), Purpose.WALKS, epoch if options.shuffle else 0, batch)
+            relabeler = Relabeler(np.empty(0, np.int64))
+            relabeler.add(np.concatenate(steps))
+            node = relabeler.node.copy()
+            edges = router.induced_edges(node)
+        no_roots = np.empty(0, np.int64)
+        minibatch = build_minibatch(
+            router, epoch, batch, node, edges.count, edges.neighbor, no_roots, options.split_set
+        )
+        assert minibatch.split is not None
+        with stage("sample"):
+            is_root = minibatch.split == options.root_split
+            counts = self.sample_counts
+            first, last = counts.bounds(node)
+            node_count = np.maximum(last - first, 1)
+            together = count_edges(minibatch.indptr, minibatch.indices, first, last, counts.sample)
+            edge_count = np.maximum(together, 1)
+            of_end = np.repeat(node_count, np.diff(minibatch.indptr))
+            weight = options.num_presamples / (node_count * len(self._roots.node))
+        return replace(
+            minibatch,
+            root_index=np.flatnonzero(is_root),
+            loss_weight=np.where(is_root, weight, 0).astype(np.float32),
+            edge_coefficient=(of_end / edge_count).astype(np.float32),
+        )
