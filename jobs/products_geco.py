@@ -117,9 +117,12 @@ def main() -> int:
         return build_model_config(config.model, config.fit.seed, manifest.feature_dim, manifest.num_classes)
 
     fanouts = config.batch.fanouts
-    if config.batch.sampler == "neighbor" and len(fanouts) != config.model.layers:
+    # With all edges among the nodes found, any number of hops makes a graph for any number of layers.
+    sampled = config.batch.sampler == "neighbor" and config.batch.edges == "sampled"
+    if sampled and len(fanouts) != config.model.layers:
         raise ConfigError(
-            f"fanouts needs one entry per layer: {config.model.layers} layers, got {fanouts}; set --fanouts or --layers"
+            f"fanouts needs one entry per layer: {config.model.layers} layers, got {fanouts}; "
+            "set --fanouts or --layers, or --edges induced"
         )
     try:
         build_model_config(config.model, config.fit.seed, 1, 2)
