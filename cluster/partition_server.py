@@ -196,7 +196,7 @@ def connect(servers: PartitionServers) -> Router:
             continue
         far: Owner = RemoteOwner(handle, info.partition, servers.options.timeout_s)
         if servers.options.cache_bytes:
-            budget = servers.options.cache_bytes * int(num_owned[info.partition]) // num_far
+            budget = servers.options.cache_bytes * int(num_owned[info.partition]) // max(num_far, 1)
             far = CachedOwner(far, manifest, info.partition, budget)
         owners.append(far)
     return Router(manifest, owners, servers.options.feature_dtype)

@@ -1,9 +1,20 @@
 """The last stages of a batch: into page-locked memory, and from there to the GPU beside the computation. Nothing to do on a CPU."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
 import torch
 
-from samplers.minibatch import TorchBatch
 from samplers.stage_clock import stage
+
+Batch = TypeVar("Batch")  # a frozen dataclass, some of whose fields are tensors
+
+
+def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+    """The batch with every tensor changed."""
+    changed: dict[str, Any] = {n: change(value) for n, value in vars(batch).items() if isinstance(value, torch.Tensor)}
+    return replace(batch, **changed)  # type: ignore[type-var]
 
 
 class DeviceCopy:
@@ -13,23 +24,26 @@ class DeviceCopy:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def send(self, batch: TorchBatch) -> tuple[TorchBatch, torch.cuda.Event | None]:
+    def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event | None]:
         """The batch on its way, and the event that it has arrived."""
         if self._stream is None:
-            return batch if self._device.type == "cpu" else batch.to(self._device), None
+            here = self._device.type == "cpu"
+            return batch if here else map_tensors(batch, lambda tensor: tensor.to(self._device)), None
         with stage("pin"):
-            pinned = batch.pin_memory()
+            pinned = map_tensors(batch, lambda tensor: tensor.pin_memory())
         with stage("copy"), torch.cuda.stream(self._stream):
-            moved = pinned.to(self._device, non_blocking=True)  # torch keeps the pinned memory until the copy is done
+            # torch keeps the pinned memory until the copy is done
+            moved = map_tensors(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
             arrived = torch.cuda.Event()
             arrived.record(self._stream)
         return moved, arrived
 
-    def receive(self, batch: TorchBatch, arrived: torch.cuda.Event | None) -> TorchBatch:
+    def receive(self, batch: Batch, arrived: torch.cuda.Event | None) -> Batch:
         """The batch, for use on the current stream: that stream waits for the copy, the host does not."""
         if arrived is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(arrived)
-            for tensor in batch.tensors().values():
-                tensor.record_stream(current)  # its memory is not used again before this stream is done with it
+            for value in vars(batch).values():
+                if isinstance(value, torch.Tensor):
+                    value.record_stream(current)  # its memory is not used again before this stream is done with it
         return batch

@@ -6,14 +6,15 @@ no Ray: a plain PyTorch loop can iterate it. Stages: plan, sample, fetch (inside
 
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from samplers.device_copy import DeviceCopy
-from samplers.minibatch import MiniBatch, TorchBatch, to_torch
+from samplers.minibatch import to_torch
 from samplers.ordered_stream import Bounds, Delivery, OrderedStream
 from samplers.protocol import Sampler, sampler_fingerprint
 from samplers.stage_clock import stage
@@ -72,7 +73,7 @@ class LoaderStats:
 class _Ready:
     """A batch at the end of its stages."""
 
-    batch: TorchBatch
+    batch: Any
     arrived: torch.cuda.Event | None
     num_nodes: int
     num_edges: int
@@ -89,6 +90,7 @@ class _Position:
 class Loader:
     """A rank's view of a sampler. Use as a context manager, or call `close`, so that no thread stays behind.
 
+    `collate` turns what the sampler makes into a frozen dataclass of tensors: `to_torch` makes a TorchBatch of a MiniBatch.
     Iterating walks from the position to the end of its epoch and leaves the position at the next epoch's start:
 
         for _ in range(epochs):
@@ -105,6 +107,7 @@ class Loader:
         rank: int = 0,
         num_ranks: int = 1,
         device: torch.device | str = "cpu",
+        collate: Callable[[Any], Any] = to_torch,
     ) -> None:
         if not 0 <= rank < num_ranks:
             raise ConfigError(f"loader: expected a rank in [0, {num_ranks}), got {rank}")
@@ -115,7 +118,7 @@ class Loader:
             )
         self._sampler, self._options = sampler, options or LoaderOptions()
         self._rank, self._num_ranks = rank, num_ranks
-        self._copy = DeviceCopy(torch.device(device))
+        self._copy, self._collate = DeviceCopy(torch.device(device)), collate
         self._position = _Position()
         self._largest_bytes = 0
         self._closed = False
@@ -173,12 +176,12 @@ class Loader:
             )
         self.reset(int(state["epoch"]), int(state["step"]))
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[TorchBatch]:
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Any]:
         """Yields this rank's batches of an epoch from `start_step` on: `reset`, then iterate."""
         self.reset(epoch, start_step)
         return iter(self)
 
-    def __iter__(self) -> Iterator[TorchBatch]:
+    def __iter__(self) -> Iterator[Any]:
         """Yields batches from the position to the end of its epoch.
 
         Raises what a stage raised (a Graphmill error as itself, others as StageError; the stage's traceback, a server's included,
@@ -222,9 +225,9 @@ class Loader:
     def _make(self, epoch: int, step: int) -> _Ready:
         """All stages of one batch; runs in a sampling thread."""
         with stage("sample"):  # a sampler names its own stages where it knows them
-            minibatch: MiniBatch = self._sampler.sample(epoch, step * self._num_ranks + self._rank)
+            minibatch = self._sampler.sample(epoch, step * self._num_ranks + self._rank)
         with stage("collate"):
-            batch = to_torch(minibatch)
+            batch = self._collate(minibatch)
         moved, arrived = self._copy.send(batch)
         return _Ready(moved, arrived, minibatch.num_nodes, minibatch.num_edges, minibatch.num_bytes)
 

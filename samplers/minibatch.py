@@ -1,11 +1,12 @@
 """What a sampler makes: one minibatch, as numpy arrays and, at the last step, as torch tensors over the same memory."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
+
+from samplers.device_copy import map_tensors
 
 
 @dataclass(frozen=True)
@@ -73,21 +74,8 @@ class TorchBatch:
     edge_weight: torch.Tensor | None = None
     edge_feature: torch.Tensor | None = None
 
-    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "TorchBatch":
-        """The batch with every tensor changed."""
-        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
-        return replace(self, **changed)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors that there are, by name."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
-
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":
-        return self.map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> "TorchBatch":
-        """The batch in page-locked memory, from where copies to a GPU run beside the host. Needs CUDA."""
-        return self.map(lambda tensor: tensor.pin_memory())
+        return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 def to_torch(batch: MiniBatch) -> TorchBatch:

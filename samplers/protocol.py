@@ -7,7 +7,18 @@ A sampler keeps no position: the loader does (`Loader.state_dict`). A new sample
 import hashlib
 from typing import Any, Protocol
 
-from samplers.minibatch import MiniBatch
+
+class Batch(Protocol):
+    """What a sampler makes, a MiniBatch or another frozen dataclass: arrays, and how much of everything it holds."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int: ...
 
 
 class Sampler(Protocol):
@@ -23,7 +34,7 @@ class Sampler(Protocol):
         """Batches of one epoch over all ranks; a multiple of the number of ranks."""
         ...
 
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
+    def sample(self, epoch: int, batch: int) -> Batch:
         """The minibatch; the same for the same arguments, always."""
         ...
 
