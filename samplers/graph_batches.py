@@ -1,0 +1,356 @@
+"""Batches of many small graphs: bucketed by size, bounded by tokens, the same for everyone.
+
+The plan is made from sizes alone. Graphs in order of size fall into buckets in which the largest is at most `bucket_ratio` times the
+smallest (or somewhat more, where few graphs are so large); a bucket's batches take as many graphs as fit the budgets were each as
+large as the bucket's largest. So any shuffle within the bucket fits, the number of batches is the same in every epoch, and padding to
+a batch's largest graph wastes little. Each epoch shuffles graphs within buckets, and the order of steps; the ranks' batches of one step are neighbors in size, so that no
+rank waits long for another. Every graph is in exactly one batch of an epoch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from samplers.neighbor_kernels import all_positions
+from samplers.plans import even_split
+from samplers.random_streams import Purpose, hash_ids, stream_key
+from storage.errors import ConfigError, DataError
+
+_MIXED_BATCHES = 4  # a bucket holds at least so many batches where there are graphs for them, so that their graphs mix
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """Several graphs packed one after another. Graph i has the nodes [node_ptr[i], node_ptr[i + 1]), and likewise edges."""
+
+    epoch: int
+    index: int  # number of the batch in its epoch, over all ranks
+    graph_id: np.ndarray  # int64 [g], numbers in the store
+    node_ptr: np.ndarray  # int64 [g + 1]
+    edge_ptr: np.ndarray  # int64 [g + 1]
+    edge_index: np.ndarray  # int32 [2, m]: source and destination of each edge, positions in the batch
+    node_feature: np.ndarray | None = None  # [n, …]
+    edge_feature: np.ndarray | None = None  # [m, …]
+    target: np.ndarray | None = None  # [g, …]
+
+    @property
+    def num_graphs(self) -> int:
+        return len(self.graph_id)
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.node_ptr[-1])
+
+    @property
+    def num_edges(self) -> int:
+        return int(self.edge_ptr[-1])
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+
+
+@dataclass(frozen=True)
+class PackedGraphs:
+    """What a store hands out: graphs in the order asked for, edges with positions within their own graph."""
+
+    num_nodes: np.ndarray  # int64 [g]
+    num_edges: np.ndarray  # int64 [g]
+    edge_index: np.ndarray  # int32 [2, sum(num_edges)]
+    node_feature: np.ndarray | None  # [sum(num_nodes), …]
+    edge_feature: np.ndarray | None  # [sum(num_edges), …]
+    target: np.ndarray | None  # [g, …]
+
+
+class GraphStore(Protocol):
+    """Many small graphs, by number."""
+
+    @property
+    def num_nodes(self) -> np.ndarray:
+        """int [num_graphs]"""
+        ...
+
+    @property
+    def num_edges(self) -> np.ndarray:
+        """int [num_graphs]"""
+        ...
+
+    def fetch(self, graph: np.ndarray) -> PackedGraphs:
+        """These graphs, in this order."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayGraphStore:
+    """Graphs packed in arrays (in memory or mapped): graph i's nodes are rows [node_ptr[i], node_ptr[i + 1]), its edges likewise."""
+
+    node_ptr: np.ndarray  # int64 [num_graphs + 1]
+    edge_ptr: np.ndarray  # int64 [num_graphs + 1]
+    edge_index: np.ndarray  # int32 [2, m], positions within the edge's own graph
+    node_feature: np.ndarray | None = None
+    edge_feature: np.ndarray | None = None
+    target: np.ndarray | None = None
+
+    @cached_property
+    def num_nodes(self) -> np.ndarray:
+        return np.diff(self.node_ptr)
+
+    @cached_property
+    def num_edges(self) -> np.ndarray:
+        return np.diff(self.edge_ptr)
+
+    def fetch(self, graph: np.ndarray) -> PackedGraphs:
+        num_nodes, num_edges = self.num_nodes[graph], self.num_edges[graph]
+        node, edge = all_positions(self.node_ptr[graph], num_nodes), all_positions(self.edge_ptr[graph], num_edges)
+        return PackedGraphs(
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            edge_index=np.take(self.edge_index, edge, axis=1),
+            node_feature=None if self.node_feature is None else np.take(self.node_feature, node, axis=0),
+            edge_feature=None if self.edge_feature is None else np.take(self.edge_feature, edge, axis=0),
+            target=None if self.target is None else self.target[graph],
+        )
+
+
+@dataclass(frozen=True)
+class GraphBatchOptions:
+    """Budgets of one batch; 0: no such bound. At least one must be set."""
+
+    max_graphs: int = 0
+    max_nodes: int = 0  # nodes of all graphs
+    max_edges: int = 0  # edges of all graphs
+    max_node_pairs: int = 0  # nodes² of all graphs: what dense attention costs
+    bucket_ratio: float = 1.2  # largest over smallest graph that may meet in a batch; inf: any
+    oversize: str = "error"  # a graph beyond a budget: "error", or "alone" for a batch of its own
+    seed: int = 0
+    shuffle: bool = True  # False: the same batches in every epoch, small graphs first
+
+    def __post_init__(self) -> None:
+        budgets = {name: getattr(self, name) for name in ("max_graphs", "max_nodes", "max_edges", "max_node_pairs")}
+        if not any(budgets.values()) or any(value < 0 for value in budgets.values()):
+            raise ConfigError(f"graph batches: expected budgets >= 0 and one above 0, got {budgets}; set --max-nodes")
+        if not self.bucket_ratio >= 1:
+            raise ConfigError(f"bucket_ratio: expected at least 1, got {self.bucket_ratio}; set --bucket-ratio")
+        if self.oversize not in ("error", "alone"):
+            raise ConfigError(f"oversize: expected 'error' or 'alone', got {self.oversize!r}; set --oversize")
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """All batches before any shuffle: batch b takes places [place_ptr[b], place_ptr[b + 1]) of `order`."""
+
+    order: np.ndarray  # int64 [num_graphs], graphs by size
+    bucket: np.ndarray  # int64 [num_graphs], bucket of each place; ascending
+    place_ptr: np.ndarray  # int64 [num_batches + 1]; no batch spans two buckets
+
+    @property
+    def num_batches(self) -> int:
+        return len(self.place_ptr) - 1
+
+
+def plan_graph_batches(
+    num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphBatchOptions, num_ranks: int = 1
+) -> GraphPlan:
+    """Buckets and batches; their number is a multiple of `num_ranks`.
+
+    Raises ConfigError where a graph alone exceeds a budget (unless `oversize` is "alone"), or where there are too few graphs for
+    every rank to have one in each step.
+    """
+    num_nodes, num_edges = np.asarray(num_nodes, np.int64), np.asarray(num_edges, np.int64)
+    alone = _exceeds_alone(num_nodes, num_edges, options)
+    order = np.lexsort((num_edges, num_nodes, alone))
+    nodes, edges = num_nodes[order], num_edges[order]
+    bounds, fits = [len(order)], []  # of buckets, from the largest graphs down
+    if alone.any():
+        bounds.append(len(order) - int(alone.sum()))
+        fits.append(1)
+    while bounds[-1] > 0:
+        high = bounds[-1]
+        low = int(np.searchsorted(nodes[:high], nodes[high - 1] / options.bucket_ratio))
+        fit = _graphs_that_fit(int(nodes[high - 1]), int(edges[low:high].max()), options)
+        if high - low < _MIXED_BATCHES * fit:  # few graphs are so large: smaller ones join them
+            low = max(0, high - _MIXED_BATCHES * fit)
+            fit = _graphs_that_fit(int(nodes[high - 1]), int(edges[low:high].max()), options)
+        bounds.append(low)
+        fits.append(fit)
+    bounds, fits = bounds[::-1], fits[::-1]
+    counts = np.diff(bounds)
+    batches = _round_up(counts, np.array(fits), num_ranks)
+    place_ptr = [0]
+    for low, count, parts in zip(bounds, counts.tolist(), batches.tolist(), strict=False):
+        place_ptr += [low + even_split(count, parts, part)[1] for part in range(parts)]
+    return GraphPlan(
+        order=order,
+        bucket=np.repeat(np.arange(len(counts)), counts),
+        place_ptr=np.array(place_ptr, np.int64),
+    )
+
+
+def _exceeds_alone(num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphBatchOptions) -> np.ndarray:
+    """bool [num_graphs]: graphs that no batch has room for. Raises ConfigError where there are some that must not be alone."""
+    alone = np.zeros(len(num_nodes), bool)
+    sizes = {"max_nodes": num_nodes, "max_edges": num_edges, "max_node_pairs": num_nodes * num_nodes}
+    for name, size in sizes.items():
+        budget = getattr(options, name)
+        if budget:
+            alone |= size > budget
+            if options.oversize == "error" and alone.any():
+                worst = int(np.argmax(size))
+                raise ConfigError(
+                    f"{name}: expected at least {size[worst]}, the size of graph {worst} "
+                    f"({num_nodes[worst]} nodes, {num_edges[worst]} edges), got {budget}; "
+                    f"raise --{name.replace('_', '-')}, or set --oversize alone"
+                )
+    return alone
+
+
+def _graphs_that_fit(nodes: int, edges: int, options: GraphBatchOptions) -> int:
+    """Graphs of this size that all budgets allow in one batch."""
+    fits = [options.max_graphs] if options.max_graphs else []
+    sizes = ((options.max_nodes, nodes), (options.max_edges, edges), (options.max_node_pairs, nodes * nodes))
+    fits += [budget // max(size, 1) for budget, size in sizes if budget]
+    return min(fits)
+
+
+def _round_up(counts: np.ndarray, fits: np.ndarray, num_ranks: int) -> np.ndarray:
+    """Batches per bucket, in all a multiple of the ranks: further ones go where batches have most graphs."""
+    batches = -(-counts // fits)
+    for _ in range(int(-batches.sum() % num_ranks)):
+        mean = np.where(batches < counts, counts / batches, 0)
+        if not mean.any():
+            raise ConfigError(
+                f"expected graphs for a multiple of {num_ranks} batches, got {counts.sum()} graphs in {batches.sum()} batches of one; "
+                "lower --workers or raise the budgets"
+            )
+        batches[int(np.argmax(mean))] += 1
+    return batches
+
+
+class GraphBatchSampler:
+    """Batches of a store's graphs; `graphs` restricts them to some, for a split."""
+
+    def __init__(
+        self,
+        store: GraphStore,
+        options: GraphBatchOptions,
+        num_ranks: int = 1,
+        graphs: np.ndarray | Sequence[int] | None = None,
+    ) -> None:
+        self._store, self._options, self._num_ranks = store, options, num_ranks
+        self._graphs = np.arange(len(store.num_nodes)) if graphs is None else np.asarray(graphs, np.int64)
+        if len(np.unique(self._graphs)) != len(self._graphs):
+            raise ConfigError(f"graphs: expected distinct numbers, got {len(self._graphs)} with repeats")
+        if len(self._graphs) == 0:
+            raise ConfigError("graphs: expected at least one, got none")
+        if self._graphs.min() < 0 or self._graphs.max() >= len(store.num_nodes):
+            raise ConfigError(
+                f"graphs: expected numbers in [0, {len(store.num_nodes)}), got {self._graphs.min()} to {self._graphs.max()}"
+            )
+        self._last_order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    @property
+    def options(self) -> GraphBatchOptions:
+        return self._options
+
+    @cached_property
+    def plan(self) -> GraphPlan:
+        sizes = self._store.num_nodes[self._graphs], self._store.num_edges[self._graphs]
+        return plan_graph_batches(*sizes, self._options, self._num_ranks)
+
+    @property
+    def num_batches(self) -> int:
+        return self.plan.num_batches
+
+    def graphs_of(self, epoch: int, batch: int) -> np.ndarray:
+        """int64: the graphs of one batch."""
+        if not 0 <= batch < self.num_batches:
+            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
+        plan, options = self.plan, self._options
+        planned, order = batch, plan.order
+        if options.shuffle:
+            step, rank = divmod(batch, self._num_ranks)
+            num_steps = self.num_batches // self._num_ranks
+            steps = np.argsort(
+                hash_ids(stream_key(options.seed, Purpose.GRAPH_STEPS, epoch), np.arange(num_steps)), kind="stable"
+            )
+            planned = int(steps[step]) * self._num_ranks + rank
+            order = self._epoch_order(epoch)
+        return self._graphs[order[plan.place_ptr[planned] : plan.place_ptr[planned + 1]]]
+
+    def _epoch_order(self, epoch: int) -> np.ndarray:
+        of_epoch, order = self._last_order  # one read: another thread may put another epoch's order there
+        if of_epoch != epoch:
+            plan = self.plan
+            key = stream_key(self._options.seed, Purpose.GRAPH_ORDER, epoch)
+            order = plan.order[np.lexsort((hash_ids(key, self._graphs[plan.order]), plan.bucket))]
+            self._last_order = (epoch, order)
+        return order
+
+    def sample(self, epoch: int, batch: int) -> GraphBatch:
+        graphs = self.graphs_of(epoch, batch)
+        return pack_graphs(epoch, batch, graphs, self._store.fetch(graphs))
+
+
+def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGraphs) -> GraphBatch:
+    """Edges moved from positions in their graph to positions in the batch. Raises DataError where one leaves its graph."""
+    node_ptr, edge_ptr = _offsets(graphs.num_nodes), _offsets(graphs.num_edges)
+    # The bound is int32 too: a wider one would make a wider array of all edges.
+    bound = np.repeat(graphs.num_nodes.astype(np.int32), graphs.num_edges)
+    outside = (graphs.edge_index < 0) | (graphs.edge_index >= bound)
+    if outside.any():
+        edge = int(np.flatnonzero(outside.any(axis=0))[0])
+        owner = int(np.searchsorted(edge_ptr, edge, side="right")) - 1
+        raise DataError(
+            f"graph {graph_id[owner]}: expected edges among {graphs.num_nodes[owner]} nodes, "
+            f"got {tuple(graphs.edge_index[:, edge].tolist())}"
+        )
+    return GraphBatch(
+        epoch=epoch,
+        index=index,
+        graph_id=graph_id,
+        node_ptr=node_ptr,
+        edge_ptr=edge_ptr,
+        edge_index=graphs.edge_index + np.repeat(node_ptr[:-1].astype(np.int32), graphs.num_edges),
+        node_feature=graphs.node_feature,
+        edge_feature=graphs.edge_feature,
+        target=graphs.target,
+    )
+
+
+def _offsets(count: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class TorchGraphBatch:
+    """A batch of graphs as tensors. Shapes as in `GraphBatch`."""
+
+    epoch: int
+    index: int
+    graph_id: torch.Tensor
+    node_ptr: torch.Tensor
+    edge_ptr: torch.Tensor
+    edge_index: torch.Tensor
+    node_feature: torch.Tensor | None
+    edge_feature: torch.Tensor | None
+    target: torch.Tensor | None
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchGraphBatch":
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in vars(self).items()
+            if isinstance(value, torch.Tensor)
+        }
+        return replace(self, **moved)
+
+
+def graphs_to_torch(batch: GraphBatch) -> TorchGraphBatch:
+    """Tensors over the batch's own arrays, which no one else holds."""
+    tensors: dict[str, Any] = {
+        name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in vars(batch).items()
+    }
+    return TorchGraphBatch(**tensors)
