@@ -23,7 +23,6 @@ class Purpose(IntEnum):
     NEIGHBORS = 2
     CHUNKS = 3
     SUBGRAPHS = 20
-    WALK_ROOTS = 21
     WALKS = 22
     PRESAMPLED_WALKS = 23
     GRAPH_ORDER = 24
