@@ -122,7 +122,7 @@ def circular_convolve(filter_DN: Tensor, signal_DN: Tensor) -> Tensor:
 class _CircularConvolution(torch.autograd.Function):
     """The convolution with its gradients as correlations, which are real transforms again.
 
-    Autograd's own gradient of rfft is a full complex transform of a zero-padded spectrum: twice the time and memory.
+    Autograd's own gradient of rfft is a full complex transform of a zero-padded spectrum, about twice the time.
     """
 
     @staticmethod

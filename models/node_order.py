@@ -50,7 +50,8 @@ class _Gather(torch.autograd.Function):
 def gather_rows(x_ND: Tensor, order_N: Tensor, inverse_N: Tensor) -> Tensor:
     """Returns x[order] [N, D] for a permutation and its inverse.
 
-    The gradient is the gather by the inverse: deterministic, and on a CPU some ten times faster than indexing's scatter.
+    The gradient is the gather by the inverse: deterministic, with no scatter (27 ms against 38 ms,
+    both ways, for 13,752 × 384 on one busy CPU thread).
     """
     return _Gather.apply(x_ND, order_N, inverse_N)
 
