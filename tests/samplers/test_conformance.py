@@ -92,7 +92,7 @@ def router(graphs) -> Router:
 @pytest.fixture(scope="module")
 def remote(graphs) -> Iterator[Router]:
     """A router whose every answer comes from a partition server."""
-    options = ServerOptions(local_reads=False, timeout_s=60)
+    options = ServerOptions(local_reads=False, timeout_s=200)
     with ray_session(SessionOptions(num_cpus=2)), partition_servers(graphs[2], options) as servers:
         yield connect(servers)
 
