@@ -10,12 +10,13 @@ so p never exceeds the exact vector and lacks sum(r) of its mass. A node without
 Parallel edges count each. Differently from the papers, the root pushes once whatever its degree: else a root of degree 1 / epsilon or
 more would have no neighbors at all.
 
-Pushes run in rounds, all nodes of a round from the residuals at its beginning and in order of discovery, so results do not depend on
-partitions nor on the other roots of a batch. Per round and owner at most one request, for degrees not yet known and for
-lists that are now needed; a node's list is fetched once per batch. One root does at most 1 / (alpha · epsilon) steps along edges beside its
-first push, and its touched nodes take up to about 120 bytes each while a batch is made.
+A root's pushes run in rounds, all nodes of a round from the residuals at its beginning and in order of discovery, so results do not
+depend on partitions nor on the other roots of a batch. When all roots are done or wait, one request per owner asks for degrees not yet
+known and for lists that are now needed; a node's list is fetched once per batch. One root does at most 1 / (alpha · epsilon) steps along
+edges beside its first push, and its touched nodes take up to about 120 bytes each, kept from batch to batch.
 """
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ from samplers.ppr_kernels import (
     FIRST_BITS,
     best_candidates,
     largest_residuals,
-    push_round,
+    push_known,
     start_roots,
     wanted_entries,
 )
@@ -75,7 +76,8 @@ class PushedRoots:
     node: np.ndarray  # stored ids
     score: np.ndarray  # float64
     residual: np.ndarray  # float64
-    num_rounds: int
+    num_rounds: int  # of requests
+    memory: tuple[np.ndarray, ...]  # what holds all of this, to be given back
 
 
 class PprSampler:
@@ -87,6 +89,7 @@ class PprSampler:
             options.batch_size, num_ranks, options.seed, options.split_set, options.root_split, options.shuffle
         )
         self._root_batches = RootBatches(router, plan)
+        self._memory = PushMemory()
 
     @property
     def options(self) -> PprOptions:
@@ -104,8 +107,9 @@ class PprSampler:
     def sample_roots(self, epoch: int, batch: int, roots: NodeList) -> MiniBatch:
         """The subgraphs around these roots; a repeated root gets the same subgraph again."""
         with stage("sample"):
-            pushed = push_roots(self._router, roots.node, self._options)
+            pushed = push_roots(self._router, roots.node, self._options, self._memory)
             node, score, graph_ptr = _select(self._router, pushed, self._options.top_k)
+            self._memory.give_back(pushed.memory)
             last = np.concatenate([[np.inf], score[:-1]])
             level = np.cumsum(score != last)
             level[graph_ptr[:-1]] = -1  # a root comes first, whatever its score
@@ -121,20 +125,40 @@ class PprSampler:
         )
 
 
-def push_roots(router: Router, root: np.ndarray, options: PprOptions) -> PushedRoots:
-    """Forward push from each root until no residual reaches epsilon · degree."""
+class PushMemory:
+    """Arrays over entries and table slots of the roots of a batch, kept between batches: fresh memory costs more than the pushes."""
+
+    def __init__(self) -> None:
+        self._free: deque[tuple[np.ndarray, ...]] = deque()
+
+    def borrow(self, num_entries: int, index_dtype: np.dtype) -> tuple[np.ndarray, ...]:
+        """(node, number, score, residual, table_id, table_entry), of arbitrary content and at least this room."""
+        try:
+            arrays = self._free.pop()
+        except IndexError:
+            arrays = (np.empty(0, index_dtype),)
+        if len(arrays[0]) >= num_entries:
+            return arrays
+        entries = [np.empty(num_entries, dtype) for dtype in (index_dtype, np.int32, np.float64, np.float64)]
+        return *entries, np.empty(2 * num_entries, index_dtype), np.empty(2 * num_entries, np.int32)
+
+    def give_back(self, arrays: tuple[np.ndarray, ...]) -> None:
+        self._free.append(arrays)
+
+
+def push_roots(router: Router, root: np.ndarray, options: PprOptions, memory: PushMemory | None = None) -> PushedRoots:
+    """Forward push from each root until no residual reaches epsilon · degree.
+
+    The result lies in borrowed memory where `memory` is given: use it before that is given back.
+    """
     num_roots, room = len(root), 1 << FIRST_BITS
-    index_dtype = np.dtype(router.manifest.index_dtype)
     offset, size = np.arange(num_roots) * room, np.ones(num_roots, np.int64)
-    bits = np.full(num_roots, FIRST_BITS, np.int64)
-    end = num_roots * room
-    node, number = np.zeros(end, index_dtype), np.full(end, -1, np.int32)
-    score, residual = np.zeros(end), np.zeros(end)
-    table_id, table_entry = np.full(2 * end, -1, index_dtype), np.zeros(2 * end, np.int32)
-    node[offset], residual[offset] = root, 1.0
-    start_roots(root, table_id, table_entry)
-    pool, rounds = ListPool(router, options.direction), 0
-    while True:
+    bits, end = np.full(num_roots, FIRST_BITS, np.int64), num_roots * room
+    arrays = (memory or PushMemory()).borrow(end, np.dtype(router.manifest.index_dtype))
+    start_roots(root, offset, *arrays)
+    pool, rounds, waiting = ListPool(router, options.direction), 0, num_roots
+    while waiting:
+        node, number, _, residual, _, _ = arrays
         entry = wanted_entries(offset, size, number, residual, options.epsilon)
         number[entry] = pool.number(node[entry])
         largest = largest_residuals(offset, size, number, residual, pool.start)
@@ -145,13 +169,22 @@ def push_roots(router: Router, root: np.ndarray, options: PprOptions) -> PushedR
         wanted = np.flatnonzero((largest >= options.epsilon) & (pool.start < 0) & (pool.degree <= reach))
         if len(wanted):
             pool.fetch(wanted, reach[wanted])
-        pushes, end, node, number, score, residual, table_id, table_entry = push_round(
-            offset, bits, size, end, node, number, score, residual, table_id, table_entry,
-            pool.start, pool.degree, pool.neighbor, options.alpha, options.epsilon, rounds == 0,
-        )  # fmt: skip
-        if not pushes:
-            return PushedRoots(offset, size, node, score, residual, rounds)
+        waiting, end, *grown = push_known(
+            offset,
+            bits,
+            size,
+            end,
+            pool.start,
+            pool.degree,
+            pool.neighbor,
+            options.alpha,
+            options.epsilon,
+            rounds == 0,
+            *arrays,
+        )
+        arrays = tuple(grown)
         rounds += 1
+    return PushedRoots(offset, size, arrays[0], arrays[2], arrays[3], rounds, arrays)
 
 
 def _select(router: Router, pushed: PushedRoots, top_k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -43,78 +43,107 @@ def largest_residuals(offset, size, number, residual, start):
 
 
 @numba.njit(nogil=True, cache=True)
-def _longer(array, length, fill):
-    longer = np.full(length, fill, array.dtype)
+def _longer(array, length):
+    longer = np.empty(length, array.dtype)
     longer[: len(array)] = array
     return longer
 
 
 @numba.njit(nogil=True, cache=True)
-def start_roots(root, table_id, table_entry):
-    """Entry 0 of every root, which is itself, into the tables of new roots."""
-    for g in range(len(root)):
-        slot = find_slot(table_id, g << (FIRST_BITS + 1), FIRST_BITS + 1, root[g])
-        table_id[slot] = root[g]
-        table_entry[slot] = 0
+def _clear_room(at, bits, number, score, residual, table_id):
+    """Empties the room of 2^bits entries at `at`, and its table."""
+    number[at : at + (1 << bits)] = -1
+    score[at : at + (1 << bits)] = 0.0
+    residual[at : at + (1 << bits)] = 0.0
+    table_id[2 * at : 2 * at + (2 << bits)] = -1
 
 
 @numba.njit(nogil=True, cache=True)
-def push_round(
-    offset, bits, size, end, node, number, score, residual, table_id, table_entry,
-    start, degree, neighbor, alpha, epsilon, first_round,
-):  # fmt: skip
-    """Every entry whose residual is at least epsilon · max(degree, 1) pushes what it had when the round began.
+def start_roots(root, offset, node, number, score, residual, table_id, table_entry):
+    """Gives every root its first room, with itself as entry 0 and all of the residual."""
+    for g in range(len(root)):
+        at = offset[g]
+        _clear_room(at, FIRST_BITS, number, score, residual, table_id)
+        slot = find_slot(table_id, 2 * at, FIRST_BITS + 1, root[g])
+        table_id[slot], table_entry[slot] = root[g], 0
+        node[at], residual[at] = root[g], 1.0
 
-    A push moves alpha of the residual to the score and the rest in equal parts to the neighbors' residuals; without neighbors, all of it
-    to the score (the walk stays). In the first round the root pushes whatever its degree. Returns the number of pushes, the new
-    end, and the six arrays over entries and slots, which may have been replaced by longer ones.
+
+@numba.njit(nogil=True, cache=True)
+def push_known(
+    offset, bits, size, end, start, degree, neighbor, alpha, epsilon, is_first,
+    node, number, score, residual, table_id, table_entry,
+):  # fmt: skip
+    """Rounds of pushes for every root, until it needs a degree or a list that is not here, or is done.
+
+    In a round every entry whose residual is at least epsilon · max(degree, 1) pushes what it had when the round began: alpha of it to
+    the score and the rest in equal parts to the neighbors' residuals; without neighbors, all of it to the score (the walk stays).
+    Where `is_first`, the root first pushes whatever its degree. Returns the number of roots that wait, the new end, and the six arrays
+    over entries and slots, which may have been replaced by longer ones.
+
+    A root's rounds are its own: that it runs ahead while its memory is in the cache, or waits for lists that another root
+    has, changes no result.
     """
-    pushes = 0
+    waiting = 0
     queue, amount = np.empty(64, np.int64), np.empty(64, np.float64)
     for g in range(len(size)):
-        num_queued, first = 0, offset[g]
-        for i in range(size[g]):
-            listed = number[first + i]
-            if listed >= 0 and (residual[first + i] >= epsilon * max(degree[listed], 1) or first_round):
-                if num_queued == len(queue):
-                    queue, amount = _longer(queue, 2 * len(queue), 0), _longer(amount, 2 * len(queue), 0.0)
-                queue[num_queued], amount[num_queued] = i, residual[first + i]
-                residual[first + i] = 0.0
-                num_queued += 1
-        pushes += num_queued
-        for q in range(num_queued):
-            listed = number[first + queue[q]]
-            if degree[listed] == 0:
-                score[first + queue[q]] += amount[q]
-                continue
-            score[first + queue[q]] += alpha * amount[q]
-            share = (1.0 - alpha) * amount[q] / degree[listed]
-            for e in range(start[listed], start[listed] + degree[listed]):
-                slot = find_slot(table_id, 2 * first, bits[g] + 1, neighbor[e])
-                if table_id[slot] != -1:
-                    residual[first + table_entry[slot]] += share
+        first, whatever_degree = offset[g], is_first
+        while True:
+            num_queued, waits = 0, False
+            for i in range(size[g]):
+                if residual[first + i] < epsilon:
                     continue
-                if size[g] == 1 << bits[g]:
-                    room = 2 << bits[g]
-                    if end + room > len(node):
-                        length = max(2 * len(node), end + room)
-                        node, number = _longer(node, length, 0), _longer(number, length, -1)
-                        score, residual = _longer(score, length, 0.0), _longer(residual, length, 0.0)
-                        table_id = _longer(table_id, 2 * length, -1)
-                        table_entry = _longer(table_entry, 2 * length, 0)
-                    for i in range(size[g]):
-                        node[end + i], number[end + i] = node[first + i], number[first + i]
-                        score[end + i], residual[end + i] = score[first + i], residual[first + i]
-                        moved = find_slot(table_id, 2 * end, bits[g] + 2, node[first + i])
-                        table_id[moved], table_entry[moved] = node[first + i], i
-                    first, offset[g], bits[g] = end, end, bits[g] + 1
-                    end += room
+                listed = number[first + i]
+                if listed < 0:
+                    waits = True
+                    break
+                if whatever_degree or residual[first + i] >= epsilon * max(degree[listed], 1):
+                    if start[listed] < 0:
+                        waits = True
+                        break
+                    if num_queued == len(queue):
+                        queue, amount = _longer(queue, 2 * num_queued), _longer(amount, 2 * num_queued)
+                    queue[num_queued], amount[num_queued] = i, residual[first + i]
+                    num_queued += 1
+            waiting += waits
+            if waits or num_queued == 0:
+                break
+            whatever_degree = False
+            for q in range(num_queued):
+                residual[first + queue[q]] = 0.0
+            for q in range(num_queued):
+                listed = number[first + queue[q]]
+                if degree[listed] == 0:
+                    score[first + queue[q]] += amount[q]
+                    continue
+                score[first + queue[q]] += alpha * amount[q]
+                share = (1.0 - alpha) * amount[q] / degree[listed]
+                for e in range(start[listed], start[listed] + degree[listed]):
                     slot = find_slot(table_id, 2 * first, bits[g] + 1, neighbor[e])
-                table_id[slot], table_entry[slot] = neighbor[e], size[g]
-                node[first + size[g]] = neighbor[e]
-                residual[first + size[g]] = share
-                size[g] += 1
-    return pushes, end, node, number, score, residual, table_id, table_entry
+                    if table_id[slot] != -1:
+                        residual[first + table_entry[slot]] += share
+                        continue
+                    if size[g] == 1 << bits[g]:
+                        room = 2 << bits[g]
+                        if end + room > len(node):
+                            length = max(2 * len(node), end + room)
+                            node, number = _longer(node, length), _longer(number, length)
+                            score, residual = _longer(score, length), _longer(residual, length)
+                            table_id, table_entry = _longer(table_id, 2 * length), _longer(table_entry, 2 * length)
+                        _clear_room(end, bits[g] + 1, number, score, residual, table_id)
+                        for i in range(size[g]):
+                            node[end + i], number[end + i] = node[first + i], number[first + i]
+                            score[end + i], residual[end + i] = score[first + i], residual[first + i]
+                            moved = find_slot(table_id, 2 * end, bits[g] + 2, node[first + i])
+                            table_id[moved], table_entry[moved] = node[first + i], i
+                        first, offset[g], bits[g] = end, end, bits[g] + 1
+                        end += room
+                        slot = find_slot(table_id, 2 * first, bits[g] + 1, neighbor[e])
+                    table_id[slot], table_entry[slot] = neighbor[e], size[g]
+                    node[first + size[g]] = neighbor[e]
+                    residual[first + size[g]] = share
+                    size[g] += 1
+    return waiting, end, node, number, score, residual, table_id, table_entry
 
 
 @numba.njit(nogil=True, cache=True)
@@ -136,9 +165,9 @@ def best_candidates(offset, size, score, top_k):
         if end + positive > capacity:
             capacity = max(2 * capacity, end + positive)
             entry, graph, tied = (
-                _longer(entry, capacity, 0),
-                _longer(graph, capacity, 0),
-                _longer(tied, capacity, False),
+                _longer(entry, capacity),
+                _longer(graph, capacity),
+                _longer(tied, capacity),
             )
         for i in range(len(scores)):
             if scores[i] > 0 and scores[i] >= least:
