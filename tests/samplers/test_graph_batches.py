@@ -21,7 +21,7 @@ from storage.errors import ConfigError, DataError
 def random_store(num_graphs: int, seed: int = 0, most_nodes: int = 30) -> ArrayGraphStore:
     rng = np.random.default_rng(seed)
     num_nodes = rng.integers(1, most_nodes + 1, num_graphs)
-    num_edges = rng.integers(0, 2 * num_nodes + 1)
+    num_edges = rng.integers(0, 6 * num_nodes + 1)
     owner = np.repeat(np.arange(num_graphs), num_edges)
     edge_index = np.stack([rng.integers(0, num_nodes[owner]), rng.integers(0, num_nodes[owner])]).astype(np.int32)
     return ArrayGraphStore(
@@ -39,7 +39,7 @@ def option_sets(draw: st.DrawFn) -> GraphBatchOptions:
     return GraphBatchOptions(
         max_graphs=draw(st.sampled_from([0, 1, 7])),
         max_nodes=draw(st.sampled_from([30, 100])),
-        max_edges=draw(st.sampled_from([0, 60, 200])),
+        max_edges=draw(st.sampled_from([0, 180, 250])),
         max_node_pairs=draw(st.sampled_from([0, 900, 3000])),
         bucket_ratio=draw(st.sampled_from([1.0, 1.2, 3.0, float("inf")])),
         seed=draw(st.integers(0, 2)),
