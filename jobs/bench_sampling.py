@@ -1,0 +1,383 @@
+"""How fast neighbor sampling is here, against the machine's limit and against peers: `python jobs/bench_sampling.py`.
+
+    python jobs/bench_sampling.py --nodes 50000 --batches 5          # a look, about a minute
+    python jobs/bench_sampling.py --dgl-python ~/dgl/bin/python      # products' size: prepared once in 3 minutes, then about 5
+
+Makes (once, under --data-dir) a synthetic graph of ogbn-products' size in one and in --partitions partitions, and times on the same
+batches of roots: our sampler with edge ids, relabelling and fresh arrays; a loop that does only the same dependent reads; the gather of
+feature rows; DGL 1.1.3 where --dgl-python names an interpreter that has it; PyG where torch-sparse or pyg-lib is installed; and our
+sampler over partition servers, in process, and with every answer through an actor. You should see a table, kept as results.md and
+results.json under --out. Every figure is the best of --rounds rounds. Nothing else should run meanwhile.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+from jobs.exit_codes import run
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jobs.sampling_measures import Effort
+    from samplers.neighbor import NeighborOptions
+    from storage.graph import StoredGraph
+
+_PEER_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Time neighbor sampling."""
+
+    nodes: int = 2_449_029
+    """Size of the synthetic graph; its mean degree is 50, as ogbn-products has it."""
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    """Neighbors per hop."""
+    batch_size: int = 1024
+    """Roots per batch."""
+    threads: tuple[int, ...] = (1, 2)
+    """Thread counts to time."""
+    batches: int = 20
+    """Batches per round."""
+    warmup: int = 3
+    """Batches before the first round."""
+    rounds: int = 3
+    """Rounds; the best counts."""
+    partitions: int = 4
+    """Partitions of the remote measures."""
+    remote: bool = True
+    """Time partition servers too (starts a local Ray)."""
+    dgl_python: str | None = None
+    """An interpreter with dgl 1.1.3."""
+    sizes: tuple[int, ...] = ()
+    """More graph sizes, to see how a batch's cost grows."""
+    data_dir: str = "data/bench"
+    """Where graphs are kept."""
+    out: str = "runs/bench-sampling"
+    """Where the table goes."""
+
+    def __post_init__(self) -> None:
+        if min(self.batches, self.rounds, self.partitions, *self.threads) < 1 or self.warmup < 0:
+            raise ConfigError("bench: expected positive batches, rounds, partitions and threads, and warmup >= 0")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    what: str
+    value: float
+    unit: str
+    note: str = ""
+
+
+def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
+    """The synthetic graph in so many partitions, made if it is not there."""
+    from jobs.progress import progress
+    from storage.graph import open_graph
+    from storage.ingest import IngestOptions, ingest
+    from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+    url = Path(config.data_dir) / f"synthetic-{nodes}-{partitions}"
+    if not url.exists():
+        with progress(f"preparing {nodes:,} nodes in {partitions}") as bar:
+            ingest(
+                SyntheticGraph(SyntheticOptions(num_nodes=nodes)),
+                str(url),
+                IngestOptions(num_partitions=partitions, partitioner="random" if partitions > 1 else "range"),
+                lambda stage, done, total: bar.update(done, total, stage),
+            )
+    return open_graph(str(url))
+
+
+def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
+    """Our sampler, and the loop of the same reads."""
+    from dataclasses import replace
+
+    from jobs.sampling_measures import time_reads, time_sampler
+    from samplers.router import local_router
+
+    router = local_router(graph)
+    roots = batch_roots(graph, config)
+    for threads in config.threads:
+        rate = time_sampler(router, replace(options, edge_columns=("id",)), threads, effort)
+        note = f"{rate.edges_per_batch:,.0f} edges and {rate.nodes_per_batch:,.0f} nodes a batch"
+        yield Row(
+            f"ours: sampling, edge ids, relabelling; {threads} threads", rate.sampling.best / 1e6, "M edges/s", note
+        )
+        yield Row(
+            f"ours: the same and rows of ids, labels, splits; {threads} threads", rate.whole.best / 1e6, "M edges/s"
+        )
+        limit = time_reads(next(iter(graph.partitions())), roots, config.fanouts, threads, effort)
+        yield Row(f"limit: the same reads alone; {threads} threads", limit.best / 1e6, "M edges/s")
+        yield Row(f"share of the limit; {threads} threads", 100 * rate.sampling.best / limit.best, "%", "target 50")
+
+
+def batch_roots(graph: "StoredGraph", config: BenchConfig) -> "list[np.ndarray]":
+    """Training roots in an order of our own, in full batches."""
+    import numpy as np
+
+    from samplers.router import local_router
+    from storage.source import SPLIT_TRAIN
+
+    roots = local_router(graph).list_split(0, SPLIT_TRAIN).node.astype(np.int64)
+    shuffled = np.random.default_rng(0).permutation(roots)
+    wanted = (config.warmup + config.batches) * config.batch_size
+    repeated = np.resize(shuffled, max(wanted // len(shuffled) * len(shuffled), wanted))
+    # A batch holds a root once: where roots are too few for a full batch, batches are smaller.
+    size = min(config.batch_size, len(shuffled))
+    return [
+        np.unique(repeated[start : start + size]) for start in range(0, (config.warmup + config.batches) * size, size)
+    ]
+
+
+def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
+    """Feature rows from the warm map, as float32 and float16."""
+    import numpy as np
+    import torch
+
+    from jobs.sampling_measures import time_gather
+
+    feature = next(iter(graph.partitions())).feature
+    assert feature is not None
+    node = np.random.default_rng(1).permutation(len(feature))[: min(300_000, len(feature))]
+    half = Path(config.data_dir) / f"half-{len(feature)}.npy"
+    if not half.exists():
+        np.save(half, feature.astype(np.float16))
+    for name, mapped in (("float32", feature), ("float16", np.load(half, mmap_mode="r"))):
+        mapped.sum(dtype=np.float64)  # warm
+        for threads in config.threads[:1]:
+            torch.set_num_threads(threads)
+            rate = time_gather(mapped, torch.from_numpy(np.array(mapped)), node, config.rounds)
+            note = f"fresh array {rate['fresh']:.2f}; torch.index_select(out=) from memory {rate['torch_out']:.2f} GB/s"
+            yield Row(f"feature rows, {name}, given array, 1 thread", rate["out"], "GB/s", note)
+            yield Row(f"feature rows, {name}: share of torch", 100 * rate["out"] / rate["torch_out"], "%", "target 90")
+
+
+def dgl_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort") -> Iterator[Row]:
+    """DGL on the same topology and batches, in its own interpreter."""
+    import numpy as np
+
+    if config.dgl_python is None:
+        yield Row("DGL 1.1.3 NeighborSampler", float("nan"), "", "not measured; pass --dgl-python")
+        return
+    folder = Path(config.data_dir) / f"csc-{config.nodes}"
+    folder.mkdir(parents=True, exist_ok=True)
+    partition = next(iter(graph.partitions()))
+    np.save(folder / "roots.npy", np.stack([some[: _smallest(graph, config)] for some in batch_roots(graph, config)]))
+    if not (folder / "indices.npy").exists():
+        np.save(folder / "indptr.npy", partition.indptr)
+        np.save(folder / "indices.npy", partition.indices.astype(np.int64))  # DGL wants one dtype for both
+    work = {"folder": str(folder), "fanouts": config.fanouts, "threads": config.threads, **asdict(effort)}
+    done = subprocess.run(
+        [config.dgl_python, str(Path(__file__).with_name("dgl_peer.py")), json.dumps(work)],
+        env={**os.environ, "DGL_BACKEND": "pytorch"},
+        capture_output=True,
+        text=True,
+        timeout=_PEER_TIMEOUT_S,
+    )
+    if done.returncode:
+        raise ConfigError(f"--dgl-python {config.dgl_python}: DGL failed: {done.stderr.strip().splitlines()[-1:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    for result in found["results"]:
+        rates = [edges / seconds for seconds, edges in result["rounds"]]
+        per_batch = result["rounds"][0][1] / config.batches
+        yield Row(
+            f"DGL {found['version']} NeighborSampler; {result['threads']} threads",
+            max(rates) / 1e6,
+            "M edges/s",
+            f"edge ids and blocks; samples every node again per layer: {per_batch:,.0f} edges a batch",
+        )
+
+
+def _smallest(graph: "StoredGraph", config: BenchConfig) -> int:
+    return min(len(some) for some in batch_roots(graph, config))
+
+
+def pyg_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort") -> Iterator[Row]:
+    """PyG's sampler on the same topology, where it can run."""
+    name = "PyG NeighborSampler"
+    try:
+        import torch_geometric.typing as pyg_typing
+    except ImportError:
+        yield Row(name, float("nan"), "", "not measured; torch-geometric is not installed")
+        return
+    if not (pyg_typing.WITH_PYG_LIB or pyg_typing.WITH_TORCH_SPARSE):
+        yield Row(name, float("nan"), "", "not measured; needs torch-sparse or pyg-lib")
+        return
+    import torch
+    from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
+
+    from samplers.pyg_interop import EDGE_TYPE, NODE_TYPE, pyg_stores
+    from samplers.router import local_router
+
+    sampler = NeighborSampler(pyg_stores(graph, local_router(graph)), list(config.fanouts))
+    batches = [
+        NodeSamplerInput(None, torch.from_numpy(some), input_type=NODE_TYPE) for some in batch_roots(graph, config)
+    ]
+    for threads in config.threads[:1]:
+        torch.set_num_threads(threads)
+        for some in batches[: effort.warmup]:
+            sampler.sample_from_nodes(some)
+        rates = []
+        for _ in range(effort.rounds):
+            start = time.perf_counter()
+            edges = sum(len(sampler.sample_from_nodes(some).row[EDGE_TYPE]) for some in batches[effort.warmup :])
+            rates.append(edges / (time.perf_counter() - start))
+        yield Row(f"{name}; {threads} threads", max(rates) / 1e6, "M edges/s", "edge ids and relabelling")
+
+
+def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
+    """Several partitions: in process, through servers that read locally, and with every answer through an actor."""
+    from dataclasses import replace
+
+    from cluster.partition_server import RemoteOwner, ServerOptions, connect, partition_servers
+    from cluster.session import SessionOptions, ray_session
+    from jobs.sampling_measures import CountingOwner, time_remote, time_sampler
+    from samplers.router import Router, local_router
+
+    graph = prepare(config, config.nodes, config.partitions)
+    where = f"{config.partitions} partitions, 1 thread"
+    for name, some in (("topology", options), ("with features", replace(options, features=True))):
+        local = time_sampler(local_router(graph), some, 1, effort)
+        yield Row(f"{where}, in process, {name}", local.whole.best / 1e6, "M edges/s")
+        with ray_session(SessionOptions(num_cpus=2)), partition_servers(graph, ServerOptions(verify=False)) as servers:
+            near = time_sampler(connect(servers), some, 1, effort)
+            yield Row(
+                f"{where}, servers with local reads, {name}",
+                near.whole.best / 1e6,
+                "M edges/s",
+                f"{100 * near.whole.best / local.whole.best:.0f} % of in process; target 70",
+            )
+            owners = [
+                CountingOwner(RemoteOwner(handle, index, servers.options.timeout_s))
+                for index, handle in enumerate(servers.handles)
+            ]
+            cost = time_remote(Router(graph.manifest, owners), owners, some, effort)
+            calls = ", ".join(f"{count:g} {kind}" for kind, count in cost.calls_per_batch.items())
+            yield Row(
+                f"{where}, every answer through an actor, {name}",
+                cost.rate.whole.best / 1e6,
+                "M edges/s",
+                f"{100 * cost.rate.whole.best / local.whole.best:.0f} % of in process, target 30; {calls} a batch; "
+                f"{cost.sent_bytes_per_batch / 1e6:.2f} MB out, {cost.received_bytes_per_batch / 1e6:.2f} MB in",
+            )
+
+
+def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
+    """Our sampler on other sizes at the same degree."""
+    from jobs.sampling_measures import time_sampler
+    from samplers.router import local_router
+
+    for nodes in config.sizes:
+        rate = time_sampler(local_router(prepare(config, nodes, 1)), options, 1, effort)
+        milliseconds = rate.edges_per_batch / rate.sampling.best * 1e3
+        yield Row(
+            f"{nodes:,} nodes, 1 thread",
+            rate.sampling.best / 1e6,
+            "M edges/s",
+            f"{milliseconds:.1f} ms and {rate.nodes_per_batch:,.0f} nodes a batch",
+        )
+
+
+@contextmanager
+def _single_threaded_torch() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def measure(config: BenchConfig) -> Iterator[Row]:
+    """All rows, one after the other."""
+    from jobs.sampling_measures import Effort
+    from samplers.neighbor import NeighborOptions
+
+    effort = Effort(config.batches, config.warmup, config.rounds)
+    options = NeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size, features=False)
+    graph = prepare(config, config.nodes, 1)
+    manifest = graph.manifest
+    yield Row("graph", manifest.num_edges / 1e6, "M edges", f"{manifest.num_nodes:,} nodes")
+    with _single_threaded_torch():
+        yield from our_rows(config, graph, effort, options)
+        yield from gather_rows(config, graph)
+        yield from dgl_rows(config, graph, effort)
+        yield from pyg_rows(config, graph, effort)
+        yield from size_rows(config, effort, options)
+        if config.remote:
+            yield from remote_rows(config, effort, options)
+
+
+def as_markdown(rows: list[Row], machine: dict[str, Any]) -> str:
+    lines = [
+        ", ".join(f"{name}: {value}" for name, value in machine.items()),
+        "",
+        "| measure | value | | note |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.what} | {'–' if row.value != row.value else f'{row.value:.2f}'} | {row.unit} | {row.note} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def describe_machine() -> dict[str, Any]:
+    import numba
+    import numpy as np
+    import torch
+
+    cpu = next(
+        (x.split(":")[1].strip() for x in _lines("/proc/cpuinfo") if x.startswith("model name")), platform.machine()
+    )
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def main() -> int | None:
+    config = tyro.cli(BenchConfig, description=__doc__)
+    machine = describe_machine()
+    rows = []
+    for row in measure(config):
+        rows.append(row)
+        value = "" if row.value != row.value else f"{row.value:10.2f} {row.unit}"
+        print(f"{row.what:<72}{value:<22}{row.note}", flush=True)
+    out = Path(config.out)
+    out.mkdir(parents=True, exist_ok=True)
+    body = {"machine": machine, "config": asdict(config), "rows": [asdict(row) for row in rows], "argv": sys.argv[1:]}
+    (out / "results.json").write_text(json.dumps(body, indent=1) + "\n")
+    (out / "results.md").write_text(as_markdown(rows, machine))
+    print(f"kept in {out}/results.md and results.json")
+    return None
+
+
+if __name__ == "__main__":
+    run(main)

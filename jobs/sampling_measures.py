@@ -1,0 +1,223 @@
+"""What `jobs/bench_sampling.py` times: our sampler, the same reads and nothing else, feature rows, and owners behind Ray.
+
+Every measure is the best of `rounds` rounds over the same batches, after a warm-up: the machine's noise only ever adds.
+"""
+
+import pickle
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from samplers.draw_kernels import draw_uniform, list_keys
+from samplers.messages import Request
+from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.neighbor_kernels import entries, list_bounds
+from samplers.random_streams import Purpose, stream_key
+from samplers.relabel import Relabeler
+from samplers.router import Owner, Pending, Router
+from samplers.stage_clock import StageClock, listen
+from storage.graph import Partition
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is timed."""
+
+    batches: int
+    warmup: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Best and median rate of some rounds."""
+
+    best: float
+    median: float
+
+    @staticmethod
+    def of(rates: list[float]) -> "Rate":
+        return Rate(max(rates), statistics.median(rates))
+
+
+@dataclass(frozen=True)
+class SamplerRate:
+    """Edges per second of a sampler."""
+
+    whole: Rate  # by the clock, all of `sample`
+    sampling: Rate  # without fetching rows (permanent ids, labels, splits): drawing and relabelling
+    edges_per_batch: float
+    nodes_per_batch: float
+
+
+def time_sampler(router: Router, options: NeighborOptions, threads: int, effort: Effort) -> SamplerRate:
+    """Batches of epoch 0 by `threads` threads; every output array is fresh."""
+    sampler = NeighborSampler(router, options)
+    numbers = [i % sampler.num_batches for i in range(effort.warmup + effort.batches)]
+
+    def sample(number: int) -> tuple[int, int, float]:
+        with listen(StageClock()) as clock:
+            batch = sampler.sample(0, number)
+        clock.enter("done")
+        return batch.num_edges, batch.num_nodes, clock.seconds.get("plan", 0.0) + clock.seconds.get("sample", 0.0)
+
+    whole, sampling = [], []
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(sample, numbers[: max(effort.warmup, threads)]))
+        for _ in range(effort.rounds):
+            start = time.perf_counter()
+            done = list(pool.map(sample, numbers[effort.warmup :]))
+            elapsed = time.perf_counter() - start
+            num_edges = sum(edges for edges, _, _ in done)
+            whole.append(num_edges / elapsed)
+            sampling.append(num_edges / sum(seconds for _, _, seconds in done) * threads)
+    count = len(done)
+    return SamplerRate(Rate.of(whole), Rate.of(sampling), num_edges / count, sum(n for _, n, _ in done) / count)
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """What one hop of one batch reads: rows of `indptr`, and of each how many entries at which offsets."""
+
+    row: np.ndarray
+    count: np.ndarray
+    offset: np.ndarray
+
+
+@numba.njit(nogil=True, cache=True)
+def _only_read(indptr, indices, position_of_id, row, count, offset):
+    total, end = np.int64(0), 0
+    for i in range(len(row)):
+        start = indptr[row[i]]
+        total += indptr[row[i] + 1]
+        for _ in range(count[i]):
+            total += position_of_id[indices[start + offset[end]]]
+            end += 1
+    return total
+
+
+def time_reads(
+    partition: Partition, roots: list[np.ndarray], fanouts: tuple[int, ...], threads: int, effort: Effort
+) -> Rate:
+    """Edges per second of a loop that reads what sampling must (list bounds, entries, relabel map), in the same order."""
+    recorded = [_record(partition, some, fanouts, batch) for batch, some in enumerate(roots[: effort.batches])]
+    num_edges = sum(len(reads.offset) for hops in recorded for reads in hops)
+
+    position_of_id = np.zeros(partition.num_nodes, np.int32)
+
+    def read(hops: list[_Reads]) -> int:
+        return sum(
+            _only_read(partition.indptr, partition.indices, position_of_id, one.row, one.count, one.offset)
+            for one in hops
+        )
+
+    rates = []
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(read, recorded))
+        for _ in range(effort.rounds):
+            start = time.perf_counter()
+            list(pool.map(read, recorded))
+            rates.append(num_edges / (time.perf_counter() - start))
+    return Rate.of(rates)
+
+
+def _record(partition: Partition, roots: np.ndarray, fanouts: tuple[int, ...], batch: int) -> list[_Reads]:
+    relabeler, reads, first = Relabeler(roots), [], 0
+    for hop, fanout in enumerate(fanouts):
+        row = relabeler.node[first:].copy()
+        first = relabeler.num_nodes
+        start, degree = list_bounds(partition.indptr, row)
+        keys = list_keys(stream_key(0, Purpose.NEIGHBORS, 0, batch, hop), entries(partition.original_id, row))
+        count, position = draw_uniform(start, degree, keys, fanout)
+        relabeler.add(entries(partition.indices, position))
+        reads.append(_Reads(row, count, position - np.repeat(start, count)))
+    return reads
+
+
+def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rounds: int) -> dict[str, float]:
+    """GB/s of feature rows: ours from the map into a fresh array and into a given one, against torch's index_select(out=)."""
+    num_bytes = len(node) * ours.shape[1] * ours.dtype.itemsize
+    out_ours = np.empty((len(node), ours.shape[1]), ours.dtype)
+    out_torch, index = torch.empty(out_ours.shape, dtype=in_memory.dtype), torch.from_numpy(node)
+    work: dict[str, Callable[[], Any]] = {
+        "fresh": lambda: np.take(ours, node, axis=0),
+        "out": lambda: np.take(ours, node, axis=0, out=out_ours, mode="clip"),
+        "torch_out": lambda: torch.index_select(in_memory, 0, index, out=out_torch),
+    }
+    rates = {}
+    for name, gather in work.items():
+        gather()
+        seconds = []
+        for _ in range(max(rounds, 3)):
+            start = time.perf_counter()
+            gather()
+            seconds.append(time.perf_counter() - start)
+        rates[name] = num_bytes / min(seconds) / 1e9
+    return rates
+
+
+class CountingOwner:
+    """Counts what travels between a router and an owner: calls, and bytes of requests and replies as pickled."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.calls: dict[str, int] = {}
+        self.sent_bytes = self.received_bytes = 0
+
+    def submit(self, request: Request) -> Pending:
+        name = type(request).__name__
+        self.calls[name] = self.calls.get(name, 0) + 1
+        self.sent_bytes += _num_bytes(request)
+        return _CountingPending(self._owner.submit(request), self)
+
+
+class _CountingPending:
+    def __init__(self, pending: Pending, owner: CountingOwner) -> None:
+        self._pending, self._owner = pending, owner
+
+    def result(self) -> Any:
+        reply = self._pending.result()
+        self._owner.received_bytes += _num_bytes(reply)
+        return reply
+
+
+def _num_bytes(message: Any) -> int:
+    arrays = [value for value in vars(message).values() if isinstance(value, np.ndarray)]
+    rest = {name: value for name, value in vars(message).items() if not isinstance(value, np.ndarray)}
+    return sum(array.nbytes for array in arrays) + len(pickle.dumps(rest))
+
+
+@dataclass(frozen=True)
+class RemoteCost:
+    """What a batch costs when every partition is another process."""
+
+    rate: SamplerRate
+    calls_per_batch: dict[str, float]
+    sent_bytes_per_batch: float
+    received_bytes_per_batch: float
+
+
+def time_remote(router: Router, owners: list[CountingOwner], options: NeighborOptions, effort: Effort) -> RemoteCost:
+    """One thread; counts are of one batch sampled apart, its roots known already."""
+    rate = time_sampler(router, options, 1, effort)
+    sampler = NeighborSampler(router, options)
+    sampler.sample(0, 0)
+    before = [(dict(owner.calls), owner.sent_bytes, owner.received_bytes) for owner in owners]
+    sampler.sample(0, 1 % sampler.num_batches)
+    calls: dict[str, float] = {}
+    for owner, (earlier, _, _) in zip(owners, before, strict=True):
+        for name, count in owner.calls.items():
+            calls[name] = calls.get(name, 0) + count - earlier.get(name, 0)
+    return RemoteCost(
+        rate,
+        {name: count for name, count in calls.items() if count},
+        sum(owner.sent_bytes - sent for owner, (_, sent, _) in zip(owners, before, strict=True)),
+        sum(owner.received_bytes - received for owner, (_, _, received) in zip(owners, before, strict=True)),
+    )

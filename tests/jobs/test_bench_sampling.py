@@ -1,0 +1,61 @@
+"""The sampling benchmark on a tiny graph: every row is there and makes sense. No figure is judged: a test is never timed."""
+
+import json
+import math
+import sys
+
+import pytest
+
+from jobs import bench_sampling
+from jobs.bench_sampling import BenchConfig, as_markdown, measure
+from storage.errors import ConfigError
+
+
+@pytest.fixture
+def config(tmp_path) -> BenchConfig:
+    return BenchConfig(
+        nodes=2000, fanouts=(4, 3), batch_size=32, batches=2, warmup=1, rounds=2, remote=False, sizes=(1000,),
+        data_dir=str(tmp_path / "data"), out=str(tmp_path / "out"),
+    )  # fmt: skip
+
+
+def test_writes_its_table(config, monkeypatch, capsys, tmp_path):
+    argv = ["bench_sampling.py", "--nodes=2000", "--fanouts", "4", "3", "--batch-size=32", "--batches=2", "--warmup=1"]
+    argv += ["--rounds=2", "--no-remote", "--sizes", "1000", "--data-dir", config.data_dir, "--out", config.out]
+    monkeypatch.setattr(sys, "argv", argv)
+    bench_sampling.main()
+    body = json.loads((tmp_path / "out" / "results.json").read_text())
+    rows = {row["what"]: row for row in body["rows"]}
+    ours = rows["ours: sampling, edge ids, relabelling; 1 threads"]["value"]
+    limit = rows["limit: the same reads alone; 1 threads"]["value"]
+    assert ours > 0
+    assert math.isclose(rows["share of the limit; 1 threads"]["value"], 100 * ours / limit)
+    assert rows["feature rows, float16: share of torch"]["value"] > 0
+    assert "not measured" in rows["DGL 1.1.3 NeighborSampler"]["note"]
+    assert "1,000 nodes, 1 thread" in rows
+    table = (tmp_path / "out" / "results.md").read_text()
+    assert all(f"| {what} |" in table for what in rows)
+    assert "results.md" in capsys.readouterr().out
+
+
+def test_a_measure_that_is_missing_is_said(config):
+    rows = [row for row in measure(config) if math.isnan(row.value)]
+    assert all(row.note.startswith("not measured") for row in rows)
+    assert "nan" not in as_markdown(rows, {})
+
+
+@pytest.mark.ray
+def test_counts_what_travels(config, tmp_path):
+    from dataclasses import replace
+
+    remote = replace(config, remote=True, partitions=2, sizes=())
+    rows = [row for row in measure(remote) if "through an actor" in row.what]
+    assert len(rows) == 2
+    for row in rows:
+        assert "4 SampleNeighbors, 2 FetchRows a batch" in row.note  # one call per owner and hop, one for rows
+        assert "MB in" in row.note
+
+
+def test_refuses_nothing_to_do():
+    with pytest.raises(ConfigError, match="bench: expected positive"):
+        BenchConfig(rounds=0)
