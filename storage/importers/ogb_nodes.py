@@ -1,25 +1,29 @@
-"""OGB node sets (`ogbn-products`, `ogbn-arxiv` …) read by the `ogb` package, which never gets to ask anything.
+"""OGB node sets (`ogbn-products`, `ogbn-arxiv` …) from their raw files, read by the `ogb` package's own readers.
 
-The layout is checked before `ogb` is called, since it calls `input()` where it finds an unknown release or a large download.
-OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
+An archive is data from a network, over plain http: nothing in it is unpickled. So neither `processed/data_processed` nor any
+`.pt` is read, `torch.load` is never called, and numpy reads without pickles. The layout is checked first; `ogb`'s dataset class,
+which asks on stdin and unpickles, is not used. OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
 """
 
 import contextlib
 import csv
-import functools
 import importlib.util
 import io
-import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from storage.errors import ConfigError, DataError, MissingDependencyError
 from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, split_sets
 from storage.importers.ogb_download import download_archive
+
+_PARTS = ("train", "valid", "test")
 
 
 def ogb_graph(
@@ -41,22 +45,19 @@ def ogb_graph(
     if not folder.exists() or not any(folder.iterdir()):
         _fetch(name, meta, folder, download, progress)
     _check_layout(name, meta, folder)
-    cache = folder / "processed" / "data_processed"
-    cache.parent.mkdir(exist_ok=True)
-    package = _import_ogb()
+    readers = _import_readers()
     try:
-        with _whole_or_absent(cache), _ogb_call():
-            dataset = package.NodePropPredDataset(name=name, root=str(root))
-            parts = dataset.get_idx_split()
-            graph, label = dataset[0]
-    except (RuntimeError, ValueError, KeyError, EOFError, OSError, pickle.UnpicklingError) as error:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            graph = _read_graph(readers, meta, folder / "raw")
+        label = _read_label(meta, folder / "raw")
+        parts = [_read_csv(folder / "split" / meta["split"] / f"{part}.csv.gz").T[0] for part in _PARTS]
+    except (RuntimeError, ValueError, LookupError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(
             f"{folder}: ogb cannot read this folder ({type(error).__name__}: {' '.join(str(error).split())}); "
             f"remove it and run again to get {meta['url']} anew"
         ) from error
     num_nodes = int(graph["num_nodes"])
     src, dst = edge_rows(graph["edge_index"], name)
-    rows = [[np.asarray(parts[part])] for part in ("train", "valid", "test")]
     edge_feature = graph.get("edge_feat")
     return ArrayGraph(
         name=name,
@@ -66,7 +67,7 @@ def ogb_graph(
         edge_feature=edge_feature,
         feature=graph.get("node_feat"),
         label=_class_labels(label_column(label, name)),
-        split=split_sets(num_nodes, rows, name),
+        split=split_sets(num_nodes, [[rows] for rows in parts], name),
         num_classes=int(meta["num classes"]),
         provenance={"source": "ogb", "release": meta["version"], "split": meta["split"], "url": meta["url"]},
     )
@@ -77,28 +78,50 @@ def is_directed(name: str) -> bool:
     return _meta(name)["add_inverse_edge"] == "False"
 
 
-def _import_ogb() -> ModuleType:
+def _read_graph(readers: ModuleType, meta: Mapping[str, str], raw: Path) -> dict[str, Any]:
+    """OGB's dictionary of the one graph: edge_index [2, num_edges], edge_feat, node_feat, num_nodes."""
+    add_inverse = meta["add_inverse_edge"] == "True"
+    read = readers.read_binary_graph_raw if meta["binary"] == "True" else readers.read_csv_graph_raw
+    graphs = read(str(raw), add_inverse_edge=add_inverse)
+    if len(graphs) != 1:
+        raise ValueError(f"expected one graph, found {len(graphs)}")
+    return graphs[0]
+
+
+def _read_label(meta: Mapping[str, str], raw: Path) -> np.ndarray:
+    if meta["binary"] != "True":
+        return _read_csv(raw / "node-label.csv.gz")
+    with np.load(raw / "node-label.npz", allow_pickle=False) as arrays:
+        return arrays["node_label"]
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    """[num_rows, num_columns] of a gzip file without a header."""
+    import pandas  # a dependency of ogb, which reads these files so too
+
+    return pandas.read_csv(path, compression="gzip", header=None).to_numpy()
+
+
+def _import_readers() -> ModuleType:
     # On import, ogb asks the package index for a newer version in a thread that the interpreter then waits for at exit, for
     # as long as a firewall swallows the packets. It does without where `outdated` cannot be imported.
     silenced = {} if "outdated" in sys.modules else {"outdated": None}
     sys.modules.update(silenced)  # type: ignore[arg-type]
     try:
-        import ogb.nodeproppred
+        import ogb.io.read_graph_raw
     except ImportError as error:
-        raise MissingDependencyError(
-            f"OGB sets need the ogb package: pip install 'graphmill[ogb]' ({error})"
-        ) from error
+        raise MissingDependencyError(f"OGB sets need the ogb package: pip install -e '.[ogb]' ({error})") from error
     finally:
         for module in silenced:
             del sys.modules[module]
-    return ogb.nodeproppred
+    return ogb.io.read_graph_raw
 
 
 def _meta(name: str) -> Mapping[str, str]:
     """OGB's own table of this set: version, url, download_name, split, num classes … Read without importing ogb (seconds)."""
     package = importlib.util.find_spec("ogb")
     if package is None or not package.submodule_search_locations:
-        raise MissingDependencyError("OGB sets need the ogb package: pip install 'graphmill[ogb]'")
+        raise MissingDependencyError("OGB sets need the ogb package: pip install -e '.[ogb]'")
     table = Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv"
     with table.open(newline="") as file:
         rows = list(csv.reader(file))
@@ -131,46 +154,25 @@ def _fetch(name: str, meta: Mapping[str, str], folder: Path, download: bool, pro
 
 
 def _check_layout(name: str, meta: Mapping[str, str], folder: Path) -> None:
-    raw = "data.npz" if meta["binary"] == "True" else "edge.csv.gz"
-    release = f"RELEASE_v{meta['version']}.txt"
-    has_graph = (folder / "raw" / raw).exists() or (folder / "processed" / "data_processed").exists()
-    missing = [] if has_graph else [f"raw/{raw}"]
-    if not (folder / release).exists():
-        missing.append(release)
-    if not (folder / "split" / meta["split"]).is_dir():
-        missing.append(f"split/{meta['split']}/")
+    kind = "npz" if meta["binary"] == "True" else "csv.gz"
+    raw = [f"raw/{name}" for name in ("data.npz" if kind == "npz" else "edge.csv.gz", f"node-label.{kind}")]
+    splits = [f"split/{meta['split']}/{part}.csv.gz" for part in _PARTS]
+    missing = [name for name in (*raw, f"RELEASE_v{meta['version']}.txt", *splits) if not (folder / name).exists()]
+    pickles = [
+        name
+        for name in ("processed/data_processed", f"split/{meta['split']}/split_dict.pt")
+        if (folder / name).exists()
+    ]
+    if missing and pickles:
+        raise DataError(
+            f"{folder}: {' and '.join(missing)} missing, and {' and '.join(pickles)} would run code as it is read, so it is not "
+            f"read; remove the folder to download {meta['url']} anew"
+        )
     if missing:
         raise DataError(
             f"{folder}: not the current release of {name}, {' and '.join(missing)} missing; remove the folder to download it "
             f"anew, or unpack {meta['url']} and put its folder {meta['download_name']!r} there"
         )
-
-
-@contextlib.contextmanager
-def _whole_or_absent(cache: Path) -> Iterator[None]:
-    """Removes the cache file where ogb is stopped while it writes it: the next call would read half of one."""
-    existed = cache.exists()
-    try:
-        yield
-    except BaseException:
-        if not existed:
-            cache.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def _ogb_call() -> Iterator[None]:
-    """What `ogb` needs and may not do: its own caches unpickle (torch refuses by default), stdin is empty, prints are dropped."""
-    import torch
-
-    load, stdin = torch.load, sys.stdin
-    torch.load = functools.partial(load, weights_only=False)
-    sys.stdin = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        torch.load, sys.stdin = load, stdin
 
 
 def _class_labels(label: np.ndarray) -> np.ndarray:
