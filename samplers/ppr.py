@@ -27,10 +27,8 @@ from samplers.minibatch import MiniBatch
 from samplers.ppr_kernels import (
     FIRST_BITS,
     best_candidates,
-    largest_residuals,
     push_known,
     start_roots,
-    wanted_entries,
 )
 from samplers.root_batches import RootBatches, RootPlan
 from samplers.router import Router
@@ -156,20 +154,21 @@ def push_roots(router: Router, root: np.ndarray, options: PprOptions, memory: Pu
     bits, end = np.full(num_roots, FIRST_BITS, np.int64), num_roots * room
     arrays = (memory or PushMemory()).borrow(end, np.dtype(router.manifest.index_dtype))
     start_roots(root, offset, *arrays)
-    pool, rounds, waiting = ListPool(router, options.direction), 0, num_roots
-    while waiting:
+    pool, rounds, wanted = ListPool(router, options.direction), 0, offset.copy()
+    while len(wanted):
         node, number, _, residual, _, _ = arrays
-        entry = wanted_entries(offset, size, number, residual, options.epsilon)
-        number[entry] = pool.number(node[entry])
-        largest = largest_residuals(offset, size, number, residual, pool.start)
+        new = wanted[number[wanted] < 0]
+        number[new] = pool.number(node[new])
+        largest = np.zeros(len(pool.start))
+        np.maximum.at(largest, number[wanted], residual[wanted])
         # One more than the quotient: its rounding must not leave out a list that the exact comparison asks for.
         reach = np.floor(largest / options.epsilon).astype(np.int64) + 1
         if rounds == 0:
             reach[:] = np.iinfo(np.int64).max
-        wanted = np.flatnonzero((largest >= options.epsilon) & (pool.start < 0) & (pool.degree <= reach))
-        if len(wanted):
-            pool.fetch(wanted, reach[wanted])
-        waiting, end, *grown = push_known(
+        due = np.flatnonzero((largest > 0) & (pool.start < 0) & (pool.degree <= reach))
+        if len(due):
+            pool.fetch(due, reach[due])
+        wanted, end, *grown = push_known(
             offset,
             bits,
             size,

@@ -15,34 +15,6 @@ FIRST_BITS = 6  # room of a new root: 2^6 entries
 
 
 @numba.njit(nogil=True, cache=True)
-def wanted_entries(offset, size, number, residual, epsilon):
-    """Entries without a number whose residual could be pushed were their degree 1."""
-    total = 0
-    for g in range(len(size)):
-        for i in range(offset[g], offset[g] + size[g]):
-            total += number[i] < 0 and residual[i] >= epsilon
-    entry = np.empty(total, np.int64)
-    total = 0
-    for g in range(len(size)):
-        for i in range(offset[g], offset[g] + size[g]):
-            if number[i] < 0 and residual[i] >= epsilon:
-                entry[total] = i
-                total += 1
-    return entry
-
-
-@numba.njit(nogil=True, cache=True)
-def largest_residuals(offset, size, number, residual, start):
-    """float64 [numbers]: the largest residual of each numbered node whose list is not here; 0 where it is."""
-    largest = np.zeros(len(start), np.float64)
-    for g in range(len(size)):
-        for i in range(offset[g], offset[g] + size[g]):
-            if number[i] >= 0 and start[number[i]] < 0:
-                largest[number[i]] = max(largest[number[i]], residual[i])
-    return largest
-
-
-@numba.njit(nogil=True, cache=True)
 def _longer(array, length):
     longer = np.empty(length, array.dtype)
     longer[: len(array)] = array
@@ -78,35 +50,35 @@ def push_known(
 
     In a round every entry whose residual is at least epsilon · max(degree, 1) pushes what it had when the round began: alpha of it to
     the score and the rest in equal parts to the neighbors' residuals; without neighbors, all of it to the score (the walk stays).
-    Where `is_first`, the root first pushes whatever its degree. Returns the number of roots that wait, the new end, and the six arrays
-    over entries and slots, which may have been replaced by longer ones.
+    Where `is_first`, the root first pushes whatever its degree. Returns the entries whose degree or list roots wait for, the new end, and
+    the six arrays over entries and slots, which may have been replaced by longer ones.
 
     A root's rounds are its own: that it runs ahead while its memory is in the cache, or waits for lists that another root
     has, changes no result.
     """
-    waiting = 0
+    wanted, num_wanted = np.empty(64, np.int64), 0
     queue, amount = np.empty(64, np.int64), np.empty(64, np.float64)
     for g in range(len(size)):
         first, whatever_degree = offset[g], is_first
         while True:
-            num_queued, waits = 0, False
+            num_queued, before = 0, num_wanted
             for i in range(size[g]):
                 if residual[first + i] < epsilon:
                     continue
                 listed = number[first + i]
-                if listed < 0:
-                    waits = True
-                    break
-                if whatever_degree or residual[first + i] >= epsilon * max(degree[listed], 1):
-                    if start[listed] < 0:
-                        waits = True
-                        break
-                    if num_queued == len(queue):
-                        queue, amount = _longer(queue, 2 * num_queued), _longer(amount, 2 * num_queued)
-                    queue[num_queued], amount[num_queued] = i, residual[first + i]
-                    num_queued += 1
-            waiting += waits
-            if waits or num_queued == 0:
+                if listed >= 0 and not (whatever_degree or residual[first + i] >= epsilon * max(degree[listed], 1)):
+                    continue
+                if listed < 0 or start[listed] < 0:
+                    if num_wanted == len(wanted):
+                        wanted = _longer(wanted, 2 * num_wanted)
+                    wanted[num_wanted] = first + i
+                    num_wanted += 1
+                    continue
+                if num_queued == len(queue):
+                    queue, amount = _longer(queue, 2 * num_queued), _longer(amount, 2 * num_queued)
+                queue[num_queued], amount[num_queued] = i, residual[first + i]
+                num_queued += 1
+            if num_wanted > before or num_queued == 0:
                 break
             whatever_degree = False
             for q in range(num_queued):
@@ -143,7 +115,7 @@ def push_known(
                     node[first + size[g]] = neighbor[e]
                     residual[first + size[g]] = share
                     size[g] += 1
-    return waiting, end, node, number, score, residual, table_id, table_entry
+    return wanted[:num_wanted].copy(), end, node, number, score, residual, table_id, table_entry
 
 
 @numba.njit(nogil=True, cache=True)
