@@ -1,7 +1,10 @@
 """A stored graph, opened: the manifest, and partitions as numpy views over mapped Arrow files.
 
-Opening checks what is cheap (manifest, sizes, Arrow structure, list offsets); `verify` adds checksums and the range of every id and
-label; `StoredGraph.verify` also what only all partitions together show: the counts and the order of neighbor lists. Nothing is trusted: a damaged file is refused with one line naming file, expected, found.
+Opening checks what would end the process or make nonsense later: manifest, sizes, Arrow structure, list offsets, and the range of
+every id, label and split code. Kernels index by neighbor ids without a check of their own, so those are never taken on trust: one
+streaming pass, 2.7 to 4 GB/s measured on one core of a busy 2-core machine, so about 0.15 s per 100 million int32 ids, besides
+reading the pages of topology.arrow in. `verify` adds checksums; `StoredGraph.verify` also what only all partitions together show:
+the counts and the order of neighbor lists. A damaged file is refused with one line naming file, expected, found.
 """
 
 from collections.abc import Iterator
@@ -81,7 +84,10 @@ class StoredGraph:
         return np.asarray(self.manifest.partition_offsets, np.int64)
 
     def partition(self, index: int, *, verify: bool = False) -> Partition:
-        """Maps one partition. Raises FormatError where a file is missing, truncated, corrupt or does not fit the manifest."""
+        """Maps one partition and reads its topology and node columns once, to check their ranges (see the module).
+
+        Raises FormatError where a file is missing, truncated, corrupt or does not fit the manifest.
+        """
         if not 0 <= index < self.manifest.num_partitions:
             raise ConfigError(f"{self.url}: expected a partition in [0, {self.manifest.num_partitions}), got {index}")
         return _PartitionReader(self, index, verify).read()
@@ -195,8 +201,7 @@ class _PartitionReader:
             edges, path = self._batch("edges")
             self._expect_rows(edges, int(indptr[-1]), path)
             edge_feature = numpy_column(edges, "feature", "float32", path, manifest.edge_feature_dim)
-        if self.verify:
-            self._check_nodes(original_id, label, splits, nodes_path)
+        self._check_nodes(original_id, label, splits, nodes_path)
         return Partition(
             index=self.index,
             start=self.start,
@@ -251,7 +256,8 @@ class _PartitionReader:
             dtypes["weight"] = "float32"
         columns = {name: numpy_column(values, name, dtype, path) for name, dtype in dtypes.items()}
         ids = columns["index"]
-        if self.verify and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.manifest.num_nodes:
+        # Seen as unsigned, a negative id is a huge one: one pass finds both. manifest.num_nodes fits the signed type.
+        if len(ids) and int(ids.view(f"u{ids.itemsize}").max()) >= self.manifest.num_nodes:
             raise FormatError(
                 f"{path}: expected node ids in [0, {self.manifest.num_nodes}), found {int(ids.min())} to {int(ids.max())}"
             )

@@ -66,6 +66,29 @@ def test_inspect_names_a_flipped_bit(stored, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+def test_inspect_names_a_flipped_label_without_verification(stored, tmp_path):
+    import shutil
+
+    import numpy as np
+
+    from storage.graph import open_graph
+
+    url = tmp_path / "copy"
+    shutil.copytree(stored[0], url)
+    label = open_graph(str(url)).partition(1).label
+    changed = label.copy()
+    changed[0] ^= 1 << 20
+    path = url / "part-00001" / "nodes.arrow"
+    content = path.read_bytes()
+    assert content.count(label.tobytes()) == 1
+    path.write_bytes(content.replace(label.tobytes(), changed.tobytes()))
+    done = _run("inspect_graph", url)
+    assert done.returncode == 1
+    assert f"found {min(0, int(np.min(label)))} to {int(changed[0])}" in done.stderr
+    assert "part-00001/nodes.arrow: expected labels in [-1, 47)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
