@@ -12,7 +12,7 @@ from samplers.random_streams import below, hash64
 
 # Positions drawn are marked in a bitmap up to this degree, and kept in a sorted scan or a hash set above it: no cost that
 # grows with a hub's degree, no quadratic cost at large fan-outs.
-_BITMAP_DEGREE = 2048
+_BITMAP_DEGREE = 4096  # 64 words, themselves marked in one
 _SCAN_LIMIT = 48
 
 # Position of the only bit set in x: _BIT_POSITION[(x * _DE_BRUIJN) >> 58].
@@ -37,28 +37,36 @@ def _unit(hashed):
     return (np.float64(hashed >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
 
 
+@numba.njit(inline="always", cache=True)
+def _bit_position(bit):
+    """Which bit is set in a uint64 of one bit."""
+    return _BIT_POSITION[(bit * np.uint64(_DE_BRUIJN)) >> np.uint64(58)]
+
+
 @numba.njit(nogil=True, cache=True)
-def _draw_bitmap(key, degree, take, drawn, bitmap, first, position):
-    """`take` distinct values below `degree`, plus `first`, ascending into `position`: Floyd's algorithm (CACM 30(9), 1987)."""
+def _draw_bitmap(key, degree, take, bitmap, first, position, end):
+    """`take` distinct values below `degree`, plus `first`, ascending into `position` from `end` on: Floyd's algorithm
+    (CACM 30(9), 1987).
+
+    `bitmap` is all zero, before and after. No branch depends on what is drawn: a mispredicted one costs as much as a draw.
+    """
+    one, used = np.uint64(1), np.uint64(0)  # `used`: words of the bitmap that are not zero
     for j in range(take):
-        drawn[j] = below(hash64(key, np.uint64(j)), degree - take + j + 1)
-    num_words = (degree + 63) >> 6
-    for word in range(num_words):
-        bitmap[word] = np.uint64(0)
+        value = np.uint64(below(hash64(key, np.uint64(j)), degree - take + j + 1))
+        is_taken = (bitmap[value >> np.uint64(6)] >> (value & np.uint64(63))) & one
+        value = np.uint64(degree - take + j) if is_taken else value  # larger than all before it
+        word = value >> np.uint64(6)
+        bitmap[word] |= one << (value & np.uint64(63))
+        used |= one << word
     for j in range(take):
-        value = drawn[j]
-        if (bitmap[value >> 6] >> np.uint64(value & 63)) & np.uint64(1):
-            value = degree - take + j  # larger than all before it
-        bitmap[value >> 6] |= np.uint64(1) << np.uint64(value & 63)
-    end = 0
-    for word in range(num_words):
+        lowest_word = used & (~used + one)
+        word = np.uint64(_bit_position(lowest_word))
         bits = bitmap[word]
-        base = first + (word << 6)
-        while bits != np.uint64(0):
-            lowest = bits & (~bits + np.uint64(1))
-            position[end] = base + _BIT_POSITION[(lowest * np.uint64(_DE_BRUIJN)) >> np.uint64(58)]
-            end += 1
-            bits ^= lowest
+        lowest = bits & (~bits + one)
+        bits ^= lowest
+        bitmap[word] = bits
+        position[np.uint64(end + j)] = first + np.int64(word << np.uint64(6)) + _bit_position(lowest)
+        used ^= lowest_word if bits == np.uint64(0) else np.uint64(0)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -111,8 +119,7 @@ def draw_uniform(first, degree, keys, fanout):
         count[i] = degree[i] if fanout < 0 else min(degree[i], fanout)
         total += count[i]
     position = np.empty(total, np.int64)
-    bitmap = np.empty(_BITMAP_DEGREE // 64, np.uint64)
-    drawn = np.empty(min(max(fanout, 1), _BITMAP_DEGREE), np.int64)
+    bitmap = np.zeros(_BITMAP_DEGREE // 64, np.uint64)
     end = 0
     for i in range(len(degree)):
         take = count[i]
@@ -120,7 +127,7 @@ def draw_uniform(first, degree, keys, fanout):
             for j in range(take):
                 position[end + j] = first[i] + j
         elif degree[i] <= _BITMAP_DEGREE:
-            _draw_bitmap(keys[i], degree[i], take, drawn, bitmap, first[i], position[end : end + take])
+            _draw_bitmap(keys[i], degree[i], take, bitmap, first[i], position, end)
         elif take <= _SCAN_LIMIT:
             _draw_scan(keys[i], degree[i], take, first[i], position[end : end + take])
         else:
