@@ -99,36 +99,44 @@ class StoredGraph:
     def verify(self) -> None:
         """Reads every byte and checks everything. Raises FormatError at the first damage.
 
-        Holds the original ids of all nodes in memory, 8 bytes each.
+        Memory: the original ids of all nodes, 8 bytes each and twice that while they are compared, and one partition. Every file
+        is read once, nodes.arrow twice: the order of lists can be judged only with all original ids at hand.
         """
-        partitions = list(self.partitions(verify=True))
-        lists = {"topology": [(partition.indptr, partition.indices) for partition in partitions]}
-        if self.manifest.has_out_edges:
-            lists["out_topology"] = [
-                (partition.out_indptr, partition.out_indices)
-                for partition in partitions
-                if partition.out_indptr is not None and partition.out_indices is not None
-            ]
-        for name, parts in lists.items():
-            num_edges = sum(len(indices) for _, indices in parts)
-            if num_edges != self.manifest.num_edges:
-                raise FormatError(
-                    f"{self.path}: expected {self.manifest.num_edges} edges in all {name}.arrow, found {num_edges}"
-                )
-        original_id = np.concatenate([partition.original_id for partition in partitions])
+        original_id = np.empty(self.manifest.num_nodes, np.int64)
+        for index in range(self.manifest.num_partitions):
+            original_id[self.offsets[index] : self.offsets[index + 1]] = _PartitionReader(
+                self, index, True
+            ).original_id()
         ordered = np.sort(original_id)
-        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-        if repeated.size:
-            raise FormatError(f"{self.path}: expected each original id once, found {int(repeated[0])} twice")
-        del ordered
-        for name, parts in lists.items():
-            for partition, (indptr, indices) in zip(partitions, parts, strict=True):
-                row = _first_unordered_list(indptr, indices, original_id)
-                if row is not None:
-                    raise FormatError(
-                        f"{self.path}/{partition_dir(partition.index)}/{name}.arrow: expected neighbor lists ascending in "
-                        f"original id, found the list of node {partition.start + row} in another order; ingest the graph again"
-                    )
+        is_repeated = ordered[1:] == ordered[:-1]
+        if is_repeated.any():
+            found = int(ordered[1:][is_repeated][0])
+            raise FormatError(f"{self.path}: expected each original id once, found {found} twice")
+        del ordered, is_repeated
+        num_edges = dict.fromkeys(["topology", *(["out_topology"] if self.manifest.has_out_edges else [])], 0)
+        for index in range(self.manifest.num_partitions):
+            for name, count in self._verify_partition(index, original_id).items():
+                num_edges[name] += count
+        for name, found in num_edges.items():
+            if found != self.manifest.num_edges:
+                raise FormatError(
+                    f"{self.path}: expected {self.manifest.num_edges} edges in all {name}.arrow, found {found}"
+                )
+
+    def _verify_partition(self, index: int, original_id: np.ndarray) -> dict[str, int]:
+        """Number of edges per topology file, after all checks of one partition, which is let go again."""
+        partition = self.partition(index, verify=True)
+        lists = {"topology": (partition.indptr, partition.indices)}
+        if self.manifest.has_out_edges and partition.out_indptr is not None and partition.out_indices is not None:
+            lists["out_topology"] = (partition.out_indptr, partition.out_indices)
+        for name, (indptr, indices) in lists.items():
+            row = _first_unordered_list(indptr, indices, original_id)
+            if row is not None:
+                raise FormatError(
+                    f"{self.path}/{partition_dir(index)}/{name}.arrow: expected neighbor lists ascending in original id, "
+                    f"found the list of node {partition.start + row} in another order; ingest the graph again"
+                )
+        return {name: len(indices) for name, (_, indices) in lists.items()}
 
 
 def _first_unordered_list(indptr: np.ndarray, indices: np.ndarray, original_id: np.ndarray) -> int | None:
@@ -186,12 +194,7 @@ class _PartitionReader:
         out_indptr, out_topology = (indptr, topology) if manifest.symmetric else (None, {})
         if manifest.has_out_edges:
             out_indptr, out_topology = self._topology("out_topology")
-        nodes, nodes_path = self._batch("nodes")
-        self._expect_rows(nodes, num_owned, nodes_path)
-        label_dtype = {"class": "int64", "value": "float32", None: None}[manifest.label_kind]
-        label = numpy_column(nodes, "label", label_dtype, nodes_path) if label_dtype else None
-        splits = [numpy_column(nodes, f"split_{i}", "int8", nodes_path) for i in range(manifest.num_split_sets)]
-        original_id = numpy_column(nodes, "original_id", "int64", nodes_path)
+        original_id, label, splits = self._nodes()
         feature = edge_feature = None
         if manifest.feature_dim and manifest.feature_dtype:
             features, path = self._batch("features")
@@ -201,7 +204,6 @@ class _PartitionReader:
             edges, path = self._batch("edges")
             self._expect_rows(edges, int(indptr[-1]), path)
             edge_feature = numpy_column(edges, "feature", "float32", path, manifest.edge_feature_dim)
-        self._check_nodes(original_id, label, splits, nodes_path)
         return Partition(
             index=self.index,
             start=self.start,
@@ -220,6 +222,21 @@ class _PartitionReader:
             label=label,
             split=_read_only(np.stack(splits)) if splits else None,
         )
+
+    def original_id(self) -> np.ndarray:
+        """int64 [n], after the checks of nodes.arrow alone."""
+        return self._nodes()[0]
+
+    def _nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]:
+        """Original ids, labels and split codes, in range."""
+        nodes, path = self._batch("nodes")
+        self._expect_rows(nodes, self.stop - self.start, path)
+        label_dtype = {"class": "int64", "value": "float32", None: None}[self.manifest.label_kind]
+        label = numpy_column(nodes, "label", label_dtype, path) if label_dtype else None
+        splits = [numpy_column(nodes, f"split_{i}", "int8", path) for i in range(self.manifest.num_split_sets)]
+        original_id = numpy_column(nodes, "original_id", "int64", path)
+        self._check_nodes(original_id, label, splits, path)
+        return original_id, label, splits
 
     def _batch(self, name: str) -> tuple[pa.RecordBatch, str]:
         relative = f"{partition_dir(self.index)}/{name}.arrow"
