@@ -29,8 +29,8 @@ class TrainState:
 
     next_epoch: int
     best_epoch: int
-    best_score: float
-    seed: int
+    best_score: float | None  # None: not validated yet
+    identity: Mapping[str, Any]  # what a run may not change between its parts: graph, split, metric, seed
     model_config: Mapping[str, Any]  # what the model was built from, as plain values
 
 
@@ -51,7 +51,7 @@ def save_checkpoint(
     }
     save_file(moments, directory / "optimizer.safetensors")
     body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, **asdict(state)}
-    (directory / "state.json").write_text(json.dumps(body, indent=1, default=str) + "\n")
+    (directory / "state.json").write_text(json.dumps(body, indent=1, default=str, allow_nan=False) + "\n")
 
 
 def load_state(directory: Path) -> TrainState:
@@ -73,25 +73,39 @@ def load_state(directory: Path) -> TrainState:
         return TrainState(
             next_epoch=int(body["next_epoch"]),
             best_epoch=int(body["best_epoch"]),
-            best_score=float(body["best_score"]),
-            seed=int(body["seed"]),
+            best_score=None if body["best_score"] is None else float(body["best_score"]),
+            identity=dict(body["identity"]),
             model_config=dict(body["model_config"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(
-            f"{path}: expected next_epoch, best_epoch, best_score, seed, model_config; got {error!r}"
+            f"{path}: expected next_epoch, best_epoch, best_score, identity, model_config; got {error!r}"
         ) from None
 
 
-def check_architecture(state: TrainState, model_config: Mapping[str, Any], where: str) -> None:
-    """Raises ConfigError naming the options in which a checkpoint's model differs from the one asked for."""
-    ours = json.loads(json.dumps(dict(model_config), default=str))
-    theirs = dict(state.model_config)
-    differing = sorted(key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key))
-    if differing:
-        shown = ", ".join(f"{key}: {theirs.get(key)!r} there, {ours.get(key)!r} here" for key in differing[:4])
+def latest_checkpoint(run: Path) -> Path | None:
+    """The newest whole checkpoint of a run's directory; None where there is none yet."""
+    return max((file.parent for file in (run / "train").glob("epoch-*/state.json")), default=None)
+
+
+def check_continues(
+    state: TrainState, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int, where: str
+) -> None:
+    """Raises ConfigError naming what differs where a checkpoint is not of the run that is asked for."""
+    for kind, theirs, ours in (
+        ("another architecture", state.model_config, model_config),
+        ("another run", state.identity, identity),
+    ):
+        expected = json.loads(json.dumps(dict(ours), default=str))
+        differing = sorted(key for key in expected.keys() | theirs.keys() if expected.get(key) != theirs.get(key))
+        if differing:
+            shown = ", ".join(f"{key}: {theirs.get(key)!r} there, {expected.get(key)!r} here" for key in differing[:4])
+            raise ConfigError(
+                f"{where}: this checkpoint is of {kind} ({shown}); resume with its options, or start another run"
+            )
+    if epochs < state.next_epoch:
         raise ConfigError(
-            f"{where}: this checkpoint is of another architecture ({shown}); use its options or another run"
+            f"{where}: {state.next_epoch} epochs are done, got --epochs {epochs}; ask for at least as many"
         )
 
 

@@ -4,6 +4,7 @@ Workers have all-reduced their numbers already; rank 0 pushes and does not wait.
 the progress bar.
 """
 
+import _thread
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,8 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
+
+from storage.errors import StageError
 
 Record = Mapping[str, Any]
 
@@ -40,7 +43,8 @@ class MetricsHub:
 def metrics_hub(consume: Callable[[Record], None]) -> Iterator[Any]:
     """Starts a hub, passes its records to `consume` from a thread while the context is open, and stops it.
 
-    What was pushed before the context ends is consumed before it is left. An error in `consume` is raised there.
+    What was pushed before the context ends is consumed before it is left. An error in `consume` ends the body and is raised
+    as StageError.
     """
     actor: Any = ray.remote(num_cpus=0, max_restarts=-1)(MetricsHub)
     hub = actor.remote()
@@ -61,6 +65,8 @@ def metrics_hub(consume: Callable[[Record], None]) -> Iterator[Any]:
                 drain()
         except (OSError, ValueError, TypeError, KeyError) as error:
             failures.append(error)
+            # Training without a record is worth nothing: what waits in the main thread ends as by Ctrl-C, and the error is shown.
+            _thread.interrupt_main()
 
     thread = threading.Thread(target=poll, name="graphmill-metrics", daemon=True)
     thread.start()
@@ -74,4 +80,4 @@ def metrics_hub(consume: Callable[[Record], None]) -> Iterator[Any]:
         if ray.is_initialized():
             ray.kill(hub, no_restart=True)
         if failures:
-            raise failures[0]
+            raise StageError(f"recording metrics: {type(failures[0]).__name__}: {failures[0]}") from failures[0]

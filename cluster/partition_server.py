@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from samplers.messages import FeatureDtype, Reply, Request
 from samplers.node_tables import NodeTables
@@ -123,7 +123,7 @@ def _get(reference: ray.ObjectRef, timeout_s: float, who: str) -> Any:
         return ray.get(reference, timeout=timeout_s)
     except GetTimeoutError:
         raise DeadlineError(
-            f"{who}: no answer within {timeout_s:g} s; see `ray list actors`, or raise --servers.timeout-s"
+            f"{who}: no answer within {timeout_s:g} s; see `ray list actors`, or raise --server-timeout-s"
         ) from None
     except RayTaskError as error:
         cause = error.cause
@@ -132,6 +132,8 @@ def _get(reference: ray.ObjectRef, timeout_s: float, who: str) -> Any:
         raise StageError(f"{who}: {type(cause).__name__}: {cause}") from error
     except RayActorError as error:
         raise StageError(f"{who}: the server is gone: {' '.join(str(error).split())[:300]}") from error
+    except RayError as error:  # a lost object, a node out of memory …
+        raise StageError(f"{who}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _open_same(url: str, content_hash: str) -> StoredGraph:

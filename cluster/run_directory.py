@@ -40,10 +40,10 @@ def check_free(path: Path) -> None:
 class RunDirectory:
     """Writes a run's files. Create with `create` or `resume`."""
 
-    def __init__(self, path: Path, next_epoch: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._metrics = path / "metrics.jsonl"
-        self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
+        self._writer: SummaryWriter | None = None
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
@@ -56,39 +56,44 @@ class RunDirectory:
                 f"{path}: cannot make the run directory ({error.strerror}); choose another --run-dir"
             ) from None
         write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
-        return cls(path, next_epoch=0)
+        return cls(path)
 
     @classmethod
     def resume(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
         """An earlier run, continued. Its configuration is replaced by the one now in force."""
         load_config(path)
         write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
-        return cls(path, next_epoch=0)
+        return cls(path)
+
+    def start(self, next_epoch: int) -> None:
+        """Says which epoch is recorded next: later ones, recorded before an interruption, are forgotten."""
+        lines = [line for line in self._complete_lines() if json.loads(line)["epoch"] < next_epoch]
+        if self._metrics.exists():
+            write_atomic(self._metrics, "".join(lines))
+        self.close()
+        self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
 
     def record(self, epoch_record: Mapping[str, Any]) -> None:
         """Appends one epoch's metrics to metrics.jsonl and TensorBoard."""
+        if self._writer is None:
+            self.start(int(epoch_record["epoch"]))
+        assert self._writer is not None
         with open(self._metrics, "a") as stream:
-            stream.write(json.dumps(dict(epoch_record)) + "\n")
+            stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
         epoch = int(epoch_record["epoch"])
         for name, value in epoch_record.items():
             if name in _SCALARS or name.startswith("valid_"):
                 self._writer.add_scalar(name.replace("_", "/", 1) if name.startswith("valid_") else name, value, epoch)
 
-    def rewind(self, next_epoch: int) -> None:
-        """Forgets epochs from `next_epoch` on: they will be run again from a checkpoint."""
-        if self._metrics.exists():
-            lines = self._metrics.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if json.loads(line)["epoch"] < next_epoch]
-            if len(kept) < len(lines):
-                write_atomic(self._metrics, "".join(kept))
-        self._writer.close()
-        self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
+    def _complete_lines(self) -> list[str]:
+        """Lines of metrics.jsonl but for one that an interruption cut short."""
+        if not self._metrics.exists():
+            return []
+        return [line for line in self._metrics.read_text().splitlines(keepends=True) if line.endswith("}\n")]
 
     def metrics(self) -> list[dict[str, Any]]:
         """All recorded epochs."""
-        if not self._metrics.exists():
-            return []
-        return [json.loads(line) for line in self._metrics.read_text().splitlines()]
+        return [json.loads(line) for line in self._complete_lines()]
 
     def keep_best(self, checkpoint: Path) -> None:
         """Copies the best weights of a checkpoint to best/."""
@@ -101,10 +106,11 @@ class RunDirectory:
         staged.rename(best)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1) + "\n")
+        write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1, allow_nan=False) + "\n")
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 def load_config(path: Path) -> dict[str, Any]:

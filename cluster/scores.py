@@ -64,7 +64,9 @@ class SplitScores:
             return
         correct = (logits.argmax(dim=1) == label).sum()
         loss = functional.cross_entropy(logits.double(), label, reduction="sum")
-        self._sums += torch.stack([torch.tensor(float(len(label)), device=self.device), correct, loss]).double()
+        self._sums += torch.stack(
+            [torch.tensor(len(label), dtype=torch.float64, device=self.device), correct, loss]
+        ).double()
         if self.binary:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 

@@ -26,9 +26,13 @@ from typing import Any
 
 from storage.errors import ConfigError
 
+COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of the workers
+
 # Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
 # them. What the user has set wins.
 RAY_ENVIRONMENT: Mapping[str, str] = {
+    # The barrier inside `ray.train.report` has no deadline by default.
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": str(COLLECTIVE_TIMEOUT_S),
     # `ray.train.report` waits for the controller's next poll: 2 s by default, 10 to 100 ms with this.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
     # Train workers would change into a session folder, where a relative path means something else than in the job.

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cluster.checkpoint import (
     TrainState,
-    check_architecture,
+    check_continues,
     load_optimizer,
     load_state,
     load_weights,
@@ -49,10 +49,15 @@ class NonFiniteLossError(GraphmillError, FloatingPointError):
 
 def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     """Entry point of a Ray Train worker; `config` holds the TrainSpec and the metrics hub. Rank 0 returns the final scores."""
+    # What every rank meets at the same place, and would meet again, ends in the ordinary way, so that Ray does not try it over.
     try:
-        return _Worker(config["spec"], config["hub"]).run()
-    except (ConfigError, NonFiniteLossError) as error:
-        # Every rank meets these at the same place, and would again: an ordinary end, so that Ray does not try it over.
+        worker = _Worker(config["spec"], config["hub"])
+        worker.restore()
+    except ConfigError as error:
+        return {"error": error}
+    try:
+        return worker.run()
+    except NonFiniteLossError as error:
         return {"error": error}
 
 
@@ -91,7 +96,6 @@ class _Worker:
         self.best = _copy_state(self.model)
 
     def run(self) -> dict[str, Any] | None:
-        self._restore()
         options = self.options
         with ExitStack() as stack:
             train = stack.enter_context(self._loader(self.spec.sampler))
@@ -168,6 +172,9 @@ class _Worker:
         total = all_reduce_sum(count.double())
         # DDP averages gradients over ranks: this makes the average the gradient of the mean over all roots.
         (loss * (self.world_size / max(float(total), 1.0))).backward()
+        if float(total) == 0:  # no labelled root on any rank: nothing to learn, and no decay either
+            self.optimizer.zero_grad(set_to_none=True)
+            return loss.detach().double(), count.double()
         if options.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip_norm)
         self.optimizer.step()
@@ -212,7 +219,7 @@ class _Worker:
 
     def _checkpoint(self, epoch: int) -> None:
         """Saves and reports a checkpoint; every rank takes part, rank 0 writes."""
-        metrics = {"epoch": epoch, "score": self.best_score}
+        metrics = {"epoch": epoch}
         name = f"epoch-{epoch + 1:06d}"
         if self.rank != 0:
             ray.train.report(metrics, checkpoint_dir_name=name)
@@ -220,8 +227,8 @@ class _Worker:
         state = TrainState(
             next_epoch=epoch + 1,
             best_epoch=self.best_epoch,
-            best_score=self.best_score,
-            seed=self.options.seed,
+            best_score=self.best_score if self.best_epoch >= 0 else None,
+            identity=self.spec.identity,
             model_config=self.spec.model_config,
         )
         with tempfile.TemporaryDirectory(prefix="graphmill-checkpoint-") as directory:
@@ -229,26 +236,25 @@ class _Worker:
             checkpoint = ray.train.Checkpoint.from_directory(directory)
             ray.train.report(metrics, checkpoint=checkpoint, checkpoint_dir_name=name)
 
-    def _restore(self) -> None:
-        """Continues from the run's latest checkpoint, where there is one."""
+    def restore(self) -> None:
+        """Continues from the run's latest checkpoint, where there is one; tells the driver which epoch comes next."""
         checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
-            return
+        if checkpoint is not None:
+            self._load(checkpoint)
+        if self.rank == 0:
+            self.hub.push.remote({"kind": "start", "epoch": self.next_epoch})
+
+    def _load(self, checkpoint: ray.train.Checkpoint) -> None:
         with checkpoint.as_directory() as name:
             directory = Path(name)
             state = load_state(directory)
-            check_architecture(state, self.spec.model_config, str(directory))
-            if state.seed != self.options.seed:
-                raise ConfigError(
-                    f"{directory}: this run has seed {state.seed}, got {self.options.seed}; resume with --seed {state.seed}"
-                )
+            check_continues(state, self.spec.model_config, self.spec.identity, self.options.epochs, str(directory))
             load_weights(directory / "best.safetensors", self.model)
             self.best = _copy_state(self.model)
             load_weights(directory / "model.safetensors", self.model)
             load_optimizer(directory / "optimizer.safetensors", self.optimizer)
-        self.next_epoch, self.best_epoch, self.best_score = state.next_epoch, state.best_epoch, state.best_score
-        if self.rank == 0:
-            self.hub.push.remote({"kind": "resume", "epoch": self.next_epoch})
+        self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
+        self.best_score = -math.inf if state.best_score is None else state.best_score
 
 
 def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:

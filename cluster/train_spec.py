@@ -66,6 +66,7 @@ class TrainSpec:
     servers: PartitionServers
     build_model: Callable[[Manifest], torch.nn.Module]  # takes a TorchBatch, returns logits [num_roots, num_classes]
     model_config: Mapping[str, Any]
+    identity: Mapping[str, Any]  # what a run may not change between its parts: graph, split, metric, seed
     sampler: SamplerOptions
     evaluation: Mapping[str, SamplerOptions]  # "train", "valid", "test": how each split is scored
     options: TrainOptions

@@ -1,6 +1,5 @@
 """The driver's side of training: starts Ray Train workers on a spec, follows their metrics, and returns the final scores."""
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from cluster.metrics_hub import Record, metrics_hub
 from cluster.run_directory import RunDirectory
+from cluster.session import COLLECTIVE_TIMEOUT_S
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from storage.errors import ConfigError, GraphmillError, StageError
@@ -28,7 +28,6 @@ class WorkerOptions:
     num_workers: int = 2
     device: str = "auto"  # "cpu", "gpu", or "auto": GPUs where the cluster has one per worker
     max_failures: int = 3  # worker-group failures survived by restarting from the latest checkpoint
-    collective_timeout_s: int = 300  # longest wait inside one collective operation
 
     def __post_init__(self) -> None:
         if self.num_workers < 1:
@@ -65,22 +64,19 @@ def train(
     `on_record` sees every record of the hub, from a thread. Raises what a worker raised on purpose; StageError for the rest.
     """
     use_gpu = choose_device(workers) == "gpu"
-    # Ray Train reads these in the driver when `fit` starts and hands them to its controller and workers.
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.1")  # else every report blocks for about 2 s
-    os.environ.setdefault("RAY_TRAIN_COLLECTIVE_TIMEOUT_S", str(workers.collective_timeout_s))
 
     def consume(record: Record) -> None:
         if record["kind"] == "epoch":
             run.record({key: value for key, value in record.items() if key != "kind"})
-        elif record["kind"] == "resume":
-            run.rewind(int(record["epoch"]))
+        elif record["kind"] == "start":
+            run.start(int(record["epoch"]))
         on_record(record)
 
     with metrics_hub(consume) as hub:
         trainer: Any = _InterruptibleTrainer(
             cast(Any, train_worker),
             train_loop_config={"spec": spec, "hub": hub},
-            torch_config=TorchConfig(timeout_s=workers.collective_timeout_s),
+            torch_config=TorchConfig(timeout_s=COLLECTIVE_TIMEOUT_S),
             scaling_config=_ray_train.ScalingConfig(
                 num_workers=workers.num_workers,
                 use_gpu=use_gpu,

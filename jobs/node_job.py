@@ -1,18 +1,27 @@
 """The body of every node-classification job: prepare the graph, serve it, train on it, compare with the baselines, report."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from cluster.checkpoint import check_continues, latest_checkpoint, load_state
 from cluster.metrics_hub import Record
-from cluster.partition_server import PartitionServers, ServerOptions, connect, partition_servers
+from cluster.partition_server import ServerOptions, connect, partition_servers
 from cluster.run_directory import RunDirectory, check_free, load_config
 from cluster.session import SessionOptions, ray_session
-from cluster.train_spec import Metric, SamplerOptions, TrainOptions, TrainSpec, full_evaluation
+from cluster.train_spec import (
+    Metric,
+    SamplerOptions,
+    TrainOptions,
+    TrainSpec,
+    build_sampler,
+    full_evaluation,
+)
 from cluster.trainer import WorkerOptions, choose_device, train
 from jobs.baselines import Baselines, compute_baselines
 from jobs.node_options import NodeJobOptions
@@ -21,6 +30,7 @@ from jobs.progress import Progress, progress
 from samplers.loader import LoaderOptions
 from samplers.neighbor import NeighborOptions
 from samplers.random_partition import RandomPartitionOptions
+from samplers.router import Router
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
@@ -52,7 +62,7 @@ def run_node_job(
     )
     train_options = _train_options(options)
     run_dir = _run_dir(job, options)
-    graph = prepare_graph(options.graph, fit.seed)
+    graph = prepare_graph(options.graph)
     _check_graph(graph, options)
     manifest = graph.manifest
     the_model_config = model_config(manifest)
@@ -73,13 +83,19 @@ def run_node_job(
         on_gpu = choose_device(workers) == "gpu"
         if fit.precision == "bfloat16" or (fit.precision == "auto" and on_gpu):
             train_options = replace(train_options, precision="bfloat16")
-        baselines = _baselines(servers, options)
+        identity = _identity(manifest, options)
+        _check_before_training(connect(servers), options, (train_sampler, *evaluation.values()))
+        if run_options.resume is not None:
+            _check_resume(run_dir, the_model_config, identity, fit.epochs)
+        print("fitting the baselines (majority class, features only)", flush=True)
+        baselines = compute_baselines(connect(servers), options.graph.split_set, fit.metric, fit.seed)
         run = RunDirectory.resume(run_dir, config) if run_options.resume else RunDirectory.create(run_dir, config)
         try:
             spec = TrainSpec(
                 servers=servers,
                 build_model=build_model,
                 model_config=the_model_config,
+                identity=identity,
                 sampler=train_sampler,
                 evaluation=evaluation,
                 options=train_options,
@@ -148,7 +164,9 @@ def _check_graph(graph: StoredGraph, options: NodeJobOptions) -> None:
     if manifest.label_kind != "class":
         raise ConfigError(f"{graph.url}: expected class labels, the graph has {manifest.label_kind or 'none'}")
     if not manifest.feature_dim:
-        raise ConfigError(f"{graph.url}: expected node features, the graph has none; ingest it with --features")
+        raise ConfigError(
+            f"{graph.url}: expected node features, the graph has none; ingest it with features (jobs/ingest.py --edge-list.features)"
+        )
     if options.graph.split_set >= manifest.num_split_sets:
         raise ConfigError(
             f"{graph.url}: expected a split set below {manifest.num_split_sets}, got {options.graph.split_set}; set --split-set"
@@ -159,19 +177,46 @@ def _check_graph(graph: StoredGraph, options: NodeJobOptions) -> None:
         )
 
 
-def _baselines(servers: PartitionServers, options: NodeJobOptions) -> Baselines:
-    """Baselines, and with them the check that every split has nodes enough."""
-    router = connect(servers)
+def _identity(manifest: Manifest, options: NodeJobOptions) -> dict[str, Any]:
+    """What a run may not change between its parts. Partitions are not in it: batches do not depend on them."""
+    return {
+        "graph": manifest.name,
+        "num_nodes": manifest.num_nodes,
+        "num_edges": manifest.num_edges,
+        "split_set": options.graph.split_set,
+        "metric": options.fit.metric,
+        "seed": options.fit.seed,
+    }
+
+
+def _check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int) -> None:
+    """Raises before anything of the run is touched where its checkpoint does not fit what is asked for."""
+    checkpoint = latest_checkpoint(run_dir)
+    if checkpoint is not None:
+        check_continues(load_state(checkpoint), model_config, identity, epochs, str(checkpoint))
+
+
+def _check_before_training(router: Router, options: NodeJobOptions, samplers: Iterable[SamplerOptions]) -> None:
+    """Raises ConfigError where a split cannot be trained on or scored, or a sampler's options do not fit the graph."""
     for name, code in (("train", SPLIT_TRAIN), ("valid", SPLIT_VALID), ("test", SPLIT_TEST)):
-        found = len(router.list_split(options.graph.split_set, code).node)
+        nodes = router.list_split(options.graph.split_set, code).node
+        label = router.fetch(nodes, feature=False).label
+        assert label is not None
+        classes = np.unique(label[label >= 0])
+        labelled = int(np.count_nonzero(label >= 0))
         needed = options.run.workers if name == "train" else 1
-        if found < needed:
+        if labelled < needed:
             raise ConfigError(
-                f"split {name}: expected at least {needed} nodes (one root per worker), the graph has {found}; "
-                "lower --workers or ingest the graph with another split"
+                f"split {name}: expected at least {needed} labelled nodes (one root per worker), the graph has {labelled} "
+                f"among {len(nodes)}; lower --workers or ingest the graph with another split"
             )
-    print("fitting the baselines (majority class, features only)", flush=True)
-    return compute_baselines(router, options.graph.split_set, options.fit.metric, options.fit.seed)
+        if options.fit.metric == "rocauc" and len(classes) < 2:
+            raise ConfigError(
+                f"split {name}: rocauc needs nodes of both classes, the graph has only class {int(classes[0])}; "
+                "pass --metric accuracy or ingest the graph with another split"
+            )
+    for sampler_options in samplers:
+        build_sampler(router, sampler_options, options.run.workers).num_batches  # noqa: B018 - checks its options
 
 
 def _run_dir(job: str, options: NodeJobOptions) -> Path:
@@ -198,7 +243,7 @@ def _follow(bar: Progress, num_epochs: int, metric: Metric) -> Callable[[Record]
             bar.update(record["epoch"] + 1, num_epochs, note)
         elif record["kind"] == "step" and record["num_steps"] > 1:
             bar.update(record["epoch"] + record["step"] / record["num_steps"], num_epochs, note)
-        elif record["kind"] == "resume":
+        elif record["kind"] == "start" and record["epoch"]:
             bar.update(record["epoch"], num_epochs, f"continuing from epoch {record['epoch']}")
 
     return on_record
@@ -237,7 +282,7 @@ def _summary(
         "nodes_per_s": sum(epoch["nodes_per_s"] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9),
         "edges_per_s": sum(epoch["edges_per_s"] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9),
         "wall_s": wall_s,
-        "run_dir": str(run.path),
+        "run_dir": str(run.path.resolve()),
     }
 
 

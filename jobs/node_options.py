@@ -17,6 +17,9 @@ class GraphOptions:
     nodes: int = 20_000
     """Size of the embedded synthetic graph."""
 
+    graph_seed: int = 0
+    """Seed of the embedded synthetic graph and of the partitioner; --seed is the training's."""
+
     partitions: int = 2
     """Partitions of a graph that the job prepares itself."""
 

@@ -12,16 +12,16 @@ from storage.source import GraphSource
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 
 
-def prepare_graph(options: GraphOptions, seed: int) -> StoredGraph:
+def prepare_graph(options: GraphOptions) -> StoredGraph:
     """The graph that the options name. What the job prepares lies under `data_dir` and is used again by the next run."""
     if options.graph is not None and not options.graph.startswith("ogbn-"):
         return open_graph(options.graph)
     if options.partitions < 1:
         raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --partitions")
-    name = options.graph or f"synthetic-{options.nodes}-seed{seed}"
+    name = options.graph or f"synthetic-{options.nodes}-seed{options.graph_seed}"
     target = Path(options.data_dir) / f"{name}-{options.partitioner}{options.partitions}"
     if options.graph is None:
-        source: GraphSource = SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=seed))
+        source: GraphSource = SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=options.graph_seed))
     if target.exists():
         graph = open_graph(str(target))
         if options.graph is None and not (
@@ -44,7 +44,7 @@ def prepare_graph(options: GraphOptions, seed: int) -> StoredGraph:
             IngestOptions(
                 num_partitions=options.partitions,
                 partitioner=options.partitioner,
-                seed=seed,
+                seed=options.graph_seed,
                 undirected=undirected,
             ),
             lambda stage, done, total: bar.update(done, total, stage),

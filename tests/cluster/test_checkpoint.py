@@ -8,7 +8,8 @@ from torch import nn
 
 from cluster.checkpoint import (
     TrainState,
-    check_architecture,
+    check_continues,
+    latest_checkpoint,
     load_optimizer,
     load_state,
     load_weights,
@@ -28,9 +29,9 @@ def _trained(width: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-STATE = TrainState(
-    next_epoch=4, best_epoch=2, best_score=0.75, seed=7, model_config={"width": 3, "filter": {"bands": 8}}
-)
+MODEL = {"width": 3, "filter": {"bands": 8}}
+RUN = {"graph": "g", "seed": 7, "metric": "accuracy"}
+STATE = TrainState(next_epoch=4, best_epoch=2, best_score=0.75, identity=RUN, model_config=MODEL)
 
 
 @pytest.fixture
@@ -62,9 +63,37 @@ def test_everything_comes_back_bit_for_bit(saved):
 
 def test_another_architecture_is_refused_by_option(saved):
     state = load_state(saved[0])
-    check_architecture(state, {"width": 3, "filter": {"bands": 8}}, "here")
+    check_continues(state, MODEL, RUN, 4, "here")
     with pytest.raises(ConfigError, match=r"another architecture \(width: 3 there, 4 here\)"):
-        check_architecture(state, {"width": 4, "filter": {"bands": 8}}, "here")
+        check_continues(state, MODEL | {"width": 4}, RUN, 4, "here")
+
+
+@pytest.mark.parametrize("changed", [{"graph": "other"}, {"seed": 8}, {"metric": "rocauc"}])
+def test_another_run_is_refused(saved, changed):
+    with pytest.raises(ConfigError, match=f"another run .{next(iter(changed))}:"):
+        check_continues(load_state(saved[0]), MODEL, RUN | changed, 4, "here")
+
+
+def test_fewer_epochs_than_done_are_refused(saved):
+    with pytest.raises(ConfigError, match="4 epochs are done, got --epochs 3"):
+        check_continues(load_state(saved[0]), MODEL, RUN, 3, "here")
+
+
+def test_the_latest_checkpoint_is_the_newest_whole_one(tmp_path):
+    assert latest_checkpoint(tmp_path) is None
+    for name in ("epoch-000002", "epoch-000010"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "state.json").write_text("{}")
+    (tmp_path / "train" / "epoch-000011").mkdir()
+    assert latest_checkpoint(tmp_path) == tmp_path / "train" / "epoch-000010"
+
+
+def test_a_score_that_was_not_measured_is_null_in_json(tmp_path):
+    model, optimizer = _trained()
+    state = TrainState(next_epoch=1, best_epoch=-1, best_score=None, identity=RUN, model_config=MODEL)
+    save_checkpoint(tmp_path, state, model.state_dict(), model.state_dict(), optimizer)
+    assert json.loads((tmp_path / "state.json").read_text())["best_score"] is None
+    assert load_state(tmp_path) == state
 
 
 def test_another_architecture_is_refused_by_shape(saved):

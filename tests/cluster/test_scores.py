@@ -1,6 +1,7 @@
 """Scores against scikit-free references, and the learning-rate schedule's shape."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def test_rate_factor_warms_up_then_falls_to_its_floor():
     assert factors[0] == pytest.approx(0.1)
     assert factors[9] == 1.0
     assert factors[10] == 1.0
-    assert all(a >= b for a, b in zip(factors[10:], factors[11:], strict=False))
+    assert all(a >= b for a, b in pairwise(factors[10:]))
     assert rate_factor(100, 100, 10, "cosine") == pytest.approx(0.0)
     assert rate_factor(55, 100, 10, "linear") == pytest.approx(0.5)
     assert rate_factor(99, 100, 0, "constant") == 1.0

@@ -57,7 +57,8 @@ def test_a_run_leaves_everything_it_promises(first_run, workplace):
     assert "Traceback" not in first_run.stderr
     run = workplace / "one"
     summary = json.loads((run / "summary.json").read_text())
-    assert summary["counts"] == {"train": 119, "valid": 31, "test": 1350} or sum(summary["counts"].values()) == 1500
+    assert sum(summary["counts"].values()) == 1500
+    assert abs(summary["counts"]["train"] - 120) < 40
     assert first_run.returncode == (0 if summary["beats_baselines"] else 1)
     assert summary["workers"] == 2
     assert summary["baselines"]["features_only"]["test"] > summary["baselines"]["majority"]["test"]
@@ -90,10 +91,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
     resumed = run_job(["--resume", "three", "--epochs", "4"], workplace)
     assert "Traceback" not in resumed.stderr
     assert curve(workplace / "three") == curve(workplace / "one")
+    files = {path: path.read_bytes() for path in (workplace / "three").rglob("*") if path.is_file()}
     other = run_job(["--resume", "three", "--epochs", "6", "--width", "24"], workplace)
     assert other.returncode == 1
     assert "another architecture (width: 16 there, 24 here)" in other.stderr
     assert len(other.stderr.strip().splitlines()) == 1
+    assert {path: path.read_bytes() for path in (workplace / "three").rglob("*") if path.is_file()} == files
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +127,8 @@ BAD_OPTIONS = [
     (["--split-set", "3"], "--split-set"),
     (["--metric", "rocauc"], "2 classes"),
     (["--resume", "no-such-run"], "config.json"),
+    (["--resume", "broken-run"], "Invalid JSON"),
+    (["--resume", "wrong-run"], "fit.epochs"),
     (["--graph", "ogbn-products"], "ogbn-products"),
 ]
 
@@ -133,6 +138,9 @@ BAD_OPTIONS = [
 )
 def test_bad_options_are_one_line_before_anything_starts(arguments, message, tmp_path, monkeypatch, stored_graph):
     monkeypatch.chdir(tmp_path)
+    for name, text in (("broken-run", "{"), ("wrong-run", '{"fit": {"epochs": "abc"}}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
     needs_graph = not {"--graph", "--nodes", "--partitions"} & set(arguments)
     graph = ["--graph", str(stored_graph)] if needs_graph else []
     monkeypatch.setattr(sys, "argv", ["products_geco.py", *arguments, *graph])

@@ -1,0 +1,71 @@
+"""Ranks that hold different counts of roots: loss, gradient and scores are those of one process, on real gloo processes."""
+
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from cluster.scores import SplitScores, all_reduce_sum, gather_rows
+from cluster.train_loop import step_loss
+
+COUNTS = (5, 1, 0)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2).double()
+    x, y = torch.randn(sum(COUNTS), 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0, -1, 1])
+    return model, x, y
+
+
+def one_rank(rank: int, port: int, results: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(COUNTS))
+    model, x, y = problem()
+    start = sum(COUNTS[:rank])
+    x, y = x[start : start + COUNTS[rank]], y[start : start + COUNTS[rank]]
+    ddp = DistributedDataParallel(model)
+    logits = ddp(x)
+    loss, count = step_loss(logits, y, 0.1)
+    total = all_reduce_sum(count.double())
+    (loss * (len(COUNTS) / float(total))).backward()
+    scores = SplitScores(torch.device("cpu"), binary=True)
+    scores.update(logits.detach(), y)
+    rows = gather_rows(x)
+    torch.save({"grad": model.weight.grad, "scores": scores.compute(), "rows": rows}, f"{results}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_uneven_ranks_equal_one_process(tmp_path):
+    multiprocessing.start_processes(
+        one_rank, args=(free_port(), str(tmp_path)), nprocs=len(COUNTS), join=True, start_method="spawn"
+    )
+    model, x, y = problem()
+    loss, count = step_loss(model(x), y, 0.1)
+    (loss / count).backward()
+    reference = SplitScores(torch.device("cpu"), binary=True)
+    reference.update(model(x).detach(), y)
+    for rank in range(len(COUNTS)):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        # step_loss sums in float32, as training does.
+        torch.testing.assert_close(found["grad"], model.weight.grad, rtol=1e-6, atol=1e-7)
+        assert found["scores"] == pytest.approx(reference.compute(), abs=1e-12)
+        assert torch.equal(found["rows"], x)
+
+
+def test_the_count_of_roots_is_exact_beyond_float32():
+    scores = SplitScores(torch.device("cpu"), binary=False)
+    scores._sums += torch.tensor([2.0**24, 2.0**24, 0.0], dtype=torch.float64)
+    scores.update(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0]))
+    assert scores.compute()["count"] == 2**24 + 1

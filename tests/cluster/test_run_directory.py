@@ -1,0 +1,91 @@
+"""A run's directory: what is recorded stays, what will be run again is forgotten, and no line is ever half a line."""
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from cluster.run_directory import RunDirectory, load_config
+from storage.errors import ConfigError, FormatError
+
+
+def record(run: RunDirectory, *epochs: int) -> None:
+    for epoch in epochs:
+        run.record({"epoch": epoch, "train_loss": 1.0 / (epoch + 1), "valid_accuracy": 0.5})
+
+
+def recorded(run: RunDirectory) -> list[int]:
+    return [line["epoch"] for line in run.metrics()]
+
+
+def events(run: RunDirectory) -> list[int]:
+    accumulator = EventAccumulator(str(run.path / "tensorboard"))
+    accumulator.Reload()
+    return [event.step for event in accumulator.Scalars("train_loss")]
+
+
+def test_a_restart_from_an_earlier_epoch_replaces_the_later_ones(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", {"a": 1})
+    run.start(0)
+    record(run, 0, 1, 2, 3)
+    run.start(2)
+    record(run, 2)
+    run.close()
+    assert recorded(run) == [0, 1, 2]
+    assert events(run) == [0, 1, 2]
+
+
+def test_a_restart_before_any_checkpoint_begins_anew(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", {})
+    run.start(0)
+    record(run, 0, 1)
+    run.start(0)
+    record(run, 0)
+    assert recorded(run) == [0]
+
+
+def test_resuming_keeps_what_came_before_and_drops_half_a_line(tmp_path):
+    first = RunDirectory.create(tmp_path / "run", {"a": 1})
+    first.start(0)
+    record(first, 0, 1)
+    first.close()
+    with open(first.path / "metrics.jsonl", "a") as stream:
+        stream.write('{"epoch": 2, "train_lo')
+    second = RunDirectory.resume(tmp_path / "run", {"a": 2})
+    assert recorded(second) == [0, 1]
+    second.start(2)
+    record(second, 2)
+    second.close()
+    assert recorded(second) == [0, 1, 2]
+    assert events(second) == [0, 1, 2]
+    assert load_config(second.path) == {"a": 2}
+    text = (second.path / "metrics.jsonl").read_text()
+    assert all(json.loads(line) for line in text.splitlines())
+
+
+def test_numbers_that_json_does_not_have_are_refused(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", {})
+    run.start(0)
+    with pytest.raises(ValueError, match="JSON"):
+        run.record({"epoch": 0, "train_loss": float("nan")})
+
+
+def test_a_directory_that_holds_something_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="--resume"):
+        RunDirectory.create(tmp_path, {})
+    with pytest.raises(FormatError, match="found none"):
+        RunDirectory.resume(tmp_path, {})
+
+
+def test_the_best_weights_are_replaced_whole(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", {})
+    for text in ("one", "two"):
+        checkpoint = tmp_path / text
+        checkpoint.mkdir()
+        (checkpoint / "best.safetensors").write_text(text)
+        (checkpoint / "state.json").write_text(text)
+        run.keep_best(checkpoint)
+        assert (run.path / "best" / "model.safetensors").read_text() == text
+        assert (run.path / "best" / "state.json").read_text() == text
+    assert not list(run.path.glob(".best*"))
