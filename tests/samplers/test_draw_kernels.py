@@ -15,8 +15,9 @@ WAYS = ("bitmap", "scan", "hashed")
 def draw(way: str, key: int, degree: int, take: int, first: int = 0) -> list[int]:
     position = np.full(take, -1, np.int64)
     if way == "bitmap":
-        drawn, bitmap = np.empty(max(take, 1), np.int64), np.full(degree // 64 + 1, 2**64 - 1, np.uint64)
-        draw_kernels._draw_bitmap(np.uint64(key), degree, take, drawn, bitmap, first, position)
+        bitmap = np.zeros(degree // 64 + 1, np.uint64)
+        draw_kernels._draw_bitmap(np.uint64(key), degree, take, bitmap, first, position, 0)
+        assert not bitmap.any()  # as clean as it came: the next list uses it again
     elif way == "scan":
         draw_kernels._draw_scan(np.uint64(key), degree, take, first, position)
     else:
