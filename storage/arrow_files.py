@@ -13,6 +13,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from storage.errors import FormatError
+from storage.filesystem_errors import one_line, one_line_errors
 from storage.manifest import FileEntry
 
 _HASH_BLOCK_BYTES = 8 * 2**20
@@ -24,11 +25,15 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     Raises FormatError where the URL's protocol is unknown or its fsspec package is not installed.
     """
     try:
-        filesystem, path = fsspec.core.url_to_fs(url)
-    except (ValueError, ImportError) as error:
+        with one_line_errors(url, "use this URL"):  # a profile that does not exist, for example
+            try:
+                filesystem, path = fsspec.core.url_to_fs(url)
+            except ValueError as error:  # an unknown protocol
+                raise ImportError(str(error)) from None
+    except ImportError as error:
         raise FormatError(
-            f"{url}: cannot open this kind of URL ({error}); use a path, memory://, or install an extra: "
-            "pip install 'graphmill[s3]' or 'graphmill[gs]'"
+            f"{url}: cannot open this kind of URL ({one_line(error)}); use a path, memory://, or install an extra: "
+            "pip install -e '.[s3]' or '.[gs]'"
         ) from None
     return filesystem, str(path).rstrip("/")
 
@@ -76,20 +81,19 @@ def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
 
     `verify` compares the SHA-256 too; size and Arrow structure are always checked. Raises FormatError naming file, expected, found.
     """
-    try:
-        found_bytes = filesystem.size(path)
-    except FileNotFoundError:
-        raise FormatError(
-            f"{path}: expected a file of {entry.num_bytes} bytes, found none; ingest the graph again"
-        ) from None
+    with one_line_errors(path, "read this file"):
+        try:
+            found_bytes = filesystem.size(path)
+        except FileNotFoundError:
+            raise FormatError(
+                f"{path}: expected a file of {entry.num_bytes} bytes, found none; ingest the graph again"
+            ) from None
     if found_bytes != entry.num_bytes:
         raise FormatError(
             f"{path}: expected {entry.num_bytes} bytes, found {found_bytes}; the file is truncated or replaced"
         )
-    try:
+    with one_line_errors(path, "read this file"):
         source = pa.memory_map(path, "r") if is_local(filesystem) else pa.BufferReader(filesystem.cat_file(path))
-    except OSError as error:
-        raise FormatError(f"{path}: expected a readable file, got {error.strerror or error}") from None
     if verify:
         digest = hashlib.sha256(source.read_buffer()).hexdigest()
         if digest != entry.sha256:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from storage.arrow_files import numpy_column, read_batch, split_url
 from storage.errors import ConfigError, FormatError
+from storage.filesystem_errors import one_line_errors
 from storage.manifest import MANIFEST_NAME, Manifest, parse_manifest, partition_dir
 from storage.source import SPLIT_TEST
 
@@ -157,22 +158,24 @@ def open_graph(url: str) -> StoredGraph:
     """Opens the graph at a path or fsspec URL. Raises FormatError where there is none or its manifest is not valid."""
     filesystem, path = split_url(url)
     where = f"{path}/{MANIFEST_NAME}"
-    try:
-        size = filesystem.size(where)
-    except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(
-            f"{url}: expected a graph ({MANIFEST_NAME}), found none; make one with: python jobs/ingest.py <source> {url}"
-        ) from None
+    with one_line_errors(where, "read this file"):
+        try:
+            size = filesystem.size(where)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FormatError(
+                f"{url}: expected a graph ({MANIFEST_NAME}), found none; "
+                f"make one with: python jobs/ingest.py <source> {url}"
+            ) from None
     if size is None or size > _MAX_MANIFEST_BYTES:
         raise FormatError(
             f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found {size}; this is not a manifest"
         )
+    with one_line_errors(where, "read this file"):
+        content = filesystem.cat_file(where)
     try:
-        text = filesystem.cat_file(where).decode()
+        text = content.decode()
     except UnicodeDecodeError:
         raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None
-    except OSError as error:
-        raise FormatError(f"{where}: expected a readable file, got {error.strerror or error}") from None
     return StoredGraph(url=url, manifest=parse_manifest(text, where), filesystem=filesystem, path=path)
 
 

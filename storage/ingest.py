@@ -7,10 +7,7 @@ Memory: about 20 bytes per node (assignment, order, new ids) plus `memory_budget
 edges pass through scratch files next to the destination. The destination appears whole or not at all.
 """
 
-import shutil
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,9 +17,12 @@ import numpy as np
 
 from storage.arrow_files import array_from_numpy, file_entry, is_local, neighbor_lists, split_url, write_batch
 from storage.edge_buckets import EdgeBuckets, SortedEdges, SpilledEdges
-from storage.errors import ConfigError, DataError
+from storage.errors import ConfigError, DataError, FormatError, GraphmillError
+from storage.filesystem_errors import one_line, one_line_errors
 from storage.manifest import MANIFEST_NAME, Manifest, partition_dir
 from storage.partitioners import assign_partitions
+from storage.publish import check_bucket, publish
+from storage.scratch import remove_orphans, scratch_directory
 from storage.source import SPLIT_TEST, GraphSource, NodeChunk, SourceInfo
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
@@ -65,24 +65,35 @@ def ingest(
 ) -> Manifest:
     """Writes `source` as partitions under `url` and returns the manifest.
 
-    Raises ConfigError where `url` already holds something (unless `overwrite`), DataError where the source's data is not a valid
-    graph. After an error nothing is left under `url`.
+    Raises ConfigError where `url` already holds something (unless `overwrite`) or cannot be used, DataError where the source's data
+    is not a valid graph, FormatError where writing fails. After an error there is nothing under `url`, or what was there before.
+    What killed ingestions to the same `url` left beside it is removed first.
     """
     options = options or IngestOptions()
     filesystem, path = split_url(url)
-    _check_destination(filesystem, path, url, options)
+    name, local = Path(path).name, Path(path) if is_local(filesystem) else None
+    scratch_parent = Path(options.scratch) if options.scratch else local.parent if local else None
+    remove_orphans(scratch_parent, name)
+    if local:
+        remove_orphans(local.parent, name, local)
+    with one_line_errors(url, "use this destination", ConfigError):
+        _check_destination(filesystem, path, url, options)
     _check_info(source.info, options)
-    scratch_parent = Path(options.scratch) if options.scratch else Path(path).parent if is_local(filesystem) else None
-    for parent in (scratch_parent, Path(path).parent if is_local(filesystem) else None):
+    for parent in (scratch_parent, local.parent if local else None):
         if parent is not None:
             _make_directory(parent)
-    prefix = f".{Path(path).name}.ingest-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=scratch_parent, ignore_cleanup_errors=True) as scratch:
-        staged = Path(scratch) / "graph"
+    with scratch_directory(scratch_parent, name) as scratch:
+        staged = scratch / "graph"
         staged.mkdir()
-        manifest = _Ingestion(source, options, Path(scratch), staged, progress or (lambda *_: None)).run()
-        (staged / MANIFEST_NAME).write_text(manifest.to_json())
-        _publish(staged, filesystem, path, manifest)
+        try:
+            manifest = _Ingestion(source, options, scratch, staged, progress or (lambda *_: None)).run()
+            (staged / MANIFEST_NAME).write_text(manifest.to_json())
+        except GraphmillError:
+            raise
+        except OSError as error:  # a full disk, or a source's file that cannot be read
+            named = f" ({error.filename})" if error.filename else ""
+            raise FormatError(f"{url}: cannot prepare the graph: {one_line(error)}{named}") from error
+        publish(staged, filesystem, path, manifest)
     return manifest
 
 
@@ -91,12 +102,13 @@ def _make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot make this directory ({error.strerror}); choose another url or --scratch"
+            f"{path}: cannot make this directory ({one_line(error)}); choose another url or --scratch"
         ) from None
 
 
 def _check_destination(filesystem: fsspec.AbstractFileSystem, path: str, url: str, options: IngestOptions) -> None:
     if not filesystem.exists(path):
+        check_bucket(filesystem, path, url)
         return
     if not filesystem.isdir(path):
         raise ConfigError(f"{url}: expected a directory or nothing, found a file; choose another url")
@@ -116,41 +128,6 @@ def _check_info(info: SourceInfo, options: IngestOptions) -> None:
             f"num_partitions: expected at most one partition per node ({info.num_nodes}), got {options.num_partitions}; "
             "lower --partitions"
         )
-
-
-def _publish(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, manifest: Manifest) -> None:
-    """Makes the staged directory visible at its place: one rename locally, the manifest last elsewhere."""
-    if is_local(filesystem):
-        _publish_local(staged, Path(path))
-        return
-    try:
-        if filesystem.exists(path):
-            filesystem.rm(path, recursive=True)
-        for name in (*manifest.files, MANIFEST_NAME):
-            filesystem.makedirs(f"{path}/{name}".rsplit("/", 1)[0], exist_ok=True)
-            filesystem.put_file(str(staged / name), f"{path}/{name}")
-    except BaseException:
-        with suppress(FileNotFoundError):
-            filesystem.rm(path, recursive=True)
-        raise
-
-
-def _publish_local(staged: Path, target: Path) -> None:
-    """Renames the staged directory to `target`; what was there before is put back where that fails."""
-    prefix = f".{target.name}.ingest-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent, ignore_cleanup_errors=True) as beside:
-        old, new = Path(beside, "replaced"), staged
-        if staged.stat().st_dev != target.parent.stat().st_dev:  # --scratch on another disk: copy beside, then rename
-            new = Path(beside, "graph")
-            shutil.copytree(staged, new)
-        try:
-            if target.exists():
-                target.rename(old)
-            new.rename(target)
-        except BaseException:
-            if old.exists() and not target.exists():
-                old.rename(target)
-            raise
 
 
 class _Ingestion:

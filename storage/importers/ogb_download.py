@@ -9,6 +9,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from storage.errors import DataError
+from storage.filesystem_errors import one_line
 
 _SILENCE_S = 30.0  # a server that sends nothing for this long is taken for unreachable
 _READ_BYTES = 1 << 20
@@ -22,9 +23,13 @@ def download_archive(
     `progress` is told ("download", bytes done, bytes in all or None). DataError names the cause where it fails.
     """
     report = progress or (lambda *_: None)
-    destination.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{destination.name}.download-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=destination.parent, ignore_cleanup_errors=True) as scratch:
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix=prefix, dir=destination.parent, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise DataError(f"cannot make a directory in {destination.parent}: {one_line(error)}") from error
+    with made as scratch:
         archive = Path(scratch) / "archive.zip"
         try:
             with urllib.request.urlopen(url, timeout=_SILENCE_S) as reply, archive.open("wb") as file:

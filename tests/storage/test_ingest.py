@@ -1,7 +1,9 @@
 """Ingestion against the slow reference, its atomicity, and what it refuses."""
 
+import errno
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from hypothesis import strategies as st
 import storage.edge_buckets
 import storage.ingest
 from storage.edge_buckets import EdgeBuckets
-from storage.errors import ConfigError, DataError, GraphmillError
+from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
@@ -269,21 +271,110 @@ def test_a_failed_swap_puts_the_old_graph_back(
     assert beside(url) == ["graph"]
 
 
-def test_a_broken_upload_leaves_no_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+def failing_at(nth: int, function: Callable, error: BaseException) -> Callable:
+    """`function`, whose call number `nth` (from 0) raises instead."""
+    calls = itertools.count()
+
+    def call(*args, **kwargs):
+        if next(calls) == nth:
+            raise error
+        return function(*args, **kwargs)
+
+    return call
+
+
+def everything(filesystem: fsspec.AbstractFileSystem, path: str) -> dict[str, bytes]:
+    """Content of all files beside the graph at `path`, by what follows the folder they share."""
+    folder = path.rsplit("/", 1)[0]
+    return {name.removeprefix(folder): filesystem.cat_file(name) for name in filesystem.find(folder)}
+
+
+UPLOADED_FILES = 7  # three per partition, and the manifest
+
+
+@pytest.mark.parametrize("error", [OSError("connection reset"), KeyboardInterrupt()])
+@pytest.mark.parametrize("old_graph", [False, True])
+@pytest.mark.parametrize("nth", [0, 3, UPLOADED_FILES - 1])
+def test_a_broken_upload_leaves_the_old_graph_or_nothing(
+    nth: int, old_graph: bool, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = memory_url()
-    filesystem = fsspec.core.url_to_fs(url)[0]
-    uploads = itertools.count()
+    filesystem, path = fsspec.core.url_to_fs(url)
+    if old_graph:
+        ingest(random_listed_graph(40, 60, seed=1), url, IngestOptions(num_partitions=3))
+    before = everything(filesystem, path) if old_graph else {}
+    with monkeypatch.context() as patch:
+        patch.setattr(type(filesystem), "put_file", failing_at(nth, type(filesystem).put_file, error))
+        with pytest.raises(FormatError if isinstance(error, OSError) else type(error)) as failed:
+            ingest(random_listed_graph(30, 60), url, IngestOptions(num_partitions=2, overwrite=old_graph))
+    if isinstance(error, OSError):
+        assert "cannot upload the graph: connection reset" in str(failed.value)
+        assert "\n" not in str(failed.value)
+    assert (everything(filesystem, path) if old_graph else {}) == before
+    assert filesystem.exists(path) == old_graph
+
+
+def test_an_upload_that_arrives_short_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    url, old = memory_url(), random_listed_graph(40, 60, seed=1)
+    filesystem, path = fsspec.core.url_to_fs(url)
+    ingest(old, url)
+    before = everything(filesystem, path)
     put_file = type(filesystem).put_file
 
-    def fail_at_the_third(self, *args, **kwargs) -> None:
-        if next(uploads) == 3:
-            raise OSError("connection reset")
-        put_file(self, *args, **kwargs)
+    def put_short(self, source: str, target: str, **kwargs) -> None:
+        put_file(self, source, target, **kwargs)
+        if target.endswith("features.arrow"):
+            self.pipe_file(target, self.cat_file(target)[:-1])
 
-    monkeypatch.setattr(type(filesystem), "put_file", fail_at_the_third)
-    with pytest.raises(OSError, match="connection reset"):
-        ingest(random_listed_graph(30, 60), url, IngestOptions(num_partitions=2))
-    assert not filesystem.exists(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(filesystem), "put_file", put_short)
+        with pytest.raises(FormatError, match=r"features\.arrow: expected \d+ bytes after the upload, found"):
+            ingest(random_listed_graph(30, 60), url, IngestOptions(overwrite=True))
+    assert everything(filesystem, path) == before
+
+
+@pytest.mark.parametrize("nth", [0, 2])
+def test_a_replacement_that_breaks_off_names_the_whole_new_graph(nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, graph = memory_url(), random_listed_graph(30, 60)
+    filesystem = fsspec.core.url_to_fs(url)[0]
+    ingest(random_listed_graph(40, 60, seed=1), url)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(filesystem), "cp_file", failing_at(nth, type(filesystem).cp_file, OSError("gone")))
+        with pytest.raises(FormatError) as failed:
+            ingest(graph, url, IngestOptions(overwrite=True))
+    with pytest.raises(FormatError, match="found none"):
+        open_graph(url)  # and not a mixture
+    named = re.search(r"whole at (\S+\.upload-[0-9a-f]{8}),", str(failed.value))
+    assert named
+    new = open_graph(f"memory://{named[1]}")
+    new.verify()
+    assert stored_graph(new) == expected_graph(graph, IngestOptions())
+
+
+def test_replacing_a_remote_graph_leaves_its_files_alone(tmp_path: Path) -> None:
+    url = memory_url()
+    filesystem, path = fsspec.core.url_to_fs(url)
+    ingest(random_listed_graph(40, 60, seed=1), url, IngestOptions(num_partitions=3))
+    manifest = ingest(random_listed_graph(30, 60), url, IngestOptions(num_partitions=2, overwrite=True))
+    assert set(everything(filesystem, path)) == {f"/graph/{name}" for name in (*manifest.files, "manifest.json")}
+    open_graph(url).verify()
+
+
+def test_a_destination_that_takes_no_files_is_refused_in_one_line() -> None:
+    if not Path("/proc").is_dir():
+        pytest.skip("needs /proc, where not even root can make a folder")
+    with pytest.raises(ConfigError, match=r"/proc: cannot make a temporary directory there \(.*choose another url"):
+        ingest(SMALL, "/proc/graph")
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device", "nodes.arrow")
+
+    monkeypatch.setattr(storage.ingest, "write_batch", fail)
+    with pytest.raises(FormatError, match=r"cannot prepare the graph: No space left on device \(nodes\.arrow\)"):
+        ingest(SMALL, str(tmp_path / "graph"))
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_killed_ingestion_leaves_no_graph_and_does_not_stop_the_next_one(tmp_path: Path) -> None:
@@ -308,11 +399,14 @@ def test_a_killed_ingestion_leaves_no_graph_and_does_not_stop_the_next_one(tmp_p
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=30)
     assert not url.exists()
-    # What a kill leaves is one hidden folder; its name says whose it is.
-    assert all(name.startswith(".graph.ingest-") for name in beside(url))
+    # What a kill leaves is one hidden folder, which the next ingestion removes.
+    left = beside(url)
+    assert len(left) == 1
+    assert left[0].startswith(".graph.ingest-")
     graph = random_listed_graph(40, 80)
     ingest(graph, str(url))
     assert stored_graph(open_graph(str(url))) == expected_graph(graph, IngestOptions())
+    assert beside(url) == ["graph"]
 
 
 SMALL = random_listed_graph(20, 40)

@@ -2,10 +2,11 @@
 
 import socket
 
+import fsspec
 import numpy as np
 import pytest
 
-from storage.errors import ConfigError, DataError, GraphmillError
+from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.graph import open_graph
 from storage.importers.array_graph import ArrayGraph, split_column
 from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
@@ -105,6 +106,77 @@ def test_every_file_system(base_url):
         ingest(_source(), url)
     ingest(_source(label=np.zeros(NUM_NODES, np.int64)), url, IngestOptions(overwrite=True))
     assert not _stored(url)[1]["label"].any()
+
+
+def test_a_bucket_that_does_not_exist_is_refused_and_not_made(s3_url):
+    import s3fs
+
+    with pytest.raises(ConfigError, match="expected a bucket 'grpahs' that exists") as refused:
+        ingest(_source(), "s3://grpahs/tiny/graph")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(FormatError, match="found none"):
+        open_graph("s3://grpahs/tiny/graph")
+    assert s3fs.S3FileSystem(use_listings_cache=False).ls("") == [s3_url.removeprefix("s3://")]
+
+
+def test_a_failed_overwrite_on_s3_keeps_the_old_graph(s3_url, monkeypatch):
+    import s3fs
+
+    url = f"{s3_url}/kept/graph"
+    manifest = ingest(_source(), url, IngestOptions(num_partitions=2))
+    filesystem = fsspec.core.url_to_fs(url)[0]  # the instance that ingestion gets too
+    put_file = filesystem.put_file
+
+    def fail_late(source, target):
+        if "part-00001" in target:
+            raise PermissionError("Access Denied")
+        put_file(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(filesystem, "put_file", fail_late)
+        with pytest.raises(FormatError, match="cannot upload the graph: Access Denied"):
+            ingest(_source(), url, IngestOptions(num_partitions=2, seed=1, overwrite=True))
+    opened = open_graph(url)
+    opened.verify()
+    assert opened.manifest == manifest
+    assert s3fs.S3FileSystem(use_listings_cache=False).ls(f"{s3_url}/kept") == [url.removeprefix("s3://")]
+
+
+UNUSABLE = {
+    "no credentials": ("s3://graphs/g", {}, "Unable to locate credentials"),
+    "endpoint down": ("s3://graphs/g", {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, "Could not connect"),
+    "a name no bucket has": (
+        "s3://Not!a!bucket/g",
+        {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
+        "Invalid bucket name",
+    ),
+    "no such profile": ("s3://graphs/g", {"AWS_PROFILE": "nonesuch"}, "profile (nonesuch) could not be found"),
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_store_that_cannot_be_used_is_one_line(name, monkeypatch, tmp_path):
+    s3fs = pytest.importorskip("s3fs")
+    url, environment, message = UNUSABLE[name]
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(variable, str(tmp_path / "absent"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        for use, kind in ((lambda: ingest(_source(), url), ConfigError), (lambda: open_graph(url), FormatError)):
+            with pytest.raises(GraphmillError) as refused:
+                use()
+            assert isinstance(refused.value, kind) or name == "no such profile"
+            assert message in str(refused.value)
+            assert "\n" not in str(refused.value)
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.mark.parametrize("name", ["minesweeper", "planetoid_cora"])

@@ -272,3 +272,10 @@ def test_failed_download_leaves_nothing(tmp_path, monkeypatch, archive_server, s
     with pytest.raises(GraphmillError, match=r"products\.zip"):
         ogb_graph("ogbn-products", tmp_path / "sets")
     assert list((tmp_path / "sets").iterdir()) == []
+
+
+def test_a_root_where_nothing_can_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(DataError, match="its download failed: cannot make a directory in") as caught:
+        ogb_graph("ogbn-products", tmp_path / "file" / "below")
+    assert "\n" not in str(caught.value)
