@@ -89,7 +89,7 @@ def test_a_killed_worker_changes_nothing(tmp_path, undisturbed):
     ]
     assert len(workers) == 2
     workers[1].kill()
-    out, err = job.communicate(timeout=240)
+    _, err = job.communicate(timeout=240)
     assert "Traceback" not in err, err
     assert [(line["train_loss"], line["valid_loss"]) for line in recorded(run)] == undisturbed
     # It was killed before the first checkpoint: every epoch was run again, and none is recorded twice.
