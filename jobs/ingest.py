@@ -31,7 +31,7 @@ class IngestConfig:
     source: Annotated[str, tyro.conf.Positional]
     """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .txt, .gz)."""
     url: Annotated[str, tyro.conf.Positional]
-    """Where to write: a path, or file://, s3://, gs://, memory://. Must be empty or absent unless --overwrite."""
+    """Where to write: a path, or file://, s3://, gs://. Must be empty or absent unless --overwrite."""
     partitions: int = 4
     """Number of partitions."""
     partitioner: Literal["random", "range", "ldg", "metis"] = "random"
@@ -53,6 +53,8 @@ class IngestConfig:
     """How features are stored."""
     allow_nonfinite: bool = False
     """Take NaN and infinite features instead of refusing them."""
+    num_classes: int | None = None
+    """Number of classes; labels outside are refused. Default: what the source says, else one more than the largest label."""
     overwrite: bool = False
     """Replace a graph that lies at the url."""
     memory_mib: int = 1024
@@ -104,11 +106,25 @@ def add_reverse(config: IngestConfig) -> bool | None:
     return None
 
 
+def refuse_memory(url: str) -> None:
+    """ConfigError for a url whose graph would be gone with this process."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from storage.arrow_files import split_url
+    from storage.errors import ConfigError
+
+    if isinstance(split_url(url)[0], MemoryFileSystem):
+        raise ConfigError(
+            f"{url}: memory:// ends with this process, and the graph with it; choose a path, s3:// or gs://"
+        )
+
+
 def main() -> int | None:
     config = tyro.cli(IngestConfig, description=__doc__)
     from jobs.progress import progress
     from storage.ingest import IngestOptions, ingest
 
+    refuse_memory(config.url)
     options = IngestOptions(
         num_partitions=config.partitions,
         partitioner=config.partitioner,
@@ -120,6 +136,7 @@ def main() -> int | None:
         out_edges=config.out_edges,
         feature_dtype=config.feature_dtype,
         allow_nonfinite=config.allow_nonfinite,
+        num_classes=config.num_classes,
         overwrite=config.overwrite,
         memory_budget_bytes=config.memory_mib * 2**20,
         scratch=config.scratch,

@@ -45,6 +45,7 @@ class IngestOptions:
     out_edges: bool = False  # store lists of out-edges too, where they differ from the in-edges
     feature_dtype: Literal["float16", "float32"] = "float32"
     allow_nonfinite: bool = False
+    num_classes: int | None = None  # None: what the source says, else one more than the largest label
     overwrite: bool = False
     memory_budget_bytes: int = 1 << 30
     scratch: str | None = None  # local directory for temporary files; None: beside the destination
@@ -56,6 +57,8 @@ class IngestOptions:
             raise ConfigError(
                 f"partitioner: expected random, range, ldg or metis, got {self.partitioner!r}; set --partitioner"
             )
+        if self.num_classes is not None and self.num_classes < 1:
+            raise ConfigError(f"num_classes: expected at least 1, got {self.num_classes}; set --num-classes")
         if self.memory_budget_bytes < 1 << 24:
             raise ConfigError(f"memory_budget_bytes: expected at least 16 MiB, got {self.memory_budget_bytes}")
 
@@ -390,14 +393,26 @@ class _NodeSpool:
         return stop
 
     def _label_kind(self) -> tuple[str | None, int | None]:
-        if self._label is None:
-            if self.info.has_label:
-                raise DataError(f"{self.info.name}: expected labels, the source gave none")
-            return None, None
-        if self._label.dtype != np.int64:
-            return "value", None
+        given = self.options.num_classes
+        if self._label is None and self.info.has_label:
+            raise DataError(f"{self.info.name}: expected labels, the source gave none")
+        if self._label is None or self._label.dtype != np.int64:
+            kind = None if self._label is None else "value"
+            if given is not None:
+                found = "no labels" if kind is None else "real numbers"
+                raise ConfigError(f"{self.info.name}: num_classes {given}: expected classes as labels, found {found}")
+            return kind, None
         low, high = int(self._label.min()), int(self._label.max())
-        num_classes = self.info.num_classes if self.info.num_classes is not None else high + 1
+        num_classes = given if given is not None else self.info.num_classes
+        if num_classes is None:
+            num_classes = high + 1
+            if (
+                num_classes > self.info.num_nodes
+            ):  # one wrong label would cost every model a row for each class up to it
+                raise DataError(
+                    f"{self.info.name}: labels out of range: the largest is {high}, more classes than the "
+                    f"{self.info.num_nodes} nodes; mend the labels, or say how many classes there are with --num-classes"
+                )
         if low < -1 or high >= num_classes:
             bad = int(np.count_nonzero((self._label < -1) | (self._label >= num_classes)))
             raise DataError(

@@ -98,7 +98,10 @@ def test_inspect_names_a_flipped_label_without_verification(stored, tmp_path):
         (["ogbn-shops", "{url}"], "unknown OGB node set"),
         (["ogbn-products", "{url}", "--no-download", "--ogb-root", "{empty}"], "products.zip"),
         (["synthetic", "{url}", "--synthetic.num-nodes", "50", "--partitions", "51"], "partition"),
+        (["synthetic", "{url}", "--synthetic.num-nodes", "50", "--num-classes", "5"], "a class in [0, 5), got 46"),
         (["synthetic", "nosuch://x/y"], "nosuch://"),
+        (["synthetic", "memory://graphs/x"], "memory:// ends with this process"),
+        (["synthetic", "/proc/graph"], "cannot make a temporary directory"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_1(tmp_path, arguments, expected):
@@ -141,7 +144,8 @@ def test_help_loads_nothing_heavy(job):
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
-def test_ctrl_c_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(("signum", "status", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "")])
+def test_a_signal_leaves_nothing(tmp_path, signum, status, said):
     command = [sys.executable, str(ROOT / "jobs/ingest.py"), "synthetic", str(tmp_path / "graph")]
     process = subprocess.Popen(
         [*command, "--synthetic.num-nodes", "3000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -152,10 +156,10 @@ def test_ctrl_c_leaves_nothing(tmp_path):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signum)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
-    assert errors.strip() == "interrupted"
+    assert process.returncode == status
+    assert errors.strip() == said
     assert list(tmp_path.iterdir()) == []

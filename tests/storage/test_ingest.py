@@ -455,6 +455,10 @@ REFUSED_SOURCES = {
     "NaN feature": (with_feature(7, float("nan")), "1 non-finite values in 1 rows"),
     "infinite feature": (with_feature(7, float("-inf")), "1 non-finite values in 1 rows"),
     "label too large": (replace(SMALL, num_classes=3), "expected -1 (none) or a class in [0, 3), got 4"),
+    "label beyond any count": (
+        replace(SMALL, label=[0] * 19 + [10**9], num_classes=None),
+        "labels out of range: the largest is 1000000000, more classes than the 20 nodes",
+    ),
     "label negative": (replace(SMALL, label=[-2] + [0] * 19), "got -2; 1 such labels"),
     "no labels after all": (Rows(lambda c: replace(c, label=None)), "expected labels, the source gave none"),
     "fewer node rows": (Rows(num_nodes=25), "expected 25 node rows, got 20"),
@@ -512,6 +516,24 @@ def test_a_source_that_breaks_the_rules_is_refused_in_one_line(name: str, tmp_pa
     assert os.listdir(tmp_path) == []
 
 
+def test_a_number_of_classes_wins_over_the_count(tmp_path: Path) -> None:
+    url, labels = str(tmp_path / "graph"), [0] * 19 + [10**9]
+    with pytest.raises(DataError, match=r"expected -1 \(none\) or a class in \[0, 3\), got 1000000000; 1 such"):
+        ingest(replace(SMALL, label=labels, num_classes=None), url, IngestOptions(num_classes=3))
+    assert ingest(SMALL, url, IngestOptions(num_classes=30)).num_classes == 30
+    assert ingest(replace(SMALL, label=[3] * 20, num_classes=None), f"{url}-counted").num_classes == 4
+    rich = ingest(replace(SMALL, label=labels, num_classes=None), f"{url}-rich", IngestOptions(num_classes=10**9 + 1))
+    assert rich.num_classes == 10**9 + 1
+
+
+@pytest.mark.parametrize("found", ["no labels", "real numbers"])
+def test_a_number_of_classes_without_classes_is_refused(found: str, tmp_path: Path) -> None:
+    label = None if found == "no labels" else [0.5] * 20
+    with pytest.raises(ConfigError, match=f"num_classes 3: expected classes as labels, found {found}"):
+        ingest(replace(SMALL, label=label, num_classes=None), str(tmp_path / "graph"), IngestOptions(num_classes=3))
+    assert os.listdir(tmp_path) == []
+
+
 def test_what_may_be_allowed_is_allowed(tmp_path: Path) -> None:
     ingest(with_feature(7, float("nan")), str(tmp_path / "graph"), IngestOptions(allow_nonfinite=True))
     assert np.isnan(open_graph(str(tmp_path / "graph")).partition(0).feature).sum() == 1
@@ -527,6 +549,7 @@ REFUSED_OPTIONS = {
     "no partition": ({"num_partitions": 0}, "num_partitions: expected at least 1, got 0; set --partitions"),
     "more partitions than nodes": ({"num_partitions": 21}, "at most one partition per node (20), got 21"),
     "unknown partitioner": ({"partitioner": "spectral"}, "got 'spectral'; set --partitioner"),
+    "no class": ({"num_classes": 0}, "num_classes: expected at least 1, got 0; set --num-classes"),
     "tiny budget": ({"memory_budget_bytes": 1 << 20}, "expected at least 16 MiB, got 1048576"),
 }
 
