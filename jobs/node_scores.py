@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobs.exit_codes import run
+from storage.errors import DataError, StageError
 
 JOB = Path(__file__).with_name("products_geco.py")
 
@@ -78,13 +79,7 @@ def run_recipe(recipe: Recipe, index: int, config: Config) -> dict:
     out = Path(config.out_dir)
     graph = out / "graphs" / recipe.dataset
     if not graph.exists():
-        ingest = [
-            sys.executable,
-            str(JOB.with_name("ingest.py")),
-            str(Path(config.data_dir) / f"{recipe.dataset}.npz"),
-            str(graph),
-        ]
-        subprocess.run([*ingest, "--partitions", "2", "--partitioner", "ldg"], check=True)
+        _prepare(Path(config.data_dir) / f"{recipe.dataset}.npz", graph)
     run_dir = out / f"{recipe.dataset}-{recipe.sampler.split(',')[0]}-{index}"
     summary = run_dir / "summary.json"
     if not summary.exists():
@@ -99,9 +94,28 @@ def run_recipe(recipe: Recipe, index: int, config: Config) -> dict:
             str(run_dir),
         ]
         print("$ " + " ".join(command), flush=True)
-        with open(out / f"{run_dir.name}.log", "w") as log:
-            subprocess.run(command, check=True, stdout=log, stderr=subprocess.STDOUT)
+        log = out / f"{run_dir.name}.log"
+        with open(log, "w") as file:
+            code = subprocess.run(command, check=False, stdout=file, stderr=subprocess.STDOUT).returncode
+        # 1 with a summary: the model did not beat a baseline. That is a result, and belongs in the table.
+        if code not in (0, 1) or not summary.exists():
+            raise StageError(f"{run_dir.name}: expected exit status 0 and {summary}, got {code}; see {log}{_last(log)}")
     return json.loads(summary.read_text())
+
+
+def _prepare(source: Path, graph: Path) -> None:
+    if not source.is_file():
+        raise DataError(f"{source}: no such file; set --data-dir to the folder of the public .npz files")
+    ingest = [sys.executable, str(JOB.with_name("ingest.py")), str(source), str(graph)]
+    code = subprocess.run([*ingest, "--partitions", "2", "--partitioner", "ldg"], check=False).returncode
+    if code:
+        raise StageError(f"{source}: ingestion failed with exit status {code}; its message is above")
+
+
+def _last(log: Path) -> str:
+    """The last line of a log, as an end of a message."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f": {lines[-1]}" if lines else ""
 
 
 def main() -> int:
