@@ -61,7 +61,7 @@ def _import_dgl() -> Any:
         import dgl
     except ImportError as error:
         raise MissingDependencyError(
-            f"samplers.dgl_interop needs dgl 1.1.3 ({error}); pip install 'graphmill[dgl]' on Python 3.11"
+            f"samplers.dgl_interop needs dgl 1.1.3 ({error}); pip install -e '.[dgl]' on Python 3.11"
         ) from error
     return dgl
 

@@ -19,7 +19,7 @@ try:
     from torch_geometric.data.graph_store import EdgeLayout
 except ImportError as error:
     raise MissingDependencyError(
-        f"samplers.pyg_interop needs torch-geometric ({error}); pip install 'graphmill[pyg]'"
+        f"samplers.pyg_interop needs torch-geometric ({error}); pip install -e '.[pyg]'"
     ) from error
 
 NODE_TYPE = "node"

@@ -87,7 +87,7 @@ def assign_metis(source: GraphSource, num_partitions: int, seed: int) -> np.ndar
         import pymetis
     except ImportError as error:
         raise MissingDependencyError(
-            "the metis partitioner needs pymetis: pip install 'graphmill[metis]', or choose --partitioner ldg"
+            "the metis partitioner needs pymetis: pip install -e '.[metis]', or choose --partitioner ldg"
         ) from error
     from scipy.sparse import coo_array
 
