@@ -239,7 +239,7 @@ class Loader:
         except DeadlineError as error:
             raise DeadlineError(
                 f"epoch {epoch}, step {step}, rank {self._rank}: {error}; is a partition server down or the disk stuck? "
-                "(raise --loader.timeout-s if batches are this slow)"
+                "(raise --batch-timeout-s if batches are this slow)"
             ) from None
         stats.wait_s += time.perf_counter() - start
         if delivery.error is not None:

@@ -30,7 +30,7 @@ class RandomPartitionOptions:
 
     def __post_init__(self) -> None:
         if self.num_chunks < 1:
-            raise ConfigError(f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks")
+            raise ConfigError(f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)")
         if not self.root_splits or not all(SPLIT_NONE < code <= SPLIT_TEST for code in self.root_splits):
             raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
 
@@ -43,7 +43,7 @@ class RandomPartitionSampler:
         num_nodes = router.manifest.num_nodes
         if options.num_chunks > num_nodes:
             raise ConfigError(
-                f"num_chunks: expected at most one per node ({num_nodes}), got {options.num_chunks}; set --chunks"
+                f"num_chunks: expected at most one per node ({num_nodes}), got {options.num_chunks}; set --chunks (--eval-chunks for evaluation)"
             )
         if not 0 <= options.split_set < router.manifest.num_split_sets:
             raise ConfigError(
