@@ -155,7 +155,7 @@ class TestDgl:
         from samplers.dgl_interop import to_dgl
 
         monkeypatch.setitem(sys.modules, "dgl", None)
-        with pytest.raises(MissingDependencyError, match=r"pip install 'graphmill\[dgl\]'"):
+        with pytest.raises(MissingDependencyError, match=r"pip install -e '.\[dgl\]'"):
             to_dgl(batch)
 
     @pytest.fixture
