@@ -30,7 +30,9 @@ class RandomPartitionOptions:
 
     def __post_init__(self) -> None:
         if self.num_chunks < 1:
-            raise ConfigError(f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)")
+            raise ConfigError(
+                f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)"
+            )
         if not self.root_splits or not all(SPLIT_NONE < code <= SPLIT_TEST for code in self.root_splits):
             raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
 
