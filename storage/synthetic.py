@@ -86,6 +86,7 @@ class SyntheticGraph:
             num_edges=int(options.num_nodes * options.mean_degree),
             feature_dim=options.feature_dim,
             has_label=True,
+            symmetric=True,
             num_classes=options.num_classes,
             num_split_sets=1,
             provenance={"generator_version": str(GENERATOR_VERSION), **provenance},
