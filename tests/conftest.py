@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,10 @@ def _use_own_ray_token() -> tempfile.TemporaryDirectory[str]:
 
 
 _TOKEN_FOLDER = _use_own_ray_token()
+
+# A shell starts background commands with Ctrl-C ignored, and children inherit that: jobs under test must see it all the same.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
