@@ -32,7 +32,7 @@ class Recipe:
 
 _AMAZON = (
     *("--learning-rate", "2e-3", "--weight-decay", "1e-2", "--label-smoothing", "0.1"),
-    *("--dropout", "0.3", "--input-dropout", "0.3"),
+    *("--dropout", "0.3", "--input-dropout", "0.3", "--skip"),
 )
 # One hop and all edges among the nodes found: on graphs this small three hops would be nearly the whole graph.
 _NEIGHBOR = (
@@ -41,7 +41,19 @@ _NEIGHBOR = (
 )
 # Seven features and a grid: a narrow, deep model on the whole graph.
 _MINESWEEPER = (
-    *("--metric", "rocauc", "--chunks", "1", "--epochs", "120", "--eval-every", "4", "--label-smoothing", "0"),
+    *(
+        "--skip",
+        "--metric",
+        "rocauc",
+        "--chunks",
+        "1",
+        "--epochs",
+        "120",
+        "--eval-every",
+        "4",
+        "--label-smoothing",
+        "0",
+    ),
     *("--layers", "8", "--width", "48", "--dropout", "0.3", "--input-dropout", "0", "--warmup-epochs", "12"),
     *("--learning-rate", "8e-3", "--weight-decay", "1e-2"),
 )
