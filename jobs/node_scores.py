@@ -3,7 +3,7 @@
     python jobs/node_scores.py --data-dir path/to/npz --out-dir runs/node-scores
 
 Each run is `jobs/products_geco.py` as a user would call it, with two DDP workers. A run that has its summary is not run again, so
-the job may be interrupted and started again. Expect about an hour and a half on 2 cores for all of it; `--only amazon_photo` for
+the job may be interrupted and started again. Expect about an hour on 2 cores for all of it; `--only amazon_photo` for
 a part. Prints a table of means over seeds (or over a set's own splits) and writes scores.json.
 """
 
