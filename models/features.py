@@ -1,0 +1,79 @@
+"""From raw node or edge features to the model's width: a sum of embeddings of categories, or a linear map of numbers."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the rows hold: categories (one vocabulary size per column), or `dim` numbers, or nothing (both empty).
+
+    `atoms()` and `bonds()` are OGB's molecule features (ogb.utils.features, 1.3.6).
+    """
+
+    categories: tuple[int, ...] = ()
+    dim: int = 0
+
+    def __post_init__(self) -> None:
+        if self.categories and self.dim:
+            raise ValueError("features are categories or numbers, got both; set categories or dim")
+        if self.dim < 0 or any(size < 1 for size in self.categories):
+            raise ValueError(
+                f"vocabularies and dim must be positive, got {self.categories}, {self.dim}; set categories"
+            )
+
+    @property
+    def empty(self) -> bool:
+        return not self.categories and not self.dim
+
+
+def atoms() -> Features:
+    """Returns OGB's nine atom columns."""
+    return Features(categories=(119, 5, 12, 12, 10, 6, 6, 2, 2))
+
+
+def bonds() -> Features:
+    """Returns OGB's three bond columns."""
+    return Features(categories=(5, 6, 2))
+
+
+class FeatureEncoder(nn.Module):
+    """Σ_f Emb_f(column f), or a Linear; rows [n, F] → [n, width]. Raises ValueError on ids outside the vocabulary (CPU)."""
+
+    def __init__(self, features: Features, width: int, bias: bool = True) -> None:
+        super().__init__()
+        self.features, self.width = features, width
+        self.linear = nn.Linear(features.dim, width, bias=bias) if features.dim else None
+        # One table for all columns, column f from row offset[f] on: one gather and one sum.
+        self.embedding = nn.Embedding(sum(features.categories), width) if features.categories else None
+        self.offset: Tensor
+        self.sizes: Tensor
+        offset = torch.tensor([0, *features.categories[:-1]] if features.categories else []).long().cumsum(0)
+        self.register_buffer("offset", offset, persistent=False)
+        self.register_buffer("sizes", torch.tensor(features.categories).long(), persistent=False)
+
+    def forward(self, rows_nF: Tensor | None) -> Tensor:
+        if rows_nF is None:
+            raise ValueError(f"the model expects features ({self.features}), the batch has none; set features to empty")
+        if rows_nF.dim() == 1:
+            rows_nF = rows_nF.unsqueeze(1)
+        columns = len(self.features.categories) or self.features.dim
+        if rows_nF.shape[1] != columns:
+            raise ValueError(
+                f"features must have {columns} columns, got {rows_nF.shape[1]}; set the features of the config"
+            )
+        if self.linear is not None:
+            return self.linear(rows_nF.to(self.linear.weight.dtype))
+        assert self.embedding is not None
+        rows_nF = rows_nF.long()
+        if rows_nF.device.type == "cpu" and rows_nF.numel():
+            outside = (rows_nF < 0) | (rows_nF >= self.sizes)
+            if outside.any():
+                row, column = (int(k) for k in outside.nonzero()[0])
+                raise ValueError(
+                    f"feature column {column} must be in [0, {self.features.categories[column]}), "
+                    f"got {int(rows_nF[row, column])} in row {row}; enlarge its vocabulary in categories"
+                )
+        return nn.functional.embedding_bag(rows_nF + self.offset, self.embedding.weight, mode="sum")

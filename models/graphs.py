@@ -1,0 +1,118 @@
+"""What every model takes: one or several graphs packed one after another, and the padded view that dense models compute on.
+
+Legend: B graphs, n nodes and E edges of all graphs together, N places per graph in the padded view, D channels.
+
+Pairs: entry [b, i, j] of a padded pair tensor belongs to the edge i → j (the adjacency matrix's A_ij = 1), which for an attention
+model is query i looking at key j, and for a random walk its start i and end j. Undirected graphs hold every edge both ways.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """A batch of graphs; a single large graph is a batch of one. Graph b has the nodes [node_ptr[b], node_ptr[b + 1])."""
+
+    node_ptr: Tensor  # int64 [B + 1]
+    edge_index: Tensor  # int64 [2, E]: source over destination, positions in the batch; edges may come in any order
+    x: Tensor | None = None  # [n, F]: int64 categories or floating-point features
+    edge_attr: Tensor | None = None  # [E, F']: likewise, of the edges
+    node_id: Tensor | None = None  # int64 [n], permanent ids: what GECO orders nodes by
+    root_index: Tensor | None = None  # int64 [r]: the nodes that are asked about; None: all of them
+    encodings: Mapping[str, Tensor] = field(default_factory=dict)  # precomputed rows per node, [n, k] each
+    max_nodes: int | None = None  # N, where the caller knows it (spares a wait for the device)
+
+    @cached_property
+    def num_graphs(self) -> int:
+        return self.node_ptr.numel() - 1
+
+    @cached_property
+    def num_nodes(self) -> int:
+        """n; from the rows at hand, else from node_ptr."""
+        for rows in (self.x, self.node_id):
+            if rows is not None:
+                return rows.shape[0]
+        return int(self.node_ptr[-1])
+
+    @cached_property
+    def size_B(self) -> Tensor:
+        """int64 [B]: nodes per graph."""
+        return self.node_ptr.diff()
+
+    @cached_property
+    def graph_of_node(self) -> Tensor:
+        """int64 [n]: the graph of each node."""
+        graph = torch.arange(self.num_graphs, device=self.node_ptr.device)
+        return torch.repeat_interleave(graph, self.size_B, output_size=self.num_nodes)
+
+    @cached_property
+    def padding(self) -> "Padding":
+        return Padding(self)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Graphs":
+        def moved(value: Any) -> Any:
+            return value.to(device, non_blocking=non_blocking) if isinstance(value, Tensor) else value
+
+        fields = {name: moved(getattr(self, name)) for name in self.__dataclass_fields__}
+        return replace(self, **fields | {"encodings": {name: moved(rows) for name, rows in self.encodings.items()}})
+
+
+class Padding:
+    """Moves rows between the packed and the padded layout. Node k of graph b is in place k; later places are padding."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        """Raises ValueError where `max_nodes` is below the largest graph (read on the CPU only)."""
+        size_B = graphs.size_B
+        if graphs.max_nodes is None:
+            self.num_places = int(size_B.max()) if size_B.numel() else 0
+        else:
+            self.num_places = graphs.max_nodes
+            if size_B.device.type == "cpu" and size_B.numel() and int(size_B.max()) > self.num_places:
+                raise ValueError(
+                    f"max_nodes must be at least the largest graph's {int(size_B.max())} nodes, got {self.num_places}; set max_nodes"
+                )
+        self.num_graphs, self.graph_n, self.edge_index = graphs.num_graphs, graphs.graph_of_node, graphs.edge_index
+        self.place_n = torch.arange(graphs.num_nodes, device=size_B.device) - graphs.node_ptr[self.graph_n]
+        self.slot_n = self.graph_n * self.num_places + self.place_n
+        places = torch.arange(self.num_places, device=size_B.device)
+        self.mask_BN = places < size_B.unsqueeze(1)  # bool: the place holds a node
+
+    def pad(self, rows_nD: Tensor, fill: float = 0.0) -> Tensor:
+        """[n, …] → [B, N, …]."""
+        shape = (self.num_graphs, self.num_places, *rows_nD.shape[1:])
+        flat = rows_nD.new_full((self.num_graphs * self.num_places, *rows_nD.shape[1:]), fill)
+        return flat.index_copy(0, self.slot_n, rows_nD).view(shape)
+
+    def unpad(self, padded_BND: Tensor) -> Tensor:
+        """[B, N, …] → [n, …]."""
+        return padded_BND.flatten(0, 1).index_select(0, self.slot_n)
+
+    @cached_property
+    def pair_E(self) -> Tensor:
+        """int64 [E]: the flat index of each edge's entry in a [B, N, N] tensor."""
+        source, destination = self.edge_index
+        return self.slot_n[source] * self.num_places + self.place_n[destination]
+
+    def pad_pairs(self, values_E: Tensor) -> Tensor:
+        """[E, …] → [B, N, N, …]: each edge's value at its entry, parallel edges summed, absent edges 0."""
+        size = self.num_graphs * self.num_places * self.num_places
+        flat = values_E.new_zeros((size, *values_E.shape[1:])).index_add(0, self.pair_E, values_E)
+        return flat.view(self.num_graphs, self.num_places, self.num_places, *values_E.shape[1:])
+
+    def adjacency(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """[B, N, N]: 1 where there is an edge i → j, however many; self-loops as given."""
+        size = self.num_graphs * self.num_places * self.num_places
+        flat = torch.zeros(size, dtype=dtype, device=self.mask_BN.device)
+        flat[self.pair_E] = 1
+        return flat.view(self.num_graphs, self.num_places, self.num_places)
+
+    @cached_property
+    def pair_mask_BNN(self) -> Tensor:
+        """bool [B, N, N]: both places hold nodes."""
+        return self.mask_BN.unsqueeze(2) & self.mask_BN.unsqueeze(1)

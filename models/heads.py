@@ -1,0 +1,55 @@
+"""From node states to outputs: pooling over graphs, and the halving perceptron that GRIT, GPS and PPGT share.
+
+Legend: n nodes, B graphs, D width.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.dropout import Dropout
+from models.graphs import Graphs
+
+Pool = Literal["sum", "mean", "max"]
+POOLS: tuple[str, ...] = ("sum", "mean", "max")
+Task = Literal["graph", "node", "link"]
+TASKS: tuple[str, ...] = ("graph", "node", "link")
+
+
+def pool_nodes(x_nD: Tensor, graphs: Graphs, how: Pool) -> Tensor:
+    """[n, D] → [B, D]; a graph without nodes pools to 0."""
+    # Segments are contiguous: segment_reduce adds in a fixed order, where a scatter on the GPU would not.
+    out = torch.segment_reduce(x_nD, how, offsets=graphs.node_ptr, axis=0)
+    return torch.where((graphs.size_B > 0).unsqueeze(1), out, torch.zeros_like(out))
+
+
+class HalvingMLP(nn.Module):
+    """Linear(D, D/2), act, Linear(D/2, D/4), act, …, Linear(·, out): `num_layers` linear maps ("san_graph" at 3)."""
+
+    def __init__(
+        self,
+        width: int,
+        out_dim: int,
+        num_layers: int = 3,
+        activation: Callable[[], nn.Module] = nn.ReLU,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        sizes = [width // 2**i for i in range(num_layers)]
+        if sizes[-1] < 1:
+            raise ValueError(f"width {width} cannot be halved {num_layers - 1} times; set the head's num_layers")
+        steps: list[nn.Module] = []
+        for i in range(num_layers - 1):
+            steps += [nn.Linear(sizes[i], sizes[i + 1]), activation()]
+        steps += [Dropout(dropout), nn.Linear(sizes[-1], out_dim)]
+        self.layers = nn.Sequential(*steps)
+
+    def forward(self, x_nD: Tensor) -> Tensor:
+        return self.layers(x_nD)
+
+
+def link_scores(x_nD: Tensor, pair_2P: Tensor) -> Tensor:
+    """[P]: the dot product of the states of each pair's two nodes (positions in the batch, int64 [2, P])."""
+    return (x_nD[pair_2P[0]] * x_nD[pair_2P[1]]).sum(-1)
