@@ -1,0 +1,39 @@
+"""Degrees and sizes of graphs as numbers for a model: log(1 + deg), log(1 + n), 1/deg, 1/n (PPGT's stems, GRIT's scaler).
+
+A node's degree is the number of its out-edges as listed: both directions of an undirected graph give the usual degree.
+"""
+
+import torch
+from torch import Tensor
+
+from models.graphs import Graphs
+
+
+@torch.no_grad()
+def degrees(graphs: Graphs, *, reverse: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[n]: out-degrees; in-degrees with `reverse`. Counted in integers, so the same in any order of edges."""
+    ends = graphs.edge_index[1 if reverse else 0]
+    count = torch.zeros(graphs.num_nodes, dtype=torch.int64, device=ends.device)
+    return count.index_add_(0, ends, torch.ones_like(ends)).to(dtype)
+
+
+def log_degrees(graphs: Graphs, *, reverse: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[n, 1]: log(1 + deg)."""
+    return degrees(graphs, reverse=reverse, dtype=dtype).log1p().unsqueeze(1)
+
+
+def log_orders(graphs: Graphs, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[n, 1]: log(1 + the number of nodes of the node's graph)."""
+    return graphs.size_B.to(dtype).log1p()[graphs.graph_of_node].unsqueeze(1)
+
+
+def inverse_degrees(graphs: Graphs, *, reverse: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[n]: 1/deg, 0 for a node without edges (as its row of D⁻¹A is)."""
+    degree = degrees(graphs, reverse=reverse, dtype=dtype)
+    return (degree > 0) / degree.clamp(min=1)
+
+
+def inverse_orders(graphs: Graphs, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[B]: 1/n, 0 for a graph without nodes."""
+    size_B = graphs.size_B.to(dtype)
+    return (size_B > 0) / size_B.clamp(min=1)

@@ -1,0 +1,110 @@
+"""Random node identifiers: rows of an orthogonal matrix per graph (ORF), or random signs for large graphs (near-ORF).
+
+Orthogonal identifiers make incidence readable: [P_u, P_v]·[P_k, P_k] is 1 if k ∈ {u, v} and 0 otherwise (arXiv:2207.02505,
+section 3). They are drawn uniformly (Haar): plain QR of LAPACK is not, its Q's diagonal is negative on average, which tells a
+node's place in the batch; Q's columns times sign(diag R) are (arXiv:math-ph/0609050).
+
+Legend: B graphs, n nodes, N places of the padded view, D = min(N, dim) columns.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from models.graphs import Graphs
+
+
+@torch.no_grad()
+def orthogonal_identifiers(
+    graphs: Graphs,
+    dim: int,
+    generator: torch.Generator | None = None,
+    *,
+    seed: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """[n, dim]: the rows of a random orthogonal n_b × n_b matrix for each graph, fresh at each call.
+
+    n_b < dim: zero columns are appended. n_b > dim: the first `dim` columns are kept and each row is scaled to norm 1; rows are
+    then only near-orthogonal. Unlike the rows of one max_n × max_n matrix (the authors' code), a graph's identifiers follow
+    the same law whatever else is in the batch.
+
+    `generator` must be on the graphs' device. With `seed` no generator is used: the Gaussians under each graph are the same
+    function of (seed, place in the graph, column), so a graph's identifiers depend on its size alone, up to rounding: for
+    evaluation. Raises ValueError where dim is not positive.
+    """
+    _check(dim)
+    padding = graphs.padding
+    places, device = padding.num_places, graphs.node_ptr.device
+    width = min(places, dim)
+    if not padding.num_graphs or not width:
+        return torch.zeros(graphs.num_nodes, dim, dtype=dtype, device=device)
+    if seed is None:
+        gauss = torch.randn(padding.num_graphs, places, width, dtype=dtype, device=device, generator=generator)
+    else:
+        gauss = _counted_gaussians(seed, torch.arange(places, device=device), width, dtype)
+    # A graph of n_b nodes: its Gaussian in the first n_b rows and columns, unit columns on the places behind. Q is then block
+    # diagonal, so the graph's rows have exact zeros in the columns from n_b on.
+    node_BN1 = padding.mask_BN.unsqueeze(2)
+    column_B1D = padding.mask_BN[:, :width].unsqueeze(1)
+    unit_ND = torch.eye(places, width, dtype=dtype, device=device)
+    matrix_BND = torch.where(column_B1D, gauss * node_BN1, unit_ND)
+    q_BND, r_BDD = torch.linalg.qr(matrix_BND)
+    q_BND = torch.where(r_BDD.diagonal(dim1=1, dim2=2).unsqueeze(1) < 0, -q_BND, q_BND)
+    rows_nD = padding.unpad(q_BND)
+    if places > dim:
+        rows_nD = rows_nD / rows_nD.norm(dim=1, keepdim=True).clamp(min=torch.finfo(dtype).tiny)
+    return torch.nn.functional.pad(rows_nD, (0, dim - width))
+
+
+@torch.no_grad()
+def near_orthogonal_identifiers(
+    num_nodes: int,
+    dim: int,
+    generator: torch.Generator | None = None,
+    *,
+    seed: int | None = None,
+    key_n: Tensor | None = None,
+    unit_norm: bool = True,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """[num_nodes, dim]: random signs over √dim, rows of norm 1; over dim as the paper prints without `unit_norm`.
+
+    Rows are orthogonal up to O(1/√dim), with no cost that grows faster than n. With `seed` the signs are a function of
+    (seed, key_n, column), where key_n (int64 [num_nodes]; default 0, 1, …) may be permanent node ids.
+    """
+    _check(dim)
+    if seed is None:
+        bits = torch.randint(0, 2, (num_nodes, dim), device=device, generator=generator)
+    else:
+        keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
+        bits = _counted_words(seed, keys, dim) & 1
+    return (2 * bits - 1).to(dtype) / (math.sqrt(dim) if unit_norm else dim)
+
+
+def _check(dim: int) -> None:
+    if dim < 1:
+        raise ValueError(f"identifiers need at least one channel, got dim={dim}; set dim")
+
+
+def _counted_words(seed: int, key_n: Tensor, columns: int) -> Tensor:
+    """int64 [n, columns], 0 ≤ word < 2³²: SplitMix64 of (seed, key, column), the same on any device."""
+    row_n1 = _mixed(_mixed(torch.full((1,), seed, device=key_n.device)) + key_n).unsqueeze(1)
+    return (_mixed(row_n1 + torch.arange(columns, device=key_n.device)) >> 32) & 0xFFFFFFFF
+
+
+def _mixed(word: Tensor) -> Tensor:
+    """SplitMix64's output function on int64, whose products wrap and whose shifts are made logical."""
+    word = word + (0x9E3779B97F4A7C15 - (1 << 64))
+    word = (word ^ ((word >> 30) & ((1 << 34) - 1))) * (0xBF58476D1CE4E5B9 - (1 << 64))
+    word = (word ^ ((word >> 27) & ((1 << 37) - 1))) * (0x94D049BB133111EB - (1 << 64))
+    return word ^ ((word >> 31) & ((1 << 33) - 1))
+
+
+def _counted_gaussians(seed: int, key_n: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """[n, columns] standard normal numbers, by Box and Muller, computed in float64."""
+    words = _counted_words(seed, key_n, 2 * columns).double()
+    radius = (-2 * ((words[:, 0::2] + 0.5) / (1 << 32)).log()).sqrt()
+    return (radius * (2 * math.pi * words[:, 1::2] / (1 << 32)).cos()).to(dtype)

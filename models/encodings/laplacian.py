@@ -1,0 +1,115 @@
+"""Eigenvectors of the graph Laplacian, for all graphs of a batch at once, and their augmentation in training.
+
+    "sym": L = I - D^-½ A D^-½, degrees clipped to ≥ 1 (TokenGT);  "none": L = D - A
+
+A is the symmetrised adjacency (an edge in either direction counts once, self-loops as given). With the clipping, an isolated
+node has eigenvalue 1 in "sym", not 0.
+
+Eigenvectors are an arbitrary choice: each has an arbitrary sign, and those of a repeated eigenvalue (a disconnected graph's
+zeros, twin atoms of a molecule) span a space with no preferred basis. The sign here is such that the largest entry is
+positive (the first one among near-equals); the basis of a repeated eigenvalue is the solver's, and may change with padding,
+device and precision. Models should see random signs in training.
+
+Legend: B graphs, n nodes, N places of the padded view, k eigenvectors.
+"""
+
+import torch
+from torch import Tensor
+
+from models.graphs import Graphs
+
+ENDS = ("smallest", "both_ends")
+NORMALISATIONS = ("sym", "none")
+
+
+@torch.no_grad()
+def laplacian_matrix(graphs: Graphs, normalisation: str = "sym", dtype: torch.dtype = torch.float32) -> Tensor:
+    """[B, N, N]: L of each graph; padded places have zero rows. Raises ValueError on another normalisation."""
+    if normalisation not in NORMALISATIONS:
+        raise ValueError(f"normalisation must be one of {NORMALISATIONS}, got {normalisation!r}; set normalisation")
+    adjacency_BNN = graphs.padding.adjacency(dtype)
+    adjacency_BNN = torch.maximum(adjacency_BNN, adjacency_BNN.transpose(1, 2))
+    degree_BN = adjacency_BNN.sum(2)
+    if normalisation == "none":
+        return torch.diag_embed(degree_BN) - adjacency_BNN
+    root_BN = degree_BN.clamp(min=1).rsqrt()
+    return torch.diag_embed(graphs.padding.mask_BN.to(dtype)) - adjacency_BNN * (
+        root_BN.unsqueeze(2) * root_BN.unsqueeze(1)
+    )
+
+
+@torch.no_grad()
+def laplacian_eigenvectors(
+    graphs: Graphs,
+    k: int,
+    which: str = "smallest",
+    normalisation: str = "sym",
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor]:
+    """Returns k unit eigenvectors [n, k] per graph and their eigenvalues [B, k], both ascending, zeros where n_b < k.
+
+    "smallest" takes the k smallest eigenvalues, the constant mode included; "both_ends" the ⌈k/2⌉ smallest and ⌊k/2⌋ largest
+    (all n_b of them where n_b ≤ k). One batched dense `eigh`, O(B N³); `storage.spectral` serves a large graph.
+    Raises ValueError where k < 1, or on another `which`.
+    """
+    if k < 1:
+        raise ValueError(f"Laplacian encodings need k of at least 1, got {k}; set k")
+    if which not in ENDS:
+        raise ValueError(f"which must be one of {ENDS}, got {which!r}; set which")
+    padding = graphs.padding
+    places, device = padding.num_places, graphs.node_ptr.device
+    if not padding.num_graphs or not places:
+        return (
+            torch.zeros(graphs.num_nodes, k, dtype=dtype, device=device),
+            torch.zeros(padding.num_graphs, k, dtype=dtype, device=device),
+        )
+    # Padding sits at the end of the spectrum: both Laplacians' eigenvalues are at most 2N.
+    behind_BN = (~padding.mask_BN).to(dtype) * (4 * places)
+    matrix_BNN = laplacian_matrix(graphs, normalisation, dtype) + torch.diag_embed(behind_BN)
+    with torch.autocast(device.type, enabled=False):
+        values_BN, vectors_BNN = torch.linalg.eigh(matrix_BNN)
+    rank_Bk, kept_Bk = _ranks(graphs.size_B, k, which)
+    rank_Bk = rank_Bk.clamp(max=places - 1)
+    values_Bk = values_BN.gather(1, rank_Bk) * kept_Bk
+    vectors_BNk = vectors_BNN.gather(2, rank_Bk.unsqueeze(1).expand(-1, places, -1))
+    vectors_BNk = torch.where(kept_Bk.unsqueeze(1) & padding.mask_BN.unsqueeze(2), vectors_BNk, 0)
+    return padding.unpad(fixed_signs(vectors_BNk)), values_Bk
+
+
+def _ranks(size_B: Tensor, k: int, which: str) -> tuple[Tensor, Tensor]:
+    """The place in the spectrum of each of the k (int64 [B, k]), and whether there is such a place (bool [B, k])."""
+    rank_k = torch.arange(k, device=size_B.device)
+    kept_Bk = rank_k < size_B.unsqueeze(1)
+    rank_Bk = rank_k.expand(size_B.numel(), k)
+    if which == "both_ends":
+        skipped_B1 = (size_B - k).clamp(min=0).unsqueeze(1)
+        rank_Bk = rank_Bk + skipped_B1 * (rank_k >= k - k // 2)
+    return rank_Bk, kept_Bk
+
+
+def fixed_signs(vectors_BNk: Tensor) -> Tensor:
+    """Each vector times the sign of its largest entry; of entries within 0.1 % of it the first one decides."""
+    size_BNk = vectors_BNk.abs()
+    leading_B1k = (size_BNk >= 0.999 * size_BNk.amax(1, keepdim=True)).to(torch.uint8).argmax(1, keepdim=True)
+    return torch.where(vectors_BNk.gather(1, leading_B1k) < 0, -vectors_BNk, vectors_BNk)
+
+
+def flip_signs(vectors_nk: Tensor, graphs: Graphs, generator: torch.Generator | None = None) -> Tensor:
+    """[n, k]: a fair random sign per (graph, eigenvector): what the sign of an eigenvector is worth, as an augmentation."""
+    shape = (graphs.num_graphs, vectors_nk.shape[1])
+    bits_Bk = torch.randint(0, 2, shape, device=vectors_nk.device, generator=generator)
+    return vectors_nk * (2 * bits_Bk - 1).to(vectors_nk.dtype)[graphs.graph_of_node]
+
+
+def drop_entries(vectors_nk: Tensor, p: float, generator: torch.Generator | None = None) -> Tensor:
+    """[n, k]: each entry zeroed with probability p, the rest over 1 - p (TokenGT's eigenvector dropout, for training).
+
+    Raises ValueError when p is not in [0, 1).
+    """
+    if not 0 <= p < 1:
+        raise ValueError(f"eigenvector dropout must lie in [0, 1), got {p}; set eigenvector_dropout")
+    if p == 0:
+        return vectors_nk
+    kept = torch.rand(vectors_nk.shape, device=vectors_nk.device, generator=generator) >= p
+    return vectors_nk * kept.to(vectors_nk.dtype) / (1 - p)

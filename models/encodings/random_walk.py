@@ -1,0 +1,110 @@
+"""Random-walk probabilities between all pairs of a graph's nodes (RRWP), and their diagonal (RWSE).
+
+    M = D⁻¹A,  D the out-degrees, the row of a node without out-edges zero;  P_ij = [I, M, M², …]_ij
+
+P_ij belongs to the walk that starts in i and ends in j: for attention, query i's view of key j (arXiv:2305.17589, section 3.1;
+GRIT's code stored the transpose until December 2024: transpose the result for it). Parallel edges count once, self-loops
+count as given. Padding has zeros in every channel, the identity's included.
+
+Powers are dense batched products by doubling, [M¹ … Mᵃ] Mᵃ = [Mᵃ⁺¹ … M²ᵃ]: ⌈log₂ K⌉ calls, O(K n³) work, always in the
+asked precision, since a walk's zeros carry the shortest-path distance and bf16 autocast would blur the rest.
+
+Legend: B graphs, n nodes, N places of the padded view, K channels.
+"""
+
+import torch
+from torch import Tensor
+
+from models.graphs import Graphs
+
+NORMALISATIONS = ("walk", "sym")
+
+
+@torch.no_grad()
+def transition_matrix(
+    graphs: Graphs, *, reverse: bool = False, normalisation: str = "walk", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base); `reverse` takes Aᵀ for A.
+
+    Raises ValueError on another normalisation.
+    """
+    if normalisation not in NORMALISATIONS:
+        raise ValueError(f"normalisation must be one of {NORMALISATIONS}, got {normalisation!r}; set normalisation")
+    adjacency_BNN = graphs.padding.adjacency(dtype)
+    if reverse:
+        adjacency_BNN = adjacency_BNN.transpose(1, 2)
+    # A degree of 0 has a row (column) of zeros: whatever it is divided by, it stays zero.
+    out_BN1 = adjacency_BNN.sum(2, keepdim=True).clamp(min=1)
+    if normalisation == "walk":
+        return adjacency_BNN / out_BN1
+    in_B1N = adjacency_BNN.sum(1, keepdim=True).clamp(min=1)
+    return adjacency_BNN * (out_BN1.rsqrt() * in_B1N.rsqrt())
+
+
+@torch.no_grad()
+def random_walk_probabilities(
+    graphs: Graphs,
+    steps: int,
+    *,
+    identity: bool = True,
+    reverse: bool = False,
+    normalisation: str = "walk",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """[B, N, N, K]: the channels I, M, …, M^(steps-1); without `identity`: M, …, M^steps.
+
+    `steps` counts the forward channels, I included: GRIT's K is `steps=K`, PPGT's "PE-dim K" (which keeps I … M^K) is
+    `steps=K + 1`. `reverse` appends the walks over reversed edges, without a second I: 2·steps - 1 channels with the
+    identity (PPGT's dual walks, K=5: `steps=6`, 11 channels), 2·steps without. See `random_walk_channels`.
+    """
+    _check(steps)
+    padding = graphs.padding
+    walks = steps - 1 if identity else steps
+    parts = []
+    if identity:
+        parts.append(torch.diag_embed(padding.mask_BN.to(dtype)).unsqueeze(1))
+    for backward in (False, True) if reverse else (False,):
+        matrix_BNN = transition_matrix(graphs, reverse=backward, normalisation=normalisation, dtype=dtype)
+        parts.append(matrix_powers(matrix_BNN, walks))
+    return torch.cat(parts, dim=1).permute(0, 2, 3, 1).contiguous()
+
+
+def random_walk_channels(steps: int, *, identity: bool = True, reverse: bool = False) -> int:
+    """The K of `random_walk_probabilities` with the same arguments."""
+    return identity + (steps - identity) * (1 + reverse)
+
+
+@torch.no_grad()
+def random_walk_diagonal(
+    graphs: Graphs, steps: int, *, normalisation: str = "walk", dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """[n, steps]: the return probabilities [M, M², …, M^steps]_ii (RWSE; arXiv:2110.07875).
+
+    The diagonal of M^(h+t) is Σ_j (M^h)_ij (Mᵗ)_ji, so half the powers suffice.
+    """
+    _check(steps)
+    half = (steps + 1) // 2
+    powers_BKNN = matrix_powers(transition_matrix(graphs, normalisation=normalisation, dtype=dtype), half)
+    near_BKN = powers_BKNN.diagonal(dim1=2, dim2=3)
+    far_BKN = (powers_BKNN[:, half - 1 :] * powers_BKNN[:, : steps - half].transpose(2, 3)).sum(3)
+    return graphs.padding.unpad(torch.cat([near_BKN, far_BKN], dim=1).transpose(1, 2))
+
+
+def matrix_powers(matrix_BNN: Tensor, count: int) -> Tensor:
+    """[B, count, N, N]: M¹ … M^count."""
+    size, places = matrix_BNN.shape[:2]
+    powers = [matrix_BNN.unsqueeze(1)][:count]
+    known = 1
+    with torch.autocast(matrix_BNN.device.type, enabled=False):
+        while known < count:
+            more = min(known, count - known)
+            # One product per graph: the known powers stacked by rows, times the highest of them.
+            rows = torch.cat(powers, dim=1)[:, :more].reshape(size, more * places, places)
+            powers.append(torch.bmm(rows, powers[-1][:, -1]).view(size, more, places, places))
+            known += more
+    return torch.cat(powers, dim=1) if powers else matrix_BNN.new_zeros(size, 0, places, places)
+
+
+def _check(steps: int) -> None:
+    if steps < 1:
+        raise ValueError(f"random walks need at least one channel, got steps={steps}; set steps")

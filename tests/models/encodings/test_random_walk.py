@@ -1,0 +1,174 @@
+"""Random-walk encodings against loops over graphs and the identities of RRWP: distances, sums, reversibility, separations."""
+
+import networkx
+import pytest
+import torch
+
+from models.encodings.random_walk import (
+    random_walk_channels,
+    random_walk_diagonal,
+    random_walk_probabilities,
+    transition_matrix,
+)
+from models.graphs import Graphs
+
+
+def packed(*graphs: networkx.Graph) -> Graphs:
+    """The graphs one after another; undirected edges both ways. Nodes are 0 … n - 1 in each."""
+    edges, start, node_ptr = [], 0, [0]
+    for graph in graphs:
+        directed = graph if graph.is_directed() else graph.to_directed()
+        edges += [(start + u, start + v) for u, v in directed.edges]
+        start += graph.number_of_nodes()
+        node_ptr.append(start)
+    return Graphs(torch.tensor(node_ptr), torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).T.contiguous())
+
+
+def powers(graph: networkx.Graph, steps: int, reverse: bool = False) -> torch.Tensor:
+    """I, M, …, M^(steps-1), [n, n, steps], by repeated products of one matrix."""
+    adjacency = torch.tensor(networkx.to_numpy_array(graph, nodelist=range(len(graph)))).double()
+    adjacency = adjacency.T if reverse else adjacency
+    degree = adjacency.sum(1, keepdim=True)
+    walk = torch.where(degree > 0, adjacency / degree.clamp(min=1), 0)
+    result = [torch.eye(len(graph), dtype=torch.float64)]
+    for _ in range(steps - 1):
+        result.append(result[-1] @ walk)
+    return torch.stack(result, dim=-1)
+
+
+MIXED = [
+    networkx.gnp_random_graph(7, 0.4, seed=1),
+    networkx.empty_graph(1),
+    networkx.empty_graph(0),
+    networkx.empty_graph(3),
+    networkx.gnp_random_graph(5, 0.4, seed=2, directed=True),
+    networkx.path_graph(2),
+]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 8, 11])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_equals_powers_of_each_graph_alone(steps, reverse):
+    found = random_walk_probabilities(packed(*MIXED), steps, reverse=reverse, dtype=torch.float64)
+    assert found.shape == (6, 7, 7, random_walk_channels(steps, reverse=reverse))
+    for graph, probabilities in zip(MIXED, found):
+        size = len(graph)
+        expected = powers(graph, steps)
+        if reverse:
+            expected = torch.cat([expected, powers(graph, steps, reverse=True)[..., 1:]], dim=-1)
+        torch.testing.assert_close(probabilities[:size, :size], expected, atol=1e-14, rtol=0)
+        padded = probabilities.clone()
+        padded[:size, :size] = 0
+        assert not padded.any()
+
+
+def test_without_identity_and_symmetric_normalisation():
+    graphs = packed(*MIXED)
+    walks = random_walk_probabilities(graphs, 4, identity=False, reverse=True, dtype=torch.float64)
+    with_identity = random_walk_probabilities(graphs, 5, reverse=True, dtype=torch.float64)
+    assert walks.shape[-1] == random_walk_channels(4, identity=False, reverse=True) == 8
+    torch.testing.assert_close(walks, with_identity[..., 1:])
+    adjacency = torch.tensor(networkx.to_numpy_array(MIXED[0])).double()
+    root = adjacency.sum(1).rsqrt()
+    symmetric = root[:, None] * adjacency * root
+    found = random_walk_probabilities(graphs, 3, normalisation="sym", dtype=torch.float64)[0, :, :, 1:]
+    torch.testing.assert_close(found, torch.stack([symmetric, symmetric @ symmetric], dim=-1))
+    reversed_edges = Graphs(graphs.node_ptr, graphs.edge_index.flip(0))
+    assert torch.equal(transition_matrix(graphs, reverse=True), transition_matrix(reversed_edges))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 16])
+def test_diagonal_is_the_diagonal(steps):
+    graphs = packed(*MIXED)
+    pairs = random_walk_probabilities(graphs, steps, identity=False, dtype=torch.float64)
+    expected = graphs.padding.unpad(pairs.diagonal(dim1=1, dim2=2).transpose(1, 2))
+    found = random_walk_diagonal(graphs, steps, dtype=torch.float64)
+    assert found.shape == (18, steps)
+    torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)
+
+
+def test_first_nonzero_is_the_distance_rows_sum_to_one_and_walks_are_reversible():
+    graph = networkx.connected_watts_strogatz_graph(12, 4, 0.3, seed=3)
+    size = len(graph)
+    walks = random_walk_probabilities(packed(graph), size, dtype=torch.float64)[0]
+    distance = torch.tensor([[networkx.shortest_path_length(graph, u, v) for v in range(size)] for u in range(size)])
+    assert torch.equal((walks > 0).int().argmax(-1), distance)
+    # E5: K less the number of steps within reach is the distance.
+    within = (distance.unsqueeze(-1) <= torch.arange(size)).sum(-1)
+    assert torch.equal(size - within, distance)
+    torch.testing.assert_close(walks.sum(1), torch.ones(size, size, dtype=torch.float64))
+    degree = torch.tensor([graph.degree[v] for v in range(size)]).double()
+    flow = degree[:, None, None] * walks
+    torch.testing.assert_close(flow, flow.transpose(0, 1))
+
+
+def test_direction_query_is_the_start():
+    walks = random_walk_probabilities(packed(networkx.DiGraph([(0, 1), (0, 2), (1, 2)])), 3)[0]
+    assert walks[0, 1].tolist() == [0, 0.5, 0]
+    assert walks[1, 0].tolist() == [0, 0, 0]
+    assert walks[0, 2].tolist() == [0, 0.5, 0.5]
+
+
+def test_permutation_equivariance():
+    graph = networkx.gnp_random_graph(9, 0.4, seed=5)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    renamed = networkx.relabel_nodes(graph, {int(old): new for new, old in enumerate(order)})
+    before = random_walk_probabilities(packed(graph), 6, dtype=torch.float64)[0]
+    after = random_walk_probabilities(packed(renamed), 6, dtype=torch.float64)[0]
+    torch.testing.assert_close(after, before[order][:, order], atol=1e-15, rtol=0)
+
+
+def separated(first: networkx.Graph, second: networkx.Graph, steps: int) -> bool:
+    """Whether GD-WL tells them apart: a node's next colour is the multiset of (pair code, colour) over all nodes."""
+    pairs = random_walk_probabilities(packed(first, second), steps, dtype=torch.float64).round(decimals=9)
+    size = len(first)
+    codes = pairs.reshape(-1, steps).unique(dim=0, return_inverse=True)[1].view(2, size, size).tolist()
+    coloured = [[0] * size, [0] * size]
+    for _ in range(4):
+        names: dict[tuple, int] = {}
+        coloured = [
+            [names.setdefault(tuple(sorted(zip(row, colour))), len(names)) for row in code]
+            for code, colour in zip(codes, coloured)
+        ]
+    return sorted(coloured[0]) != sorted(coloured[1])
+
+
+def test_dodecahedron_and_desargues_have_the_same_distances_and_other_walks():
+    first, second = networkx.dodecahedral_graph(), networkx.desargues_graph()
+    for graph in (first, second):
+        lengths = dict(networkx.all_pairs_shortest_path_length(graph))
+        for v in graph:
+            assert sorted(lengths[v].values()) == sorted([0] + [1] * 3 + [2] * 6 + [3] * 6 + [4] * 3 + [5])
+    fifth = random_walk_probabilities(packed(first, second), 6, dtype=torch.float64)[..., 5]
+    assert [(matrix == 0).sum().item() for matrix in fifth] == [0, 200]
+    assert separated(first, second, 6)
+
+
+def shrikhande() -> networkx.Graph:
+    steps = [(0, 1), (1, 0), (1, 1)]
+    edges = [((i, j), ((i + a) % 4, (j + b) % 4)) for i in range(4) for j in range(4) for a, b in steps]
+    return networkx.convert_node_labels_to_integers(networkx.Graph(edges), ordering="sorted")
+
+
+def test_what_walks_separate_and_what_they_cannot():
+    two_triangles = networkx.disjoint_union(networkx.cycle_graph(3), networkx.cycle_graph(3))
+    assert separated(networkx.cycle_graph(6), two_triangles, 4)
+    rook = networkx.convert_node_labels_to_integers(networkx.line_graph(networkx.complete_bipartite_graph(4, 4)))
+    assert not separated(rook, shrikhande(), 16)
+
+
+def test_bf16_autocast_does_not_round_walks():
+    graphs = packed(*MIXED)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = random_walk_probabilities(graphs, 5)
+    assert torch.equal(found, random_walk_probabilities(graphs, 5))
+
+
+def test_no_graphs_and_bad_arguments():
+    nothing = Graphs(torch.zeros(1, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int64))
+    assert random_walk_probabilities(nothing, 4).shape == (0, 0, 0, 4)
+    assert random_walk_diagonal(nothing, 4).shape == (0, 4)
+    with pytest.raises(ValueError, match="set steps"):
+        random_walk_probabilities(packed(*MIXED), 0)
+    with pytest.raises(ValueError, match="set normalisation"):
+        transition_matrix(packed(*MIXED), normalisation="row")
