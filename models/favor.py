@@ -1,0 +1,217 @@
+"""Performer's FAVOR+: softmax attention in O(T) time and memory by positive random features (arXiv:2009.14794).
+
+    exp(q·k/√d) = E_w[φ(q)·φ(k)],   φ(x) = r^-½ exp(W x' - |x'|²/2),   x' = x d^-¼,   rows of W ~ N(0, I)
+    out = φ(Q) (φ(K)ᵀ V) / (φ(Q) φ(K)ᵀ 1)
+
+W's rows are orthogonal in blocks of d, drawn uniformly (QR's columns times sign(diag R): LAPACK's own signs bias the estimator
+by 15 %) and as long as independent Gaussian rows are (rows all of length √d bias it too).
+
+Exponents are shifted before exp so that the largest is 0: per query, and per (graph, head) over all real keys, padding left out.
+The shifts cancel in the quotient where `epsilon` is 0. `epsilon` is added to each shifted exponential, as Performer's code does
+(1e-4 there): it keeps every token visible to every other and moves outputs by about 1e-2.
+
+Features are float32 (float64 for float64 input) also under bf16 autocast: rounding an exponent of 20 to 8 bits would move the
+feature by 8 %.
+
+Legend: B graphs, H heads, T tokens, D head width, R features, E value width.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+CHUNK_TOKENS = 16384
+
+
+def default_num_features(head_width: int) -> int:
+    """⌊D ln D⌋, at least 1: Performer's choice (76 for D = 24)."""
+    return max(1, int(head_width * math.log(head_width)))
+
+
+def draw_projection(
+    num_features: int, head_width: int, generator: torch.Generator, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """W [R, D]: each block of D rows is a uniform (Haar) orthogonal matrix, its rows stretched to lengths of Gaussian rows.
+
+    `generator` is a CPU one: a draw is the same whatever device the model is on. Raises ValueError on sizes below 1.
+    """
+    if num_features < 1 or head_width < 1:
+        raise ValueError(
+            f"FAVOR+ needs at least one feature and one channel, got {num_features} and {head_width}; set performer_features"
+        )
+    blocks = -(-num_features // head_width)
+    gauss = torch.randn(blocks, head_width, head_width, dtype=torch.float64, generator=generator)
+    q, r = torch.linalg.qr(gauss)
+    q = q * r.diagonal(dim1=1, dim2=2).sign().unsqueeze(1)
+    rows_RD = q.reshape(blocks * head_width, head_width)[:num_features]
+    length_R1 = torch.randn(num_features, head_width, dtype=torch.float64, generator=generator).norm(
+        dim=1, keepdim=True
+    )
+    return (rows_RD * length_R1).to(dtype)
+
+
+def exponents(x_BHTD: Tensor, projection_RD: Tensor) -> Tensor:
+    """W x' - |x'|²/2, [B, H, T, R]: the logarithm of φ(x) √R. Float32, or float64 for float64 input."""
+    dtype = torch.float64 if x_BHTD.dtype == torch.float64 else torch.float32
+    with torch.autocast(x_BHTD.device.type, enabled=False):
+        x_BHTD = x_BHTD.to(dtype) * x_BHTD.shape[-1] ** -0.25
+        return x_BHTD @ projection_RD.to(dtype).t() - x_BHTD.square().sum(-1, keepdim=True) / 2
+
+
+class KeySummary(NamedTuple):
+    """All that attention needs of the keys and values: sums over tokens, so sums over parts of the tokens add up."""
+
+    values_BHRE: Tensor  # φ(K)ᵀ V
+    weight_BHR: Tensor  # φ(K)ᵀ 1
+
+
+def key_shift(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """[B, H, 1, 1]: the largest exponent of the real keys, 0 where there are none. Takes no gradient: it cancels."""
+    with torch.no_grad():
+        largest: Tensor | None = None
+        for part, mask in _chunks(k_BHTD, mask_BT):
+            exponent = exponents(part, projection_RD)
+            if mask is not None:
+                exponent = exponent.masked_fill(~mask[:, None, :, None], -math.inf)
+            peak = exponent.amax(dim=(2, 3), keepdim=True)
+            largest = peak if largest is None else torch.maximum(largest, peak)
+        assert largest is not None
+        return largest.masked_fill(largest == -math.inf, 0)
+
+
+def summarise_keys(
+    k_BHTD: Tensor, v_BHTE: Tensor, projection_RD: Tensor, shift_BH11: Tensor, mask_BT: Tensor | None, epsilon: float
+) -> KeySummary:
+    """φ(K)ᵀ V and φ(K)ᵀ 1 over the real keys, with exponents lowered by `shift`."""
+    exponent = exponents(k_BHTD, projection_RD) - shift_BH11
+    if mask_BT is not None:
+        # The exponent first: behind the mask nothing limits a key, and 0 · exp(…) = NaN where exp overflows.
+        exponent = exponent.masked_fill(~mask_BT[:, None, :, None], 0)
+    phi_BHTR = exponent.exp() + epsilon
+    if mask_BT is not None:
+        phi_BHTR = phi_BHTR * mask_BT[:, None, :, None].to(phi_BHTR.dtype)
+        v_BHTE = v_BHTE.masked_fill(~mask_BT[:, None, :, None], 0)
+    with torch.autocast(k_BHTD.device.type, enabled=False):
+        return KeySummary(phi_BHTR.transpose(2, 3) @ v_BHTE.to(phi_BHTR.dtype), phi_BHTR.sum(2))
+
+
+def read_summary(q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float) -> Tensor:
+    """[B, H, T, E] in q's dtype; 0 where there were no keys."""
+    exponent = exponents(q_BHTD, projection_RD)
+    phi_BHTR = (exponent - exponent.detach().amax(-1, keepdim=True)).exp() + epsilon
+    with torch.autocast(q_BHTD.device.type, enabled=False):
+        total_BHT1 = phi_BHTR @ summary.weight_BHR.unsqueeze(-1)
+        empty = total_BHT1 == 0
+        out_BHTE = (phi_BHTR @ summary.values_BHRE) / total_BHT1.masked_fill(empty, 1)
+    return out_BHTE.to(q_BHTD.dtype)
+
+
+def favor_attention(
+    q_BHTD: Tensor,
+    k_BHTD: Tensor,
+    v_BHTE: Tensor,
+    projection_RD: Tensor,
+    mask_BT: Tensor | None = None,
+    epsilon: float = 1e-4,
+) -> Tensor:
+    """Softmax attention, estimated: [B, H, T, E]. `mask_BT` is True where a key is real; queries are never masked.
+
+    Above CHUNK_TOKENS tokens, features live for one chunk at a time and are computed again in the backward pass: beside
+    the inputs and the output, memory is O(CHUNK_TOKENS · R), time still O(T · R · (D + E)).
+    """
+    shift = key_shift(k_BHTD, projection_RD, mask_BT)
+    tokens = k_BHTD.shape[2]
+    if max(tokens, q_BHTD.shape[2]) <= CHUNK_TOKENS:
+        summary = summarise_keys(k_BHTD, v_BHTE, projection_RD, shift, mask_BT, epsilon)
+        return read_summary(q_BHTD, projection_RD, summary, epsilon)
+    sums: KeySummary | None = None
+    for (k, mask), (v, _) in zip(_chunks(k_BHTD, mask_BT), _chunks(v_BHTE, None), strict=True):
+        part = _recomputed(summarise_keys, k, v, projection_RD, shift, mask, epsilon)
+        sums = part if sums is None else KeySummary(sums[0] + part[0], sums[1] + part[1])
+    assert sums is not None
+    return torch.cat(
+        [_recomputed(read_summary, q, projection_RD, sums, epsilon) for q, _ in _chunks(q_BHTD, None)], dim=2
+    )
+
+
+def _chunks(x_BHTD: Tensor, mask_BT: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
+    starts = range(0, x_BHTD.shape[2], CHUNK_TOKENS)
+    return [
+        (x_BHTD[:, :, i : i + CHUNK_TOKENS], None if mask_BT is None else mask_BT[:, i : i + CHUNK_TOKENS])
+        for i in starts
+    ]
+
+
+def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return function(*arguments)
+    return checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
+
+
+class FavorAttention(nn.Module):
+    """FAVOR+ with a projection W that all heads share and that training draws anew every `redraw_interval` calls.
+
+    W is a function of (seed, calls // redraw_interval) alone, so data-parallel workers and a resumed run draw the same
+    ones. W and the number of calls are buffers: both are in the state dict. `redraw_interval` 0 keeps the first W.
+    Not for activation checkpointing, which would count each call twice (long inputs are recomputed by chunks anyhow).
+    """
+
+    def __init__(
+        self,
+        head_width: int,
+        num_features: int | None = None,
+        *,
+        epsilon: float = 1e-4,
+        redraw_interval: int = 1000,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if epsilon < 0 or redraw_interval < 0:
+            raise ValueError(
+                f"epsilon and redraw_interval must not be negative, got {epsilon} and {redraw_interval}; "
+                "set performer_epsilon or redraw_interval"
+            )
+        self.head_width = head_width
+        self.num_features = default_num_features(head_width) if num_features is None else num_features
+        self.epsilon, self.redraw_interval, self.seed = epsilon, redraw_interval, seed
+        self.projection_RD: Tensor
+        self.num_calls: Tensor
+        self.register_buffer("projection_RD", self._draw(0))
+        self.register_buffer("num_calls", torch.zeros((), dtype=torch.int64))
+        # The same number without a wait for the device; None after a load.
+        self._calls: int | None = 0
+        self.register_load_state_dict_post_hook(_forget_calls)
+
+    def forward(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+        if self.training and self.redraw_interval:
+            self._count_call()
+        return favor_attention(q_BHTD, k_BHTD, v_BHTE, self.projection_RD, mask_BT, self.epsilon)
+
+    @torch.compiler.disable
+    @torch.no_grad()
+    def _count_call(self) -> None:
+        calls = int(self.num_calls) if self._calls is None else self._calls
+        if calls and calls % self.redraw_interval == 0:
+            # Not in place: a graph recorded by an earlier call may still need the old one.
+            self.projection_RD = self._draw(calls // self.redraw_interval).to(self.projection_RD)
+        self.num_calls += 1
+        self._calls = calls + 1
+
+    def _draw(self, index: int) -> Tensor:
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + index) % (1 << 62))
+        return draw_projection(self.num_features, self.head_width, generator)
+
+    def extra_repr(self) -> str:
+        return (
+            f"head_width={self.head_width}, num_features={self.num_features}, epsilon={self.epsilon}, "
+            f"redraw_interval={self.redraw_interval}"
+        )
+
+
+def _forget_calls(module: nn.Module, _: object) -> None:
+    assert isinstance(module, FavorAttention)
+    module._calls = None
