@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.propagation import Adjacency
+from models.segments import Grouping
+
 
 @dataclass(frozen=True)
 class Graphs:
@@ -54,6 +57,28 @@ class Graphs:
     @cached_property
     def padding(self) -> "Padding":
         return Padding(self)
+
+    @cached_property
+    def by_graph(self) -> Grouping:
+        """The nodes, grouped by graph."""
+        return Grouping(self.graph_of_node, self.num_graphs, self.node_ptr)
+
+    @cached_property
+    def by_source(self) -> Grouping:
+        """The edges, grouped by the node they leave."""
+        return Grouping(self.edge_index[0], self.num_nodes)
+
+    @cached_property
+    def by_destination(self) -> Grouping:
+        """The edges, grouped by the node they enter."""
+        return Grouping(self.edge_index[1], self.num_nodes)
+
+    @cached_property
+    def adjacency(self) -> Adjacency:
+        """The in-edges of every node, and its transpose, for `propagate`."""
+        (in_ptr, in_edge), (out_ptr, out_edge) = self.by_destination.lists, self.by_source.lists
+        out_lists = (out_ptr, self.edge_index[1][out_edge], None)
+        return Adjacency(in_ptr, self.edge_index[0][in_edge], transposed=out_lists)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Graphs":
         def moved(value: Any) -> Any:

@@ -1,0 +1,87 @@
+"""Rows in groups: sums per group and the spreading of group values to rows, each the other's gradient, without atomics.
+
+A sum adds a group's rows in ascending row order, forward and backward, on every device; `index_add` on a GPU does not.
+
+Shapes: E rows, S groups, D channels (any number of trailing axes).
+"""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Grouping:
+    """E rows, each in one of S groups, with the lists of rows per group (built on first use, one stable sort)."""
+
+    def __init__(self, group_E: Tensor, num_groups: int, ptr: Tensor | None = None) -> None:
+        """`ptr` int64 [S + 1] promises that the rows are sorted and group s is [ptr[s], ptr[s + 1]).
+
+        Raises ValueError on a group outside [0, S) (read on the CPU only).
+        """
+        if group_E.device.type == "cpu" and group_E.numel():
+            low, high = int(group_E.min()), int(group_E.max())
+            if low < 0 or high >= num_groups:
+                raise ValueError(
+                    f"groups must lie in [0, {num_groups}), got {low} to {high}; "
+                    "renumber the edges to the nodes of the batch"
+                )
+        self.group_E, self.num_groups, self._ptr = group_E, num_groups, ptr
+
+    @cached_property
+    def lists(self) -> tuple[Tensor, Tensor]:
+        """(ptr [S + 1], row [E]): group s holds the rows row[ptr[s]:ptr[s + 1]]."""
+        if self._ptr is not None:
+            return self._ptr, torch.arange(self.group_E.numel(), device=self.group_E.device)
+        sorted_E, row_E = torch.sort(self.group_E, stable=True)
+        # searchsorted needs no wait for the device, which bincount does.
+        bounds = torch.arange(self.num_groups + 1, device=self.group_E.device, dtype=self.group_E.dtype)
+        return torch.searchsorted(sorted_E, bounds), row_E
+
+    @cached_property
+    def size_S(self) -> Tensor:
+        """int64 [S]: rows per group."""
+        return self.lists[0].diff()
+
+    def spread(self, x_SD: Tensor) -> Tensor:
+        """[S, D] → [E, D]: each row gets its group's value."""
+        return _Move.apply(x_SD, self, False)
+
+    def sum(self, x_ED: Tensor) -> Tensor:
+        """[E, D] → [S, D]; a group without rows gets 0."""
+        return _Move.apply(x_ED, self, True)
+
+    def mean(self, x_ED: Tensor) -> Tensor:
+        """[E, D] → [S, D]; a group without rows gets 0."""
+        count_S = self.size_S.clamp_min(1).to(x_ED.dtype)
+        return self.sum(x_ED) / count_S.view(-1, *[1] * (x_ED.dim() - 1))
+
+
+class _Move(torch.autograd.Function):
+    """The sum per group or the spreading; each is the other's gradient, so it differentiates any number of times."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, grouping: Grouping, summing: bool) -> Tensor:
+        ctx.grouping, ctx.summing = grouping, summing
+        return _sum(x, grouping) if summing else x.index_select(0, grouping.group_E)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return _Move.apply(grad, ctx.grouping, not ctx.summing), None, None
+
+
+def _sum(x_ED: Tensor, grouping: Grouping) -> Tensor:
+    if x_ED.shape[0] != grouping.group_E.numel():
+        raise ValueError(f"a sum needs one row per entry: {grouping.group_E.numel()}, got {x_ED.shape[0]}")
+    shape = (grouping.num_groups, *x_ED.shape[1:])
+    if x_ED.numel() == 0:
+        return x_ED.new_zeros(shape)
+    if grouping.num_groups == 1:
+        # One large graph: a tree over all rows, where the lists would be added one row after another.
+        return x_ED.sum(0, keepdim=True)
+    ptr_S, row_E = grouping.lists
+    wide = x_ED.float() if x_ED.device.type == "cpu" and x_ED.dtype in (torch.bfloat16, torch.float16) else x_ED
+    out_SD = torch.nn.functional.embedding_bag(
+        row_E, wide.reshape(wide.shape[0], -1).contiguous(), ptr_S, mode="sum", include_last_offset=True
+    )
+    return out_SD.to(x_ED.dtype).view(shape)
