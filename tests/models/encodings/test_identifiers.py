@@ -1,0 +1,120 @@
+"""Identifiers: orthogonality, incidence (E3), no trace of the place (E2), and no influence of batch-mates."""
+
+import pytest
+import torch
+
+from models.encodings.identifiers import near_orthogonal_identifiers, orthogonal_identifiers
+from models.graphs import Graphs
+from tests.packed_graphs import MIXED, packed
+
+
+def sizes(*numbers: int) -> Graphs:
+    node_ptr = torch.tensor([0, *numbers]).cumsum(0)
+    return Graphs(node_ptr, torch.zeros(2, 0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_rows_of_each_graph_are_orthonormal_and_padded_with_zeros(seed):
+    graphs = sizes(3, 0, 8, 1, 6)
+    identifiers = orthogonal_identifiers(graphs, 8, seed=seed, dtype=torch.float64)
+    assert identifiers.shape == (18, 8)
+    for b, size in enumerate((3, 0, 8, 1, 6)):
+        own = identifiers[graphs.graph_of_node == b]
+        torch.testing.assert_close(own @ own.T, torch.eye(size, dtype=torch.float64), atol=1e-13, rtol=0)
+        assert not own[:, size:].any()
+
+
+def test_incidence():
+    """[P_u, P_v]·[P_k, P_k] is 1 iff k is an end of the edge, 2 for a node with itself."""
+    graphs = packed(*MIXED)
+    p = orthogonal_identifiers(graphs, 9, dtype=torch.float64)
+    source, destination = graphs.edge_index
+    product = torch.cat([p[source], p[destination]], 1) @ torch.cat([p, p], 1).T
+    node = torch.arange(25)
+    expected = (source[:, None] == node).double() + (destination[:, None] == node)
+    same = graphs.graph_of_node[source][:, None] == graphs.graph_of_node
+    torch.testing.assert_close(product[same], expected[same], atol=1e-13, rtol=0)
+    own = torch.cat([p, p], 1)
+    torch.testing.assert_close((own * own).sum(1), torch.full((25,), 2.0, dtype=torch.float64))
+
+
+def test_more_nodes_than_channels_keeps_unit_rows():
+    identifiers = orthogonal_identifiers(sizes(20, 4, 8), 8, dtype=torch.float64)
+    torch.testing.assert_close(identifiers.norm(dim=1), torch.ones(32, dtype=torch.float64))
+    small = identifiers[20:]
+    torch.testing.assert_close(small[:4] @ small[:4].T, torch.eye(4, dtype=torch.float64), atol=1e-13, rtol=0)
+    # Eight leading columns of a 20 x 20 orthogonal matrix, before scaling: not orthogonal rows, but balanced ones.
+    assert (identifiers[:20].T @ identifiers[:20]).diagonal().sub(2.5).abs().max() < 2.5
+
+
+@pytest.mark.parametrize(("size", "mates"), [(8, 0), (8, 12), (5, 3)])
+def test_a_place_leaves_no_trace(size, mates):
+    """E2: without the sign correction, the mean of P_ii is -0.2 to -0.3 at n = 8."""
+    draws = 4000
+    graphs = sizes(*[size, *([mates] if mates else [])] * draws)
+    identifiers = orthogonal_identifiers(graphs, 8, torch.Generator().manual_seed(0))
+    own = identifiers[graphs.size_B[graphs.graph_of_node] == size].view(draws, size, 8)[:, :, :size]
+    # Haar: mean 0, variance 1/n for each entry; 5 standard errors.
+    assert own.mean(0).abs().max() < 5 / (size * draws) ** 0.5
+    assert (own.square().mean(0) - 1 / size).abs().max() < 0.02
+
+
+def test_plain_qr_would_leave_a_trace():
+    q = torch.linalg.qr(torch.randn(4000, 8, 8, generator=torch.Generator().manual_seed(0)))[0]
+    assert q.mean(0).diagonal().abs().max() > 0.2
+
+
+def test_seeded_identifiers_do_not_depend_on_batch_mates():
+    alone = orthogonal_identifiers(sizes(6), 8, seed=3, dtype=torch.float64)
+    batch = orthogonal_identifiers(sizes(11, 6, 2), 8, seed=3, dtype=torch.float64)
+    torch.testing.assert_close(batch[11:17], alone, atol=1e-12, rtol=0)
+    assert not torch.allclose(orthogonal_identifiers(sizes(6), 8, seed=4, dtype=torch.float64), alone)
+
+
+def test_seeded_identifiers_are_haar_over_seeds():
+    drawn = torch.stack([orthogonal_identifiers(sizes(4), 4, seed=seed, dtype=torch.float64) for seed in range(2000)])
+    assert drawn.mean(0).abs().max() < 5 / (4 * 2000) ** 0.5
+    assert (drawn.square().mean(0) - 0.25).abs().max() < 0.03
+
+
+def test_a_generator_decides():
+    graphs = sizes(5, 3)
+    first = orthogonal_identifiers(graphs, 4, torch.Generator().manual_seed(1))
+    assert torch.equal(orthogonal_identifiers(graphs, 4, torch.Generator().manual_seed(1)), first)
+    assert not torch.equal(orthogonal_identifiers(graphs, 4, torch.Generator().manual_seed(2)), first)
+
+
+def test_near_orthogonal():
+    p = near_orthogonal_identifiers(500, 64, torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(p.norm(dim=1), torch.ones(500, dtype=torch.float64))
+    overlap = (p @ p.T).fill_diagonal_(0)
+    assert overlap.abs().max() < 0.75
+    assert abs(overlap.square().mean() * 64 - 1) < 0.05
+    paper = near_orthogonal_identifiers(3, 64, unit_norm=False)
+    torch.testing.assert_close(paper.abs(), torch.full((3, 64), 1 / 64))
+
+
+def test_near_orthogonal_by_permanent_id():
+    keys = torch.tensor([7, 3, 1 << 40])
+    rows = near_orthogonal_identifiers(3, 16, seed=2, key_n=keys)
+    assert torch.equal(near_orthogonal_identifiers(2, 16, seed=2, key_n=keys[1:]), rows[1:])
+    many = near_orthogonal_identifiers(4000, 16, seed=2)
+    assert (many.sign().mean(0).abs() < 5 / 4000**0.5).all()
+    assert ((many.T @ many * 16 / 4000).fill_diagonal_(0).abs() < 5 / 4000**0.5).all()
+
+
+def test_nothing_and_bad_arguments():
+    assert orthogonal_identifiers(sizes(), 4).shape == (0, 4)
+    assert orthogonal_identifiers(sizes(0, 0), 4).shape == (0, 4)
+    for identify in (lambda: orthogonal_identifiers(sizes(3), 0), lambda: near_orthogonal_identifiers(3, 0)):
+        with pytest.raises(ValueError, match="set dim"):
+            identify()
+
+
+def test_relabelled_nodes_have_the_same_law():
+    """Exchangeable: the second moments of identifiers do not know which two nodes they belong to."""
+    graphs = sizes(*[10] * 4000)
+    p = orthogonal_identifiers(graphs, 4, torch.Generator().manual_seed(0)).view(4000, 10, 4)
+    overlap = torch.einsum("bic,bjc->bij", p, p).square().mean(0)
+    off = overlap[~torch.eye(10, dtype=torch.bool)]
+    assert off.std() < 0.01
