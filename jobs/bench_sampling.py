@@ -96,7 +96,11 @@ def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
             ingest(
                 SyntheticGraph(SyntheticOptions(num_nodes=nodes)),
                 str(url),
-                IngestOptions(num_partitions=partitions, partitioner="random" if partitions > 1 else "range"),
+                IngestOptions(
+                    num_partitions=partitions,
+                    partitioner="random" if partitions > 1 else "range",
+                    edge_ids=partitions > 1,
+                ),
                 lambda stage, done, total: bar.update(done, total, stage),
             )
     return open_graph(str(url))

@@ -7,6 +7,7 @@ from functools import singledispatchmethod
 
 import numpy as np
 
+from samplers.array_pool import ArrayPool
 from samplers.list_draws import edge_columns, edge_lists, sample_lists
 from samplers.messages import (
     DegreeLists,
@@ -31,6 +32,7 @@ from samplers.neighbor_kernels import induced_edges_by_hash, induced_edges_by_ma
 from samplers.node_tables import NodeTables
 from samplers.random_streams import hash_ids
 from samplers.relabel import hash_table
+from samplers.row_kernels import own_rows, place_rows
 from samplers.subgraph_kernels import HUB_DEGREE, induced_subgraphs, list_neighbors, step_walks
 from storage.errors import ConfigError
 from storage.graph import Partition
@@ -46,6 +48,7 @@ class PartitionOwner:
         self._partition = partition
         self._num_nodes = num_nodes
         self._tables = tables
+        self._pool = ArrayPool()
 
     def answer(self, request: Request) -> Reply:
         """The reply to one request. Raises ConfigError where it names a node that this partition does not own."""
@@ -57,13 +60,12 @@ class PartitionOwner:
 
     def _rows(self, node: np.ndarray) -> np.ndarray:
         partition = self._partition
-        row = node.astype(np.int64) - partition.start
-        if len(row) and (row.min() < 0 or row.max() >= partition.num_nodes):
-            bad = node[(row < 0) | (row >= partition.num_nodes)]
+        try:
+            return own_rows(node, partition.start, partition.num_nodes)
+        except IndexError as error:
             raise ConfigError(
-                f"partition {partition.index} owns the nodes [{partition.start}, {partition.stop}), got {int(bad[0])}"
-            )
-        return row
+                f"partition {partition.index} owns the nodes [{partition.start}, {partition.stop}), got {int(node[error.args[0]])}"
+            ) from None
 
     def _lists(self, direction: Direction) -> tuple[np.ndarray, np.ndarray]:
         """(indptr, indices) of the in-edges or the out-edges."""
@@ -105,18 +107,35 @@ class PartitionOwner:
     def _fetch_rows(self, request: FetchRows) -> NodeRows:
         partition = self._partition
         row = self._rows(request.node)
-        feature = None
-        if request.feature and partition.feature is not None:
-            feature = np.take(partition.feature, row, axis=0)
-            if request.feature_dtype is not None:
-                feature = feature.astype(request.feature_dtype, copy=False)
         split = None if request.split_set is None else self._split(request.split_set)[row]
         return NodeRows(
             original_id=partition.original_id[row],
-            feature=feature,
+            feature=self._features(row, request) if request.feature else None,
             label=None if partition.label is None else partition.label[row],
             split=split,
         )
+
+    def _features(self, row: np.ndarray, request: FetchRows) -> np.ndarray | None:
+        table = self._partition.feature
+        if table is None:
+            return None
+        feature = self._pool.empty((len(row), table.shape[1]), table.dtype)
+        # Rows are checked; "clip" is numpy's only mode that writes into `out` without a copy in between.
+        np.take(table, row, axis=0, out=feature, mode="clip")
+        return feature if request.feature_dtype is None else feature.astype(request.feature_dtype, copy=False)
+
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
+        """Writes the rows asked for to `position` of the columns that `into` has: what `FetchRows` replies, with no copy in between."""
+        partition = self._partition
+        row = self._rows(request.node)
+        columns = [(partition.original_id, into.original_id), (partition.label, into.label)]
+        if request.split_set is not None:
+            columns.append((self._split(request.split_set), into.split))
+        if request.feature:
+            columns.append((partition.feature, into.feature))
+        for stored, out in columns:
+            if stored is not None and out is not None:
+                place_rows(stored, row, position, out)
 
     def _split(self, split_set: int) -> np.ndarray:
         split = self._partition.split

@@ -5,11 +5,12 @@ owner from a remote one. One request per owner and question.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numba
 import numpy as np
 
+from samplers.array_pool import ArrayPool
 from samplers.messages import (
     DegreeLists,
     EdgeColumn,
@@ -33,6 +34,7 @@ from samplers.messages import (
 from samplers.neighbor_kernels import all_positions
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
+from samplers.row_kernels import group_by_owner
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
@@ -56,6 +58,15 @@ class Owner(Protocol):
     def submit(self, request: Request) -> Pending: ...
 
 
+@runtime_checkable
+class PlacesRows(Protocol):
+    """An owner that reads its partition in this process, and can write rows where they belong at once."""
+
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
+        """Writes the rows asked for to `position` of the columns that `into` has."""
+        ...
+
+
 class _Answered:
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
@@ -73,6 +84,9 @@ class LocalOwner:
     def submit(self, request: Request) -> Pending:
         return _Answered(self._owner.answer(request))
 
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
+        self._owner.place_rows(request, into, position)
+
 
 class Router:
     """A whole graph behind one owner per partition.
@@ -88,6 +102,7 @@ class Router:
         self._owners = list(owners)
         self._feature_dtype = feature_dtype
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
+        self._pool = ArrayPool()
 
     def sample_neighbors(
         self,
@@ -135,19 +150,40 @@ class Router:
 
     def fetch(self, node: np.ndarray, *, feature: bool = True, split_set: int | None = None) -> NodeRows:
         """Rows of `node`, in its order."""
-        parts, groups = self._ask(node, lambda owned: FetchRows(owned, feature, split_set, self._feature_dtype))
-        replies = [_expect(reply, NodeRows) for reply in parts]
-        if len(replies) == 1:
-            return replies[0]
-        pieces = {
-            name: [getattr(reply, name) for reply in replies] for name in ("original_id", "feature", "label", "split")
-        }
+
+        def request(owned: np.ndarray) -> FetchRows:
+            return FetchRows(owned, feature, split_set, self._feature_dtype)
+
+        if len(self._owners) == 1:
+            return _expect(self._owners[0].submit(request(node)).result(), NodeRows)
+        rows = self._empty_rows(len(node), feature=feature, split=split_set is not None)
+        near, far = [], []
+        for index, group in self._groups(node):
+            owner = self._owners[index]
+            if isinstance(owner, PlacesRows):
+                near.append((owner, group))
+            else:
+                far.append((owner.submit(request(node[group])), group))
+        for owner, group in near:  # while the others answer
+            owner.place_rows(request(node[group]), rows, group)
+        for pending, group in far:
+            reply = _expect(pending.result(), NodeRows)
+            for name, column in vars(rows).items():
+                if column is not None:
+                    column[group] = getattr(reply, name)
+        return rows
+
+    def _empty_rows(self, length: int, *, feature: bool, split: bool) -> NodeRows:
+        manifest = self.manifest
+        label_dtype = {"class": np.int64, "value": np.float32}.get(manifest.label_kind or "")
+        feature_dtype = self._feature_dtype or manifest.feature_dtype
         return NodeRows(
-            original_id=_scatter(pieces["original_id"], groups, len(node)),
-            **{
-                name: _scatter(pieces[name], groups, len(node)) if pieces[name][0] is not None else None
-                for name in ("feature", "label", "split")
-            },
+            original_id=np.empty(length, np.int64),
+            feature=self._pool.empty((length, manifest.feature_dim), feature_dtype)
+            if feature and manifest.feature_dim
+            else None,
+            label=None if label_dtype is None else np.empty(length, label_dtype),
+            split=np.empty(length, np.int8) if split else None,
         )
 
     def list_split(self, split_set: int, code: int) -> NodeList:
@@ -170,33 +206,33 @@ class Router:
             original_id=np.concatenate([reply.original_id for reply in replies]),
         )
 
-    def _ask(
-        self, node: np.ndarray, build: Callable[[np.ndarray], Request]
-    ) -> tuple[list[Reply], list[np.ndarray | slice]]:
-        """Sends each owner its nodes, all at once; returns replies and, for each, the positions of its nodes."""
-        return self._ask_at(node, lambda at: build(node[at]))
-
     def _ask_at(
         self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]
     ) -> tuple[list[Reply], list[np.ndarray | slice]]:
-        """As `_ask`, where a request is built from the positions of an owner's nodes."""
+        """Sends each owner the request built from the positions of its nodes, all at once; returns replies and those positions."""
         if len(self._owners) == 1:
             return [self._owners[0].submit(build(slice(None))).result()], [slice(None)]
-        owner = np.searchsorted(self._offsets, node, side="right") - 1
-        if len(node) and (owner.min() < 0 or owner.max() >= len(self._owners)):
-            raise ConfigError(
-                f"expected node ids in [0, {self.manifest.num_nodes}), got {int(node.min())} to {int(node.max())}"
-            )
-        order = np.argsort(owner.astype(np.int16), kind="stable")
-        ends = np.cumsum(np.bincount(owner, minlength=len(self._owners)))
-        groups, pending, start = [], [], 0
-        for index, end in enumerate(ends):
-            if end > start or (index == 0 and len(node) == 0):
-                group = order[start:end]
-                groups.append(group)
-                pending.append(self._owners[index].submit(build(group)))
-            start = int(end)
+        groups, pending = [], []
+        for index, group in self._groups(node):
+            groups.append(group)
+            pending.append(self._owners[index].submit(build(group)))
         return [one.result() for one in pending], list(groups)
+
+    def _groups(self, node: np.ndarray) -> list[tuple[int, np.ndarray]]:
+        """(owner, positions of its nodes) of every owner that has some; of no nodes, the first owner's none."""
+        try:
+            order, ends = group_by_owner(node, self._offsets)
+        except IndexError as error:
+            raise ConfigError(
+                f"expected node ids in [0, {self.manifest.num_nodes}), got {int(node[error.args[0]])}"
+            ) from None
+        starts = ends - np.diff(ends, prepend=0)
+        groups = [
+            (index, order[start:end])
+            for index, (start, end) in enumerate(zip(starts, ends, strict=True))
+            if end > start
+        ]
+        return groups or [(0, order)]
 
     def _neighbor_lists(self, node: np.ndarray, build: Callable[[np.ndarray], Request]) -> NeighborLists:
         return self._neighbor_lists_at(node, lambda at: build(node[at]))

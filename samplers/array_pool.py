@@ -1,0 +1,77 @@
+"""Large arrays whose memory is used again once nobody holds them.
+
+A fresh array of hundreds of megabytes costs a page fault per 4 KiB, which takes about as long as the gather that fills it. Whoever
+holds an array keeps its memory: a block comes back only when the last view of it (numpy's or torch's) is gone.
+"""
+
+import queue
+import threading
+from typing import Any
+
+import numpy as np
+
+_LEAST_BYTES = 1 << 20  # below this the allocator itself uses memory again
+_STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches of about the same size share blocks
+
+
+class ArrayPool:
+    """Hands out uninitialised arrays; keeps at most `max_idle_bytes` that nobody holds. Thread-safe."""
+
+    def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
+        self._max_idle_bytes = max_idle_bytes
+        self._idle: list[np.ndarray] = []  # the longest idle first
+        self._lock = threading.Lock()
+        # A block may come back in the middle of anything, also of `empty` itself (the collector runs where it likes): a SimpleQueue
+        # is made for that, a lock is not.
+        self._returned: queue.SimpleQueue[np.ndarray] = queue.SimpleQueue()
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array of any content that shares memory with no other living one."""
+        dtype = np.dtype(dtype)
+        num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if num_bytes < _LEAST_BYTES:
+            return np.empty(shape, dtype)
+        lease = _Lease(self._take(_round_up(num_bytes)), self._returned)
+        return np.asarray(lease)[:num_bytes].view(dtype).reshape(shape)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes that nobody holds."""
+        with self._lock:
+            self._collect()
+            return sum(block.nbytes for block in self._idle)
+
+    def _take(self, num_bytes: int) -> np.ndarray:
+        with self._lock:
+            self._collect()
+            for index in range(len(self._idle) - 1, -1, -1):  # the latest is the likeliest to be in a cache
+                if self._idle[index].nbytes == num_bytes:
+                    return self._idle.pop(index)
+        return np.empty(num_bytes, np.uint8)
+
+    def _collect(self) -> None:
+        """Puts returned blocks among the idle ones, and lets the longest idle go where they are too many."""
+        while True:
+            try:
+                self._idle.append(self._returned.get_nowait())
+            except queue.Empty:
+                break
+        held = sum(block.nbytes for block in self._idle)
+        while held > self._max_idle_bytes:
+            held -= self._idle.pop(0).nbytes
+
+
+class _Lease:
+    """What an array of the pool is a view of; returns the block when the last view is gone."""
+
+    def __init__(self, block: np.ndarray, returned: "queue.SimpleQueue[np.ndarray]") -> None:
+        self._block, self._returned = block, returned
+        self.__array_interface__ = block.__array_interface__
+
+    def __del__(self) -> None:
+        self._returned.put(self._block)
+
+
+def _round_up(num_bytes: int) -> int:
+    step = 1 << max((num_bytes - 1).bit_length() - 1 - (_STEPS_PER_DOUBLING.bit_length() - 1), 0)
+    return -(-num_bytes // step) * step

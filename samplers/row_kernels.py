@@ -1,0 +1,92 @@
+"""Compiled loops that read rows of node columns: which owner has them, and their values to where they belong. They release the GIL."""
+
+import numba
+import numpy as np
+
+
+@numba.njit(nogil=True, cache=True)
+def _group(node, offsets, owner, num_of):
+    """Fills `owner` and counts; returns the index of a node beyond the offsets, or -1."""
+    last = len(offsets) - 1
+    for i in range(len(node)):
+        low, high = 0, last
+        while high - low > 1:
+            middle = (low + high) >> 1
+            is_right = node[i] >= offsets[middle]
+            low = middle if is_right else low
+            high = high if is_right else middle
+        if node[i] < offsets[0] or node[i] >= offsets[last]:
+            return i
+        owner[i] = low
+        num_of[low] += 1
+    return -1
+
+
+@numba.njit(nogil=True, cache=True)
+def _place_by_group(owner, start, order):
+    for i in range(len(owner)):
+        order[start[owner[i]]] = i
+        start[owner[i]] += 1
+
+
+def group_by_owner(node: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(order int64 [n], ends int64 [owners]): order[ends[p - 1]:ends[p]] are the positions of p's nodes, ascending.
+
+    Owner p has the ids [offsets[p], offsets[p + 1]). Raises IndexError with the position of an id that no one owns.
+    """
+    owner, num_of = np.empty(len(node), np.int32), np.zeros(len(offsets) - 1, np.int64)
+    bad = _group(node, offsets, owner, num_of)
+    if bad >= 0:
+        raise IndexError(bad)
+    ends = np.cumsum(num_of)
+    order = np.empty(len(node), np.int64)
+    _place_by_group(owner, ends - num_of, order)
+    return order, ends
+
+
+@numba.njit(nogil=True, cache=True)
+def _own_rows(node, start, num_rows, row):
+    for i in range(len(node)):
+        row[i] = node[i] - start
+        if row[i] < 0 or row[i] >= num_rows:
+            return i
+    return -1
+
+
+def own_rows(node: np.ndarray, start: int, num_rows: int) -> np.ndarray:
+    """int64 [n]: rows of ids in [start, start + num_rows). Raises IndexError with the position of another id."""
+    row = np.empty(len(node), np.int64)
+    bad = _own_rows(node, start, num_rows, row)
+    if bad >= 0:
+        raise IndexError(bad)
+    return row
+
+
+@numba.njit(nogil=True, cache=True)
+def _take_rows(table, row, position, out):
+    for i in range(len(row)):
+        source, target = table[row[i]], out[position[i]]
+        for k in range(len(source)):
+            target[k] = source[k]
+
+
+@numba.njit(nogil=True, cache=True)
+def _take_values(column, row, position, out):
+    for i in range(len(row)):
+        out[position[i]] = column[row[i]]
+
+
+def place_rows(table: np.ndarray, row: np.ndarray, position: np.ndarray, out: np.ndarray) -> None:
+    """out[position] = table[row], without rows in between. Rows are in the table; `out` has the table's width, of any dtype."""
+    if table.dtype != out.dtype:
+        out[position] = np.take(table, row, axis=0)
+    elif table.ndim == 1:
+        _take_values(_as_words(table), row, position, _as_words(out))
+    elif table.shape[1]:
+        _take_rows(_as_words(table), row, position, _as_words(out))
+
+
+def _as_words(rows: np.ndarray) -> np.ndarray:
+    """The same memory as the widest words that fit in a row: fewer copies per row, and any dtype (numba has no float16)."""
+    num_bytes = rows.itemsize * (rows.shape[1] if rows.ndim == 2 else 1)
+    return rows.view(f"u{next(size for size in (8, 4, 2, 1) if num_bytes % size == 0)}")
