@@ -49,10 +49,8 @@ class FeatureEncoder(nn.Module):
         # One table for all columns, column f from row offset[f] on: one gather and one sum.
         self.embedding = nn.Embedding(sum(features.categories), width) if features.categories else None
         self.offset: Tensor
-        self.sizes: Tensor
         offset = torch.tensor([0, *features.categories[:-1]] if features.categories else []).long().cumsum(0)
         self.register_buffer("offset", offset, persistent=False)
-        self.register_buffer("sizes", torch.tensor(features.categories).long(), persistent=False)
 
     def forward(self, rows_nF: Tensor | None) -> Tensor:
         if rows_nF is None:
@@ -67,13 +65,19 @@ class FeatureEncoder(nn.Module):
         if self.linear is not None:
             return self.linear(rows_nF.to(self.linear.weight.dtype))
         assert self.embedding is not None
-        rows_nF = rows_nF.long()
-        if rows_nF.device.type == "cpu" and rows_nF.numel():
-            outside = (rows_nF < 0) | (rows_nF >= self.sizes)
-            if outside.any():
-                row, column = (int(k) for k in outside.nonzero()[0])
-                raise ValueError(
-                    f"feature column {column} must be in [0, {self.features.categories[column]}), "
-                    f"got {int(rows_nF[row, column])} in row {row}; enlarge its vocabulary in categories"
-                )
+        rows_nF = checked_categories(rows_nF, self.features)
         return nn.functional.embedding_bag(rows_nF + self.offset, self.embedding.weight, mode="sum")
+
+
+def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
+    """Returns the rows as int64. Raises ValueError on an id outside its column's vocabulary (read on the CPU only)."""
+    rows_nF = rows_nF.long()
+    if rows_nF.device.type == "cpu" and rows_nF.numel():
+        outside = (rows_nF < 0) | (rows_nF >= torch.tensor(features.categories))
+        if outside.any():
+            row, column = (int(k) for k in outside.nonzero()[0])
+            raise ValueError(
+                f"feature column {column} must be in [0, {features.categories[column]}), "
+                f"got {int(rows_nF[row, column])} in row {row}; enlarge its vocabulary in categories"
+            )
+    return rows_nF

@@ -30,6 +30,7 @@ class Graphs:
     root_index: Tensor | None = None  # int64 [r]: the nodes that are asked about; None: all of them
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # precomputed rows per node, [n, k] each
     max_nodes: int | None = None  # N, where the caller knows it (spares a wait for the device)
+    max_edges: int | None = None  # the most edges of any graph, likewise (TokenGT's tokens)
 
     @cached_property
     def num_graphs(self) -> int:

@@ -1,0 +1,457 @@
+"""TokenGT against a plain loop over tokens, its published parameter counts, and the symmetries it must have."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from models import tokengt
+from models.features import Features
+from models.graphs import Graphs
+from models.tokengt import TokenGT, TokenGTConfig, TokenView, switch_attention
+
+NODE, EDGE = Features(categories=(4, 3)), Features(categories=(5,))
+
+
+def options(**changes):
+    base = {
+        "node": NODE, "edge": EDGE, "out_dim": 2, "width": 12, "num_layers": 2, "num_heads": 3, "identifier_dim": 4,
+        "encoding": "lap", "seed": 7,
+    }  # fmt: skip
+    if changes.get("identifier", "laplacian") != "laplacian":
+        base["encoding"] = None
+    return TokenGTConfig(**{**base, **changes})
+
+
+def build(config, dtype=torch.float64, train=False):
+    torch.manual_seed(0)
+    model = TokenGT(config).to(dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.2)  # away from zero biases and tiny weights
+    return model.train(train)
+
+
+def make_graphs(sizes_edges, seed=0, dtype=torch.float64):
+    """Graphs with the given edges (local ids); features and stored encodings are random."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [n for n, _ in sizes_edges]
+    node_ptr = torch.tensor([0, *sizes]).cumsum(0)
+    edges = [(u + int(node_ptr[b]), v + int(node_ptr[b])) for b, (_, local) in enumerate(sizes_edges) for u, v in local]
+    n, count = int(node_ptr[-1]), len(edges)
+    return Graphs(
+        node_ptr,
+        torch.tensor(edges, dtype=torch.int64).view(-1, 2).t(),
+        x=torch.stack([torch.randint(0, c, (n,), generator=generator) for c in NODE.categories], 1),
+        edge_attr=torch.randint(0, 5, (count, 1), generator=generator),
+        encodings={"lap": torch.randn(n, 4, generator=generator, dtype=dtype)},
+    )
+
+
+MIXED = [
+    (4, [(2, 0), (0, 1), (1, 0), (3, 2), (1, 1), (0, 1)]),  # a self-loop, an edge twice, sources out of order
+    (0, []),
+    (1, []),
+    (3, [(0, 2), (2, 0)]),  # node 1 is isolated
+]
+
+
+@pytest.fixture
+def mixed():
+    return make_graphs(MIXED)
+
+
+def take(graphs, b):
+    """Graph b alone."""
+    start, stop = int(graphs.node_ptr[b]), int(graphs.node_ptr[b + 1])
+    inside = (graphs.edge_index[0] >= start) & (graphs.edge_index[0] < stop)
+    return Graphs(
+        torch.tensor([0, stop - start]),
+        graphs.edge_index[:, inside] - start,
+        x=graphs.x[start:stop],
+        edge_attr=graphs.edge_attr[inside],
+        encodings={name: rows[start:stop] for name, rows in graphs.encodings.items()},
+    )
+
+
+def plain(model, graph):
+    """One graph, token by token, with the model's own weights and explicit softmax."""
+    config, embedding = model.config, model.embedding
+    pairs = [(v, v) for v in range(graph.num_nodes)] + [tuple(e) for e in graph.edge_index.t().tolist()]
+    tokens = []
+    for position, (u, v) in enumerate(pairs):
+        is_node = position < graph.num_nodes
+        rows = graph.x[u] if is_node else graph.edge_attr[position - graph.num_nodes]
+        encoder = embedding.node if is_node else embedding.edge
+        z = sum(encoder.embedding.weight[encoder.offset[f] + rows[f]] for f in range(len(rows)))
+        p = graph.encodings["lap"]
+        z = z + embedding.identifier.weight @ torch.cat([p[u], p[v]])
+        as_node = u == v if config.type_by_index else is_node
+        tokens.append(z + embedding.token_type.weight[int(as_node)])
+    special = [t.weight[0] for t in (embedding.graph_token, embedding.null_token) if t is not None]
+    if not special and not tokens:
+        return torch.zeros(0, config.out_dim, dtype=torch.float64)
+    x = model.embedding_norm(torch.stack(special + tokens))
+    for layer in model.layers:
+        q, k, v = layer.attention.qkv(layer.attention_norm(x)).chunk(3, dim=1)
+        heads = []
+        for h in range(config.num_heads):
+            part = slice(h * config.width // config.num_heads, (h + 1) * config.width // config.num_heads)
+            score = q[:, part] @ k[:, part].t() / (config.width // config.num_heads) ** 0.5
+            heads.append(score.softmax(1) @ v[:, part])
+        x = x + layer.attention.out(torch.cat(heads, 1))
+        x = x + layer.fc2(torch.nn.functional.gelu(layer.fc1(layer.ffn_norm(x))))
+        if config.sparse_equivariant_basis:
+            x = torch.stack(
+                [
+                    x[t]
+                    + sum(
+                        (x[len(special) + e] for e in range(graph.num_nodes, len(pairs))
+                         if pairs[e][0] == t - len(special) != pairs[e][1]),
+                        torch.zeros(config.width, dtype=torch.float64),
+                    )
+                    if len(special) <= t < len(special) + graph.num_nodes
+                    else x[t]
+                    for t in range(len(x))
+                ]
+            )  # fmt: skip
+    if config.task == "graph":
+        return model.head(x[:1])
+    return model.head(x[len(special) : len(special) + graph.num_nodes])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"task": "node"},
+        {"task": "node", "sparse_equivariant_basis": True},
+        {"sparse_equivariant_basis": True, "null_token": True, "embedding_norm": True, "head": "code"},
+        {"type_by_index": True, "feature_table": "slots", "ffn_width": 20},
+    ],
+    ids=str,
+)
+def test_equals_a_loop_over_tokens(mixed, changes):
+    model = build(options(**changes))
+    got = model(mixed)
+    want = torch.cat([plain(model, take(mixed, b)) for b in range(4)])
+    assert got.shape == (4 if model.config.task == "graph" else 8, 2)
+    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "performer"])
+@pytest.mark.parametrize("identifier", ["laplacian", "orf", "orf_first_order"])
+@pytest.mark.parametrize("task", ["graph", "node"])
+def test_batch_mates_change_nothing(mixed, attention, identifier, task):
+    model = build(options(attention=attention, identifier=identifier, task=task, sparse_equivariant_basis=True))
+    together = model(mixed)
+    alone = torch.cat([model(take(mixed, b)) for b in range(4)])
+    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "performer"])
+def test_permuting_nodes_and_edges_permutes_the_result(attention):
+    """E11: with identifiers moved along with their nodes."""
+    graphs = make_graphs([(5, [(0, 1), (1, 0), (1, 2), (2, 1), (3, 3), (2, 4)])])
+    order, edge_order = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([5, 2, 0, 4, 1, 3])
+    inverse = torch.argsort(order)
+    moved = Graphs(
+        graphs.node_ptr,
+        inverse[graphs.edge_index][:, edge_order],
+        x=graphs.x[order],
+        edge_attr=graphs.edge_attr[edge_order],
+        encodings={"lap": graphs.encodings["lap"][order]},
+    )
+    node = build(options(task="node", attention=attention, sparse_equivariant_basis=True))
+    torch.testing.assert_close(node(moved), node(graphs)[order], rtol=1e-11, atol=1e-12)
+    graph = build(options(attention=attention))
+    torch.testing.assert_close(graph(moved), graph(graphs), rtol=1e-11, atol=1e-12)
+
+
+def test_identifiers_show_incidence():
+    """E3: [P_u, P_v]·[P_k, P_k] is 1 where k is an end of (u, v) and u ≠ v, 2 for a node with itself, else 0."""
+    model = build(options(identifier="orf", identifier_dim=6), train=True)
+    graphs = make_graphs([(5, [(0, 1), (1, 0), (3, 4)]), (3, [(2, 0)])])
+    view = TokenView(graphs, 1)
+    node, edge = model.embedding._identifiers(view)
+    reading = edge @ node.t()
+    want = torch.zeros(4, 8)
+    for row, (u, v) in enumerate(zip(view.source_E.tolist(), view.destination_E.tolist())):
+        want[row, u] += 1
+        want[row, v] += 1
+    same = view.graph_E.unsqueeze(1) == graphs.graph_of_node
+    torch.testing.assert_close(reading * same, want.double(), atol=1e-12, rtol=0)
+    same = graphs.graph_of_node.unsqueeze(1) == graphs.graph_of_node
+    torch.testing.assert_close(node @ node.t() * same, 2 * torch.eye(8, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+def test_first_order_identifiers_are_orthonormal_over_tokens():
+    model = build(options(identifier="orf_first_order", identifier_dim=6), train=True)
+    graphs = make_graphs([(3, [(0, 1), (1, 0)]), (4, [(2, 0), (1, 3), (3, 1)])])
+    view = TokenView(graphs, 1)
+    rows = torch.cat(model.embedding._identifiers(view))
+    owner = torch.cat([graphs.graph_of_node, view.graph_E])
+    same = owner.unsqueeze(1) == owner
+    torch.testing.assert_close(rows @ rows.t() * same, torch.eye(12, dtype=torch.float64), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (tokengt.pcqm4mv2_lap(), 48_492_289),
+        (tokengt.pcqm4mv2_performer(), 48_492_289),
+        (tokengt.pcqm4mv2_orf(), 48_566_017),
+        (tokengt.pcqm4mv2_ablated(), 48_466_177),
+    ],
+)
+def test_published_parameter_counts(config, count):
+    assert tokengt.num_parameters(config) == count
+    with torch.device("meta"):
+        assert sum(p.numel() for p in TokenGT(config).parameters()) == count
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        options(),
+        options(head="code", null_token=True, embedding_norm=True, dead_modules=True, ffn_width=31),
+        options(identifier="none", type_identifier=False, task="link"),
+        options(task="node", feature_table="slots", attention="performer"),
+        tokengt.node_classification(Features(dim=9), 5),
+        tokengt.small(),
+    ],
+    ids=range(6),
+)
+def test_parameter_count_is_the_closed_form(config):
+    assert tokengt.num_parameters(config) == sum(p.numel() for p in TokenGT(config).parameters())
+
+
+def test_small_is_about_half_a_million():
+    assert 0.45e6 < tokengt.num_parameters(tokengt.small()) < 0.55e6
+
+
+def test_initial_values():
+    torch.manual_seed(0)
+    model = TokenGT(tokengt.pcqm4mv2_lap(width=64, num_layers=2, num_heads=4))
+    assert model.embedding.node.embedding.weight.shape == (4608, 64)
+    assert model.embedding.edge.embedding.weight.shape == (1536, 64)
+    assert (model.embedding.node.embedding.weight[0] == 0).all()
+    assert model.embedding.node.embedding.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert model.layers[1].attention.qkv.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    assert all((p == 0).all() for name, p in model.named_parameters() if name.endswith("bias"))
+    assert [layer.drop_path for layer in model.layers] == [0.05, 0.1]
+
+
+def test_performer_takes_a_trained_softmax_model(mixed):
+    softmax = build(options())
+    performer = switch_attention(softmax, "performer", performer_features=20_000, performer_epsilon=0.0)
+    assert {k for k in performer.state_dict() if k not in softmax.state_dict()} == {
+        f"layers.{i}.attention.favor.{name}" for i in range(2) for name in ("projection_RD", "num_calls")
+    }
+    coarse = switch_attention(softmax, "performer", performer_features=2, performer_epsilon=0.0)
+    want = softmax(mixed)
+    assert (performer(mixed) - want).abs().max() < 0.1 * want.std()
+    assert (coarse(mixed) - want).abs().max() > (performer(mixed) - want).abs().max()
+    assert torch.equal(switch_attention(performer, "softmax")(mixed), want)
+    with pytest.raises(RuntimeError, match="more than attention"):
+        switch_attention(softmax, "performer", null_token=True)
+
+
+class _LargestTensor(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.numel())
+        return out
+
+
+def test_performer_holds_nothing_quadratic_in_the_tokens():
+    n, degree = 4000, 10
+    generator = torch.Generator().manual_seed(0)
+    edge_index = torch.randint(0, n, (2, n * degree), generator=generator)
+    graphs = Graphs(torch.tensor([0, n]), edge_index, x=torch.randn(n, 3, generator=generator))
+    graphs = dataclasses.replace(graphs, encodings={"lap": torch.randn(n, 8, generator=generator)})
+    config = tokengt.node_classification(
+        Features(dim=3), 2, width=16, num_layers=1, identifier_dim=8, encoding="lap", drop_path=0.0
+    )
+    model = TokenGT(config)
+    with _LargestTensor() as largest:
+        model(graphs).sum().backward()
+    tokens = n * (degree + 1)
+    assert largest.numel <= 3 * 16 * tokens  # q, k and v; a T × T matrix would be 2e9
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("identifier", tokengt.IDENTIFIERS)
+@pytest.mark.parametrize("attention", ["softmax", "performer"])
+def test_no_edges_empty_graphs_and_empty_batches(identifier, attention):
+    cases = [[(1, [])], [(0, [])], [], [(0, []), (3, [])], [(6, [(0, 1), (1, 0)]), (2, [])]]
+    for task in ("graph", "node", "link"):
+        config = options(identifier=identifier, attention=attention, task=task, encoding=None)
+        model = build(config, train=True)
+        for case in cases:
+            graphs = make_graphs(case)
+            rows = len(case) if task == "graph" else graphs.num_nodes
+            out = model(graphs)
+            assert out.shape == (rows, config.width if task == "link" else 2)
+            assert out.isfinite().all()
+            model.zero_grad()
+            out.square().sum().backward()
+            assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    without = dataclasses.replace(make_graphs([(2, [])]), edge_attr=None)
+    assert model(without).isfinite().all()
+
+
+def test_evaluation_is_deterministic_and_training_follows_the_global_generator(mixed):
+    for identifier in ("laplacian", "orf", "near_orf", "random"):
+        model = build(options(identifier=identifier, drop_path=0.3))
+        assert torch.equal(model(mixed), model(mixed))
+        model.train()
+        runs = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            runs.append(model(mixed))
+        assert torch.equal(runs[0], runs[1])
+        assert not torch.equal(runs[0], runs[2])
+    fresh = build(options(identifier="orf", resample_in_eval=True))
+    assert not torch.equal(fresh(mixed), fresh(mixed))
+
+
+def test_signs_and_dropout_of_eigenvectors_are_for_training_only(mixed):
+    embedding = build(options(eigenvector_dropout=0.5)).embedding
+    rows = mixed.encodings["lap"]
+    assert torch.equal(embedding._node_identifiers(mixed), rows)
+    embedding.train()
+    torch.manual_seed(0)
+    seen = embedding._node_identifiers(mixed)
+    kept = seen != 0
+    assert 0.2 < kept.double().mean() < 0.8
+    torch.testing.assert_close(seen.abs()[kept], 2 * rows.abs()[kept])
+    # One sign per graph and eigenvector.
+    sign = (seen * rows).sign()[:4]
+    assert all(len(set(sign[:, c][sign[:, c] != 0].tolist())) <= 1 for c in range(4))
+
+
+def test_drop_path_drops_whole_graphs(mixed):
+    model = build(
+        options(drop_path=0.9, num_layers=1, attention_dropout=0.0, activation_dropout=0.0, identifier="none")
+    )
+    model.train()
+    block = model.layers[0]
+    x = torch.randn(200, 3, 12, dtype=torch.float64)
+    block.eval()
+    attended = block.attention(block.attention_norm(x), None)
+    block.train()
+    torch.manual_seed(0)
+    change = block._add(x, attended) - x
+    dropped = (change == 0).all(dim=(1, 2))
+    assert 0.8 < dropped.double().mean() < 0.97
+    torch.testing.assert_close(change[~dropped], attended[~dropped] * 10)
+
+
+def test_roots_and_links(mixed):
+    roots = torch.tensor([6, 0, 6])
+    model = build(options(task="node"))
+    torch.testing.assert_close(model(dataclasses.replace(mixed, root_index=roots)), model(mixed)[roots])
+    link = build(options(task="link"))
+    assert link(mixed).shape == (8, 12)
+    torch.testing.assert_close(link(mixed).mean(1), link.head.bias.mean().expand(8), atol=1, rtol=0)
+
+
+def test_bf16_autocast(mixed):
+    for attention in ("softmax", "performer"):
+        model = build(options(attention=attention, sparse_equivariant_basis=True), torch.float32)
+        want = model(mixed)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = model(mixed)
+        assert (got.float() - want).abs().max() < 0.1 * want.abs().max()
+
+
+def test_gradients_are_exact():
+    graphs = make_graphs([(3, [(0, 1), (1, 0), (2, 2)]), (1, [])])
+    for attention in ("softmax", "performer"):
+        model = build(
+            options(width=4, num_heads=2, num_layers=1, attention=attention, sparse_equivariant_basis=True, task="node")
+        )
+        names = ["embedding.identifier.weight", "embedding.node.embedding.weight", "layers.0.attention.qkv.weight"]
+        weights = [model.get_parameter(name).detach().clone().requires_grad_() for name in names]
+
+        def run(*values, model=model, names=names):
+            return torch.func.functional_call(model, dict(zip(names, values)), (graphs,))
+
+        assert torch.autograd.gradcheck(run, weights)
+
+
+def cycle(*lengths):
+    edges, start = [], 0
+    for length in lengths:
+        for i in range(length):
+            u, v = start + i, start + (i + 1) % length
+            edges += [(u, v), (v, u)]
+        start += length
+    return start, edges
+
+
+def test_learns_to_tell_one_cycle_from_two():
+    """1-WL cannot, and so TokenGT without identifiers; eigenvectors, with their signs flipped at every step, can."""
+    pairs = [(cycle(6), 0.0), (cycle(3, 3), 1.0)] * 8
+    graphs = dataclasses.replace(make_graphs([g for g, _ in pairs], dtype=torch.float32), x=None, edge_attr=None)
+    target = torch.tensor([y for _, y in pairs])
+    losses = {}
+    for identifier in ("laplacian", "none"):
+        torch.manual_seed(0)
+        model = TokenGT(
+            TokenGTConfig(
+                width=32, num_layers=2, num_heads=4, identifier=identifier, identifier_dim=6, attention_dropout=0.0,
+                activation_dropout=0.0, drop_path=0.0,
+            )
+        )  # fmt: skip
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+        for _ in range(250):
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(model(graphs).squeeze(1), target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses[identifier] = loss.item()
+    assert losses["laplacian"] < 0.2
+    assert losses["none"] > 0.65
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 10}, "num_heads must divide the width 10, got 3"),
+        ({"identifier": "eigen"}, "identifier must be one of laplacian, .*got 'eigen'"),
+        ({"drop_path": 1.0}, r"drop_path must lie in \[0, 1\)"),
+        ({"num_layers": 0}, "num_layers must be at least 1"),
+        ({"identifier": "orf", "encoding": "lap"}, "set identifier to 'laplacian'"),
+        ({"feature_table": "slots", "node": Features(dim=3)}, "set feature_table to 'exact'"),
+    ],
+)
+def test_bad_options(changes, message):
+    with pytest.raises(ValueError, match=message):
+        options(**changes)
+
+
+@pytest.mark.parametrize("table", ["exact", "slots"])
+def test_bad_batches(mixed, table):
+    model = build(options(feature_table=table))
+    x = mixed.x.clone()
+    x[5, 1] = 3
+    with pytest.raises(ValueError, match=r"column 1 must be in \[0, 3\), got 3 in row 5"):
+        model(dataclasses.replace(mixed, x=x))
+    with pytest.raises(ValueError, match="features"):
+        model(dataclasses.replace(mixed, x=None))
+    with pytest.raises(ValueError, match="encoding 'lap', the batch has none"):
+        model(dataclasses.replace(mixed, encodings={}))
+    with pytest.raises(ValueError, match=r"must be \[8, 4\], got \(8, 3\)"):
+        model(dataclasses.replace(mixed, encodings={"lap": torch.zeros(8, 3)}))
+    big = Graphs(torch.tensor([0, 5000]), torch.zeros(2, 0, dtype=torch.int64), x=torch.zeros(5000, 2).long())
+    with pytest.raises(ValueError, match="up to 4096 nodes"):
+        build(options(encoding=None))(big)
