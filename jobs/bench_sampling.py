@@ -13,7 +13,6 @@ results.json under --out. Every figure is the best of --rounds rounds. Nothing e
 import json
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from jobs.sampling_measures import Effort
     from samplers.neighbor import NeighborOptions
     from storage.graph import StoredGraph
-
-_PEER_TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +58,8 @@ class BenchConfig:
     """Time partition servers too (starts a local Ray)."""
     dgl_python: str | None = None
     """An interpreter with dgl 1.1.3."""
+    pyg_python: str | None = None
+    """An interpreter with torch-geometric and torch-sparse."""
     sizes: tuple[int, ...] = ()
     """More graph sizes, to see how a batch's cost grows."""
     data_dir: str = "data/bench"
@@ -162,39 +161,27 @@ def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
         np.save(half, feature.astype(np.float16))
     for name, mapped in (("float32", feature), ("float16", np.load(half, mmap_mode="r"))):
         mapped.sum(dtype=np.float64)  # warm
-        for threads in config.threads[:1]:
-            torch.set_num_threads(threads)
-            rate = time_gather(mapped, torch.from_numpy(np.array(mapped)), node, config.rounds)
-            note = f"fresh array {rate['fresh']:.2f}; torch.index_select(out=) from memory {rate['torch_out']:.2f} GB/s"
-            yield Row(f"feature rows, {name}, given array, 1 thread", rate["out"], "GB/s", note)
-            yield Row(f"feature rows, {name}: share of torch", 100 * rate["out"] / rate["torch_out"], "%", "target 90")
+        rate = time_gather(mapped, torch.from_numpy(np.array(mapped)), node, config.rounds)
+        yield Row(
+            f"feature rows, {name}, 1 thread",
+            rate["pooled"],
+            "GB/s",
+            f"into arrays of the pool, as a batch's; into fresh memory {rate['fresh']:.2f}; torch.index_select(out=) from "
+            f"memory {rate['torch_out']:.2f}",
+        )
+        yield Row(f"feature rows, {name}: share of torch", 100 * rate["pooled"] / rate["torch_out"], "%", "target 90")
 
 
 def dgl_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort") -> Iterator[Row]:
     """DGL on the same topology and batches, in its own interpreter."""
-    import numpy as np
+    from jobs.sampling_peers import run_peer, write_csc
 
     if config.dgl_python is None:
         yield Row("DGL 1.1.3 NeighborSampler", float("nan"), "", "not measured; pass --dgl-python")
         return
     folder = Path(config.data_dir) / f"csc-{config.nodes}"
-    folder.mkdir(parents=True, exist_ok=True)
-    partition = next(iter(graph.partitions()))
-    np.save(folder / "roots.npy", np.stack([some[: _smallest(graph, config)] for some in batch_roots(graph, config)]))
-    if not (folder / "indices.npy").exists():
-        np.save(folder / "indptr.npy", partition.indptr)
-        np.save(folder / "indices.npy", partition.indices.astype(np.int64))  # DGL wants one dtype for both
-    work = {"folder": str(folder), "fanouts": config.fanouts, "threads": config.threads, **asdict(effort)}
-    done = subprocess.run(
-        [config.dgl_python, str(Path(__file__).with_name("dgl_peer.py")), json.dumps(work)],
-        env={**os.environ, "DGL_BACKEND": "pytorch"},
-        capture_output=True,
-        text=True,
-        timeout=_PEER_TIMEOUT_S,
-    )
-    if done.returncode:
-        raise ConfigError(f"--dgl-python {config.dgl_python}: DGL failed: {done.stderr.strip().splitlines()[-1:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    write_csc(folder, graph, batch_roots(graph, config))
+    found = run_peer("dgl_peer.py", config.dgl_python, folder, config.fanouts, config.threads, effort)
     for result in found["results"]:
         rates = [edges / seconds for seconds, edges in result["rounds"]]
         per_batch = result["rounds"][0][1] / config.batches
@@ -206,41 +193,49 @@ def dgl_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort") -> Ite
         )
 
 
-def _smallest(graph: "StoredGraph", config: BenchConfig) -> int:
-    return min(len(some) for some in batch_roots(graph, config))
+def subgraph_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort") -> Iterator[Row]:
+    """Node2Subgraph, one thread and two."""
+    from jobs.sampling_measures import time_subgraphs
+    from samplers.node2subgraph import Node2SubgraphOptions
+    from samplers.router import local_router
+
+    options = Node2SubgraphOptions(max_hops=10, max_nodes=100, batch_size=config.batch_size)
+    for threads in config.threads:
+        rate = time_subgraphs(local_router(graph), options, threads, effort)
+        yield Row(
+            f"ours: Node2Subgraph K=10, M=100; {threads} threads",
+            rate.per_s.best,
+            "subgraphs/s",
+            f"{rate.nodes:.1f} nodes and {rate.edges:.0f} induced edges each, rows of ids, labels, splits",
+        )
 
 
 def pyg_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort") -> Iterator[Row]:
-    """PyG's sampler on the same topology, where it can run."""
-    name = "PyG NeighborSampler"
-    try:
-        import torch_geometric.typing as pyg_typing
-    except ImportError:
-        yield Row(name, float("nan"), "", "not measured; torch-geometric is not installed")
-        return
-    if not (pyg_typing.WITH_PYG_LIB or pyg_typing.WITH_TORCH_SPARSE):
-        yield Row(name, float("nan"), "", "not measured; needs torch-sparse or pyg-lib")
-        return
-    import torch
-    from torch_geometric.sampler import NeighborSampler, NodeSamplerInput
+    """PyG on the same topology and batches, in its own interpreter."""
+    from jobs.sampling_peers import run_peer, write_csc
 
-    from samplers.pyg_interop import EDGE_TYPE, NODE_TYPE, pyg_stores
-    from samplers.router import local_router
-
-    sampler = NeighborSampler(pyg_stores(graph, local_router(graph)), list(config.fanouts))
-    batches = [
-        NodeSamplerInput(None, torch.from_numpy(some), input_type=NODE_TYPE) for some in batch_roots(graph, config)
-    ]
-    for threads in config.threads[:1]:
-        torch.set_num_threads(threads)
-        for some in batches[: effort.warmup]:
-            sampler.sample_from_nodes(some)
-        rates = []
-        for _ in range(effort.rounds):
-            start = time.perf_counter()
-            edges = sum(len(sampler.sample_from_nodes(some).row[EDGE_TYPE]) for some in batches[effort.warmup :])
-            rates.append(edges / (time.perf_counter() - start))
-        yield Row(f"{name}; {threads} threads", max(rates) / 1e6, "M edges/s", "edge ids and relabelling")
+    if config.pyg_python is None:
+        yield Row("PyG NeighborLoader", float("nan"), "", "not measured; pass --pyg-python (needs torch-sparse)")
+        return
+    folder = Path(config.data_dir) / f"csc-{config.nodes}"
+    write_csc(folder, graph, batch_roots(graph, config))
+    found = run_peer("pyg_peer.py", config.pyg_python, folder, config.fanouts, config.threads, effort)
+    name = f"PyG {found['version']}"
+    for result in found["loaders"]:
+        rates = [edges / seconds for seconds, edges in result["rounds"]]
+        where = f"{result['workers']} worker processes" if result["workers"] else "in process"
+        yield Row(
+            f"{name} NeighborLoader, torch-sparse; {where}", max(rates) / 1e6, "M edges/s", "edge ids and relabelling"
+        )
+    seconds, count, nodes, edges = min(found["shadow"])
+    yield Row(
+        f"{name} ShaDowKHopSampler, depth 2, 10 neighbors",
+        count / seconds,
+        "subgraphs/s",
+        f"{nodes / count:.1f} nodes and {edges / count:.0f} induced edges each",
+    )
+    seconds, count, nodes = min(found["k_hop"])
+    yield Row(f"{name} k_hop_subgraph, 2 hops", count / seconds, "subgraphs/s", f"{nodes:,} nodes in the fastest")
 
 
 def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
@@ -281,18 +276,27 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
 
 
 def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
-    """Our sampler on other sizes at the same degree."""
-    from jobs.sampling_measures import time_sampler
+    """Our sampler on other sizes at the same degree, beside the limit loop on each, and what memory the process then holds."""
+    from jobs.sampling_measures import anonymous_bytes, time_reads, time_sampler
     from samplers.router import local_router
 
     for nodes in config.sizes:
-        rate = time_sampler(local_router(prepare(config, nodes, 1)), options, 1, effort)
+        graph = prepare(config, nodes, 1)
+        router = local_router(graph)
+        time_sampler(router, options, 1, effort)
+        before = anonymous_bytes()
+        rate = time_sampler(router, options, 1, effort)
+        grown = anonymous_bytes() - before
+        roots = batch_roots(graph, config)
+        limit = time_reads(next(iter(graph.partitions())), roots, config.fanouts, 1, effort)
         milliseconds = rate.edges_per_batch / rate.sampling.best * 1e3
         yield Row(
             f"{nodes:,} nodes, 1 thread",
             rate.sampling.best / 1e6,
             "M edges/s",
-            f"{milliseconds:.1f} ms and {rate.nodes_per_batch:,.0f} nodes a batch",
+            f"{milliseconds:.1f} ms and {rate.nodes_per_batch:,.0f} nodes a batch; {100 * rate.sampling.best / limit.best:.0f} % of the "
+            f"limit loop's {limit.best / 1e6:.1f}; private memory {before / 1e6:,.0f} MB, {grown / 1e6:+.0f} MB over "
+            f"{effort.rounds * effort.batches} batches",
         )
 
 
@@ -321,6 +325,7 @@ def measure(config: BenchConfig) -> Iterator[Row]:
     with _single_threaded_torch():
         yield from our_rows(config, graph, effort, options)
         yield from gather_rows(config, graph)
+        yield from subgraph_rows(config, graph, effort)
         yield from dgl_rows(config, graph, effort)
         yield from pyg_rows(config, graph, effort)
         yield from size_rows(config, effort, options)

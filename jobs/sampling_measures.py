@@ -9,16 +9,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 import torch
 
+from samplers.array_pool import ArrayPool
 from samplers.draw_kernels import draw_uniform, list_keys
 from samplers.messages import Request
+from samplers.minibatch import MiniBatch
 from samplers.neighbor import NeighborOptions, NeighborSampler
 from samplers.neighbor_kernels import entries, list_bounds
+from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import Relabeler
 from samplers.router import Owner, Pending, Router
@@ -142,25 +146,58 @@ def _record(partition: Partition, roots: np.ndarray, fanouts: tuple[int, ...], b
 
 
 def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rounds: int) -> dict[str, float]:
-    """GB/s of feature rows: ours from the map into a fresh array and into a given one, against torch's index_select(out=)."""
-    num_bytes = len(node) * ours.shape[1] * ours.dtype.itemsize
-    out_ours = np.empty((len(node), ours.shape[1]), ours.dtype)
-    out_torch, index = torch.empty(out_ours.shape, dtype=in_memory.dtype), torch.from_numpy(node)
+    """GB/s of feature rows: ours from the map into an array of a pool and into a fresh one, against torch's index_select(out=)."""
+    shape = (len(node), ours.shape[1])
+    pool, out_torch, index = ArrayPool(), torch.empty(shape, dtype=in_memory.dtype), torch.from_numpy(node)
     work: dict[str, Callable[[], Any]] = {
+        "pooled": lambda: np.take(ours, node, axis=0, out=pool.empty(shape, ours.dtype), mode="clip"),
         "fresh": lambda: np.take(ours, node, axis=0),
-        "out": lambda: np.take(ours, node, axis=0, out=out_ours, mode="clip"),
         "torch_out": lambda: torch.index_select(in_memory, 0, index, out=out_torch),
     }
-    rates = {}
-    for name, gather in work.items():
-        gather()
-        seconds = []
-        for _ in range(max(rounds, 3)):
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(max(rounds, 3) + 1):  # in turn, so that a slow moment meets all of them; the first time only warms
+        for name, gather in work.items():
             start = time.perf_counter()
             gather()
-            seconds.append(time.perf_counter() - start)
-        rates[name] = num_bytes / min(seconds) / 1e9
-    return rates
+            seconds[name].append(time.perf_counter() - start)
+    num_bytes = out_torch.numel() * out_torch.element_size()
+    return {name: num_bytes / min(some[1:]) / 1e9 for name, some in seconds.items()}
+
+
+@dataclass(frozen=True)
+class SubgraphRate:
+    """Subgraphs per second, and how large one is."""
+
+    per_s: Rate
+    nodes: float
+    edges: float
+
+
+def time_subgraphs(router: Router, options: Node2SubgraphOptions, threads: int, effort: Effort) -> SubgraphRate:
+    """Batches of epoch 0 by `threads` threads, by the clock."""
+    sampler = Node2SubgraphSampler(router, options)
+    numbers = [i % sampler.num_batches for i in range(effort.warmup + effort.batches)]
+    rates = []
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda number: sampler.sample(0, number), numbers[: max(effort.warmup, threads)]))
+        for _ in range(effort.rounds):
+            start = time.perf_counter()
+            done = list(pool.map(lambda number: _sizes(sampler.sample(0, number)), numbers[effort.warmup :]))
+            roots, nodes, edges = (sum(column) for column in zip(*done, strict=True))
+            rates.append(roots / (time.perf_counter() - start))
+    return SubgraphRate(Rate.of(rates), nodes / roots, edges / roots)
+
+
+def _sizes(batch: MiniBatch) -> tuple[int, int, int]:
+    return batch.num_roots, batch.num_nodes, batch.num_edges
+
+
+def anonymous_bytes() -> int:
+    """Bytes of memory that are this process's own: not the mapped graph, which the system may drop and share."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 class CountingOwner:
