@@ -1,0 +1,273 @@
+"""sL2 attention, softmax over squared distances, with universal relative position encoding (PPGT; URPE: arXiv:2205.13401).
+
+    A_ij = φ(p_ij) · softmax_j( q_i·k_j/√d_h - |k_j|²/(2√d_h) + θ(p_ij) ),        out_i = Σ_j A_ij v_j
+
+|q_i|² would add the same to a whole row, so this is the softmax of -|q_i - k_j|²/(2√d_h) + θ. θ and φ are one linear map of the
+pair states p_ij, of D_e → 2H; dropout comes after φ. Options: 1 + φ in place of φ and q·k without 1/√d_h (both as PPGT's
+released code has them), no φ.
+
+Without φ all is one call of `scaled_dot_product_attention` with a float mask. With φ, no [B, H, N, N] tensor outlives the computation of
+its own block: the backward pass computes θ, φ and the softmax again from p, which all layers share. Exact, no approximation.
+
+Legend: B graphs, H heads, N places, d = d_h channels of a head, E = D_e channels of a pair; I queries of a block.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+Urpe = Literal["phi", "one_plus_phi", "none"]
+URPES: tuple[str, ...] = ("phi", "one_plus_phi", "none")
+
+# Scores of a block: on a CPU as many as its caches hold, elsewhere enough to fill the device.
+_BLOCK_SCORES_CPU = 1 << 17
+_BLOCK_SCORES = 1 << 26
+
+
+def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None) -> Tensor:
+    """[B, H, N]: -|k_j|²/(2√d_h); where the mask is False so low that a softmax returns 0, yet finite: rows of only padding stay so."""
+    bias_BHN = k_BHNd.float().square() if k_BHNd.dtype in (torch.float16, torch.bfloat16) else k_BHNd.square()
+    bias_BHN = bias_BHN.sum(-1) * (-0.5 / math.sqrt(k_BHNd.shape[-1]))
+    if mask_BN is not None:
+        lowest = torch.finfo(k_BHNd.dtype).min / 2
+        bias_BHN = bias_BHN.masked_fill(~mask_BN.unsqueeze(1), lowest)
+    return bias_BHN.to(k_BHNd.dtype)
+
+
+def sl2_attention(
+    q_BHNd: Tensor,
+    k_BHNd: Tensor,
+    v_BHNd: Tensor,
+    theta_BHNN: Tensor | None = None,
+    mask_BN: Tensor | None = None,
+    *,
+    qk_scale: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """[B, H, N, d]: the attention without φ, through SDPA. `mask_BN` says which keys exist; `qk_scale` None is 1/√d_h."""
+    bias_BHNN = key_bias(k_BHNd, mask_BN).unsqueeze(2)
+    if theta_BHNN is not None:
+        bias_BHNN = bias_BHNN + theta_BHNN.to(bias_BHNN.dtype)
+    bias_BHNN = bias_BHNN.expand(-1, -1, q_BHNd.shape[2], -1)
+    return nn.functional.scaled_dot_product_attention(
+        q_BHNd, k_BHNd, v_BHNd, attn_mask=bias_BHNN, dropout_p=dropout, scale=qk_scale
+    )
+
+
+def sl2_urpe_attention(
+    q_BHNd: Tensor,
+    k_BHNd: Tensor,
+    v_BHNd: Tensor,
+    p_BNNE: Tensor,
+    weight_2HE: Tensor,
+    bias_2H: Tensor,
+    mask_BN: Tensor | None = None,
+    *,
+    phi_offset: float = 0.0,
+    qk_scale: float | None = None,
+    dropout: float = 0.0,
+    block_scores: int | None = None,
+) -> Tensor:
+    """[B, H, N, d]: the attention with (phi_offset + φ), where [θ; φ] = weight p + bias.
+
+    Keeps its inputs only. `block_scores` is how many scores (graphs · heads · queries · keys) are computed at a time; None
+    chooses by device. Draws one number from torch's CPU generator where dropout > 0.
+    """
+    if block_scores is None:
+        block_scores = _BLOCK_SCORES_CPU if q_BHNd.device.type == "cpu" else _BLOCK_SCORES
+    seed = int(torch.randint(1 << 62, ())) if dropout > 0 else 0
+    scale = 1 / math.sqrt(q_BHNd.shape[-1]) if qk_scale is None else qk_scale
+    plan = _Plan(scale, phi_offset, dropout, seed, block_scores)
+    dtype = q_BHNd.dtype
+    with torch.autocast(q_BHNd.device.type, enabled=False):
+        return _UrpeAttention.apply(
+            q_BHNd.contiguous(),
+            k_BHNd.contiguous(),
+            v_BHNd.contiguous(),
+            key_bias(k_BHNd, mask_BN),
+            p_BNNE.to(dtype),
+            weight_2HE.to(dtype),
+            bias_2H.to(dtype),
+            plan,
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What both passes must agree on."""
+
+    qk_scale: float
+    phi_offset: float
+    dropout: float
+    seed: int
+    block_scores: int
+
+    def blocks(self, size: int, heads: int, places: int) -> Iterator[tuple[slice, slice]]:
+        """Graphs and queries of each block: whole graphs where one fits, else some queries of one graph."""
+        per_graph = max(heads * places * places, 1)
+        graphs = max(self.block_scores // per_graph, 1)
+        queries = max(places if per_graph <= self.block_scores else self.block_scores // (heads * places), 1)
+        for b in range(0, size, graphs):
+            for i in range(0, places, queries):
+                yield slice(b, min(b + graphs, size)), slice(i, min(i + queries, places))
+
+    def generator(self, device: torch.device) -> torch.Generator | None:
+        return torch.Generator(device).manual_seed(self.seed) if self.dropout else None
+
+    def kept(self, scores: Tensor, generator: torch.Generator | None) -> Tensor | None:
+        """What to multiply with: 0 where dropped, else 1/(1 - dropout); None without dropout."""
+        if generator is None:
+            return None
+        if scores.device.type != "cpu":
+            drawn = torch.rand(scores.shape, generator=generator, device=scores.device)
+            return (drawn >= self.dropout).to(scores.dtype).mul_(1 / (1 - self.dropout))
+        # 16 random bits per entry, as models.dropout does.
+        dropped = min(round(self.dropout * 65536), 65535)
+        words = torch.empty((scores.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+        levels = words.view(torch.int16)[: scores.numel()].view(scores.shape)
+        return (levels >= dropped - 32768).to(scores.dtype).mul_(65536 / (65536 - dropped))
+
+
+class _UrpeAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        q_BHNd: Tensor,
+        k_BHNd: Tensor,
+        v_BHNd: Tensor,
+        bias_BHN: Tensor,
+        p_BNNE: Tensor,
+        weight_2HE: Tensor,
+        bias_2H: Tensor,
+        plan: _Plan,
+    ) -> Tensor:
+        ctx.save_for_backward(q_BHNd, k_BHNd, v_BHNd, bias_BHN, p_BNNE, weight_2HE, bias_2H)
+        ctx.plan = plan  # type: ignore[attr-defined]
+        size, heads, places = bias_BHN.shape
+        out_BHNd = torch.empty_like(q_BHNd)
+        generator = plan.generator(q_BHNd.device)
+        for b, i in plan.blocks(size, heads, places):
+            softmax, gate = _block(q_BHNd[b, :, i], k_BHNd[b], bias_BHN[b], p_BNNE[b, i], weight_2HE, bias_2H, plan)
+            attention = softmax.mul_(gate)
+            kept = plan.kept(attention, generator)
+            if kept is not None:
+                attention.mul_(kept)
+            out_BHNd[b, :, i] = attention @ v_BHNd[b]
+        return out_BHNd
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, grad_BHNd: Tensor) -> tuple[Tensor | None, ...]:
+        q_BHNd, k_BHNd, v_BHNd, bias_BHN, p_BNNE, weight_2HE, bias_2H = ctx.saved_tensors  # type: ignore[attr-defined]
+        plan: _Plan = ctx.plan  # type: ignore[attr-defined]
+        size, heads, places = bias_BHN.shape
+        weight_HE, weight_phi_HE = weight_2HE[:heads], weight_2HE[heads:]
+        dq, dk, dv = torch.empty_like(q_BHNd), torch.zeros_like(k_BHNd), torch.zeros_like(v_BHNd)
+        dbias_BHN, dp_BNNE = torch.zeros_like(bias_BHN), torch.empty_like(p_BNNE)
+        dweight, dbias_2H = torch.zeros_like(weight_2HE), torch.zeros_like(bias_2H)
+        generator = plan.generator(q_BHNd.device)
+        for b, i in plan.blocks(size, heads, places):
+            q, k, v, grad, p = q_BHNd[b, :, i], k_BHNd[b], v_BHNd[b], grad_BHNd[b, :, i], p_BNNE[b, i]
+            softmax, gate = _block(q, k, bias_BHN[b], p, weight_2HE, bias_2H, plan)
+            attention = softmax * gate
+            dattention = grad @ v.transpose(-1, -2)
+            kept = plan.kept(attention, generator)
+            if kept is None:
+                dv[b] += attention.transpose(-1, -2) @ grad
+            else:
+                dattention.mul_(kept)
+                dv[b] += kept.mul_(attention).transpose(-1, -2) @ grad
+            dscore = attention.mul_(dattention)  # softmax · ∂softmax, so far
+            dphi = dattention.mul_(softmax)
+            dscore.sub_(softmax.mul_(dscore.sum(-1, keepdim=True)))
+            dq[b, :, i] = (dscore @ k).mul_(plan.qk_scale)
+            dk[b] += (dscore.transpose(-1, -2) @ q).mul_(plan.qk_scale)
+            dbias_BHN[b] += dscore.sum(-2)
+            count = dscore.shape[0]
+            pairs_bPE = p.reshape(count, -1, p.shape[-1])
+            dtheta_bHP, dphi_bHP = dscore.reshape(count, heads, -1), dphi.reshape(count, heads, -1)
+            dpairs = dtheta_bHP.transpose(1, 2) @ weight_HE
+            dpairs += dphi_bHP.transpose(1, 2) @ weight_phi_HE
+            dp_BNNE[b, i] = dpairs.view(p.shape)
+            dweight[:heads] += (dtheta_bHP @ pairs_bPE).sum(0)
+            dweight[heads:] += (dphi_bHP @ pairs_bPE).sum(0)
+            dbias_2H[:heads] += dtheta_bHP.sum((0, 2))
+            dbias_2H[heads:] += dphi_bHP.sum((0, 2))
+        return dq, dk, dv, dbias_BHN, dp_BNNE, dweight, dbias_2H, None
+
+
+def _block(
+    q_bHId: Tensor,
+    k_bHNd: Tensor,
+    bias_bHN: Tensor,
+    p_bINE: Tensor,
+    weight_2HE: Tensor,
+    bias_2H: Tensor,
+    plan: _Plan,
+) -> tuple[Tensor, Tensor]:
+    """The softmax and the gate (phi_offset + φ), [b, H, I, N] both, of a block."""
+    count, heads, queries, _ = q_bHId.shape
+    places = k_bHNd.shape[2]
+    maps_b2HP = torch.matmul(weight_2HE, p_bINE.reshape(count, queries * places, -1).transpose(1, 2))
+    maps = maps_b2HP.view(count, 2 * heads, queries, places)
+    gate = maps[:, heads:] + (bias_2H[heads:] + plan.phi_offset).view(-1, 1, 1)
+    scores = (q_bHId * plan.qk_scale) @ k_bHNd.transpose(-1, -2)
+    scores += maps[:, :heads]
+    scores += (bias_bHN + bias_2H[:heads].unsqueeze(1)).unsqueeze(2)
+    exact = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
+    return torch.softmax(scores, -1, dtype=exact).to(scores.dtype), gate
+
+
+class Sl2Attention(nn.Module):
+    """Multi-head sL2 attention of every node to every node of its graph, with θ and, unless `urpe` is "none", φ of the pairs."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        edge_width: int,
+        *,
+        urpe: Urpe = "phi",
+        unscaled_qk: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        """Raises ValueError where the heads do not divide the width, or `urpe` is unknown."""
+        super().__init__()
+        if num_heads < 1 or width % num_heads:
+            raise ValueError(f"width must be a multiple of num_heads, got {width} and {num_heads}; set num_heads")
+        if urpe not in URPES:
+            raise ValueError(f"urpe must be one of {', '.join(URPES)}, got {urpe!r}; set urpe")
+        self.num_heads, self.urpe, self.dropout = num_heads, urpe, dropout
+        self.qk_scale = 1.0 if unscaled_qk else 1 / math.sqrt(width // num_heads)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.pair = nn.Linear(edge_width, num_heads if urpe == "none" else 2 * num_heads)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x_BND: Tensor, p_BNNE: Tensor, mask_BN: Tensor | None) -> Tensor:
+        """[B, N, D]; `mask_BN` says which places hold nodes (None: all)."""
+        size, places, width = x_BND.shape
+        qkv = self.qkv(x_BND).view(size, places, 3, self.num_heads, width // self.num_heads)
+        q_BHNd, k_BHNd, v_BHNd = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        dropout = self.dropout if self.training else 0.0
+        if self.urpe == "none":
+            theta_BHNN = self.pair(p_BNNE).permute(0, 3, 1, 2)
+            y_BHNd = sl2_attention(q_BHNd, k_BHNd, v_BHNd, theta_BHNN, mask_BN, qk_scale=self.qk_scale, dropout=dropout)
+        else:
+            y_BHNd = sl2_urpe_attention(
+                q_BHNd,
+                k_BHNd,
+                v_BHNd,
+                p_BNNE,
+                self.pair.weight,
+                self.pair.bias,
+                mask_BN,
+                phi_offset=1.0 if self.urpe == "one_plus_phi" else 0.0,
+                qk_scale=self.qk_scale,
+                dropout=dropout,
+            )
+        return self.out(y_BHNd.transpose(1, 2).reshape(size, places, width))
