@@ -1,0 +1,141 @@
+"""Converts a published checkpoint to `model.safetensors` and `config.json`:
+
+    python jobs/convert_checkpoint.py --from tokengt --checkpoint checkpoint_best.pt --out converted/
+
+You should see the number of tensors and parameters within seconds, and exit code 1 with one line that names the tensor where the
+architecture does not match. Name maps: models/published_tokengt.py, models/published_grit.py. The input is a `.safetensors` file,
+or what `torch.save` wrote, read with `weights_only=True`: a file that holds more than tensors and plain containers (fairseq's hold
+their options) is refused; write its state dict alone first, where it was made: `torch.save(torch.load(path)["model"], "weights.pt")`.
+`load_converted(folder)` builds the model again.
+"""
+
+import dataclasses
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from jobs.exit_codes import run
+from storage.errors import ConfigError, FormatError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# Under which of these keys a framework's checkpoint holds the weights: fairseq, GraphGym, Lightning and others.
+STATE_KEYS = ("model", "model_state", "state_dict")
+
+
+@dataclass(frozen=True)
+class ConvertConfig:
+    """Convert a published checkpoint to model.safetensors and config.json."""
+
+    source: Annotated[Literal["tokengt", "grit"], tyro.conf.arg(name="from")]
+    """Whose released code wrote it."""
+    checkpoint: Path
+    """A .safetensors file, or a .pt or .ckpt file of tensors."""
+    out: Path
+    """The folder to write."""
+    num_heads: int | None = None
+    """Attention heads, which no shape tells; default: the published model's."""
+
+
+def convert_state(source: str, state: "Mapping[str, Tensor]", num_heads: int | None = None) -> "nn.Module":
+    """Returns the model with the published weights. Raises ValueError where the architectures differ."""
+    options = {} if num_heads is None else {"num_heads": num_heads}
+    if source == "tokengt":
+        from models import published_tokengt
+        from models.tokengt import TokenGT
+
+        config, weights = published_tokengt.convert(state, **options)
+        return _loaded(TokenGT(config), weights)
+    raise ConfigError(f"--from must be tokengt, got {source!r}")
+
+
+def _loaded(model: "nn.Module", weights: "Mapping[str, Tensor]") -> "nn.Module":
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            raise ValueError(f"expected {name} of shape {expected.get(name)}, found {found.get(name)}")
+    model.load_state_dict(weights)
+    return model
+
+
+def read_state(path: Path) -> "dict[str, Tensor]":
+    """Reads a published state dict. Raises FormatError where the file is missing, damaged or holds more than tensors."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise FormatError(f"{path}: expected a checkpoint, found none") from None
+    except pickle.UnpicklingError:
+        raise FormatError(
+            f"{path}: expected tensors only, found other objects, which are not loaded as they could run code; "
+            "write its state dict alone where it was made (see --help)"
+        ) from None
+    except (SafetensorError, EOFError, RuntimeError) as error:
+        raise FormatError(f"{path}: expected a checkpoint, found damage ({error})") from None
+    for key in STATE_KEYS:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(isinstance(t, torch.Tensor) for t in found.values()):
+        raise FormatError(
+            f"{path}: expected a dictionary of tensors (also under {', '.join(STATE_KEYS)}), found another"
+        )
+    return {name.removeprefix("module."): tensor for name, tensor in found.items()}
+
+
+def save_converted(model: "nn.Module", source: str, folder: Path) -> None:
+    """Writes model.safetensors, then config.json."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+    config: Any = model.config
+    described = {"model": type(model).__name__, "from": source, "config": dataclasses.asdict(config)}
+    (folder / "config.json").write_text(json.dumps(described, indent=1) + "\n")
+
+
+def load_converted(folder: Path) -> "nn.Module":
+    """Builds the model that `save_converted` wrote. Raises FormatError where a file is missing or they do not match."""
+    try:
+        described = json.loads((folder / "config.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError) as error:
+        raise FormatError(f"{folder}: expected config.json beside model.safetensors, found {error}") from None
+    fields = dict(described["config"])
+    from models.features import Features
+
+    for name in ("node", "edge"):
+        fields[name] = Features(categories=tuple(fields[name]["categories"]), dim=fields[name]["dim"])
+    weights = read_state(folder / "model.safetensors")
+    if described["model"] == "TokenGT":
+        from models.tokengt import TokenGT, TokenGTConfig
+
+        return _loaded(TokenGT(TokenGTConfig(**fields)), weights)
+    raise FormatError(f"{folder / 'config.json'}: expected a model of TokenGT, found {described['model']!r}")
+
+
+def main() -> None:
+    config = tyro.cli(ConvertConfig, description=__doc__)
+    state = read_state(config.checkpoint)
+    try:
+        model = convert_state(config.source, state, config.num_heads)
+    except ValueError as error:
+        raise FormatError(f"{config.checkpoint}: {error}") from None
+    save_converted(model, config.source, config.out)
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{len(state)} tensors, {parameters:,} parameters: {config.out / 'model.safetensors'}, config.json")
+
+
+if __name__ == "__main__":
+    run(main)
