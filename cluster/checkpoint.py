@@ -1,9 +1,11 @@
 """A training checkpoint: tensors as safetensors, everything else as JSON. Nothing is pickled, so nothing read can run code.
 
     model.safetensors      weights after the last finished epoch
-    best.safetensors       weights of the best validation score so far
+    average.safetensors    their moving average, where the run keeps one
+    best.safetensors       weights of the best validation score so far (averaged ones, where the run keeps an average)
     optimizer.safetensors  optimizer state, by parameter index
-    state.json             format version, next epoch, scores, the model's configuration
+    config.json            the model's configuration: with a file of weights, all that rebuilds the model
+    state.json             format version, next epoch, scores, the model's configuration again
 
 Dropout, sampling and the learning rate are functions of (seed, epoch, step, rank), so no generator's state is kept.
 """
@@ -40,16 +42,20 @@ def save_checkpoint(
     model: Mapping[str, torch.Tensor],
     best: Mapping[str, torch.Tensor],
     optimizer: torch.optim.Optimizer,
+    average: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
     """Writes a checkpoint into an existing empty directory, state.json last."""
-    save_file({name: tensor.contiguous() for name, tensor in model.items()}, directory / "model.safetensors")
-    save_file({name: tensor.contiguous() for name, tensor in best.items()}, directory / "best.safetensors")
+    for file, tensors in (("model", model), ("average", average), ("best", best)):
+        if tensors is not None:
+            whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(whole, directory / f"{file}.safetensors")
     moments = {
         f"{index}.{name}": value.contiguous()
         for index, values in optimizer.state_dict()["state"].items()
         for name, value in values.items()
     }
     save_file(moments, directory / "optimizer.safetensors")
+    (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
     body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, **asdict(state)}
     (directory / "state.json").write_text(json.dumps(body, indent=1, default=str, allow_nan=False) + "\n")
 

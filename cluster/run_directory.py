@@ -4,7 +4,7 @@ config.json        the resolved configuration
 metrics.jsonl      one line per epoch
 tensorboard/       the same as TensorBoard events
 train/             Ray Train's own state and checkpoints
-best/              the best weights (model.safetensors) with state.json
+best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
 summary.json       final scores, baselines, throughput
 """
 
@@ -19,7 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from storage.errors import ConfigError, FormatError
 
-_SCALARS = ("train_loss", "learning_rate", "nodes_per_s", "edges_per_s", "train_s", "wait_s", "eval_s")
+_SCALARS = ("train_loss", "learning_rate", "roots_per_s", "nodes_per_s", "edges_per_s", "train_s", "wait_s", "eval_s")
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -102,6 +102,8 @@ class RunDirectory:
         staged.mkdir()
         shutil.copy(checkpoint / "best.safetensors", staged / "model.safetensors")
         shutil.copy(checkpoint / "state.json", staged / "state.json")
+        if (checkpoint / "config.json").exists():  # checkpoints of earlier versions have none
+            shutil.copy(checkpoint / "config.json", staged / "config.json")
         shutil.rmtree(best, ignore_errors=True)
         staged.rename(best)
 

@@ -1,14 +1,16 @@
 """What one DDP worker does: epochs of steps, validation, checkpoints, and the exact test of the best weights.
 
-Every rank takes equally many steps. The loss of a step is the mean over the roots of all ranks, however unevenly they hold them.
-Dropout is seeded by (seed, epoch, step, rank) before each step, so a resumed run repeats the uninterrupted one exactly.
+Every rank takes equally many steps. The loss of a step is the mean over the targets of all ranks and of all batches that it
+accumulates, however unevenly they hold them. Dropout is seeded by (seed, epoch, batch, rank) before each batch, so a resumed run repeats
+the uninterrupted one exactly. A number that is not finite stops all ranks at once, and says where it came from.
 """
 
 import math
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ import ray.train
 import torch
 import torch.distributed as dist
 from ray.train.torch import get_device
-from torch.nn import functional
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from cluster.bad_numbers import NonFiniteLossError, describe_bad_gradients, describe_bad_numbers, gather_text
 from cluster.checkpoint import (
     TrainState,
     check_continues,
@@ -28,31 +31,26 @@ from cluster.checkpoint import (
     load_weights,
     save_checkpoint,
 )
-from cluster.partition_server import connect
 from cluster.schedule import rate_factor
-from cluster.scores import SplitScores, all_reduce_sum
-from cluster.train_spec import TrainSpec, build_sampler
+from cluster.scores import all_reduce_sum
+from cluster.tasks import StepOutput, Task, step_output
+from cluster.train_spec import TrainSpec
+from cluster.weight_average import WeightAverage
 from samplers.loader import Loader
-from samplers.minibatch import TorchBatch
-from samplers.router import Router
 from storage.counter_random import derive_key
-from storage.errors import ConfigError, GraphmillError
-from storage.manifest import Manifest
+from storage.errors import ConfigError
 
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
-
-
-class NonFiniteLossError(GraphmillError, FloatingPointError):
-    """The loss became NaN or infinite."""
 
 
 def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     """Entry point of a Ray Train worker; `config` holds the TrainSpec and the metrics hub. Rank 0 returns the final scores."""
     # What every rank meets at the same place, and would meet again, ends in the ordinary way, so that Ray does not try it over.
     try:
-        worker = _Worker(config["spec"], config["hub"])
-        worker.restore()
+        context = ray.train.get_context()
+        worker = Worker(config["spec"], config["hub"], context.get_world_rank(), context.get_world_size(), get_device())
+        worker.restore(ray.train.get_checkpoint())
     except ConfigError as error:
         return {"error": error}
     try:
@@ -62,38 +60,67 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def seed_dropout(seed: int, *position: int) -> None:
-    """Seeds torch's global generators from a position, such as (epoch, step, rank)."""
+    """Seeds torch's global generators from a position, such as (epoch, batch, rank)."""
     torch.manual_seed(derive_key(seed, _DROPOUT, *position) >> 1)
 
 
-def step_loss(logits: torch.Tensor, label: torch.Tensor, label_smoothing: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """(sum of cross-entropies, number of labelled roots) of one rank's roots; label -1 does not count."""
-    total = functional.cross_entropy(
-        logits.float(), label, ignore_index=-1, reduction="sum", label_smoothing=label_smoothing
-    )
-    return total, (label >= 0).sum()
+def total_weight(task: Task, targets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """(weight of each of this rank's batches, float64 [k]; weight of all batches of all ranks): a collective call."""
+    weights = torch.stack([task.weight(target) for target in targets])
+    return weights, all_reduce_sum(weights.sum())
 
 
-class _Worker:
+def step_loss(task: Task, output: StepOutput, target: Tensor, weight: Tensor) -> Tensor:
+    """The sum that a batch adds to the step's loss: its targets' losses, and the penalty by the targets' weight."""
+    loss = task.loss(output.prediction, target)
+    return loss if output.penalty is None else loss + output.penalty.float() * weight.float()
+
+
+def loss_scale(total: float, world_size: int) -> float:
+    """What a rank's sum is multiplied by: DDP averages gradients over ranks, and this makes that the gradient of the mean over all."""
+    return world_size / total if total > 0 else 0.0
+
+
+def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of `size` batches in turn; the last may be shorter."""
+    iterator = iter(batches)
+    while group := list(islice(iterator, size)):
+        yield group
+
+
+class Worker:
     """One rank's run."""
 
-    def __init__(self, spec: TrainSpec, hub: Any) -> None:
-        context = ray.train.get_context()
-        self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
+    def __init__(self, spec: TrainSpec, hub: Any, rank: int, world_size: int, device: torch.device) -> None:
         self.spec, self.options, self.hub = spec, spec.options, hub
-        self.device = get_device()
-        self.router: Router = connect(spec.servers)
-        self.manifest: Manifest = self.router.manifest
+        self.rank, self.world_size, self.device = rank, world_size, device
+        self.data, self.task = spec.data.open(), spec.task
         torch.manual_seed(spec.options.seed)
-        self.model = spec.build_model(self.manifest).to(self.device)
-        device_ids = [self.device] if self.device.type == "cuda" else None
-        self.ddp = DistributedDataParallel(self.model, device_ids=device_ids) if dist.is_initialized() else self.model
+        self.model = spec.build_model().to(self.device)
+        decay = spec.options.ema_decay
+        self.average = WeightAverage(self.model, decay) if decay is not None else None
+        self.ddp = self._distribute(self.model)
         self.optimizer = torch.optim.AdamW(
             _param_groups(self.model, spec.options), lr=spec.options.learning_rate, foreach=self.device.type == "cuda"
         )
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.next_epoch, self.best_epoch, self.best_score = 0, -1, -math.inf
+        self.next_epoch, self.best_epoch = 0, -1
+        self.best_score: float | None = None
         self.best = _copy_state(self.model)
+
+    def _distribute(self, model: torch.nn.Module) -> torch.nn.Module:
+        if not dist.is_initialized():
+            return model
+        return DistributedDataParallel(
+            model,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            find_unused_parameters=self.spec.find_unused_parameters,
+        )
+
+    @property
+    def scored(self) -> torch.nn.Module:
+        """The model whose weights are evaluated and kept."""
+        return self.model if self.average is None else self.average.model
 
     def run(self) -> dict[str, Any] | None:
         options = self.options
@@ -113,8 +140,14 @@ class _Worker:
         return self._final_scores()
 
     def _loader(self, sampler_options: Any) -> Loader:
-        sampler = build_sampler(self.router, sampler_options, self.world_size)
-        return Loader(sampler, self.spec.loader, rank=self.rank, num_ranks=self.world_size, device=self.device)
+        return Loader(
+            self.data.sampler(sampler_options, self.world_size),
+            self.spec.loader,
+            rank=self.rank,
+            num_ranks=self.world_size,
+            device=self.device,
+            collate=self.data.collate,
+        )
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16")
@@ -122,84 +155,147 @@ class _Worker:
     def _train_epoch(self, loader: Loader, epoch: int) -> dict[str, float]:
         """Trains one epoch; returns its mean loss and throughput over all ranks."""
         self.ddp.train()
-        options, num_steps = self.options, loader.num_steps
-        # Sums over the epoch: loss, roots, nodes, edges.
-        sums = torch.zeros(4, dtype=torch.float64, device=self.device)
+        num_steps = -(-loader.num_steps // self.options.accumulate)
+        # Sums over the epoch: loss, weight of the targets, targets, nodes, edges.
+        sums = torch.zeros(5, dtype=torch.float64, device=self.device)
         waited, start, reported = loader.stats.wait_s, time.perf_counter(), 0.0
-        for step, batch in enumerate(loader.epoch(epoch)):
-            factor = rate_factor(
-                epoch * num_steps + step,
-                options.epochs * num_steps,
-                options.warmup_epochs * num_steps,
-                options.schedule,
-            )
-            for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
-                group["lr"] = peak * factor
-            seed_dropout(options.seed, epoch, step, self.rank)
-            loss, count = self._step(batch)
-            sums += torch.stack(
-                [loss, count, count.new_tensor(len(batch.node_id)), count.new_tensor(len(batch.indices))]
-            )
+        for step, batches in enumerate(_groups(loader.epoch(epoch), self.options.accumulate)):
+            self._set_rates(epoch * num_steps + step, num_steps)
+            targets = [self.data.target(batch) for batch in batches]
+            sums[:2] += self._step(epoch, step, batches, targets)
+            sizes = [(len(target), *self.data.sizes(batch)) for batch, target in zip(batches, targets, strict=True)]
+            sums[2:] += sums.new_tensor([sum(column) for column in zip(*sizes, strict=True)])
+            if self.average is not None:
+                self.average.update(self.model, epoch * num_steps + step)
             now = time.perf_counter()
             if self.rank == 0 and now - reported > _STEP_REPORT_S:
                 reported = now
                 self.hub.push.remote({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
+        self._share_buffers()
         train_s = time.perf_counter() - start
-        sums = all_reduce_sum(sums)
-        loss_sum, roots, nodes, edges = (float(value) for value in sums)
-        if not math.isfinite(loss_sum):
-            raise NonFiniteLossError(
-                f"the loss of epoch {epoch} is {loss_sum}; lower --learning-rate (now {options.learning_rate}), set --clip-norm, "
-                "or check the features with: python jobs/inspect_graph.py <graph> --verify"
-            )
+        loss_sum, weight, roots, nodes, edges = all_reduce_sum(sums).tolist()
         return {
-            "train_loss": loss_sum / max(roots, 1.0),
+            "train_loss": loss_sum / weight if weight else 0.0,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "train_s": train_s,
             "wait_s": loader.stats.wait_s - waited,
             "roots": roots,
+            "roots_per_s": roots / train_s,
             "nodes_per_s": nodes / train_s,
             "edges_per_s": edges / train_s,
         }
 
-    def _step(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """One optimizer step; returns this rank's summed loss and root count, as float64 scalars."""
+    def _set_rates(self, step: int, steps_per_epoch: int) -> None:
+        """Sets the learning rates of optimizer step `step`, counted from the run's start."""
         options = self.options
-        assert batch.y is not None
-        with self._autocast():
-            logits = self.ddp(batch)
-        loss, count = step_loss(logits, batch.y[batch.root_index], options.label_smoothing)
-        total = all_reduce_sum(count.double())
-        # DDP averages gradients over ranks: this makes the average the gradient of the mean over all roots.
-        (loss * (self.world_size / max(float(total), 1.0))).backward()
-        if float(total) == 0:  # no labelled root on any rank: nothing to learn, and no decay either
-            self.optimizer.zero_grad(set_to_none=True)
-            return loss.detach().double(), count.double()
-        if options.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip_norm)
-        self.optimizer.step()
+        warmup = options.warmup_epochs * steps_per_epoch if options.warmup_steps is None else options.warmup_steps
+        factor = rate_factor(
+            step,
+            options.epochs * steps_per_epoch,
+            warmup,
+            options.schedule,
+            floor=options.min_learning_rate / options.learning_rate,
+            power=options.power,
+        )
+        for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
+            group["lr"] = peak * factor
+
+    def _step(self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]) -> Tensor:
+        """One optimizer step; returns this rank's summed loss and its targets' weight, float64 [2]."""
+        options = self.options
+        weights, total = total_weight(self.task, targets)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for i, (batch, target, weight) in enumerate(zip(batches, targets, weights, strict=True)):
+            position = (options.seed, epoch, step * options.accumulate + i, self.rank)
+            seed_dropout(*position)
+            with self._no_gradient_sync(i + 1 < len(batches)):
+                with self._autocast():
+                    output = step_output(self.ddp(batch))
+                loss = step_loss(self.task, output, target, weight)
+                self._check_loss(epoch, step, batch, loss, position)
+                (loss * loss_scale(float(total), self.world_size)).backward()
+            sums += torch.stack([loss.detach().double(), weight])
+        if float(total) > 0:  # else no labelled target on any rank: nothing to learn, and no decay either
+            self._update(epoch, step, batches)
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach().double(), count.double()
+        return sums
+
+    def _no_gradient_sync(self, wanted: bool) -> AbstractContextManager:
+        """DDP reduces gradients in the last backward pass of a step only."""
+        return self.ddp.no_sync() if wanted and isinstance(self.ddp, DistributedDataParallel) else nullcontext()
+
+    def _update(self, epoch: int, step: int, batches: Sequence[Any]) -> None:
+        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if not math.isfinite(norm):  # the reduced gradients are the same on all ranks: all stop here
+            numbers = ", ".join(str(batch.index) for batch in batches)
+            raise self._not_finite(
+                epoch, step, f"batches {numbers} (rank {self.rank})", "the gradient", describe_bad_gradients(self.model)
+            )
+        if self.options.clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
+        self.optimizer.step()
+
+    def _check_loss(self, epoch: int, step: int, batch: Any, loss: Tensor, position: tuple[int, ...]) -> None:
+        """Raises NonFiniteLossError on all ranks where the loss of any is not finite; a collective call."""
+        if math.isfinite(float(all_reduce_sum(loss.detach().double().clone()))):
+            return
+        found = ""
+        if not math.isfinite(float(loss)):
+
+            def forward() -> Any:
+                seed_dropout(*position)
+                with self._autocast():
+                    return self.model(batch)
+
+            found = f"batch {batch.index} (rank {self.rank}): {describe_bad_numbers(self.model, forward, batch)}"
+        texts = gather_text(found, self.device) or ["the sum over ranks overflows"]
+        where, _, what = texts[0].partition(": ")
+        raise self._not_finite(epoch, step, where, "the loss", what)
+
+    def _not_finite(self, epoch: int, step: int, where: str, which: str, what: str) -> NonFiniteLossError:
+        return NonFiniteLossError(
+            f"epoch {epoch}, step {step}, {where}: {which} is not finite; {what}; lower --learning-rate "
+            f"(now {self.options.learning_rate:g}), set --clip-norm, or check the data with: python jobs/inspect_graph.py <graph> --verify"
+        )
+
+    def _share_buffers(self) -> None:
+        """Rank 0's BatchNorm statistics become everybody's, as DDP has it at every step: all ranks evaluate one model."""
+        if dist.is_initialized() and self.world_size > 1:
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, 0)
+        if self.average is not None:
+            self.average.copy_buffers(self.model)
 
     def _validate(self, loader: Loader, epoch: int) -> dict[str, float]:
         start = time.perf_counter()
-        scores = self._evaluate(loader)
-        score = scores[self.options.metric]
-        if score > self.best_score:
-            self.best_score, self.best_epoch, self.best = score, epoch, _copy_state(self.model)
+        scores = self._evaluate(self.scored, loader, "valid")
+        score = scores[self.task.metric]
+        sign = 1.0 if self.task.higher_is_better else -1.0
+        if math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
+            self.best_score, self.best_epoch, self.best = score, epoch, _copy_state(self.scored)
         named = {f"valid_{name}": value for name, value in scores.items() if name != "count"}
         return {**named, "best_epoch": self.best_epoch, "eval_s": time.perf_counter() - start}
 
     @torch.no_grad()
-    def _evaluate(self, loader: Loader) -> dict[str, float]:
-        """Scores of a split, each of its nodes counted once."""
-        self.model.eval()
-        scores = SplitScores(self.device, binary=self.manifest.num_classes == 2)
+    def _evaluate(self, model: torch.nn.Module, loader: Loader, split: str) -> dict[str, float]:
+        """Scores of a split, each of its targets counted once. Raises NonFiniteLossError where a prediction is not finite."""
+        model.eval()
+        scores, found = self.task.scores(self.device), ""
         for batch in loader.epoch(0):
-            assert batch.y is not None
-            with self._autocast():
-                logits = self.model(batch)
-            scores.update(logits, batch.y[batch.root_index])
+
+            def forward(batch: Any = batch) -> Any:
+                with self._autocast():
+                    return model(batch)
+
+            prediction = step_output(forward()).prediction
+            if not found and not bool(torch.isfinite(prediction).all()):
+                found = f"batch {batch.index} of {split} (rank {self.rank}): "
+                found += describe_bad_numbers(model, forward, batch)
+            scores.update(prediction, self.data.target(batch))
+        texts = gather_text(found, self.device)
+        if texts:
+            raise NonFiniteLossError(f"evaluation, {texts[0]}; a prediction is not finite")
         return scores.compute()
 
     def _final_scores(self) -> dict[str, Any]:
@@ -208,7 +304,7 @@ class _Worker:
         scores = {}
         for split, sampler_options in self.spec.evaluation.items():
             with self._loader(sampler_options) as loader:
-                scores[split] = self._evaluate(loader)
+                scores[split] = self._evaluate(self.model, loader, split)
         return {
             "best_epoch": self.best_epoch,
             "scores": scores,
@@ -227,18 +323,18 @@ class _Worker:
         state = TrainState(
             next_epoch=epoch + 1,
             best_epoch=self.best_epoch,
-            best_score=self.best_score if self.best_epoch >= 0 else None,
+            best_score=self.best_score,
             identity=self.spec.identity,
             model_config=self.spec.model_config,
         )
         with tempfile.TemporaryDirectory(prefix="graphmill-checkpoint-") as directory:
-            save_checkpoint(Path(directory), state, self.model.state_dict(), self.best, self.optimizer)
+            average = None if self.average is None else self.average.model.state_dict()
+            save_checkpoint(Path(directory), state, self.model.state_dict(), self.best, self.optimizer, average)
             checkpoint = ray.train.Checkpoint.from_directory(directory)
             ray.train.report(metrics, checkpoint=checkpoint, checkpoint_dir_name=name)
 
-    def restore(self) -> None:
+    def restore(self, checkpoint: ray.train.Checkpoint | None) -> None:
         """Continues from the run's latest checkpoint, where there is one; tells the driver which epoch comes next."""
-        checkpoint = ray.train.get_checkpoint()
         if checkpoint is not None:
             self._load(checkpoint)
         if self.rank == 0:
@@ -252,9 +348,11 @@ class _Worker:
             load_weights(directory / "best.safetensors", self.model)
             self.best = _copy_state(self.model)
             load_weights(directory / "model.safetensors", self.model)
+            if self.average is not None:
+                load_weights(directory / "average.safetensors", self.average.model)
             load_optimizer(directory / "optimizer.safetensors", self.optimizer)
         self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
-        self.best_score = -math.inf if state.best_score is None else state.best_score
+        self.best_score = state.best_score
 
 
 def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:

@@ -1,10 +1,12 @@
-"""Options that every node-classification job shares: which graph, which batches, how to fit, where to run.
+"""Options that every node-classification job shares: which graph, which batches, and what the fit of nodes adds.
 
 Plain values only: a job parses its options before it imports anything heavy, so `--help` is instant.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from jobs.run_options import FitOptions, RunOptions
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,9 @@ class GraphOptions:
 class BatchOptions:
     """The batches."""
 
-    sampler: Literal["random-partition", "neighbor"] = "random-partition"
-    """random-partition: induced subgraphs of a fresh random cut each epoch; neighbor: roots with sampled neighborhoods."""
+    sampler: Literal["random-partition", "neighbor", "node2subgraph"] = "random-partition"
+    """random-partition: induced subgraphs of a fresh random cut each epoch; neighbor: roots with sampled neighborhoods;
+    node2subgraph: a breadth-first subgraph around each root."""
 
     chunks: int = 4
     """random-partition: chunks per epoch; 1 is the whole graph as one batch."""
@@ -50,13 +53,22 @@ class BatchOptions:
     """neighbor: in-neighbors per hop, -1 for all."""
 
     batch_size: int = 1024
-    """neighbor: roots per batch and worker."""
+    """neighbor, node2subgraph: roots per batch and worker."""
+
+    max_hops: int = 10
+    """node2subgraph: layers around a root."""
+
+    max_nodes: int = 100
+    """node2subgraph: nodes of a subgraph at most."""
+
+    fixed_subgraphs: bool = False
+    """node2subgraph: the same subgraphs in every epoch."""
 
     edges: Literal["sampled", "induced"] = "sampled"
     """neighbor: keep the sampled edges, or all edges among the nodes found."""
 
     evaluation: Literal["full", "sampled"] = "full"
-    """Score splits on the whole graph, or through the neighbor sampler."""
+    """Score splits on the whole graph, or through the sampler of roots."""
 
     eval_chunks: int = 1
     """full evaluation: chunks, where the whole graph does not fit as one batch."""
@@ -69,82 +81,17 @@ class BatchOptions:
 
 
 @dataclass(frozen=True)
-class FitOptions:
+class NodeFitOptions(FitOptions):
     """The fit."""
-
-    epochs: int = 40
-    """Passes over the training roots."""
-
-    learning_rate: float = 2e-3
-    """Peak learning rate."""
-
-    weight_decay: float = 1e-2
-    """AdamW's decay of weight matrices."""
-
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"
-    """How the rate falls after the warm-up."""
-
-    warmup_epochs: int = 4
-    """Epochs of linear warm-up."""
-
-    clip_norm: float | None = 1.0
-    """Largest gradient norm; none: no clipping."""
 
     label_smoothing: float = 0.1
     """Share of the target spread over all classes."""
 
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: classes count equally in the loss, however many nodes they have."""
+
     metric: Literal["accuracy", "rocauc"] = "accuracy"
     """What selects the best epoch and is compared with the baselines."""
-
-    eval_every: int = 1
-    """Epochs between validations."""
-
-    checkpoint_every: int = 10
-    """Epochs between checkpoints."""
-
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """auto: bfloat16 on GPUs, float32 on CPUs."""
-
-    seed: int = 0
-    """Of everything random."""
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """The run."""
-
-    workers: int = 2
-    """DDP workers."""
-
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: GPUs where the cluster has one per worker."""
-
-    run_dir: str | None = None
-    """Where the run is kept; the default is runs/<job>-<time>."""
-
-    resume: str | None = None
-    """A run's directory, to continue it; its own options are the defaults of the others."""
-
-    address: str | None = None
-    """A running Ray cluster (host:port or auto); the default starts a local Ray, or joins the job's cluster."""
-
-    dashboard_port: int | None = None
-    """Start a local Ray's dashboard on this port."""
-
-    object_store_gb: float = 1.0
-    """Shared memory of a local Ray."""
-
-    local_reads: bool = True
-    """Read partitions in process where their files lie on the worker's node; no: ask the partition's actor always."""
-
-    server_timeout_s: float = 60.0
-    """Longest wait for one answer of a partition server."""
-
-    batch_timeout_s: float = 300.0
-    """Longest wait for one batch."""
-
-    max_failures: int = 3
-    """Worker failures survived by restarting from the latest checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -153,5 +100,5 @@ class NodeJobOptions:
 
     graph: GraphOptions = field(default_factory=GraphOptions)
     batch: BatchOptions = field(default_factory=BatchOptions)
-    fit: FitOptions = field(default_factory=FitOptions)
+    fit: NodeFitOptions = field(default_factory=NodeFitOptions)
     run: RunOptions = field(default_factory=RunOptions)

@@ -9,10 +9,12 @@ import torch.multiprocessing as multiprocessing
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from cluster.scores import SplitScores, all_reduce_sum, gather_rows
-from cluster.train_loop import step_loss
+from cluster.scores import SplitScores, gather_rows
+from cluster.tasks import Classification, StepOutput
+from cluster.train_loop import loss_scale, step_loss, total_weight
 
 COUNTS = (5, 1, 0)
+TASK = Classification(2, label_smoothing=0.1)
 
 
 def free_port() -> int:
@@ -36,9 +38,9 @@ def one_rank(rank: int, port: int, results: str) -> None:
     x, y = x[start : start + COUNTS[rank]], y[start : start + COUNTS[rank]]
     ddp = DistributedDataParallel(model)
     logits = ddp(x)
-    loss, count = step_loss(logits, y, 0.1)
-    total = all_reduce_sum(count.double())
-    (loss * (len(COUNTS) / float(total))).backward()
+    weights, total = total_weight(TASK, [y])
+    loss = step_loss(TASK, StepOutput(logits), y, weights[0])
+    (loss * loss_scale(float(total), len(COUNTS))).backward()
     scores = SplitScores(torch.device("cpu"), binary=True)
     scores.update(logits.detach(), y)
     rows = gather_rows(x)
@@ -52,8 +54,7 @@ def test_uneven_ranks_equal_one_process(tmp_path):
         one_rank, args=(free_port(), str(tmp_path)), nprocs=len(COUNTS), join=True, start_method="spawn"
     )
     model, x, y = problem()
-    loss, count = step_loss(model(x), y, 0.1)
-    (loss / count).backward()
+    (TASK.loss(model(x), y) / TASK.weight(y)).backward()
     reference = SplitScores(torch.device("cpu"), binary=True)
     reference.update(model(x).detach(), y)
     for rank in range(len(COUNTS)):

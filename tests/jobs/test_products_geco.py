@@ -64,7 +64,7 @@ def test_a_run_leaves_everything_it_promises(first_run, workplace):
     assert summary["baselines"]["features_only"]["test"] > summary["baselines"]["majority"]["test"]
     assert json.loads((run / "config.json").read_text())["fit"]["epochs"] == 4
     assert list((run / "tensorboard").glob("events.*"))
-    assert {path.name for path in (run / "best").iterdir()} == {"model.safetensors", "state.json"}
+    assert {path.name for path in (run / "best").iterdir()} == {"model.safetensors", "config.json", "state.json"}
     assert "features only" in first_run.stdout
     assert str(summary["run_dir"]) in first_run.stdout
 

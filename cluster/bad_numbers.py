@@ -1,0 +1,86 @@
+"""Where a NaN or an infinity came from: the same batch once more, with an eye on every layer."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cluster.scores import gather_rows
+from storage.errors import GraphmillError
+
+
+class NonFiniteLossError(GraphmillError, FloatingPointError):
+    """The loss, a gradient or a prediction became NaN or infinite."""
+
+
+def describe_bad_numbers(model: nn.Module, forward: Callable[[], Any], batch: Any) -> str:
+    """The first thing that is not finite: the batch's own numbers, a weight, or a layer's output in `forward`.
+
+    A module is named where it is the first to finish with an output that is not finite, so inner ones come before those around them.
+    """
+    for name, value in vars(batch).items():
+        # Targets may hold NaN on purpose: what is not known.
+        if isinstance(value, Tensor) and name not in ("target", "y") and not _finite(value):
+            return f"the batch's own {name} holds numbers that are not finite"
+    for name, parameter in model.named_parameters():
+        if not _finite(parameter):
+            return f"the weights of {name} are not finite"
+    with _first_bad_output(model) as found, torch.no_grad():
+        forward()
+    if found:
+        return f"first bad layer: {found[0]}"
+    return "every layer's output is finite; the loss is not: are the targets and their scale finite?"
+
+
+def describe_bad_gradients(model: nn.Module) -> str:
+    """The parameter with a gradient that is not finite and that is nearest to the loss, by the order of definition."""
+    bad = [name for name, p in model.named_parameters() if p.grad is not None and not _finite(p.grad)]
+    if not bad:
+        return "every gradient is finite, their norm is not"
+    return f"first bad layer, backwards: {bad[-1].rpartition('.')[0] or 'the model'} (gradient of {bad[-1]})"
+
+
+def gather_text(text: str, device: torch.device) -> list[str]:
+    """The texts of all ranks that have one, in rank order; a collective call."""
+    encoded = torch.tensor(list(text.encode() + b"\n") if text else [], dtype=torch.uint8, device=device)
+    return bytes(gather_rows(encoded).tolist()).decode().splitlines()
+
+
+@contextmanager
+def _first_bad_output(model: nn.Module) -> Iterator[list[str]]:
+    """A list that receives the name of the first module whose output is not finite."""
+    found: list[str] = []
+
+    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not found and not all(_finite(tensor) for tensor in _tensors(output)):
+                fed = "finite" if all(_finite(tensor) for tensor in _tensors(inputs)) else "not finite either"
+                found.append(f"{name or 'the model itself'} ({type(module).__name__}), whose inputs are {fed}")
+
+        return hook
+
+    hooks = [module.register_forward_hook(watch(name)) for name, module in model.named_modules()]
+    try:
+        yield found
+    finally:
+        for handle in hooks:
+            handle.remove()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in (nested) tuples, lists and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _finite(tensor: Tensor) -> bool:
+    inexact = tensor.is_floating_point() or tensor.is_complex()
+    return not inexact or bool(torch.isfinite(tensor).all())

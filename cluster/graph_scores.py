@@ -1,0 +1,86 @@
+"""Scores of graph-level tasks over all ranks: errors in the target's own unit, and ROC-AUC and average precision per task."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cluster.scores import all_reduce_sum, gather_rows, roc_auc
+
+
+def average_precision(score: Tensor, positive: Tensor) -> float:
+    """Σ (recall_k - recall_{k-1}) · precision_k over distinct thresholds, as scikit-learn has it; NaN without positives."""
+    order = torch.argsort(score.double(), descending=True, stable=True)
+    ordered, positive = score.double()[order], positive[order].double()
+    num_positive = float(positive.sum())
+    if num_positive == 0:
+        return float("nan")
+    _, count = torch.unique_consecutive(ordered, return_counts=True)
+    last = torch.cumsum(count, 0)
+    found = torch.cumsum(positive, 0)[last - 1]
+    gained = torch.diff(found, prepend=found.new_zeros(1))
+    return float((gained * found / last.double()).sum()) / num_positive
+
+
+class RegressionScores:
+    """MAE and RMSE per known target, in its own unit; "loss" is the MAE of standardised targets."""
+
+    def __init__(self, device: torch.device, mean: Sequence[float], scale: Sequence[float]) -> None:
+        self._mean = torch.tensor(mean, dtype=torch.float64, device=device)
+        self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(
+            4, dtype=torch.float64, device=device
+        )  # known targets, |error|, error², |error| / scale
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds graphs: standardised predictions [g, num_targets], targets [g] or [g, num_targets] with NaN where not known."""
+        target = target.double().reshape(prediction.shape)
+        known = ~target.isnan()
+        error = torch.where(known, prediction.double() * self._scale + self._mean - target, 0.0)
+        self._sums += torch.stack(
+            [known.sum().double(), error.abs().sum(), error.square().sum(), (error / self._scale).abs().sum()]
+        )
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "mae", "rmse", "loss"} over all ranks."""
+        count, absolute, squared, standard = all_reduce_sum(self._sums.clone()).tolist()
+        if not count:
+            return {"count": 0.0, "mae": float("nan"), "rmse": float("nan"), "loss": float("nan")}
+        return {"count": count, "mae": absolute / count, "rmse": (squared / count) ** 0.5, "loss": standard / count}
+
+
+class BinaryScores:
+    """ROC-AUC and average precision, means over the tasks that have both answers (as OGB scores its molecules)."""
+
+    def __init__(self, device: torch.device, num_tasks: int) -> None:
+        self._device, self._num_tasks = device, num_tasks
+        self._rows: list[Tensor] = []
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds graphs: logits and targets [g, num_tasks], NaN where the answer is not known."""
+        target = target.double().reshape(prediction.shape)
+        self._rows.append(torch.stack([prediction.double(), target], dim=2))
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks; NaN where no task has both answers."""
+        empty = torch.empty((0, self._num_tasks, 2), dtype=torch.float64, device=self._device)
+        logit, target = gather_rows(torch.cat([empty, *self._rows])).unbind(dim=2)
+        known = ~target.isnan()
+        count = int(known.sum())
+        areas, precisions = [], []
+        for task in range(self._num_tasks):
+            score, positive = logit[known[:, task], task], target[known[:, task], task] > 0
+            if positive.any() and not positive.all():
+                areas.append(roc_auc(score, positive))
+                precisions.append(average_precision(score, positive))
+        nan = float("nan")
+        loss = functional.binary_cross_entropy_with_logits(logit[known], target[known]) if count else torch.tensor(nan)
+        correct = ((logit > 0) == (target > 0))[known].double().mean() if count else torch.tensor(nan)
+        return {
+            "count": float(count),
+            "rocauc": sum(areas) / len(areas) if areas else nan,
+            "ap": sum(precisions) / len(precisions) if precisions else nan,
+            "accuracy": float(correct),
+            "loss": float(loss),
+        }

@@ -1,0 +1,250 @@
+"""Molecules into shards of Arrow files, featurised chunk by chunk in this process or by Ray tasks; it can be interrupted and goes on.
+
+The way of a chunk: rows of the source → graphs with OGB's features → a piece beside the destination, `<url>.pieces/<fingerprint>/`.
+When all pieces are there, they are joined to shards in the order of the source, the directory is published whole, and the pieces go.
+A chunk is a function of source and chunk size alone: so the bytes do not depend on the workers, and a piece that is there already,
+from a run that was killed, is used. The fingerprint keeps pieces of another source, chunk size or RDKit apart.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import pyarrow as pa
+from fsspec.implementations.memory import MemoryFileSystem
+
+from cluster.session import SessionOptions, ray_session
+from storage.arrow_files import split_url
+from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.filesystem_errors import one_line_errors
+from storage.graph_set_manifest import GraphSetManifest, Reject
+from storage.graph_set_writer import GraphSetInfo, prepare_destination, write_graphs
+from storage.molecule_features import ATOMS, BONDS, INDEX_DTYPE, Featuriser, chemistry_versions
+from storage.molecule_pieces import list_pieces, read_piece, remove_damaged, write_piece
+from storage.molecule_source import MoleculeRows, MoleculeSource
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+
+_PIECES_VERSION = 1
+Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
+
+
+@dataclass(frozen=True)
+class MoleculeIngestOptions:
+    """How a source becomes shards."""
+
+    workers: int = 1
+    """1: in this process, without Ray. More: Ray tasks of one CPU; a cluster that has the CPUs may run up to twice as many."""
+    chunk_rows: int = 2000
+    """Rows that one task featurises, and that an interruption costs."""
+    shard_rows: int = 200_000
+    """Rows of the source in one shard; joined in memory, about 0.3 KB each."""
+    overwrite: bool = False
+    """Replace the graphs that lie at the url."""
+    retries: int = 3
+    """How often a chunk is given to another worker when its worker dies."""
+    deadline_s: float = 600.0
+    """Longest wait for the next finished chunk."""
+    scratch: str | None = None
+    """Local directory for the shards before they are published; None: beside the destination."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("chunk_rows", 1), ("retries", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"{name}: expected at least {least}, got {getattr(self, name)}; set --{name.replace('_', '-')}"
+                )
+        if self.shard_rows < self.chunk_rows:
+            raise ConfigError(
+                f"shard_rows: expected at least chunk_rows = {self.chunk_rows}, got {self.shard_rows}; set --shard-rows"
+            )
+        if not self.deadline_s > 0:
+            raise ConfigError(f"deadline_s: expected more than 0 seconds, got {self.deadline_s}; set --deadline-s")
+
+
+def ingest_molecules(
+    source: MoleculeSource,
+    url: str,
+    options: MoleculeIngestOptions | None = None,
+    session: SessionOptions | None = None,
+    progress: Progress | None = None,
+) -> GraphSetManifest:
+    """Writes the molecules of `source` under `url` and returns the manifest. `session` says how to reach Ray, where it is needed.
+
+    Raises ConfigError where `url` cannot be used, DataError where the source cannot be read or has no molecule, StageError where a
+    chunk's workers died one after another, DeadlineError where no chunk came in time, FormatError where writing fails. The pieces
+    stay then, and the next call with the same source and url goes on from them.
+    """
+    options = options or MoleculeIngestOptions()
+    report = progress or (lambda *_: None)
+    filesystem, path = split_url(url)
+    if options.workers > 1 and isinstance(filesystem, MemoryFileSystem):
+        raise ConfigError(f"{url}: memory:// is not shared by workers; choose another url, or --workers 1")
+    prepare_destination(url, overwrite=options.overwrite)
+    versions = chemistry_versions()
+    info = source.info
+    fingerprint = hashlib.sha256(repr((_PIECES_VERSION, info.identity, options.chunk_rows, versions)).encode())
+    folder = f"{path}.pieces/{fingerprint.hexdigest()[:16]}"
+    remove_damaged(filesystem, folder)
+    pieces = _Pieces(source, options.chunk_rows, filesystem, folder)
+    _featurise_missing(pieces, options, session, report)
+    rejects: list[Reject] = []
+    manifest = write_graphs(
+        url,
+        GraphSetInfo(
+            name=info.name,
+            node=ATOMS,
+            edge=BONDS,
+            index_dtype=INDEX_DTYPE,
+            target_names=info.target_names,
+            split_names=info.split_names,
+            provenance={**info.provenance, **versions, "features": "ogb.utils.mol.smiles2graph"},
+        ),
+        pieces.shards(options.shard_rows // options.chunk_rows, rejects, report),
+        rejects,
+        overwrite=options.overwrite,
+        scratch=options.scratch,
+    )
+    with one_line_errors(f"{path}.pieces", f"remove these files; the graphs are whole at {url}"):
+        filesystem.rm(f"{path}.pieces", recursive=True)
+    return manifest
+
+
+class _Pieces:
+    """The chunks of a source: those that are missing, and all of them joined."""
+
+    def __init__(
+        self, source: MoleculeSource, chunk_rows: int, filesystem: fsspec.AbstractFileSystem, folder: str
+    ) -> None:
+        self._source, self._chunk_rows, self._filesystem, self.folder = source, chunk_rows, filesystem, folder
+        self._num_chunks = 0
+        self.num_rows = source.info.num_rows
+
+    @property
+    def url(self) -> str:
+        """The folder for processes elsewhere."""
+        return str(self._filesystem.unstrip_protocol(self.folder))
+
+    def missing(self) -> Iterator[MoleculeRows]:
+        """Chunks of which no piece is there; the source is read to its end."""
+        there = list_pieces(self._filesystem, self.folder)
+        for rows in self._source.chunks(self._chunk_rows):
+            self._num_chunks = rows.index + 1
+            if rows.index not in there:
+                yield rows
+
+    def shards(self, chunks_per_shard: int, rejects: list[Reject], progress: Progress) -> Iterator[pa.RecordBatch]:
+        """Pieces joined in order; what they rejected is appended to `rejects`. Call it after `missing` has ended."""
+        names = list_pieces(self._filesystem, self.folder)
+        for start in range(0, self._num_chunks, chunks_per_shard):
+            batches = []
+            for index in range(start, min(start + chunks_per_shard, self._num_chunks)):
+                if index not in names:
+                    raise FormatError(
+                        f"{self.url}: expected a piece for each of {self._num_chunks} chunks, found none for chunk {index}; "
+                        "all nodes must see this folder: choose a url on storage that they share"
+                    )
+                batch, refused = read_piece(self._filesystem, self.folder, names[index])
+                batches.append(batch)
+                rejects += refused
+            yield pa.concat_batches(batches)
+            progress("join", min(start + chunks_per_shard, self._num_chunks), self._num_chunks)
+
+
+def _featurise_missing(
+    pieces: _Pieces, options: MoleculeIngestOptions, session: SessionOptions | None, progress: Progress
+) -> None:
+    missing = pieces.missing()
+    if options.workers == 1:
+        for rows in missing:
+            featurise_piece(rows, pieces.url)
+            progress("featurise", (rows.index + 1) * options.chunk_rows, pieces.num_rows)
+        return
+    first = next(missing, None)
+    if first is None:  # all there from an earlier run: Ray has nothing to do
+        return
+    session = session or SessionOptions()
+    if session.num_cpus is None:
+        session = replace(session, num_cpus=options.workers)
+    with ray_session(session):
+        tasks = _Tasks(pieces.url, options)
+        tasks.start(first)
+        for rows in missing:
+            if tasks.num_running >= 2 * options.workers:
+                progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
+            tasks.start(rows)
+        while tasks.num_running:
+            progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
+
+
+def featurise_piece(rows: MoleculeRows, folder_url: str) -> str:
+    """Featurises one chunk and writes its piece; returns the file's name."""
+    filesystem, folder = split_url(folder_url)
+    return write_piece(filesystem, folder, rows.index, _featuriser().featurise(rows))
+
+
+@functools.lru_cache(maxsize=1)
+def _featuriser() -> Featuriser:
+    """One for all chunks of this process: it remembers rows, and importing RDKit takes a while."""
+    return Featuriser()
+
+
+class _Tasks:
+    """Chunks on their way through Ray tasks. Every wait has a deadline, every chunk a bounded number of retries."""
+
+    def __init__(self, folder_url: str, options: MoleculeIngestOptions) -> None:
+        import ray
+
+        self._options, self._folder_url, self._num_done = options, folder_url, 0
+        self._running: dict[ObjectRef, MoleculeRows] = {}
+        # Ray itself gives a dead worker's task to another; what the task raises is final.
+        self._task: Any = ray.remote(num_cpus=1, max_retries=options.retries, retry_exceptions=False)(featurise_piece)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def start(self, rows: MoleculeRows) -> None:
+        self._running[self._task.remote(rows, self._folder_url)] = rows
+
+    def wait(self) -> int:
+        """Waits for one of the tasks; returns how many have ended so far."""
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        deadline_s = self._options.deadline_s
+        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=deadline_s)
+        if not ready:
+            waiting = sorted(_first_line(rows) for rows in self._running.values())
+            for ref in self._running:
+                ray.cancel(ref, force=True)
+            raise DeadlineError(
+                f"featurising: expected a finished chunk within {deadline_s:g} s, got none of {len(waiting)} from line {waiting[0]} on; "
+                "the cluster has no free CPU, or a molecule takes too long: raise --deadline-s, or run again to go on"
+            )
+        rows = self._running.pop(ready[0])
+        try:
+            ray.get(ready[0], timeout=deadline_s)
+        except GetTimeoutError as error:
+            raise DeadlineError(f"featurising: expected a chunk's result within {deadline_s:g} s, got none") from error
+        except RayTaskError as error:
+            if isinstance(error.cause, GraphmillError):
+                raise error.cause from error
+            raise StageError(f"featurising the rows from line {_first_line(rows)} on failed: {error.cause}") from error
+        except RayError as error:  # its worker died, or its node
+            raise StageError(
+                f"featurising the rows from line {_first_line(rows)} on: the worker died {self._options.retries + 1} times "
+                f"({type(error).__name__}); a molecule may crash RDKit, or memory is short: run again to go on"
+            ) from error
+        self._num_done += 1
+        return self._num_done
+
+
+def _first_line(rows: MoleculeRows) -> int:
+    return int(rows.line[0]) if len(rows.line) else rows.rejects[0].line

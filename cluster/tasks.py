@@ -1,0 +1,213 @@
+"""What a model is trained for: how predictions become a loss, which targets count, and what scores a split gets.
+
+A task is a frozen value that the driver builds (class weights and target statistics included) and every worker receives. Its loss is
+a pair (sum over targets, weight of those targets): the trainer divides the sum over all ranks, and over accumulated batches, by the
+weight over all of them, so that unevenly filled ranks and batches give the gradient of one large batch.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cluster.graph_scores import BinaryScores, RegressionScores
+from cluster.scores import SplitScores
+from storage.errors import ConfigError, DataError
+
+RegressionLoss = Literal["l1", "mse", "huber"]
+
+
+class StepOutput(NamedTuple):
+    """What a model returns: predictions, and a term that is added to the mean loss."""
+
+    prediction: Tensor
+    penalty: Tensor | None = None  # scalar, a mean over the batch (Primphormer's η Σ J²)
+
+
+class Scores(Protocol):
+    """Accumulates one split; every rank feeds its part, and all get the exact result of the whole."""
+
+    def update(self, prediction: Tensor, target: Tensor) -> None: ...
+
+    def compute(self) -> dict[str, float]:
+        """Scores by name, "count" and "loss" among them; a collective call."""
+        ...
+
+
+class Task(Protocol):
+    """One kind of supervision."""
+
+    @property
+    def metric(self) -> str:
+        """The score that selects the best epoch."""
+        ...
+
+    @property
+    def higher_is_better(self) -> bool: ...
+
+    @property
+    def out_dim(self) -> int:
+        """Width of the prediction."""
+        ...
+
+    def weight(self, target: Tensor) -> Tensor:
+        """float64 scalar: what the losses of these targets are divided by, all told; 0 where none counts."""
+        ...
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The sum of losses, each times its weight; float32 scalar."""
+        ...
+
+    def scores(self, device: torch.device) -> Scores: ...
+
+
+def step_output(value: Any) -> StepOutput:
+    """What a model returned, as predictions and penalty: plain tensors have none."""
+    return value if isinstance(value, StepOutput) else StepOutput(value)
+
+
+@dataclass(frozen=True)
+class Classification:
+    """One of several classes per root or graph, by cross-entropy; target int64 [r], -1 does not count."""
+
+    num_classes: int
+    metric: str = "accuracy"  # or "rocauc", for two classes
+    label_smoothing: float = 0.0
+    class_weight: tuple[float, ...] | None = None  # of each class; the loss is divided by the weights of the targets
+
+    higher_is_better = True
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("accuracy", "rocauc") or (self.metric == "rocauc" and self.num_classes != 2):
+            raise ConfigError(
+                f"metric: expected accuracy, or rocauc with 2 classes, got {self.metric!r} with {self.num_classes}; set --metric"
+            )
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing: expected a value in [0, 1), got {self.label_smoothing}")
+        if self.class_weight is not None and len(self.class_weight) != self.num_classes:
+            raise ConfigError(
+                f"class_weight: expected {self.num_classes} weights, got {len(self.class_weight)}; give one per class"
+            )
+
+    @property
+    def out_dim(self) -> int:
+        return self.num_classes
+
+    def weight(self, target: Tensor) -> Tensor:
+        if self.class_weight is None:
+            return (target >= 0).sum().double()
+        return torch.where(target >= 0, self._class_weight(target)[target.clamp_min(0)], 0.0).double().sum()
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(
+            prediction.float(),
+            target,
+            self._class_weight(target) if self.class_weight is not None else None,
+            ignore_index=-1,
+            reduction="sum",
+            label_smoothing=self.label_smoothing,
+        )
+
+    def _class_weight(self, target: Tensor) -> Tensor:
+        return torch.tensor(self.class_weight, dtype=torch.float32, device=target.device)
+
+    def scores(self, device: torch.device) -> SplitScores:
+        return SplitScores(device, binary=self.num_classes == 2)
+
+
+@dataclass(frozen=True)
+class BinaryClassification:
+    """Several yes-or-no questions per graph, by binary cross-entropy; target [g, num_tasks] of 0, 1 and NaN (not known)."""
+
+    num_tasks: int = 1
+    metric: str = "rocauc"  # or "ap": average precision; both are means over the tasks that have both answers
+    label_smoothing: float = 0.0
+    positive_weight: tuple[float, ...] | None = None  # of each task's positives
+
+    higher_is_better = True
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("rocauc", "ap"):
+            raise ConfigError(f"metric: expected rocauc or ap, got {self.metric!r}; set --metric")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing: expected a value in [0, 1), got {self.label_smoothing}")
+        if self.positive_weight is not None and len(self.positive_weight) != self.num_tasks:
+            raise ConfigError(f"positive_weight: expected {self.num_tasks} weights, got {len(self.positive_weight)}")
+
+    @property
+    def out_dim(self) -> int:
+        return self.num_tasks
+
+    def weight(self, target: Tensor) -> Tensor:
+        return (~_columns(target, self.num_tasks).isnan()).sum().double()
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        target = _columns(target, self.num_tasks).float()
+        known = ~target.isnan()
+        # The target of an unknown answer is replaced before the loss, not after: NaN times 0 is NaN.
+        answer = torch.where(known, target, 0.0) * (1.0 - self.label_smoothing) + 0.5 * self.label_smoothing
+        weight = None if self.positive_weight is None else target.new_tensor(self.positive_weight)
+        loss = functional.binary_cross_entropy_with_logits(
+            prediction.float(), answer, reduction="none", pos_weight=weight
+        )
+        return torch.where(known, loss, 0.0).sum()
+
+    def scores(self, device: torch.device) -> BinaryScores:
+        return BinaryScores(device, self.num_tasks)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Numbers per graph; target [g, num_targets], NaN does not count.
+
+    The model predicts (target - mean) / scale; the loss is of those standardised numbers, the scores are in the target's own unit.
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    scale: tuple[float, ...] = (1.0,)  # of the training split, as the mean
+    kind: RegressionLoss = "l1"
+    huber_delta: float = 1.0  # in standard deviations
+    metric: str = "mae"  # or "rmse"
+
+    higher_is_better = False
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("mae", "rmse"):
+            raise ConfigError(f"metric: expected mae or rmse, got {self.metric!r}; set --metric")
+        if self.kind not in ("l1", "mse", "huber") or not self.huber_delta > 0:
+            raise ConfigError(
+                f"loss: expected l1, mse or huber with a positive delta, got {self.kind!r} with {self.huber_delta}; set --loss"
+            )
+        if len(self.mean) != len(self.scale) or not all(value > 0 for value in self.scale):
+            raise ConfigError(f"targets: expected a mean and a positive scale of each, got {self.mean}, {self.scale}")
+
+    @property
+    def out_dim(self) -> int:
+        return len(self.mean)
+
+    def weight(self, target: Tensor) -> Tensor:
+        return (~_columns(target, self.out_dim).isnan()).sum().double()
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        target = _columns(target, self.out_dim).double()
+        known = ~target.isnan()
+        standard = ((target - target.new_tensor(self.mean)) / target.new_tensor(self.scale)).float()
+        expected, found = torch.where(known, standard, 0.0), torch.where(known, prediction.float(), 0.0)
+        if self.kind == "l1":
+            return functional.l1_loss(found, expected, reduction="sum")
+        if self.kind == "mse":
+            return functional.mse_loss(found, expected, reduction="sum")
+        return functional.huber_loss(found, expected, reduction="sum", delta=self.huber_delta)
+
+    def scores(self, device: torch.device) -> RegressionScores:
+        return RegressionScores(device, self.mean, self.scale)
+
+
+def _columns(target: Tensor, width: int) -> Tensor:
+    """[g] or [g, width] → [g, width]. Raises DataError where the widths differ."""
+    target = target.unsqueeze(1) if target.dim() == 1 else target
+    if target.shape[1] != width:
+        raise DataError(f"targets: expected {width} per graph, got {target.shape[1]}; is this the graphs' own task?")
+    return target

@@ -1,0 +1,142 @@
+"""Where a run's batches come from: one partitioned graph behind its servers, or a store of many graphs that every worker opens.
+
+The trainer knows neither: it asks for a sampler by its options, turns what that makes into tensors, and reads the targets.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from cluster.partition_server import PartitionServers, connect
+from samplers.graph_batches import (
+    GraphBatch,
+    GraphBatchOptions,
+    GraphBatchSampler,
+    GraphStore,
+    TorchGraphBatch,
+    graphs_to_torch,
+)
+from samplers.minibatch import MiniBatch, TorchBatch, to_torch
+from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
+from samplers.protocol import Sampler
+from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.router import Router
+
+NodeSamplerOptions = NeighborOptions | RandomPartitionOptions | Node2SubgraphOptions
+
+_NODE_SAMPLERS: dict[type, Callable[[Router, Any, int], Sampler]] = {
+    NeighborOptions: NeighborSampler,
+    RandomPartitionOptions: RandomPartitionSampler,
+    Node2SubgraphOptions: Node2SubgraphSampler,
+}
+
+
+class OpenData(Protocol):
+    """Data as one process sees it."""
+
+    def sampler(self, options: Any, num_ranks: int) -> Sampler:
+        """The sampler that these options describe."""
+        ...
+
+    def collate(self, minibatch: Any) -> Any:
+        """What the sampler makes, as tensors."""
+        ...
+
+    def target(self, batch: Any) -> Tensor:
+        """What the model's predictions for this batch are compared with."""
+        ...
+
+    def sizes(self, batch: Any) -> tuple[int, int]:
+        """(nodes, edges) of a batch."""
+        ...
+
+
+class TrainingData(Protocol):
+    """A small value that the driver sends to every worker."""
+
+    def open(self) -> OpenData: ...
+
+
+class OpenNodes:
+    """One graph through its router; the targets are the roots' labels."""
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+
+    def sampler(self, options: NodeSamplerOptions, num_ranks: int) -> Sampler:
+        return _NODE_SAMPLERS[type(options)](self.router, options, num_ranks)
+
+    def collate(self, minibatch: MiniBatch) -> TorchBatch:
+        return to_torch(minibatch)
+
+    def target(self, batch: TorchBatch) -> Tensor:
+        assert batch.y is not None
+        return batch.y[batch.root_index]
+
+    def sizes(self, batch: TorchBatch) -> tuple[int, int]:
+        return len(batch.node_id), len(batch.indices)
+
+
+@dataclass(frozen=True)
+class NodeData:
+    """One partitioned graph."""
+
+    servers: PartitionServers
+
+    def open(self) -> OpenNodes:
+        return OpenNodes(connect(self.servers))
+
+
+class SplitGraphStore(GraphStore, Protocol):
+    """Many graphs with splits; sent to workers by pickle (a `storage.graph_store.StoredGraphs` travels by name)."""
+
+    def split(self, name: str) -> np.ndarray:
+        """int64: the numbers of the graphs in this split, ascending."""
+        ...
+
+
+@dataclass(frozen=True)
+class GraphSplitOptions:
+    """Batches of one split's graphs."""
+
+    split: str
+    batch: GraphBatchOptions
+
+
+class OpenGraphs:
+    """Many graphs; the targets are the graphs' own, or the chosen columns of them."""
+
+    def __init__(self, store: SplitGraphStore, columns: tuple[int, ...] | None = None) -> None:
+        self.store, self._columns = store, columns
+
+    def sampler(self, options: GraphSplitOptions, num_ranks: int) -> Sampler:
+        return GraphBatchSampler(self.store, options.batch, num_ranks, self.store.split(options.split))
+
+    def collate(self, minibatch: GraphBatch) -> TorchGraphBatch:
+        batch = graphs_to_torch(minibatch)
+        if self._columns is None or batch.target is None:
+            return batch
+        return replace(batch, target=batch.target[:, list(self._columns)])
+
+    def target(self, batch: TorchGraphBatch) -> Tensor:
+        assert batch.target is not None
+        return batch.target
+
+    def sizes(self, batch: TorchGraphBatch) -> tuple[int, int]:
+        feature = batch.node_feature
+        return int(batch.node_ptr[-1]) if feature is None else len(feature), batch.edge_index.shape[1]
+
+
+@dataclass(frozen=True)
+class GraphData:
+    """A store of many graphs, and which columns of its targets are meant (None: all)."""
+
+    store: SplitGraphStore
+    columns: tuple[int, ...] | None = None
+
+    def open(self) -> OpenGraphs:
+        return OpenGraphs(self.store, self.columns)

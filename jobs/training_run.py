@@ -1,0 +1,125 @@
+"""What every training job does around its own data: where the run lives, what Ray session it needs, how it is resumed and followed."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cluster.checkpoint import check_continues, latest_checkpoint, load_state
+from cluster.metrics_hub import Record
+from cluster.run_directory import RunDirectory, check_free, load_config
+from cluster.session import SessionOptions
+from cluster.train_spec import TrainOptions
+from cluster.trainer import WorkerOptions, choose_device
+from jobs.progress import Progress
+from jobs.run_options import FitOptions, RunOptions
+
+
+def choose_run_dir(job: str, options: RunOptions) -> Path:
+    """Where the run lives; raises before any work where it cannot."""
+    if options.resume is not None:
+        path = Path(options.resume)
+        load_config(path)
+        return path
+    path = Path(options.run_dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
+    check_free(path)
+    return path
+
+
+def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> RunDirectory:
+    """The run's directory, new or continued."""
+    return RunDirectory.resume(path, config) if options.resume else RunDirectory.create(path, config)
+
+
+def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int) -> None:
+    """Raises before anything of the run is touched where its checkpoint does not fit what is asked for."""
+    checkpoint = latest_checkpoint(run_dir)
+    if checkpoint is not None:
+        check_continues(load_state(checkpoint), model_config, identity, epochs, str(checkpoint))
+
+
+def session_options(options: RunOptions) -> SessionOptions:
+    return SessionOptions(
+        address=options.address,
+        num_cpus=max(options.workers, torch.get_num_threads()),
+        object_store_bytes=int(options.object_store_gb * 2**30),
+        dashboard_port=options.dashboard_port,
+    )
+
+
+def worker_options(options: RunOptions) -> WorkerOptions:
+    return WorkerOptions(options.workers, options.device, options.max_failures)
+
+
+def train_options(fit: FitOptions) -> TrainOptions:
+    """The trainer's options, but for "auto" precision, which is decided where the workers' device is known."""
+    return TrainOptions(
+        epochs=fit.epochs,
+        learning_rate=fit.learning_rate,
+        min_learning_rate=fit.min_learning_rate,
+        weight_decay=fit.weight_decay,
+        schedule=fit.schedule,
+        power=fit.power,
+        warmup_epochs=fit.warmup_epochs,
+        warmup_steps=fit.warmup_steps,
+        accumulate=fit.accumulate,
+        clip_norm=fit.clip_norm,
+        ema_decay=fit.ema_decay,
+        eval_every=fit.eval_every,
+        checkpoint_every=fit.checkpoint_every,
+        precision="bfloat16" if fit.precision == "bfloat16" else "float32",
+        seed=fit.seed,
+    )
+
+
+def wants_bfloat16(fit: FitOptions, workers: WorkerOptions) -> bool:
+    """Whether the run trains in bfloat16; needs a Ray session, and raises where the cluster lacks what was asked for."""
+    on_gpu = choose_device(workers) == "gpu"
+    return fit.precision == "bfloat16" or (fit.precision == "auto" and on_gpu)
+
+
+def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
+    """Turns records of the hub into progress; `unit` is "nodes" or "graphs"."""
+    note = ""
+    rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
+
+    def on_record(record: Record) -> None:
+        nonlocal note
+        if record["kind"] == "epoch":
+            valid = record.get(f"valid_{metric}")
+            shown = "" if valid is None else f"  valid {metric} {valid:.4f}"
+            note = f"loss {record['train_loss']:.4f}{shown}  {record[rate]:,.0f} {unit}/s"
+            bar.update(record["epoch"] + 1, num_epochs, note)
+        elif record["kind"] == "step" and record["num_steps"] > 1:
+            bar.update(record["epoch"] + record["step"] / record["num_steps"], num_epochs, note)
+        elif record["kind"] == "start" and record["epoch"]:
+            bar.update(record["epoch"], num_epochs, f"continuing from epoch {record['epoch']}")
+
+    return on_record
+
+
+def run_summary(result: Mapping[str, Any], run: RunDirectory, rates: Sequence[str]) -> dict[str, Any]:
+    """What every summary holds of the training itself; `rates` are per-second figures, averaged over the training time."""
+    epochs = run.metrics()
+    train_s = sum(epoch["train_s"] for epoch in epochs)
+    return {
+        "counts": {split: values["count"] for split, values in result["scores"].items()},
+        "best_epoch": result["best_epoch"],
+        "epochs": len(epochs),
+        "num_parameters": result["num_parameters"],
+        "workers": result["world_size"],
+        "device": result["device"],
+        "train_s": train_s,
+        "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
+        **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
+        "run_dir": str(run.path.resolve()),
+    }
+
+
+def print_scores(metric: str, rows: Sequence[tuple[str, float, float]]) -> None:
+    """A table of (name, valid, test)."""
+    print(f"\n{metric:<18}{'valid':>9}{'test':>9}")
+    for name, valid, test in rows:
+        print(f"{name:<18}{valid:>9.4f}{test:>9.4f}")
