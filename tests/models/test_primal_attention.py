@@ -98,7 +98,8 @@ def test_the_singular_vectors_of_the_kernel_solve_the_ksvd() -> None:
     torch.testing.assert_close(h_r, layer.multiplier_S.unsqueeze(1) * r.t(), rtol=1e-12, atol=1e-12)
     assert abs(layer(x, graphs).loss.item()) < 1e-12
     energy = float(0.5 * (e.square() * layer.multiplier_S).sum())
-    assert energy == pytest.approx(float((sigma[:s] * capital_f.diagonal()).sum()) / 2) and energy > 0.1
+    assert energy == pytest.approx(float((sigma[:s] * capital_f.diagonal()).sum()) / 2)
+    assert energy > 0.1
 
 
 def test_equivariant_output_invariant_virtual_node() -> None:
@@ -154,7 +155,9 @@ def test_zero_rows_give_zero_and_a_finite_gradient() -> None:
 def test_empty_graphs_and_single_nodes(sizes: tuple[int, ...]) -> None:
     layer, n = attention(), sum(sizes)
     out = layer(torch.randn(n, 12, dtype=torch.float64), batch_of(*sizes))
-    assert out.x_nD.shape == (n, 12) and torch.isfinite(out.x_nD).all() and torch.isfinite(out.loss)
+    assert out.x_nD.shape == (n, 12)
+    assert torch.isfinite(out.x_nD).all()
+    assert torch.isfinite(out.loss)
 
 
 def test_the_mean_of_the_batch_does_not_count_empty_graphs() -> None:

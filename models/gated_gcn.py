@@ -1,0 +1,89 @@
+"""Message passing for the GPS hybrid: GatedGCN, which keeps a state per edge, and GCN, whose memory does not grow with edges.
+
+GatedGCN (arXiv:1711.07553, as Benchmarking-GNNs and GraphGPS run it), for each edge j → i:
+
+    ê_ij = C e_ij + D x_i + E x_j,   σ_ij = sigmoid(ê_ij)
+    x'_i = ReLU(BN(A x_i + Σ_j σ_ij ⊙ B x_j / (Σ_j σ_ij + 10⁻⁶)))
+    e'_ij = e_ij + Drop(ReLU(BN(ê_ij)))
+
+With `distance_gate`, σ_ij is also multiplied by r_ij = sigmoid(MLP(|p_i - p_j|²)) of the nodes' positions p (GraphGPS's
+equivariant and stable use of Laplacian eigenvectors).
+
+GCN (arXiv:1609.02907): x' = D̂^-½ (A + I) D̂^-½ X W + b, with D̂ the in-degrees plus one; the self-loop is added here.
+
+The residual of x is the GPS layer's. Sums run over sorted lists, without atomics (see models/segments.py).
+
+Shapes: n nodes, E edges, D width.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.batch_norm import RowBatchNorm
+from models.dropout import Dropout
+from models.graphs import Graphs
+
+Local = Literal["gated_gcn", "gcn", "none"]
+LOCALS: tuple[str, ...] = ("gated_gcn", "gcn", "none")
+
+
+class GatedGCN(nn.Module):
+    """x [n, D] and e [E, D] → the update of x, and the next e; see the module's docstring."""
+
+    def __init__(self, width: int, dropout: float = 0.0, distance_gate: bool = False) -> None:
+        super().__init__()
+        self.node = nn.Linear(width, 4 * width)  # A, D at the destination; B, E at the source
+        self.edge = nn.Linear(width, width)  # C
+        self.norm_x, self.norm_e = RowBatchNorm(width), RowBatchNorm(width)
+        self.dropout = Dropout(dropout)
+        self.distance: nn.Module | None = None
+        if distance_gate:
+            self.distance = nn.Sequential(nn.Linear(1, width), nn.ReLU(), nn.Linear(width, 1), nn.Sigmoid())
+
+    def forward(
+        self, x_nD: Tensor, e_ED: Tensor | None, graphs: Graphs, position_nP: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Raises ValueError without edge states, or where the distance gate has no positions."""
+        if e_ED is None:
+            raise ValueError("GatedGCN needs a state per edge, got none; encode the edges, or set local to gcn")
+        own_nD, to_nD, from_n2D = self.node(x_nD).split([x_nD.shape[1], x_nD.shape[1], 2 * x_nD.shape[1]], dim=1)
+        message_ED, at_source_ED = graphs.by_source.spread(from_n2D).chunk(2, dim=1)
+        gate_ED = self.edge(e_ED) + graphs.by_destination.spread(to_nD) + at_source_ED
+        sigma_ED = torch.sigmoid(gate_ED)
+        if self.distance is not None:
+            if position_nP is None:
+                raise ValueError(
+                    "the distance gate needs positions of the nodes, got none; set a stable_laplacian encoding"
+                )
+            apart_EP = graphs.by_source.spread(position_nP) - graphs.by_destination.spread(position_nP)
+            sigma_ED = sigma_ED * self.distance(apart_EP.square().sum(1, keepdim=True))
+        total_nD = graphs.by_destination.sum(sigma_ED * message_ED)
+        weight_nD = graphs.by_destination.sum(sigma_ED)
+        update_nD = torch.relu(self.norm_x(own_nD + total_nD / (weight_nD + 1e-6)))
+        return update_nD, e_ED + self.dropout(torch.relu(self.norm_e(gate_ED)))
+
+
+class GCN(nn.Module):
+    """x [n, D] → the update of x; edge states pass through unread."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width, bias=False)
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(
+        self, x_nD: Tensor, e_ED: Tensor | None, graphs: Graphs, position_nP: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        h_nD = self.linear(x_nD)
+        root_n1 = (graphs.by_destination.size_S + 1).to(h_nD.dtype).rsqrt().unsqueeze(1)
+        h_nD = h_nD * root_n1
+        return root_n1 * (graphs.adjacency.propagate(h_nD, "sum") + h_nD) + self.bias, e_ED
+
+
+def num_parameters(local: Local, width: int, distance_gate: bool = False) -> int:
+    """Returns the closed-form number of parameters of the local block."""
+    if local == "gated_gcn":
+        return 5 * (width + 1) * width + 4 * width + (3 * width + 1 if distance_gate else 0)
+    return (width + 1) * width if local == "gcn" else 0

@@ -1,0 +1,115 @@
+"""The GPS hybrid layer (arXiv:2205.12454): message passing and a global block side by side, then a perceptron.
+
+    X_M = Norm(Drop(MPNN(X, E)) + X)
+    X_P = Norm(Drop(Global(X)) + X)
+    X'  = MLP(X_M + X_P)
+
+The global block is Primphormer's attention or GECO's convolution. MLP = Linear(D, 2D), ReLU, Drop, Linear(2D, D), Drop.
+`mlp="plain"` is the printed formula; `mlp="residual"` is what GraphGPS's code runs: H = X_M + X_P, X' = Norm(MLP(H) + H).
+Without a local block X_M is left out: the layer of a pure model.
+
+Shapes: n nodes, E edges, D width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from models.batch_norm import RowBatchNorm
+from models.dropout import Dropout
+from models.gated_gcn import GCN, LOCALS, GatedGCN, Local
+from models.gated_gcn import num_parameters as local_parameters
+from models.graphs import Graphs
+
+# (x [n, D], graphs) → (x [n, D], anything the model wants to know of the layer); bound by the model for each layer.
+GlobalBlock = Callable[[Tensor, Graphs], tuple[Tensor, Any]]
+
+
+@dataclass(frozen=True)
+class GPSOptions:
+    """Options of one hybrid layer; raises ValueError on values that cannot work."""
+
+    local: Local = "gated_gcn"
+    mlp: Literal["plain", "residual"] = "plain"
+    norm: Literal["batch", "layer", "none"] = "batch"
+    activation: Literal["relu", "gelu"] = "relu"
+    dropout: float = 0.0  # after both blocks, twice in the MLP, and on GatedGCN's edge states
+    mlp_ratio: int = 2
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[str, ...]] = {
+            "local": LOCALS,
+            "mlp": ("plain", "residual"),
+            "norm": ("batch", "layer", "none"),
+            "activation": ("relu", "gelu"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
+        if not (0 <= self.dropout < 1):
+            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}; set dropout")
+        if self.mlp_ratio < 1:
+            raise ValueError(f"mlp_ratio must be at least 1, got {self.mlp_ratio}; set mlp_ratio")
+
+
+class GPSLayer(nn.Module):
+    """One hybrid layer around a global block that the caller owns and hands in."""
+
+    def __init__(self, width: int, options: GPSOptions, distance_gate: bool = False) -> None:
+        super().__init__()
+        self.residual_mlp = options.mlp == "residual"
+        self.local: GatedGCN | GCN | None = None
+        if options.local == "gated_gcn":
+            self.local = GatedGCN(width, options.dropout, distance_gate)
+        elif options.local == "gcn":
+            self.local = GCN(width)
+        self.norm_local = _norm(options.norm, width) if self.local is not None else None
+        self.norm_global = _norm(options.norm, width)
+        self.norm_mlp = _norm(options.norm, width) if self.residual_mlp else None
+        inner = options.mlp_ratio * width
+        self.mlp = nn.Sequential(
+            nn.Linear(width, inner),
+            nn.ReLU() if options.activation == "relu" else nn.GELU(),
+            Dropout(options.dropout),
+            nn.Linear(inner, width),
+            Dropout(options.dropout),
+        )
+        self.dropout = Dropout(options.dropout)
+
+    def forward(
+        self,
+        x_nD: Tensor,
+        e_ED: Tensor | None,
+        graphs: Graphs,
+        block: GlobalBlock,
+        position_nP: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None, Any]:
+        """Returns the next x and e, and what the global block said beside its output."""
+        mixed_nD, said = block(x_nD, graphs)
+        h_nD = self.norm_global(self.dropout(mixed_nD) + x_nD)
+        if self.local is not None and self.norm_local is not None:
+            local_nD, e_ED = self.local(x_nD, e_ED, graphs, position_nP)
+            h_nD = h_nD + self.norm_local(self.dropout(local_nD) + x_nD)
+        if self.norm_mlp is None:
+            return self.mlp(h_nD), e_ED, said
+        return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED, said
+
+
+def num_parameters(width: int, options: GPSOptions, distance_gate: bool = False) -> int:
+    """Returns the closed-form number of parameters of a layer without its global block."""
+    inner = options.mlp_ratio * width
+    norms = 1 + (options.local != "none") + (options.mlp == "residual")
+    return (
+        local_parameters(options.local, width, distance_gate)
+        + (0 if options.norm == "none" else norms * 2 * width)
+        + (width + 1) * inner
+        + (inner + 1) * width
+    )
+
+
+def _norm(name: str, width: int) -> nn.Module:
+    if name == "batch":
+        return RowBatchNorm(width)
+    return nn.LayerNorm(width) if name == "layer" else nn.Identity()

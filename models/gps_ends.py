@@ -1,0 +1,232 @@
+"""What stands before and after the layers of a GPS-like model: node, edge and position encoders, and the head.
+
+A position encoding is beside the node's features (GraphGPS): the features are embedded to D − P channels, the encoding to P.
+
+    laplacian         Σ_k MLP([v_ik, λ_k]) over the k smallest modes (GraphGPS's LapPE; k modes of n < k nodes are left out)
+    laplacian_linear  a Linear of the eigenvectors (for a large graph, whose eigenvectors are stored, without eigenvalues)
+    stable_laplacian  a Linear of the eigenvectors to D, which only GatedGCN's distance gate reads (GraphGPS's ESLapPE)
+    random_walk       BatchNorm and Linear of the return probabilities (RWSE)
+
+Eigenvectors take random signs in training. The basis of a repeated eigenvalue is the solver's (models/encodings/laplacian.py).
+
+Shapes: n nodes of B graphs, E edges, D width, P channels of the encoding, k modes or steps.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.batch_norm import RowBatchNorm
+from models.dropout import Dropout
+from models.encodings.laplacian import flip_signs, laplacian_eigenvectors
+from models.encodings.random_walk import random_walk_diagonal
+from models.features import FeatureEncoder, Features
+from models.graphs import Graphs
+from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
+
+EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacian", "random_walk"]
+KINDS: tuple[str, ...] = ("none", "laplacian", "laplacian_linear", "stable_laplacian", "random_walk")
+
+
+@dataclass(frozen=True)
+class PositionOptions:
+    """Which position encoding, and how wide; raises ValueError on values that cannot work."""
+
+    kind: EncodingKind = "none"
+    dim: int = 16  # P
+    steps: int | None = None  # eigenvectors, or steps of the walk; None: as many as dim
+    stored: str | None = None  # take `graphs.encodings[stored]` rather than compute (needs steps columns, or more)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"position kind must be one of {', '.join(KINDS)}, got {self.kind!r}; set kind")
+        for name, value in (("dim", self.dim), ("steps", self.num_steps)):
+            if value < 1:
+                raise ValueError(f"position {name} must be at least 1, got {value}; set {name}")
+        if self.stored is not None and self.kind == "laplacian":
+            raise ValueError("stored encodings have no eigenvalues, got kind laplacian; set kind to laplacian_linear")
+
+    @property
+    def num_steps(self) -> int:
+        return self.dim if self.steps is None else self.steps
+
+    @property
+    def channels(self) -> int:
+        """P of the node states that the encoding takes."""
+        return 0 if self.kind in ("none", "stable_laplacian") else self.dim
+
+    @property
+    def gates(self) -> bool:
+        return self.kind == "stable_laplacian"
+
+
+class PositionEncoder(nn.Module):
+    """The position encoding of every node, [n, P] ([n, D] for the gate)."""
+
+    def __init__(self, options: PositionOptions, width: int) -> None:
+        super().__init__()
+        self.options = options
+        out = width if options.gates else options.dim
+        self.norm = RowBatchNorm(options.num_steps) if options.kind == "random_walk" else None
+        self.linear: nn.Module
+        if options.kind == "laplacian":
+            self.linear = nn.Sequential(nn.Linear(2, 2 * out), nn.ReLU(), nn.Linear(2 * out, out), nn.ReLU())
+        else:
+            self.linear = nn.Linear(options.num_steps, out)
+
+    def forward(self, graphs: Graphs) -> Tensor:
+        dtype = next(self.linear.parameters()).dtype
+        options, steps = self.options, self.options.num_steps
+        if options.kind == "laplacian":
+            vectors_nk, values_Bk = laplacian_eigenvectors(graphs, steps, dtype=dtype)
+            if self.training:
+                vectors_nk = flip_signs(vectors_nk, graphs)
+            return self._deep_set(vectors_nk, values_Bk, graphs)
+        rows_nk = self._stored(graphs, dtype) if options.stored else self._computed(graphs, dtype)
+        if self.norm is not None:
+            rows_nk = self.norm(rows_nk)
+        elif self.training:
+            rows_nk = flip_signs(rows_nk, graphs)
+        return self.linear(rows_nk)
+
+    def _computed(self, graphs: Graphs, dtype: torch.dtype) -> Tensor:
+        if self.options.kind == "random_walk":
+            return random_walk_diagonal(graphs, self.options.num_steps, dtype=dtype)
+        return laplacian_eigenvectors(graphs, self.options.num_steps, dtype=dtype)[0]
+
+    def _stored(self, graphs: Graphs, dtype: torch.dtype) -> Tensor:
+        name, steps = self.options.stored, self.options.num_steps
+        assert name is not None
+        if name not in graphs.encodings or graphs.encodings[name].shape[1] < steps:
+            got = {key: rows.shape[1] for key, rows in graphs.encodings.items()}
+            raise ValueError(
+                f"the batch needs the encoding {name!r} of at least {steps} columns, got {got}; store it first"
+            )
+        return graphs.encodings[name][:, :steps].to(dtype)
+
+    def _deep_set(self, vectors_nk: Tensor, values_Bk: Tensor, graphs: Graphs) -> Tensor:
+        values_nk = values_Bk[graphs.graph_of_node]
+        code_nkP = self.linear(torch.stack([vectors_nk, values_nk], dim=2))
+        exists_nk = torch.arange(vectors_nk.shape[1], device=vectors_nk.device) < graphs.size_B[
+            graphs.graph_of_node
+        ].unsqueeze(1)
+        return (code_nkP * exists_nk.unsqueeze(2)).sum(1)
+
+
+class Stem(nn.Module):
+    """Features and encodings → node states [n, D], edge states [E, D] (where edges are read), positions for the gate."""
+
+    def __init__(
+        self,
+        node: Features,
+        edge: Features,
+        width: int,
+        position: PositionOptions,
+        edges: bool,
+        input_dropout: float = 0.0,
+    ) -> None:
+        """`edges`: the layers read edge states. Raises ValueError where the encoding leaves no room for the features."""
+        super().__init__()
+        self.width, own = width, width - position.channels
+        if own < 1:
+            raise ValueError(
+                f"the encoding leaves no channel for the features: width {width}, encoding {position.channels}; "
+                "set a smaller position dim"
+            )
+        if not edges and not edge.empty:
+            raise ValueError("edge features are read by GatedGCN only; set edge to Features(), or local to gated_gcn")
+        if input_dropout and not node.dim:
+            raise ValueError("input_dropout acts on numeric features, and there are none; set input_dropout to 0")
+        self.input_dropout = Dropout(input_dropout)
+        self.node = None if node.empty else FeatureEncoder(node, own)
+        self.node_constant = nn.Parameter(torch.randn(own)) if node.empty else None
+        self.edge = FeatureEncoder(edge, width) if edges and not edge.empty else None
+        self.edge_constant = nn.Parameter(torch.randn(width)) if edges and edge.empty else None
+        self.position = None if position.kind == "none" else PositionEncoder(position, width)
+        self.gates = position.gates
+
+    def forward(self, graphs: Graphs) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.node is not None:
+            rows_nF = graphs.x
+            if self.input_dropout.p and rows_nF is not None:
+                rows_nF = self.input_dropout(rows_nF)
+            x_nD = self.node(rows_nF)
+        else:
+            assert self.node_constant is not None
+            x_nD = self.node_constant.expand(graphs.num_nodes, -1)
+        e_ED = None
+        if self.edge is not None:
+            e_ED = self.edge(graphs.edge_attr)
+        elif self.edge_constant is not None:
+            e_ED = self.edge_constant.expand(graphs.edge_index.shape[1], -1)
+        if self.position is None:
+            return x_nD, e_ED, None
+        position_nP = self.position(graphs)
+        if self.gates:
+            return x_nD, e_ED, position_nP
+        return torch.cat([x_nD, position_nP.to(x_nD.dtype)], dim=1), e_ED, None
+
+
+class Readout(nn.Module):
+    """Node states → [B, out] (graph), [r, out] at the roots (node), or the states themselves (link)."""
+
+    def __init__(self, width: int, out_dim: int, task: Task, pool: Pool, num_layers: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.task, self.pool = task, pool
+        self.head = None if task == "link" else HalvingMLP(width, out_dim, num_layers, dropout=dropout)
+
+    def forward(self, x_nD: Tensor, graphs: Graphs) -> Tensor:
+        if self.head is None:
+            return x_nD
+        if self.task == "graph":
+            return self.head(pool_nodes(x_nD, graphs, self.pool))
+        return self.head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])
+
+
+def check_ends(out_dim: int, task: str, pool: str, head_layers: int, width: int, num_layers: int) -> None:
+    """Raises ValueError on values that cannot work; shared by the configs of the models."""
+    for name, value in (
+        ("out_dim", out_dim),
+        ("head_layers", head_layers),
+        ("width", width),
+        ("num_layers", num_layers),
+    ):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}; set {name}")
+    for name, got, allowed in (("task", task, TASKS), ("pool", pool, POOLS)):
+        if got not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {got!r}; set {name}")
+
+
+def num_parameters(
+    node: Features,
+    edge: Features,
+    width: int,
+    position: PositionOptions,
+    edges: bool,
+    out_dim: int,
+    task: Task,
+    head_layers: int,
+) -> int:
+    """Returns the closed-form number of parameters of a `Stem` and a `Readout`."""
+    own, steps = width - position.channels, position.num_steps
+    total = _encoder(node, own) + (_encoder(edge, width) if edges else 0)
+    if position.kind == "laplacian":
+        p = position.dim
+        total += 6 * p + (2 * p + 1) * p
+    elif position.kind != "none":
+        total += (steps + 1) * (width if position.gates else position.dim)
+        total += 2 * steps if position.kind == "random_walk" else 0
+    if task == "link":
+        return total
+    sizes = [width // 2**i for i in range(head_layers)] + [out_dim]
+    return total + sum((a + 1) * b for a, b in pairwise(sizes))
+
+
+def _encoder(features: Features, width: int) -> int:
+    if features.empty:
+        return width
+    return sum(features.categories) * width if features.categories else (features.dim + 1) * width

@@ -1,0 +1,68 @@
+"""The hybrid layer's formula, its options, and batch normalisation over too few rows."""
+
+import pytest
+import torch
+
+from models.batch_norm import RowBatchNorm
+from models.gps import GPSLayer, GPSOptions, num_parameters
+from models.graphs import Graphs
+
+GRAPHS = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2], [1, 2, 0]]), node_id=torch.arange(4))
+
+
+def block(x: torch.Tensor, graphs: Graphs) -> tuple[torch.Tensor, str]:
+    return x.cumsum(0), "said"
+
+
+@pytest.mark.parametrize("mlp", ["plain", "residual"])
+@pytest.mark.parametrize("local", ["gated_gcn", "gcn", "none"])
+@pytest.mark.parametrize("norm", ["batch", "layer", "none"])
+def test_the_layer_is_its_formula(local: str, mlp: str, norm: str) -> None:
+    torch.manual_seed(0)
+    layer = GPSLayer(6, GPSOptions(local=local, mlp=mlp, norm=norm)).double()
+    x, e = torch.randn(4, 6).double(), torch.randn(3, 6).double()
+    hidden = layer.norm_global(x.cumsum(0) + x)
+    if local != "none":
+        update, expected_e = layer.local(x, e, GRAPHS)
+        hidden = layer.norm_local(update + x) + hidden
+    expected = layer.mlp[3](torch.relu(layer.mlp[0](hidden)))
+    if mlp == "residual":
+        expected = layer.norm_mlp(expected + hidden)
+    out, out_e, said = layer(x, e, GRAPHS, block)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(out_e, expected_e if local == "gated_gcn" else e)
+    assert said == "said"
+    assert sum(p.numel() for p in layer.parameters()) == num_parameters(6, GPSOptions(local=local, mlp=mlp, norm=norm))
+
+
+def test_dropout_acts_in_training_only() -> None:
+    layer = GPSLayer(6, GPSOptions(dropout=0.5, norm="none"))
+    x, e = torch.randn(4, 6), torch.randn(3, 6)
+    assert not torch.equal(layer(x, e, GRAPHS, block)[0], layer(x, e, GRAPHS, block)[0])
+    layer.eval()
+    assert torch.equal(layer(x, e, GRAPHS, block)[0], layer(x, e, GRAPHS, block)[0])
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_batch_norm_of_too_few_rows_uses_and_keeps_the_running_statistics(rows: int) -> None:
+    norm = RowBatchNorm(3)
+    norm(torch.randn(10, 3))
+    before, x = norm.running_mean.clone(), torch.randn(rows, 3)
+    trained = norm(x)
+    assert torch.equal(norm.running_mean, before)
+    torch.testing.assert_close(trained, norm.eval()(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"local": "gin"}, "local must be one of gated_gcn, gcn, none"),
+        ({"mlp": "deep"}, "mlp must be one of plain, residual"),
+        ({"norm": "graph"}, "norm must be one of"),
+        ({"dropout": 1.0}, "dropout must lie in"),
+        ({"mlp_ratio": 0}, "mlp_ratio must be at least 1"),
+    ],
+)
+def test_bad_options(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GPSOptions(**options)

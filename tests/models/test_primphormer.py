@@ -1,0 +1,242 @@
+"""Primphormer as a model: equivariance, independence of batch-mates, tasks, encodings, presets, penalty, bad inputs, learning."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from models import primphormer
+from models.features import Features
+from models.gps import GPSOptions
+from models.gps_ends import PositionOptions
+from models.graphs import Graphs
+from models.primal_attention import PrimalOptions
+from models.primphormer import PUBLISHED, TRAINING, Primphormer, PrimphormerConfig, num_parameters
+
+
+def ring(n: int) -> Tensor:
+    """A ring with a chord, both directions; fewer than two nodes have no edges."""
+    pairs = [(i, (i + 1) % n) for i in range(n)] + [(0, n // 2)] if n > 3 else [(i, i + 1) for i in range(n - 1)]
+    edges = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).t()
+    return torch.cat([edges, edges.flip(0)], dim=1)
+
+
+def packed(sizes: tuple[int, ...], seed: int = 0) -> Graphs:
+    generator = torch.Generator().manual_seed(seed)
+    ptr = torch.tensor([0, *sizes]).cumsum(0)
+    n = int(ptr[-1])
+    edges = torch.cat([ring(size) + start for size, start in zip(sizes, ptr, strict=False)] or [ring(0)], dim=1)
+    x = torch.randint(0, 4, (n, 2), generator=generator)
+    code = (x[edges[0], :1] + x[edges[1], :1]) % 3
+    return Graphs(ptr, edges, x=x, edge_attr=code, encodings={"lap": torch.randn(n, 6, generator=generator)})
+
+
+def alone(graphs: Graphs, b: int) -> Graphs:
+    start, stop = int(graphs.node_ptr[b]), int(graphs.node_ptr[b + 1])
+    inside = (graphs.edge_index[0] >= start) & (graphs.edge_index[0] < stop)
+    return Graphs(
+        torch.tensor([0, stop - start]),
+        graphs.edge_index[:, inside] - start,
+        x=graphs.x[start:stop],
+        edge_attr=graphs.edge_attr[inside],
+        encodings={name: rows[start:stop] for name, rows in graphs.encodings.items()},
+    )
+
+
+def permuted(graphs: Graphs, order: Tensor) -> Graphs:
+    place = torch.argsort(order)
+    encodings = {name: rows[order] for name, rows in graphs.encodings.items()}
+    return replace(graphs, x=graphs.x[order], edge_index=place[graphs.edge_index], encodings=encodings)
+
+
+def config(local: str = "gated_gcn", kind: str = "none", task: str = "graph", **options) -> PrimphormerConfig:
+    defaults = {
+        "node": Features(categories=(4, 4)),
+        "edge": Features(categories=(3,)) if local == "gated_gcn" else Features(),
+        "out_dim": 3,
+        "task": task,
+        "width": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "primal": PrimalOptions(num_virtual=5),
+        "layer": GPSOptions(local=local),
+        "position": PositionOptions(kind, dim=4, steps=5),
+    }
+    return PrimphormerConfig(**defaults | options)
+
+
+def model_of(settings: PrimphormerConfig) -> Primphormer:
+    torch.manual_seed(0)
+    model = Primphormer(settings).double()
+    with torch.no_grad():  # running statistics that are not the initial ones
+        model(packed((6, 5, 9)))
+    return model.eval()
+
+
+LOCAL = pytest.mark.parametrize("local", ["gated_gcn", "gcn", "none"])
+
+
+@LOCAL
+def test_nodes_are_followed_and_graphs_are_invariant(local: str) -> None:
+    graphs, order = packed((9,)), torch.randperm(9)
+    nodes = model_of(config(local, "random_walk", "node"))
+    torch.testing.assert_close(nodes(permuted(graphs, order)), nodes(graphs)[order], rtol=1e-10, atol=1e-11)
+    whole = model_of(config(local, "random_walk"))
+    torch.testing.assert_close(whole(permuted(graphs, order)), whole(graphs), rtol=1e-10, atol=1e-11)
+
+
+@LOCAL
+def test_a_graph_does_not_see_its_batch_mates(local: str) -> None:
+    graphs, model = packed((4, 1, 0, 9, 2)), model_of(config(local, "random_walk"))
+    out = model(graphs)
+    for b in range(5):
+        torch.testing.assert_close(model(alone(graphs, b))[0], out[b], rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("virtual_nodes", ["per_layer", "running", "none"])
+def test_the_penalty_is_eta_times_the_sum_of_squares_and_trains_the_multiplier(virtual_nodes: str) -> None:
+    model = model_of(config(primal=PrimalOptions(num_virtual=5, virtual_nodes=virtual_nodes), eta=0.3))
+    graphs = packed((5, 8))
+    losses: list[Tensor] = []
+    for attention in model.attentions:
+        attention.register_forward_hook(lambda module, inputs, out: losses.append(out.loss))
+    prediction, penalty = model.forward_with_penalty(graphs)
+    assert penalty.item() == pytest.approx(0.3 * sum(loss.item() ** 2 for loss in losses))
+    assert len(losses) == 2
+    assert torch.equal(prediction, model(graphs))
+    penalty.backward()
+    assert all(attention.multiplier_S.grad.abs().sum() > 0 for attention in model.attentions)
+
+
+def test_tasks() -> None:
+    graphs = replace(packed((5, 8)), root_index=torch.tensor([7, 0]))
+    assert model_of(config())(graphs).shape == (2, 3)
+    nodes = model_of(config(task="node"))
+    torch.testing.assert_close(nodes(graphs), nodes(replace(graphs, root_index=None))[[7, 0]])
+    assert model_of(config(task="link"))(graphs).shape == (13, 16)
+
+
+@pytest.mark.parametrize("kind", ["laplacian", "laplacian_linear", "stable_laplacian", "random_walk"])
+def test_encodings_reach_the_output(kind: str) -> None:
+    """Nodes of one graph with the same features and degree differ by their encoding alone."""
+    model = model_of(config("gated_gcn", kind, "node"))
+    graphs = packed((9,))
+    graphs = replace(graphs, x=torch.zeros_like(graphs.x), edge_attr=torch.zeros_like(graphs.edge_attr))
+    out = model(graphs)
+    assert torch.equal(out, model(graphs))  # no random sign in evaluation
+    without = model_of(config("gated_gcn", "none", "node"))(graphs)
+    # 1 and 2 look alike to two layers of message passing at ReLU distance, 3 and 6 are mirror images
+    assert torch.isfinite(out).all()
+    assert out.std(0).max() > without.std(0).max() * 0.1
+    model.train()
+    signs = {tuple(model(graphs).flatten().tolist()) for _ in range(8)}
+    assert (len(signs) == 1) == (kind == "random_walk")
+
+
+@pytest.mark.parametrize("kind", ["laplacian_linear", "stable_laplacian", "random_walk"])
+def test_stored_encodings_replace_computed_ones(kind: str) -> None:
+    settings = config(position=PositionOptions(kind, dim=4, stored="lap"))
+    model, graphs = model_of(settings), packed((9,))
+    out = model(graphs)
+    changed = replace(graphs, encodings={"lap": 2 * graphs.encodings["lap"]})
+    assert not torch.allclose(model(changed), out)
+    with pytest.raises(ValueError, match=r"encoding 'lap' of at least 4 columns, got \{'lap': 2\}"):
+        model(replace(graphs, encodings={"lap": torch.zeros(9, 2)}))
+
+
+@LOCAL
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("sizes", [(), (0,), (1,), (1, 1), (0, 3)])
+def test_small_and_empty_batches(local: str, training: bool, sizes: tuple[int, ...]) -> None:
+    for kind in ("none", "laplacian", "random_walk"):
+        model = model_of(config(local, kind)).train(training)
+        out, penalty = model.forward_with_penalty(packed(sizes))
+        assert out.shape == (len(sizes), 3)
+        assert torch.isfinite(out).all()
+        (out.sum() + penalty).backward()
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_no_features_at_all() -> None:
+    bare = Graphs(torch.tensor([0, 4]), ring(4), node_id=torch.arange(4))
+    model = model_of(config("gated_gcn", node=Features(), edge=Features()))
+    assert torch.isfinite(model(bare)).all()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_of_the_table(name: str) -> None:
+    """Each column builds; its size is the published one but for encoders and heads, which the paper leaves open."""
+    settings = getattr(primphormer, name)()
+    count = num_parameters(settings)
+    assert sum(p.numel() for p in Primphormer(settings).parameters()) == count
+    assert count == pytest.approx(PUBLISHED[name], rel=0.11 if name == "peptides_struct" else 0.07)
+    assert settings.primal.scores == settings.primal.num_virtual
+    assert name in TRAINING
+
+
+def test_small_has_half_a_million_parameters() -> None:
+    settings = primphormer.small(out_dim=2)
+    assert settings.out_dim == 2
+    assert 480_000 < num_parameters(settings) < 520_000
+    assert sum(p.numel() for p in Primphormer(settings).parameters()) == num_parameters(settings)
+
+
+def test_bfloat16_autocast() -> None:
+    model = model_of(config(kind="random_walk")).float()
+    graphs = packed((5, 8))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out, penalty = model.forward_with_penalty(graphs)
+    assert penalty.dtype == torch.float32
+    torch.testing.assert_close(out.float(), model(graphs), rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize("local", ["gated_gcn", "none"])
+def test_it_fits_a_few_graphs(local: str) -> None:
+    torch.manual_seed(0)
+    graphs = packed(tuple(range(4, 20)))
+    target = torch.randn(16, 1)
+    model = Primphormer(
+        config(local, "random_walk", out_dim=1, width=32, layer=GPSOptions(local=local, mlp="residual"))
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(150):
+        prediction, penalty = model.forward_with_penalty(graphs)
+        loss = (prediction - target).abs().mean()
+        optimizer.zero_grad()
+        (loss + penalty).backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_heads": 3}, "width must be a multiple of the heads, got 16 and 3"),
+        ({"eta": -1.0}, "eta must be at least 0"),
+        ({"out_dim": 0}, "out_dim must be at least 1"),
+        ({"task": "edge"}, "task must be one of graph, node, link"),
+        ({"pool": "attention"}, "pool must be one of"),
+        ({"head_dropout": 1.0}, "head_dropout must lie in"),
+        ({"local": "gcn", "kind": "stable_laplacian"}, "set local to gated_gcn"),
+    ],
+)
+def test_bad_configs(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**options)
+
+
+def test_bad_positions_and_inputs() -> None:
+    with pytest.raises(ValueError, match="stored encodings have no eigenvalues"):
+        PositionOptions("laplacian", stored="lap")
+    with pytest.raises(ValueError, match="position kind must be one of"):
+        PositionOptions("sine")
+    with pytest.raises(ValueError, match="leaves no channel for the features"):
+        Primphormer(config(position=PositionOptions("random_walk", 16)))
+    with pytest.raises(ValueError, match="edge features are read by GatedGCN only"):
+        Primphormer(config("gcn", edge=Features(categories=(3,))))
+    with pytest.raises(ValueError, match="input_dropout acts on numeric features"):
+        Primphormer(config(input_dropout=0.1))
+    graphs = packed((5,))
+    with pytest.raises(ValueError, match=r"feature column 1 must be in \[0, 4\)"):
+        model_of(config())(replace(graphs, x=graphs.x + torch.tensor([0, 4])))
