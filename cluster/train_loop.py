@@ -241,7 +241,7 @@ class Worker:
         if math.isfinite(float(all_reduce_sum(loss.detach().double().clone()))):
             return
         found = ""
-        if not math.isfinite(float(loss)):
+        if not math.isfinite(float(loss.detach())):
 
             def forward() -> Any:
                 seed_dropout(*position)

@@ -1,0 +1,369 @@
+"""The training loop without Ray: what a step's gradient is, what is averaged, what resumes exactly, and what stops it."""
+
+import shutil
+import socket
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch import nn
+
+import cluster.train_loop
+from cluster.bad_numbers import NonFiniteLossError
+from cluster.schedule import rate_factor
+from cluster.tasks import Classification, Regression, StepOutput
+from cluster.train_loop import Worker
+from cluster.train_spec import TrainOptions, TrainSpec
+from cluster.training_data import GraphData, GraphSplitOptions
+from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, TorchGraphBatch
+from samplers.loader import LoaderOptions
+from storage.errors import ConfigError
+
+CPU = torch.device("cpu")
+NUM_GRAPHS = 30
+
+
+@dataclass(frozen=True)
+class Rings(ArrayGraphStore):
+    """Rings of 3 to 8 nodes with random features; the first 20 are for training."""
+
+    def split(self, name: str) -> np.ndarray:
+        return {"train": np.arange(20), "valid": np.arange(20, 25), "test": np.arange(25, 30)}[name]
+
+
+def rings(target: np.ndarray | None = None) -> Rings:
+    rng = np.random.default_rng(0)
+    size = rng.integers(3, 9, NUM_GRAPHS)
+    ptr = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    place = np.concatenate([np.arange(n) for n in size]).astype(np.int32)
+    feature = rng.normal(size=(ptr[-1], 4)).astype(np.float32)
+    if target is None:
+        target = np.add.reduceat(feature[:, 0] ** 2, ptr[:-1])[:, None].astype(np.float32)
+        target[[1, 2, 3, 11]] = np.nan  # unevenly spread over batches and ranks
+    after = (place + 1) % np.repeat(size, size).astype(np.int32)
+    return Rings(ptr, ptr, np.stack([place, after]), feature, None, target)
+
+
+class Pooled(nn.Module):
+    """A perceptron per node, summed over each graph."""
+
+    def __init__(self, penalised: bool = False, norm: bool = False, out_dim: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+        self.norm = nn.BatchNorm1d(8) if norm else nn.Identity()
+        self.second = nn.Linear(8, out_dim)
+        self.penalised = penalised
+
+    def forward(self, batch: TorchGraphBatch) -> StepOutput:
+        h = self.norm(self.first(batch.node_feature)).relu()
+        out = torch.segment_reduce(self.second(h), "sum", offsets=batch.node_ptr, axis=0)
+        return StepOutput(out, self.second.weight.square().sum() if self.penalised else None)
+
+
+class Hub:
+    """Takes what the worker tells the driver."""
+
+    def __init__(self) -> None:
+        self.records: list[dict] = []
+        self.push = self
+
+    def remote(self, record: dict) -> None:
+        self.records.append(record)
+
+    @property
+    def epochs(self) -> list[dict]:
+        timed = ("train_s", "wait_s", "eval_s", "roots_per_s", "nodes_per_s", "edges_per_s")
+        return [{k: v for k, v in r.items() if k not in timed} for r in self.records if r["kind"] == "epoch"]
+
+
+def spec(batch_size: int = 4, build_model=Pooled, store: Rings | None = None, task=None, **options) -> TrainSpec:
+    batches = GraphBatchOptions(max_graphs=batch_size, bucket_ratio=float("inf"))
+    return TrainSpec(
+        data=GraphData(store or rings()),
+        build_model=build_model,
+        task=task or Regression((2.0,), (3.0,)),
+        model_config={},
+        identity={},
+        sampler=GraphSplitOptions("train", batches),
+        evaluation={s: GraphSplitOptions(s, replace(batches, shuffle=False)) for s in ("valid", "test")},
+        options=TrainOptions(**{"epochs": 3, "learning_rate": 1e-2, "checkpoint_every": 1000, **options}),
+        loader=LoaderOptions(),
+    )
+
+
+@pytest.fixture
+def reports(tmp_path, monkeypatch):
+    """Checkpoints go to a folder instead of to Ray; returns the folder."""
+
+    def report(metrics, checkpoint=None, checkpoint_dir_name=""):
+        if checkpoint is not None:
+            shutil.copytree(checkpoint.path, tmp_path / checkpoint_dir_name, dirs_exist_ok=True)
+
+    monkeypatch.setattr(cluster.train_loop.ray.train, "report", report)
+    return tmp_path
+
+
+def run_alone(a_spec: TrainSpec, checkpoint: Path | None = None) -> tuple[Worker, Hub, dict]:
+    hub = Hub()
+    worker = Worker(a_spec, hub, 0, 1, CPU)
+    worker.restore(None if checkpoint is None else cluster.train_loop.ray.train.Checkpoint(str(checkpoint)))
+    result = worker.run()
+    assert result is not None
+    return worker, hub, result
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def one_of_two(rank: int, port: int, folder: str, build_model, store: Rings | None) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    a_spec = spec(3, build_model, store, accumulate=4, weight_decay=0.1)
+    found: dict = {"error": ""}
+    worker = Worker(a_spec, Hub(), rank, 2, CPU)
+    try:
+        with worker._loader(a_spec.sampler) as loader:
+            found["losses"] = [worker._train_epoch(loader, epoch)["train_loss"] for epoch in range(3)]
+        with worker._loader(a_spec.evaluation["valid"]) as loader:
+            found["scores"] = worker._evaluate(worker.model, loader, "valid")
+    except NonFiniteLossError as error:
+        found["error"] = str(error)
+    found["model"] = worker.model.state_dict()
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def run_two(folder: Path, build_model, store: Rings | None = None) -> list[dict]:
+    multiprocessing.start_processes(
+        one_of_two,
+        args=(free_port(), str(folder), build_model, store),
+        nprocs=2,
+        join=True,
+        start_method="spawn",
+    )
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def whole_epoch_steps(a_spec: TrainSpec, epochs: int = 3) -> tuple[Worker, list[float]]:
+    worker = Worker(a_spec, Hub(), 0, 1, CPU)
+    with worker._loader(a_spec.sampler) as loader:
+        return worker, [worker._train_epoch(loader, epoch)["train_loss"] for epoch in range(epochs)]
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+def test_accumulated_batches_give_the_large_batchs_steps(penalised):
+    build = partial(Pooled, penalised)
+    large, losses = whole_epoch_steps(spec(20, build))
+    assert large.data.sampler(large.spec.sampler, 1).num_batches == 1
+    small, found = whole_epoch_steps(spec(3, build, accumulate=7))
+    assert small.data.sampler(small.spec.sampler, 1).num_batches == 7
+    assert found == pytest.approx(losses, rel=1e-5)
+    for ours, theirs in zip(small.model.parameters(), large.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
+    # Fewer at once is another training.
+    _, others = whole_epoch_steps(spec(3, build, accumulate=2))
+    assert others[1:] != pytest.approx(losses[1:], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_two_ranks_that_accumulate_give_the_large_batchs_steps(tmp_path):
+    large, losses = whole_epoch_steps(spec(20, partial(Pooled, True), weight_decay=0.1))
+    with large._loader(large.spec.evaluation["valid"]) as loader:
+        scores = large._evaluate(large.model, loader, "valid")
+    for found in run_two(tmp_path, partial(Pooled, True)):
+        assert found["error"] == ""
+        assert found["losses"] == pytest.approx(losses, rel=1e-5)
+        assert found["scores"] == pytest.approx(scores, rel=1e-4)
+        assert found["scores"]["count"] == 5
+        for name, tensor in large.model.state_dict().items():
+            torch.testing.assert_close(found["model"][name], tensor, rtol=0, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_ranks_score_one_model_whatever_their_batch_statistics(tmp_path):
+    first, second = run_two(tmp_path, partial(Pooled, norm=True))
+    for name, tensor in first["model"].items():
+        assert torch.equal(tensor, second["model"][name]), name
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_an_averaged_run_resumes_exactly(reports, norm):
+    options = {"ema_decay": 0.9, "epochs": 4, "schedule": "cosine", "warmup_steps": 3, "accumulate": 2}
+    build = partial(Pooled, norm=norm)
+    whole, whole_hub, result = run_alone(spec(build_model=build, checkpoint_every=2, **options))
+    assert (reports / "epoch-000002" / "average.safetensors").exists()
+    assert (reports / "epoch-000002" / "config.json").exists()
+    again, hub, resumed = run_alone(spec(build_model=build, **options), reports / "epoch-000002")
+    assert hub.records[0] == {"kind": "start", "epoch": 2}
+    assert hub.epochs == whole_hub.epochs[2:]
+    assert resumed == result
+    for name, tensor in whole.average.model.state_dict().items():
+        assert torch.equal(tensor, again.average.model.state_dict()[name])
+        assert torch.equal(whole.best[name], again.best[name])
+
+
+def test_the_average_is_what_is_evaluated_and_kept(reports):
+    a_spec = spec(ema_decay=0.5, epochs=1)
+    torch.manual_seed(0)
+    reference = Pooled()
+    average = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
+    plain = Worker(replace(a_spec, options=replace(a_spec.options, ema_decay=None)), Hub(), 0, 1, CPU)
+    with plain._loader(a_spec.sampler) as loader:
+        step = plain._update
+
+        def averaging(epoch, step_index, batches):
+            step(epoch, step_index, batches)
+            decay = min(0.5, (1 + step_index) / (10 + step_index))
+            for name, tensor in plain.model.state_dict().items():
+                average[name] += (1 - decay) * (tensor - average[name])
+
+        plain._update = averaging
+        plain._train_epoch(loader, 0)
+    worker, _, result = run_alone(a_spec)
+    for name, tensor in average.items():
+        torch.testing.assert_close(worker.best[name], tensor)
+        assert not torch.equal(worker.best[name], plain.model.state_dict()[name])
+    with plain._loader(a_spec.evaluation["test"]) as loader:
+        plain.model.load_state_dict(average)
+        assert plain._evaluate(plain.model, loader, "test") == pytest.approx(result["scores"]["test"], rel=1e-5)
+
+
+def test_lower_is_better_where_the_task_says_so(reports):
+    worker, hub, result = run_alone(spec(epochs=6, learning_rate=3e-2))
+    curve = [epoch["valid_mae"] for epoch in hub.epochs]
+    assert worker.best_epoch == int(np.argmin(curve))
+    assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
+    assert curve[-1] < curve[0]
+
+
+class Overflowing(Pooled):
+    """Overflows in its second layer for graphs of more than `limit` nodes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit = limit
+        self.second = nn.Sequential(nn.Linear(8, 8), Power(limit), nn.Linear(8, 1))
+
+    def forward(self, batch: TorchGraphBatch) -> StepOutput:
+        self.second[1].largest = int(batch.node_ptr.diff().max())
+        return super().forward(batch)
+
+
+class Power(nn.Module):
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit, self.largest = limit, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (1e38 if self.largest > self.limit else 1.0) * 10.0
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_once_and_names_the_layer(reports):
+    with pytest.raises(NonFiniteLossError) as caught:
+        run_alone(spec(4, partial(Overflowing, 4)))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "epoch 0, step " in text
+    assert "(rank 0)" in text
+    assert "first bad layer: second.1 (Power), whose inputs are finite" in text
+    index = int(text.partition("batch ")[2].split()[0])
+    store, a_spec = rings(), spec(4)
+    graphs = a_spec.data.open().sampler(a_spec.sampler, 1).graphs_of(0, index)
+    assert store.num_nodes[graphs].max() > 4
+    assert not list(reports.iterdir())
+
+
+@pytest.mark.slow
+def test_all_ranks_stop_where_one_meets_a_bad_batch(tmp_path):
+    target = rings().target.copy()
+    target[0] = np.inf
+    first, second = run_two(tmp_path, Pooled, rings(target))
+    assert first["error"] == second["error"]
+    assert "every layer's output is finite; the loss is not" in first["error"]
+
+
+class BadGradient(Pooled):
+    def forward(self, batch: TorchGraphBatch) -> StepOutput:
+        out = super().forward(batch).prediction
+        return StepOutput(out + (self.first.weight * 0.0).square().sum().sqrt())  # d√x/dx at 0
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_and_names_the_parameter(reports):
+    with pytest.raises(NonFiniteLossError, match=r"batches 0 .rank 0.: the gradient is not finite.*first\.weight"):
+        run_alone(spec(4, BadGradient))
+
+
+class BadEvaluation(Pooled):
+    def forward(self, batch: TorchGraphBatch) -> StepOutput:
+        out = super().forward(batch).prediction
+        return StepOutput(out if self.training else self.second(torch.full((len(out), 8), float("inf"))))
+
+
+def test_a_prediction_that_is_not_finite_stops_the_run(reports):
+    with pytest.raises(NonFiniteLossError, match=r"batch 0 of valid .rank 0.: first bad layer: second .Linear."):
+        run_alone(spec(4, BadEvaluation))
+
+
+def test_bad_features_are_named(reports):
+    store = rings()
+    store.node_feature[5, 0] = np.nan
+    with pytest.raises(NonFiniteLossError, match="the batch's own node_feature holds numbers that are not finite"):
+        run_alone(spec(4, store=store))
+
+
+def test_graphs_are_classified_too(reports):
+    ptr, feature = rings().node_ptr, rings().node_feature
+    label = (np.add.reduceat(feature[:, 0], ptr[:-1]) > 0).astype(np.int64)
+    a_spec = spec(
+        4, partial(Pooled, out_dim=2), rings(label), Classification(2, "rocauc"), epochs=30, learning_rate=3e-2
+    )
+    _, hub, result = run_alone(a_spec)
+    assert result["scores"]["valid"]["count"] == 5
+    assert hub.epochs[-1]["train_loss"] < 0.5 * hub.epochs[0]["train_loss"]
+
+
+def test_bfloat16_trains(reports):
+    _, hub, _ = run_alone(spec(4, precision="bfloat16", epochs=8, learning_rate=3e-2))
+    assert hub.epochs[-1]["train_loss"] < hub.epochs[0]["train_loss"]
+
+
+def test_poly_is_a_power_of_what_is_left():
+    assert rate_factor(25, 100, 0, "poly", power=2.0) == pytest.approx(0.75**2)
+    assert rate_factor(25, 100, 0, "poly", power=1.0) == rate_factor(25, 100, 0, "linear")
+    assert rate_factor(100, 100, 0, "poly", floor=0.1, power=3.0) == pytest.approx(0.1)
+
+
+def test_warm_up_may_be_counted_in_steps(reports):
+    _, hub, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3))
+    # Five steps per epoch: the last of the first epoch is the fifth of eight.
+    assert hub.epochs[0]["learning_rate"] == pytest.approx(1e-2 * 5 / 8)
+    assert hub.epochs[-1]["learning_rate"] == pytest.approx(1e-3 + 9e-3 * (1 / 12))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"accumulate": 0}, "--accumulate"),
+        ({"ema_decay": 1.0}, "--ema-decay"),
+        ({"schedule": "steps"}, "--schedule"),
+        ({"power": 0.0}, "--schedule"),
+        ({"min_learning_rate": 1.0}, "--min-learning-rate"),
+        ({"warmup_steps": -1}, "warm-up"),
+    ],
+)
+def test_options_that_cannot_work_name_their_flag(options, message):
+    with pytest.raises(ConfigError, match=message):
+        TrainOptions(**options)
+
+
+def test_the_store_of_the_tests_is_what_it_says():
+    assert isinstance(Rings.__dict__.get("num_nodes", cached_property(len)), cached_property)
+    assert rings().num_nodes.min() >= 3
