@@ -19,6 +19,7 @@ from samplers.neighbor_kernels import all_positions
 from samplers.plans import even_split
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from storage.errors import ConfigError, DataError
+from storage.packed_graphs import PackedGraphs
 
 _MIXED_BATCHES = 4  # a bucket holds at least so many batches where there are graphs for them, so that their graphs mix
 
@@ -52,18 +53,6 @@ class GraphBatch:
     @property
     def num_bytes(self) -> int:
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
-
-
-@dataclass(frozen=True)
-class PackedGraphs:
-    """What a store hands out: graphs in the order asked for, edges with positions within their own graph."""
-
-    num_nodes: np.ndarray  # int64 [g]
-    num_edges: np.ndarray  # int64 [g]
-    edge_index: np.ndarray  # int32 [2, sum(num_edges)]
-    node_feature: np.ndarray | None  # [sum(num_nodes), …]
-    edge_feature: np.ndarray | None  # [sum(num_edges), …]
-    target: np.ndarray | None  # [g, …]
 
 
 class GraphStore(Protocol):

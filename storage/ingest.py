@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import fsspec
 import numpy as np
 
 from storage.arrow_files import array_from_numpy, file_entry, is_local, neighbor_lists, split_url, write_batch
@@ -21,7 +20,7 @@ from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.filesystem_errors import one_line, one_line_errors
 from storage.manifest import MANIFEST_NAME, Manifest, partition_dir
 from storage.partitioners import assign_partitions
-from storage.publish import check_bucket, publish
+from storage.publish import check_destination, publish
 from storage.scratch import remove_orphans, scratch_directory
 from storage.source import SPLIT_TEST, GraphSource, NodeChunk, SourceInfo
 
@@ -80,7 +79,7 @@ def ingest(
     if local:
         remove_orphans(local.parent, name, local)
     with one_line_errors(url, "use this destination", ConfigError):
-        _check_destination(filesystem, path, url, options)
+        check_destination(filesystem, path, url, overwrite=options.overwrite)
     _check_info(source.info, options)
     for parent in (scratch_parent, local.parent if local else None):
         if parent is not None:
@@ -107,20 +106,6 @@ def _make_directory(path: Path) -> None:
         raise ConfigError(
             f"{path}: cannot make this directory ({one_line(error)}); choose another url or --scratch"
         ) from None
-
-
-def _check_destination(filesystem: fsspec.AbstractFileSystem, path: str, url: str, options: IngestOptions) -> None:
-    if not filesystem.exists(path):
-        check_bucket(filesystem, path, url)
-        return
-    if not filesystem.isdir(path):
-        raise ConfigError(f"{url}: expected a directory or nothing, found a file; choose another url")
-    contents = filesystem.ls(path, detail=False)
-    holds_graph = filesystem.exists(f"{path}/{MANIFEST_NAME}")
-    if contents and not (holds_graph and options.overwrite):
-        kind = "a graph" if holds_graph else "other files"
-        advice = "pass --overwrite to replace it, or choose another url" if holds_graph else "choose an empty url"
-        raise ConfigError(f"{url}: expected nothing there, found {kind}; {advice}")
 
 
 def _check_info(info: SourceInfo, options: IngestOptions) -> None:

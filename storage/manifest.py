@@ -4,6 +4,7 @@ It is the last file written and the first one read. Parsing trusts nothing: ever
 names must be the ones of the format, so a manifest cannot point outside its directory.
 """
 
+import copy
 import hashlib
 import json
 import re
@@ -17,6 +18,7 @@ from storage.errors import FormatError
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+ONE_GRAPH = "one-graph"
 
 _FILE_NAME = re.compile(
     r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow|part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow"
@@ -67,20 +69,32 @@ class Manifest:
     @property
     def content_hash(self) -> str:
         """SHA-256 over the names and checksums of all files: equal if and only if the stored bytes are equal."""
-        lines = "".join(f"{name} {entry.sha256}\n" for name, entry in sorted(self.files.items()))
-        return hashlib.sha256(lines.encode()).hexdigest()
+        return hash_of_files(self.files)
 
     def to_json(self) -> str:
-        body = asdict(self)
-        body["files"] = {name: asdict(entry) for name, entry in sorted(self.files.items())}
-        body["provenance"] = dict(self.provenance)
-        header = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "kind": "one-graph",
-            "content_hash": self.content_hash,
-        }
-        return json.dumps(header | body, indent=1) + "\n"
+        return manifest_json(ONE_GRAPH, asdict(self), self.files, self.provenance)
+
+
+def hash_of_files(files: Mapping[str, FileEntry]) -> str:
+    lines = "".join(f"{name} {entry.sha256}\n" for name, entry in sorted(files.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def manifest_json(
+    kind: str, fields: dict[str, Any], files: Mapping[str, FileEntry], provenance: Mapping[str, str]
+) -> str:
+    """The text of a manifest of this kind."""
+    body = fields | {
+        "files": {name: asdict(entry) for name, entry in sorted(files.items())},
+        "provenance": dict(provenance),
+    }
+    header = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "content_hash": hash_of_files(files),
+    }
+    return json.dumps(header | body, indent=1) + "\n"
 
 
 def partition_dir(partition: int) -> str:
@@ -92,22 +106,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
 
     Raises FormatError for anything that is not exactly a version-1 manifest of one graph.
     """
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
-        raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
-    if not isinstance(body, dict) or body.get("format") != FORMAT:
-        found = body.get("format") if isinstance(body, dict) else type(body).__name__
-        raise FormatError(f"{where}: expected format {FORMAT!r}, got {found!r}; this is not a Graphmill graph")
-    version = body.get("format_version")
-    if version != FORMAT_VERSION or isinstance(version, bool):
-        raise FormatError(
-            f"{where}: expected format_version {FORMAT_VERSION}, got {version!r}; "
-            "read it with the Graphmill that wrote it, or ingest the graph again"
-        )
-    if body.get("kind") != "one-graph":
-        raise FormatError(f"{where}: expected kind 'one-graph', got {body.get('kind')!r}")
-    reader = _Reader(body, where)
+    reader = ManifestReader(text, where, ONE_GRAPH, _FILE_NAME)
     manifest = Manifest(
         name=reader.text("name"),
         num_nodes=reader.count("num_nodes"),
@@ -134,8 +133,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
         for file in expected_files(manifest, partition):
             if file not in manifest.files:
                 reader.fail("files", f"an entry for {file}", "none")
-    if body.get("content_hash") != manifest.content_hash:
-        reader.fail("content_hash", manifest.content_hash, body.get("content_hash"))
+    reader.check_content_hash(manifest.content_hash)
     return manifest
 
 
@@ -151,12 +149,33 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
     return [f"{partition_dir(partition)}/{name}.arrow" for name in names]
 
 
-class _Reader:
-    """Typed access to the fields of a parsed manifest; every refusal names the file and the field."""
+class ManifestReader:
+    """Typed access to the fields of a manifest of one kind; every refusal names the file and the field."""
 
-    def __init__(self, body: dict[str, Any], where: str) -> None:
-        self._body = body
+    def __init__(self, text: str, where: str, kind: str, file_name: re.Pattern[str]) -> None:
+        """Reads the header. Raises FormatError for anything that is not a version-1 manifest of this kind."""
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
+            raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
+        if not isinstance(body, dict) or body.get("format") != FORMAT:
+            found = body.get("format") if isinstance(body, dict) else type(body).__name__
+            raise FormatError(f"{where}: expected format {FORMAT!r}, got {found!r}; this is not a Graphmill graph")
+        version = body.get("format_version")
+        if version != FORMAT_VERSION or isinstance(version, bool):
+            raise FormatError(
+                f"{where}: expected format_version {FORMAT_VERSION}, got {version!r}; "
+                "read it with the Graphmill that wrote it, or ingest the graph again"
+            )
+        if body.get("kind") != kind:
+            raise FormatError(f"{where}: expected kind {kind!r}, got {body.get('kind')!r}")
+        self._body: dict[str, Any] = body
         self._where = where
+        self._file_name = file_name
+
+    def check_content_hash(self, expected: str) -> None:
+        if self._body.get("content_hash") != expected:
+            self.fail("content_hash", expected, self._body.get("content_hash"))
 
     def fail(self, key: str, expected: str, got: object) -> None:
         raise FormatError(f"{self._where}: field {key!r}: expected {expected}, got {str(got)[:80]!r}")
@@ -202,15 +221,39 @@ class _Reader:
         assert isinstance(value, dict)
         return value
 
-    def offsets(self) -> tuple[int, ...]:
-        key, value = "partition_offsets", self._body.get("partition_offsets")
-        num_nodes = self.count("num_nodes")
+    def names(self, key: str) -> tuple[str, ...]:
+        value = self._body.get(key)
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value) or len(set(value)) < len(value):
+            self.fail(key, "a list of distinct strings", value)
+        assert isinstance(value, list)
+        return tuple(value)
+
+    def widths(self, key: str) -> tuple[int, ...]:
+        value = self._body.get(key)
+        if not isinstance(value, list) or not all(type(v) is int and 0 < v <= _MAX_WIDTH for v in value):
+            self.fail(key, f"a list of integers in [1, {_MAX_WIDTH}]", value)
+        assert isinstance(value, list)
+        return tuple(value)
+
+    def inner(self, key: str) -> "ManifestReader":
+        """A reader of the object that is this field's value."""
+        value = self._body.get(key)
+        if not isinstance(value, dict):
+            self.fail(key, "an object", value)
+        inner = copy.copy(self)
+        inner._body, inner._where = value or {}, f"{self._where}: {key}"
+        return inner
+
+    def offsets(self, key: str = "partition_offsets", total: str = "num_nodes") -> tuple[int, ...]:
+        """Ascending integers from 0 to the field `total`."""
+        value = self._body.get(key)
+        num_rows = self.count(total)
         if not isinstance(value, list) or len(value) < 2 or not all(type(v) is int for v in value):
             self.fail(key, "a list of at least 2 integers", value)
         assert isinstance(value, list)
         ascending = all(a <= b for a, b in pairwise(value))
-        if value[0] != 0 or value[-1] != num_nodes or not ascending:
-            self.fail(key, f"ascending integers from 0 to num_nodes = {num_nodes}", value)
+        if value[0] != 0 or value[-1] != num_rows or not ascending:
+            self.fail(key, f"ascending integers from 0 to {total} = {num_rows}", value)
         return tuple(value)
 
     def files(self) -> dict[str, FileEntry]:
@@ -220,7 +263,7 @@ class _Reader:
         assert isinstance(value, dict)
         entries = {}
         for name, entry in value.items():
-            if not _FILE_NAME.fullmatch(name):
+            if not self._file_name.fullmatch(name):
                 self.fail("files", "only file names of the format (part-00000/topology.arrow …)", name)
             num_bytes = entry.get("num_bytes") if isinstance(entry, dict) else None
             sha256 = entry.get("sha256") if isinstance(entry, dict) else None

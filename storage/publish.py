@@ -8,19 +8,42 @@ when every file is there in its full size. From then on only copies within the s
 import contextlib
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import fsspec
 
 from storage.arrow_files import is_local
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
-from storage.manifest import MANIFEST_NAME, Manifest
+from storage.manifest import MANIFEST_NAME, FileEntry
 from storage.scratch import REPLACED, scratch_directory
 
 # Their first path part is a bucket (container), which `makedirs` would create, and they have no directories to make.
 _OBJECT_STORES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"))
+
+
+class Manifested(Protocol):
+    """A manifest of any kind: names the files that are to be put at the destination."""
+
+    @property
+    def files(self) -> Mapping[str, FileEntry]: ...
+
+
+def check_destination(filesystem: fsspec.AbstractFileSystem, path: str, url: str, *, overwrite: bool) -> None:
+    """ConfigError where there is something else than nothing, an empty directory, or (`overwrite`) a graph."""
+    if not filesystem.exists(path):
+        check_bucket(filesystem, path, url)
+        return
+    if not filesystem.isdir(path):
+        raise ConfigError(f"{url}: expected a directory or nothing, found a file; choose another url")
+    contents = filesystem.ls(path, detail=False)
+    holds_graph = filesystem.exists(f"{path}/{MANIFEST_NAME}")
+    if contents and not (holds_graph and overwrite):
+        kind = "a graph" if holds_graph else "other files"
+        advice = "pass --overwrite to replace it, or choose another url" if holds_graph else "choose an empty url"
+        raise ConfigError(f"{url}: expected nothing there, found {kind}; {advice}")
 
 
 def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> None:
@@ -37,7 +60,7 @@ def is_object_store(filesystem: fsspec.AbstractFileSystem) -> bool:
     return not _OBJECT_STORES.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
 
 
-def publish(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, manifest: Manifest) -> None:
+def publish(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, manifest: Manifested) -> None:
     """Puts the graph in `staged` at `path`, instead of the one that may lie there.
 
     FormatError where the destination fails; the old graph is then whole at its place, or the message says where the new one is.
@@ -61,7 +84,7 @@ def publish(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, mani
         filesystem.rm(beside, recursive=True)
 
 
-def _upload(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, manifest: Manifest) -> None:
+def _upload(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, manifest: Manifested) -> None:
     """Uploads all files, the manifest last; where that fails or is interrupted, removes them again."""
     try:
         with one_line_errors(path, "upload the graph"):
@@ -91,7 +114,7 @@ def _make_parent(filesystem: fsspec.AbstractFileSystem, path: str) -> None:
         filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
 
 
-def _replace(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, beside: str, manifest: Manifest) -> None:
+def _replace(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, beside: str, manifest: Manifested) -> None:
     """From here on there is no graph at `path`, until its new manifest is."""
     filesystem.rm_file(f"{path}/{MANIFEST_NAME}")
     for name in manifest.files:

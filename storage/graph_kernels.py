@@ -1,0 +1,37 @@
+"""Kernels over many packed graphs: copying some of them out, and checking the ends of their edges. All release the GIL.
+
+Rows are copied as bytes, so that one compiled kernel serves every dtype. Callers have checked graph numbers and pointers.
+"""
+
+import numba
+
+
+@numba.njit(nogil=True, cache=True)
+def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
+    """Copies the rows [ptr[g], ptr[g + 1]) of every graph to the rows from out_ptr[place] on. `source`, `out`: uint8, flat."""
+    for i in range(len(graph)):
+        start, stop = ptr[graph[i]] * row_bytes, ptr[graph[i] + 1] * row_bytes
+        to = out_ptr[place[i]] * row_bytes
+        for k in range(stop - start):
+            out[to + k] = source[start + k]
+
+
+@numba.njit(nogil=True, cache=True)
+def copy_ends(ptr, graph, source, place, out_ptr, out):
+    """The same for one end of every edge, of any integer dtype, to int32."""
+    for i in range(len(graph)):
+        start, stop = ptr[graph[i]], ptr[graph[i] + 1]
+        to = out_ptr[place[i]]
+        for k in range(stop - start):
+            out[to + k] = source[start + k]
+
+
+@numba.njit(nogil=True, cache=True)
+def first_edge_outside(node_ptr, edge_ptr, source, destination):
+    """The first edge with an end outside its graph, or -1."""
+    for g in range(len(node_ptr) - 1):
+        size = node_ptr[g + 1] - node_ptr[g]
+        for e in range(edge_ptr[g], edge_ptr[g + 1]):
+            if source[e] < 0 or source[e] >= size or destination[e] < 0 or destination[e] >= size:
+                return e
+    return -1

@@ -1,0 +1,347 @@
+"""Many small graphs on disk, such as molecules: shards of Arrow files, opened as one store that hands out any graphs by number.
+
+    manifest.json             kind many-graphs; counts, schema, shards, files with checksums
+    part-00000/graphs.arrow   one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
+                              `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers
+    part-00001/ …
+    rejects.csv               the source's rows that are no graph, where there are any
+
+Opening maps the files and checks what `storage.graph` checks for one graph: sizes, Arrow structure, pointers, and that edges stay
+in their graph. `verify` adds checksums and categories. The store is what `samplers.graph_batches.GraphStore` asks for.
+"""
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+
+from storage.arrow_files import array_from_numpy, numpy_column, read_batch, split_url
+from storage.errors import ConfigError, FormatError
+from storage.filesystem_errors import one_line_errors
+from storage.graph_kernels import copy_ends, copy_rows, first_edge_outside
+from storage.graph_set_manifest import (
+    REJECTS_NAME,
+    GraphSetManifest,
+    Reject,
+    RowSchema,
+    parse_graph_set_manifest,
+    shard_file,
+)
+from storage.manifest import MANIFEST_NAME
+from storage.packed_graphs import PackedGraphs
+
+_MAX_MANIFEST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class GraphShard:
+    """Some consecutive graphs of a store. All arrays are read-only views of the file."""
+
+    node_ptr: np.ndarray  # int64 [g + 1]
+    edge_ptr: np.ndarray  # int64 [g + 1]
+    source: np.ndarray  # uint8/uint16/int32 [m], positions within the edge's graph
+    destination: np.ndarray
+    original_id: np.ndarray  # int64 [g], ascending
+    split: np.ndarray  # int8 [g]
+    node_feature: np.ndarray | None = None  # [n, dim]
+    edge_feature: np.ndarray | None = None  # [m, dim]
+    target: np.ndarray | None = None  # float32 [g, num_targets], NaN where there is none
+
+    @property
+    def num_graphs(self) -> int:
+        return len(self.node_ptr) - 1
+
+
+@dataclass(frozen=True)
+class StoredGraphs:
+    """All graphs of a directory, by number: 0 … num_graphs - 1, in the order of their source."""
+
+    url: str
+    manifest: GraphSetManifest
+    shards: tuple[GraphShard, ...]
+
+    def __reduce__(self):  # travels by name: the process that receives it maps the same files
+        return open_graphs, (self.url,)
+
+    def __len__(self) -> int:
+        return self.manifest.num_graphs
+
+    @cached_property
+    def num_nodes(self) -> np.ndarray:
+        """int64 [num_graphs]"""
+        return _joined([np.diff(shard.node_ptr) for shard in self.shards])
+
+    @cached_property
+    def num_edges(self) -> np.ndarray:
+        """int64 [num_graphs]: directed edges; a bond counts twice."""
+        return _joined([np.diff(shard.edge_ptr) for shard in self.shards])
+
+    @cached_property
+    def target(self) -> np.ndarray:
+        """float32 [num_graphs, num_targets]; NaN where the source has none."""
+        return _joined(
+            [
+                np.empty((shard.num_graphs, 0), np.float32) if shard.target is None else shard.target
+                for shard in self.shards
+            ]
+        )
+
+    @cached_property
+    def original_id(self) -> np.ndarray:
+        """int64 [num_graphs]: the row of the source, counted from 0, header and empty lines apart."""
+        return _joined([shard.original_id for shard in self.shards])
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        return self.manifest.target_names
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        return self.manifest.split_names
+
+    def split(self, name: str) -> np.ndarray:
+        """int64: the graphs of this part, ascending. Raises ConfigError for a part that the store does not have."""
+        if name not in self.split_names:
+            raise ConfigError(f"{self.url}: expected a split of {', '.join(self.split_names) or 'none'}, got {name!r}")
+        code = self.split_names.index(name) + 1
+        return np.flatnonzero(_joined([shard.split for shard in self.shards]) == code)
+
+    def fetch(self, graph: np.ndarray) -> PackedGraphs:
+        """These graphs, in this order, in fresh arrays. Raises ConfigError for a number outside the store."""
+        graph = np.asarray(graph, np.int64)
+        if len(graph) and not 0 <= int(graph.min()) <= int(graph.max()) < len(self):
+            raise ConfigError(
+                f"{self.url}: expected graphs in [0, {len(self)}), got {int(graph.min())} to {int(graph.max())}"
+            )
+        num_nodes, num_edges = self.num_nodes[graph], self.num_edges[graph]
+        node_ptr, edge_ptr = _pointers(num_nodes), _pointers(num_edges)
+        manifest, num_targets = self.manifest, len(self.target_names)
+        packed = PackedGraphs(
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            edge_index=np.empty((2, int(edge_ptr[-1])), np.int32),
+            node_feature=_rows(manifest.node, int(node_ptr[-1])),
+            edge_feature=_rows(manifest.edge, int(edge_ptr[-1])),
+            target=np.empty((len(graph), num_targets), np.float32) if num_targets else None,
+        )
+        for shard, local, place in self._by_shard(graph):
+            copy_ends(shard.edge_ptr, local, shard.source, place, edge_ptr, packed.edge_index[0])
+            copy_ends(shard.edge_ptr, local, shard.destination, place, edge_ptr, packed.edge_index[1])
+            _copy_rows(shard.node_ptr, local, shard.node_feature, place, node_ptr, packed.node_feature)
+            _copy_rows(shard.edge_ptr, local, shard.edge_feature, place, edge_ptr, packed.edge_feature)
+            if packed.target is not None and shard.target is not None:
+                packed.target[place] = shard.target[local]
+        return packed
+
+    def _by_shard(self, graph: np.ndarray) -> Iterator[tuple[GraphShard, np.ndarray, np.ndarray]]:
+        """Per shard that has some of these graphs: their numbers in it, and their places in `graph`."""
+        if len(self.shards) == 1:
+            yield self.shards[0], graph, np.arange(len(graph))
+            return
+        offsets = np.asarray(self.manifest.graph_offsets, np.int64)
+        shard_of = np.searchsorted(offsets, graph, side="right") - 1
+        for index in np.unique(shard_of):
+            place = np.flatnonzero(shard_of == index)
+            yield self.shards[index], graph[place] - offsets[index], place
+
+    def rejects(self) -> list[Reject]:
+        """Rows of the source that are no graph. Raises FormatError where their list is missing or damaged."""
+        entry = self.manifest.files.get(REJECTS_NAME)
+        if entry is None:
+            return []
+        filesystem, path = split_url(self.url)
+        where = f"{path}/{REJECTS_NAME}"
+        with one_line_errors(where, "read this file"):
+            content = filesystem.cat_file(where)
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != entry.sha256:
+            raise FormatError(f"{where}: expected sha256 {entry.sha256}, found {digest}; the file is corrupt")
+        rows = csv.reader(io.StringIO(content.decode(), newline=""))
+        next(rows)
+        return [Reject(int(line), text, reason) for line, text, reason in rows]
+
+    def verify(self) -> None:
+        """Reads every byte: checksums, and that categories lie in their vocabularies. Raises FormatError at the first damage."""
+        filesystem, path = split_url(self.url)
+        self.rejects()
+        for index in range(self.manifest.num_shards):
+            shard = _read_shard(filesystem, path, self.manifest, index, verify=True)
+            for what, schema, rows in (
+                ("node", self.manifest.node, shard.node_feature),
+                ("edge", self.manifest.edge, shard.edge_feature),
+            ):
+                if rows is None or not schema.categories or not len(rows):
+                    continue
+                outside = (rows.max(axis=0) >= np.array(schema.categories)) | (rows.min(axis=0) < 0)
+                if outside.any():
+                    column = int(np.argmax(outside))
+                    raise FormatError(
+                        f"{path}/{shard_file(index)}: {what} feature {column}: expected categories in "
+                        f"[0, {schema.categories[column]}), found {rows[:, column].min()} to {rows[:, column].max()}"
+                    )
+
+
+def open_graphs(url: str) -> StoredGraphs:
+    """Opens the graphs at a path or fsspec URL. Raises FormatError where there are none, or what is there is damaged."""
+    filesystem, path = split_url(url)
+    where = f"{path}/{MANIFEST_NAME}"
+    with one_line_errors(where, "read this file"):
+        try:
+            size = filesystem.size(where)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FormatError(
+                f"{url}: expected many graphs ({MANIFEST_NAME}), found none; "
+                f"make them with: python jobs/ingest_molecules.py <source> {url}"
+            ) from None
+        if size is None or size > _MAX_MANIFEST_BYTES:
+            raise FormatError(
+                f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found {size}; this is not a manifest"
+            )
+        content = filesystem.cat_file(where)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None
+    manifest = parse_graph_set_manifest(text, where)
+    shards = tuple(_read_shard(filesystem, path, manifest, index) for index in range(manifest.num_shards))
+    for name, found in (
+        ("num_nodes", sum(int(shard.node_ptr[-1]) for shard in shards)),
+        ("num_edges", sum(len(shard.source) for shard in shards)),
+    ):
+        if found != getattr(manifest, name):
+            raise FormatError(f"{path}: expected {name} {getattr(manifest, name)} in all shards, found {found}")
+    return StoredGraphs(url=url, manifest=manifest, shards=shards)
+
+
+def shard_batch(
+    graphs: PackedGraphs,
+    index_dtype: str,
+    split: np.ndarray | None = None,
+    original_id: np.ndarray | None = None,
+) -> pa.RecordBatch:
+    """The columns of graphs.arrow. `split`: int8 [g], codes; `original_id`: int64 [g]; default: in none, and 0, 1, 2 …"""
+    num_graphs = len(graphs.num_nodes)
+    node_values = (
+        pa.nulls(int(graphs.num_nodes.sum()))
+        if graphs.node_feature is None
+        else array_from_numpy(np.ascontiguousarray(graphs.node_feature))
+    )
+    ends = [np.ascontiguousarray(end, dtype=index_dtype) for end in graphs.edge_index]
+    edges = {"source": array_from_numpy(ends[0]), "destination": array_from_numpy(ends[1])}
+    if graphs.edge_feature is not None:
+        edges["feature"] = array_from_numpy(np.ascontiguousarray(graphs.edge_feature))
+    columns = {
+        "nodes": _lists(graphs.num_nodes, node_values),
+        "edges": _lists(graphs.num_edges, pa.StructArray.from_arrays(list(edges.values()), list(edges))),
+        "split": array_from_numpy(np.zeros(num_graphs, np.int8) if split is None else np.ascontiguousarray(split)),
+        "original_id": array_from_numpy(
+            np.arange(num_graphs, dtype=np.int64) if original_id is None else np.ascontiguousarray(original_id)
+        ),
+    }
+    if graphs.target is not None:
+        columns["target"] = array_from_numpy(np.ascontiguousarray(graphs.target, np.float32))
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(array_from_numpy(_pointers(counts)), values)
+
+
+def _read_shard(
+    filesystem: fsspec.AbstractFileSystem, path: str, manifest: GraphSetManifest, index: int, *, verify: bool = False
+) -> GraphShard:
+    file = shard_file(index)
+    where, expected = f"{path}/{file}", manifest.graph_offsets[index + 1] - manifest.graph_offsets[index]
+    batch = read_batch(filesystem, where, manifest.files[file], verify=verify)
+    if batch.num_rows != expected:
+        raise FormatError(f"{where}: expected {expected} graphs, found {batch.num_rows}")
+    node_ptr, nodes = _list_column(batch, "nodes", where)
+    edge_ptr, edge_values = _list_column(batch, "edges", where)
+    if not pa.types.is_struct(edge_values.type):
+        raise FormatError(f"{where}: column 'edges': expected a list of structs, found one of {edge_values.type}")
+    edges = pa.RecordBatch.from_struct_array(edge_values)
+    shard = GraphShard(
+        node_ptr=node_ptr,
+        edge_ptr=edge_ptr,
+        source=numpy_column(edges, "source", manifest.index_dtype, where),
+        destination=numpy_column(edges, "destination", manifest.index_dtype, where),
+        original_id=numpy_column(batch, "original_id", "int64", where),
+        split=numpy_column(batch, "split", "int8", where),
+        node_feature=_feature(pa.RecordBatch.from_arrays([nodes], ["nodes"]), "nodes", manifest.node, where),
+        edge_feature=_feature(edges, "feature", manifest.edge, where),
+        target=numpy_column(batch, "target", "float32", where, len(manifest.target_names))
+        if manifest.target_names
+        else None,
+    )
+    codes = shard.split
+    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= len(manifest.split_names):
+        raise FormatError(
+            f"{where}: expected split codes 0 to {len(manifest.split_names)}, found {codes.min()} to {codes.max()}"
+        )
+    edge = first_edge_outside(node_ptr, edge_ptr, shard.source, shard.destination)
+    if edge >= 0:
+        graph = int(np.searchsorted(edge_ptr, edge, side="right")) - 1
+        raise FormatError(
+            f"{where}: graph {graph}: expected edges among its {node_ptr[graph + 1] - node_ptr[graph]} nodes, "
+            f"found {shard.source[edge]} -> {shard.destination[edge]}"
+        )
+    return shard
+
+
+def _list_column(batch: pa.RecordBatch, name: str, where: str) -> tuple[np.ndarray, pa.Array]:
+    """Offsets (int64 [g + 1], from 0, ascending) and values of a column of lists."""
+    index = batch.schema.get_field_index(name)
+    kind = batch.schema.field(index).type if index >= 0 else None
+    if kind is None or not pa.types.is_large_list(kind):
+        raise FormatError(f"{where}: column {name!r}: expected a large_list, found {kind}")
+    lists = batch.column(index)
+    if lists.null_count:
+        raise FormatError(f"{where}: column {name!r}: expected no nulls, found {lists.null_count}")
+    pointers = lists.offsets.to_numpy(zero_copy_only=True) if batch.num_rows else np.zeros(1, np.int64)
+    num_rows = len(lists.values)
+    if pointers[0] != 0 or pointers[-1] != num_rows or np.any(pointers[1:] < pointers[:-1]):
+        raise FormatError(
+            f"{where}: column {name!r}: expected list offsets ascending from 0 to {num_rows}, found others; the file is corrupt"
+        )
+    return pointers, lists.values
+
+
+def _feature(batch: pa.RecordBatch, name: str, schema: RowSchema, where: str) -> np.ndarray | None:
+    return None if schema.dtype is None else numpy_column(batch, name, schema.dtype, where, schema.dim)
+
+
+def _rows(schema: RowSchema, count: int) -> np.ndarray | None:
+    return None if schema.dtype is None else np.empty((count, schema.dim), schema.dtype)
+
+
+def _copy_rows(
+    ptr: np.ndarray,
+    graph: np.ndarray,
+    rows: np.ndarray | None,
+    place: np.ndarray,
+    out_ptr: np.ndarray,
+    out: np.ndarray | None,
+) -> None:
+    if rows is None or out is None:
+        return
+    row_bytes = out.itemsize * out.shape[1]
+    copy_rows(ptr, graph, row_bytes, rows.reshape(-1).view(np.uint8), place, out_ptr, out.reshape(-1).view(np.uint8))
+
+
+def _pointers(counts: np.ndarray) -> np.ndarray:
+    pointers = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=pointers[1:])
+    return pointers
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if joined.flags.writeable:
+        joined.flags.writeable = False
+    return joined

@@ -1,0 +1,17 @@
+"""Several small graphs packed one after another: what a store of many graphs is written from, and what it hands out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class PackedGraphs:
+    """Graphs one after another, edges with positions within their own graph."""
+
+    num_nodes: np.ndarray  # int64 [g]
+    num_edges: np.ndarray  # int64 [g]
+    edge_index: np.ndarray  # int32 [2, sum(num_edges)]
+    node_feature: np.ndarray | None  # [sum(num_nodes), …]
+    edge_feature: np.ndarray | None  # [sum(num_edges), …]
+    target: np.ndarray | None  # [g, …]
