@@ -54,6 +54,8 @@ class BenchConfig:
     """Rounds; the best counts."""
     partitions: int = 4
     """Partitions of the remote measures."""
+    wait_steps: int = 5
+    """Training steps in which waiting for batches is counted; 0: none."""
     remote: bool = True
     """Time partition servers too (starts a local Ray)."""
     dgl_python: str | None = None
@@ -300,6 +302,19 @@ def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions")
         )
 
 
+def wait_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
+    """How long training waits for batches."""
+    from jobs.compute_waits import measure_waits
+
+    for wait in measure_waits(graph, config.fanouts, config.wait_steps) if config.wait_steps else ():
+        yield Row(
+            f"compute wait: {wait.name}",
+            100 * wait.share,
+            "%",
+            f"{1e3 * wait.total_s / wait.num_steps:,.0f} ms a step, {wait.parameters:,} parameters; target at most 5",
+        )
+
+
 @contextmanager
 def _single_threaded_torch() -> Iterator[None]:
     import torch
@@ -329,6 +344,7 @@ def measure(config: BenchConfig) -> Iterator[Row]:
         yield from dgl_rows(config, graph, effort)
         yield from pyg_rows(config, graph, effort)
         yield from size_rows(config, effort, options)
+        yield from wait_rows(config, graph)
         if config.remote:
             yield from remote_rows(config, effort, options)
 

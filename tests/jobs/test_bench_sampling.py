@@ -14,14 +14,25 @@ from storage.errors import ConfigError
 @pytest.fixture
 def config(tmp_path) -> BenchConfig:
     return BenchConfig(
-        nodes=2000, fanouts=(4, 3), batch_size=32, batches=2, warmup=1, rounds=2, remote=False, sizes=(1000,),
+        nodes=2000, fanouts=(4, 3), batch_size=32, batches=2, warmup=1, rounds=2, remote=False, sizes=(1000,), wait_steps=0,
         data_dir=str(tmp_path / "data"), out=str(tmp_path / "out"),
     )  # fmt: skip
 
 
 def test_writes_its_table(config, monkeypatch, capsys, tmp_path):
     argv = ["bench_sampling.py", "--nodes=2000", "--fanouts", "4", "3", "--batch-size=32", "--batches=2", "--warmup=1"]
-    argv += ["--rounds=2", "--no-remote", "--sizes", "1000", "--data-dir", config.data_dir, "--out", config.out]
+    argv += [
+        "--rounds=2",
+        "--no-remote",
+        "--sizes",
+        "1000",
+        "--wait-steps",
+        "1",
+        "--data-dir",
+        config.data_dir,
+        "--out",
+        config.out,
+    ]
     monkeypatch.setattr(sys, "argv", argv)
     bench_sampling.main()
     body = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -32,7 +43,11 @@ def test_writes_its_table(config, monkeypatch, capsys, tmp_path):
     assert math.isclose(rows["share of the limit; 1 threads"]["value"], 100 * ours / limit)
     assert rows["feature rows, float16: share of torch"]["value"] > 0
     assert "not measured" in rows["DGL 1.1.3 NeighborSampler"]["note"]
-    assert "1,000 nodes, 1 thread" in rows
+    assert "private memory" in rows["1,000 nodes, 1 thread"]["note"]
+    assert rows["ours: Node2Subgraph K=10, M=100; 2 threads"]["value"] > 0
+    waits = [row for what, row in rows.items() if what.startswith("compute wait")]
+    assert [row["value"] <= 100 for row in waits] == [True, True]
+    assert "not measured" in rows["PyG NeighborLoader"]["note"]
     table = (tmp_path / "out" / "results.md").read_text()
     assert all(f"| {what} |" in table for what in rows)
     assert "results.md" in capsys.readouterr().out
