@@ -86,6 +86,16 @@ class ImplicitFilter(nn.Module):
                 case _:
                     return filter_KDN
 
+    def at(self, position_T: Tensor, length_T: Tensor) -> Tensor:
+        """Returns [T, K·D]: the filters at each position of a sequence of that length; `forward(N)` for T pairs of any N."""
+        weight = self.out.weight
+        with torch.autocast(weight.device.type, enabled=False):
+            rows_TC = self.out(self.inner(positional_code_at(position_T, length_T, self.config.bands, weight.dtype)))
+            if self.config.scale == "none":
+                return rows_TC
+            length_T1 = length_T.clamp_min(1).to(weight.dtype).unsqueeze(1)
+            return rows_TC / (length_T1 if self.config.scale == "length" else length_T1.sqrt())
+
 
 def positional_code(num_positions: int, bands: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns [N, 2·bands + 1]: t in [0, 1], then cos and -sin of 2π f n / N for f evenly from 1e-4 to bands - 1.
@@ -97,6 +107,14 @@ def positional_code(num_positions: int, bands: int, *, dtype: torch.dtype, devic
     frequency_B = torch.linspace(1e-4, bands - 1, bands, dtype=dtype, device=device)
     angle_NB = frequency_B * (2 * math.pi / max(num_positions, 1)) * position_N1
     return torch.cat([t_N1, torch.cos(angle_NB), -torch.sin(angle_NB)], dim=1)
+
+
+def positional_code_at(position_T: Tensor, length_T: Tensor, bands: int, dtype: torch.dtype) -> Tensor:
+    """Returns [T, 2·bands + 1]: the rows of `positional_code` for pairs of a position and the sequence's length."""
+    position_T1, length_T1 = position_T.to(dtype).unsqueeze(1), length_T.to(dtype).unsqueeze(1)
+    frequency_B = torch.linspace(1e-4, bands - 1, bands, dtype=dtype, device=position_T.device)
+    angle_TB = frequency_B * (2 * math.pi / length_T1.clamp_min(1)) * position_T1
+    return torch.cat([position_T1 / (length_T1 - 1).clamp_min(1), torch.cos(angle_TB), -torch.sin(angle_TB)], dim=1)
 
 
 def circular_convolve(filter_DN: Tensor, signal_DN: Tensor) -> Tensor:
@@ -111,7 +129,7 @@ def circular_convolve(filter_DN: Tensor, signal_DN: Tensor) -> Tensor:
             f"filter and signal must have one shape, got {tuple(filter_DN.shape)} and {tuple(signal_DN.shape)}; "
             "expand the smaller one"
         )
-    if signal_DN.shape[-1] == 0:
+    if signal_DN.numel() == 0:
         return filter_DN * signal_DN
     # Half-precision transforms exist only on CUDA and only for powers of two.
     dtype = torch.promote_types(torch.promote_types(filter_DN.dtype, signal_DN.dtype), torch.float32)

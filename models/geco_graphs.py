@@ -1,0 +1,309 @@
+"""GECO over many graphs in a batch, alone or in attention's place in the GPS hybrid (arXiv 2406.12059; models/geco.py).
+
+Every graph has its own circular convolution, exactly of its own length N_b and with the filter of that length, so a graph's
+result does not depend on its batch-mates. In the padded batch the filter of graph b is laid out on both sides of zero,
+g_b[τ] = f_b[τ mod N_b] for |τ| < N, and one transform of length L ≥ 2N - 1 convolves it with the zero-padded signal:
+
+    y_t = Σ_{s < N_b} g_b[t - s] u_s = Σ_s f_b[(t - s) mod N_b] u_s        for t < N_b
+
+Nothing wraps around L. A single graph needs no padding and takes its own transform of length N.
+
+The order π of a graph's nodes is a pure function of the seed and of permanent ids, where the batch has them; else of the
+place in the graph and the graph's size, one random order for each size. The model is not permutation-equivariant.
+
+Hybrid (the paper's choice for small graphs): X_P = Norm(Drop(GECO(X, A)) + X) in models/gps.py's layer. Pure
+(`layer.local="none"`): the paper's own layer, X' = LN(GECO(X, A) + X), X'' = LN(FFN(X') + X').
+
+Shapes: B graphs, n nodes, N places, L length of the transform, D width, K order, T filter rows.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from models.dropout import Dropout
+from models.features import Features, atoms, bonds
+from models.filters import FilterConfig, ImplicitFilter, circular_convolve
+from models.geco import FeedForward, LocalBlock
+from models.gps import GPSLayer, GPSOptions
+from models.gps import num_parameters as layer_parameters
+from models.gps_ends import PositionOptions, Readout, Stem, check_ends
+from models.gps_ends import num_parameters as end_parameters
+from models.graphs import Graphs
+from models.heads import Pool, Task
+from models.node_order import gather_rows, inverse_order, node_order
+from models.propagation import NORMALISATIONS, Normalisation
+from models.segments import Grouping
+
+
+@dataclass(frozen=True)
+class GECOGraphsConfig:
+    """Every option of GECO over many graphs; raises ValueError on values that cannot work."""
+
+    node: Features = field(default_factory=Features)
+    edge: Features = field(default_factory=Features)  # read by GatedGCN only
+    out_dim: int = 1
+    task: Task = "graph"
+    width: int = 64
+    num_layers: int = 4
+    order: int = 2  # K: filters and gates per layer
+    propagation: Normalisation = "mean"  # Â of the local block; never with added self loops
+    permutation: Literal["static", "dynamic", "none"] = "static"  # one order | one per epoch and layer | as given
+    seed: int = 0  # of the order
+    skip: bool = False  # Hyena's F_i ⊛ V + s ⊙ V; not in GECO's equations
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    # The hybrid layer. With local="none" the layer is GECO's own, and only dropout and activation are read.
+    layer: GPSOptions = field(default_factory=GPSOptions)
+    position: PositionOptions = field(default_factory=PositionOptions)
+    pool: Pool = "mean"
+    head_layers: int = 3
+    head_dropout: float = 0.0
+    input_dropout: float = 0.0  # on numeric features
+
+    def __post_init__(self) -> None:
+        check_ends(self.out_dim, self.task, self.pool, self.head_layers, self.width, self.num_layers)
+        if self.order < 1:
+            raise ValueError(f"order must be at least 1, got {self.order}; set order")
+        choices = {"propagation": NORMALISATIONS, "permutation": ("static", "dynamic", "none")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
+        for name in ("head_dropout", "input_dropout"):
+            if not (0 <= getattr(self, name) < 1):
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}; set {name}")
+        if self.position.gates and self.layer.local != "gated_gcn":
+            raise ValueError(
+                "a stable_laplacian encoding gates GatedGCN's edges; set local to gated_gcn, or another kind"
+            )
+
+
+class Convolutions:
+    """Circular convolutions of every graph's own length; what depends on the batch's sizes alone, computed once per batch."""
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs, self.single = graphs, graphs.num_graphs == 1
+        if self.single:
+            return
+        padding, size_B, device = graphs.padding, graphs.size_B, graphs.node_ptr.device
+        places = padding.num_places
+        self.length = _smooth(max(2 * places - 1, 1))
+        # The filters' rows: one set for each size that there can be, while these are fewer than the nodes; else one per graph.
+        if places * (places + 1) // 2 <= graphs.num_nodes:
+            sizes = torch.arange(1, places + 1, device=device)
+            count = places * (places + 1) // 2
+            self.length_T = torch.repeat_interleave(sizes, sizes, output_size=count)
+            self.position_T = torch.arange(count, device=device) - self.length_T * (self.length_T - 1) // 2
+            start_B = (size_B * (size_B - 1) // 2).clamp_min(0)
+        else:
+            self.position_T, self.length_T = padding.place_n, size_B[padding.graph_n]
+            start_B = graphs.node_ptr[:-1]
+        # Place j of the transform holds τ = j, and τ = j - L from the far end.
+        lag_L = torch.arange(self.length, device=device)
+        lag_L = torch.where(lag_L < places, lag_L, lag_L - self.length)
+        row_BL = start_B.unsqueeze(1) + lag_L % size_B.clamp_min(1).unsqueeze(1)
+        num_rows = self.position_T.numel()
+        # An empty last graph would start behind the last row; whatever it reads, no signal meets it.
+        self.rows = Grouping(row_BL.flatten().clamp_max(num_rows - 1), num_rows) if num_rows else None
+
+    def filters(self, filters: ImplicitFilter) -> Tensor:
+        """[K, D, N] for a single graph, [K, B, D, L] otherwise."""
+        if self.single:
+            return filters(self.graphs.num_nodes)
+        shape = (self.graphs.num_graphs, self.length, filters.num_filters, filters.width)
+        if self.rows is None:
+            return filters.out.weight.new_zeros(shape).permute(2, 0, 3, 1)
+        rows_BLKD = self.rows.spread(filters.at(self.position_T, self.length_T)).view(shape)
+        return rows_BLKD.permute(2, 0, 3, 1).contiguous()
+
+    def convolve(self, filter_DL: Tensor, signal_DN: Tensor) -> Tensor:
+        """One filter of `filters` with signals [D, N] (single) or [B, D, N], which must be zero behind a graph's end.
+
+        There the result is finite but means nothing; the gates, zero there too, put it out.
+        """
+        if self.single:
+            return circular_convolve(filter_DL, signal_DN)
+        places = signal_DN.shape[-1]
+        wide_DL = nn.functional.pad(signal_DN, (0, self.length - places))
+        return circular_convolve(filter_DL, wide_DL)[..., :places]
+
+    def spread(self, rows_nC: Tensor, channels: tuple[int, ...]) -> Tensor:
+        """Packed rows [n, C] → [*channels, N] (single) or [B, *channels, N], the node axis contiguous."""
+        if self.single:
+            return rows_nC.t().reshape(*channels, -1)
+        padded_BCN = self.graphs.padding.pad(rows_nC).transpose(1, 2)
+        return padded_BCN.reshape(padded_BCN.shape[0], *channels, padded_BCN.shape[2])
+
+    def collect(self, signal_DN: Tensor) -> Tensor:
+        """[D, N] or [B, D, N] → packed rows [n, D]."""
+        if self.single:
+            return signal_DN.t().contiguous()
+        return self.graphs.padding.unpad(signal_DN.transpose(1, 2))
+
+
+class GlobalBlock(nn.Module):
+    """GCB over every graph: V ← P_i ⊙ (F_i ⊛ V) for i = 1 … K, from the LCB's rows; parameters as models.geco.GlobalBlock."""
+
+    def __init__(self, in_dim: int, width: int, order: int, filter_config: FilterConfig, skip: bool = False) -> None:
+        super().__init__()
+        self.order, self.width = order, width
+        self.projection = nn.Linear(in_dim, (order + 1) * width)
+        self.filter = ImplicitFilter(filter_config, order, width)
+        self.skip_KD = nn.Parameter(torch.ones(order, width)) if skip else None
+
+    def forward(self, h_nC: Tensor, convolutions: Convolutions, order: "Order | None") -> Tensor:
+        """Returns [n, D]; `order` None visits the nodes as given. O(D N log N) per graph."""
+        p_nC = self.projection(h_nC)
+        if order is not None:
+            p_nC = gather_rows(p_nC, order.order_n, order.inverse_n)
+        # Half-precision gates would round every product; the transform is single precision in any case.
+        p = convolutions.spread(p_nC.to(self.filter.out.weight.dtype), (self.order + 1, self.width))
+        filters = convolutions.filters(self.filter)
+        v = p[..., self.order, :, :]
+        for i in range(self.order):
+            mixed = convolutions.convolve(filters[i], v)
+            if self.skip_KD is not None:
+                mixed = mixed + self.skip_KD[i].unsqueeze(1) * v
+            v = p[..., i, :, :] * mixed
+        y_nD = convolutions.collect(v).to(h_nC.dtype)
+        return y_nD if order is None else gather_rows(y_nD, order.inverse_n, order.order_n)
+
+
+@dataclass(frozen=True)
+class Order:
+    """π of every graph, as one permutation of the packed rows that keeps each graph's rows together."""
+
+    order_n: Tensor
+    inverse_n: Tensor
+
+
+def graph_order(graphs: Graphs, seed: int, *, epoch: int = 0, layer: int = 0) -> Order:
+    """Sorts each graph's nodes by a hash of (seed, epoch, layer, id); without ids, of the place and the graph's size."""
+    key_n = graphs.node_id
+    if key_n is None:
+        key_n = graphs.padding.place_n + (graphs.size_B[graphs.graph_of_node] << 32)
+    order_n = node_order(key_n, seed, epoch=epoch, layer=layer)
+    if graphs.num_graphs > 1:
+        order_n = order_n[torch.argsort(graphs.graph_of_node[order_n], stable=True)]
+    return Order(order_n, inverse_order(order_n))
+
+
+class GECOOperator(nn.Module):
+    """GECO(X, A) = GCB(LCB(X, A)), in place of attention."""
+
+    def __init__(self, config: GECOGraphsConfig) -> None:
+        super().__init__()
+        self.local = LocalBlock(config.propagation)
+        self.glob = GlobalBlock(2 * config.width, config.width, config.order, config.filter, config.skip)
+
+    def forward(self, x_nD: Tensor, graphs: Graphs, convolutions: Convolutions, order: Order | None) -> Tensor:
+        return self.glob(self.local(x_nD, graphs.adjacency), convolutions, order)
+
+
+class PureLayer(nn.Module):
+    """X' = LN(Drop(GECO(X, A)) + X), X'' = LN(Drop(FFN(X')) + X'); the global block is handed in, as GPSLayer takes it."""
+
+    def __init__(self, config: GECOGraphsConfig) -> None:
+        super().__init__()
+        self.ffn = FeedForward(config.width, config.layer.activation, config.layer.dropout)
+        self.norm_1, self.norm_2 = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
+        self.dropout = Dropout(config.layer.dropout)
+
+    def forward(
+        self, x_nD: Tensor, e_ED: Tensor | None, graphs: Graphs, block: Any, position_nP: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, None]:
+        x_nD = self.norm_1(self.dropout(block(x_nD, graphs)[0]) + x_nD)
+        return self.norm_2(self.dropout(self.ffn(x_nD)) + x_nD), e_ED, None
+
+
+class GECOGraphs(nn.Module):
+    """GECO over packed graphs, hybrid or pure; see the module's docstring."""
+
+    def __init__(self, config: GECOGraphsConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.stem = Stem(
+            config.node,
+            config.edge,
+            config.width,
+            config.position,
+            edges=config.layer.local == "gated_gcn",
+            input_dropout=config.input_dropout,
+        )
+        self.operators = nn.ModuleList(GECOOperator(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            PureLayer(config)
+            if config.layer.local == "none"
+            else GPSLayer(config.width, config.layer, config.position.gates)
+            for _ in range(config.num_layers)
+        )
+        self.readout = Readout(
+            config.width, config.out_dim, config.task, config.pool, config.head_layers, config.head_dropout
+        )
+
+    def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
+        """Returns [B, out_dim] (graph), [r, out_dim] (node; all n without roots) or states [n, width] (link).
+
+        `epoch` matters to the dynamic permutation only.
+        """
+        x_nD, e_ED, position_nP = self.stem(graphs)
+        convolutions, permutation = Convolutions(graphs), self.config.permutation
+        order = graph_order(graphs, self.config.seed) if permutation == "static" else None
+        for index, (operator, layer) in enumerate(zip(self.operators, self.layers, strict=True)):
+            if permutation == "dynamic":
+                # +1: the first epoch's first layer is not the static order.
+                order = graph_order(graphs, self.config.seed, epoch=epoch + 1, layer=index)
+            block = partial(_convolve, operator, convolutions, order)
+            x_nD, e_ED, _ = layer(x_nD, e_ED, graphs, block, position_nP)
+        return self.readout(x_nD, graphs)
+
+
+def _convolve(
+    operator: nn.Module, convolutions: Convolutions, order: Order | None, x_nD: Tensor, graphs: Graphs
+) -> tuple[Tensor, None]:
+    return operator(x_nD, graphs, convolutions, order), None
+
+
+def _smooth(length: int) -> int:
+    """The least 2^a·3^b·5^c of at least `length`: transforms of other lengths are several times slower."""
+    best = 1 << (length - 1).bit_length()
+    power_5 = 1
+    while power_5 < best:
+        power_3 = power_5
+        while power_3 < best:
+            multiple = -(-length // power_3)
+            best = min(best, power_3 << (multiple - 1).bit_length())
+            power_3 *= 3
+        power_5 *= 5
+    return best
+
+
+def num_parameters(config: GECOGraphsConfig) -> int:
+    """Returns the closed-form number of parameters of `GECOGraphs(config)`."""
+    d, k, f = config.width, config.order, config.filter
+    inner = f.inner_width
+    operator = (2 * d + 1) * (k + 1) * d + (k * d if config.skip else 0) + inner * k * d
+    operator += (2 * f.bands + 2) * inner + f.num_inner_layers * (inner + 1) * inner + (f.num_inner_layers + 1) * inner
+    pure = config.layer.local == "none"
+    layer = 2 * d * d + 4 * d if pure else layer_parameters(d, config.layer, config.position.gates)
+    edges = config.layer.local == "gated_gcn"
+    ends = end_parameters(
+        config.node, config.edge, d, config.position, edges, config.out_dim, config.task, config.head_layers
+    )
+    return ends + config.num_layers * (operator + layer)
+
+
+def small(**options: Any) -> GECOGraphsConfig:
+    """Molecules of QM9's size, one number, the GPS hybrid: 0.5M parameters. Use `models.geco.param_groups` for the filters."""
+    defaults: dict[str, Any] = {
+        "node": atoms(),
+        "edge": bonds(),
+        "width": 76,
+        "num_layers": 5,
+        "filter": FilterConfig(inner_width=32, scale="length"),
+        "layer": GPSOptions(mlp="residual"),
+        "position": PositionOptions("random_walk", 16),
+    }
+    return GECOGraphsConfig(**defaults | options)

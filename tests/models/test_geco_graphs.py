@@ -1,0 +1,251 @@
+"""GECO over many graphs: every graph's own exact circular convolution, the order, the model's contract, learning."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from models import geco_graphs
+from models.features import Features
+from models.filters import FilterConfig, ImplicitFilter, circular_convolve
+from models.geco import GlobalBlock as OneGraphBlock
+from models.geco import param_groups
+from models.geco_graphs import Convolutions, GECOGraphs, GECOGraphsConfig, GlobalBlock, graph_order, num_parameters
+from models.gps import GPSOptions
+from models.gps_ends import PositionOptions
+from models.graphs import Graphs
+
+BATCHES = pytest.mark.parametrize("sizes", [(4, 1, 7), (3, 3, 3, 2, 2, 1, 3), (5,), (0, 6, 0), (6, 0)])
+
+
+def ring(n: int) -> Tensor:
+    edges = torch.tensor([(i, (i + 1) % n) for i in range(n)] if n > 2 else [], dtype=torch.long).reshape(-1, 2).t()
+    return torch.cat([edges, edges.flip(0)], dim=1)
+
+
+def packed(sizes: tuple[int, ...]) -> Graphs:
+    generator = torch.Generator().manual_seed(0)
+    ptr = torch.tensor([0, *sizes]).cumsum(0)
+    n = int(ptr[-1])
+    edges = torch.cat([ring(size) + start for size, start in zip(sizes, ptr, strict=False)] or [ring(0)], dim=1)
+    x = torch.randint(0, 4, (n, 2), generator=generator)
+    return Graphs(ptr, edges, x=x, edge_attr=(x[edges[0], :1] + x[edges[1], :1]) % 3)
+
+
+def alone(graphs: Graphs, b: int) -> Graphs:
+    start, stop = int(graphs.node_ptr[b]), int(graphs.node_ptr[b + 1])
+    inside = (graphs.edge_index[0] >= start) & (graphs.edge_index[0] < stop)
+    ids = None if graphs.node_id is None else graphs.node_id[start:stop]
+    ptr, edges = torch.tensor([0, stop - start]), graphs.edge_index[:, inside] - start
+    return Graphs(ptr, edges, x=graphs.x[start:stop], edge_attr=graphs.edge_attr[inside], node_id=ids)
+
+
+def random_filter(scale: str = "none") -> ImplicitFilter:
+    torch.manual_seed(0)
+    return ImplicitFilter(FilterConfig(inner_width=8, scale=scale), 2, 3).double()
+
+
+@pytest.mark.parametrize("scale", ["none", "length", "sqrt_length"])
+def test_filter_rows_are_the_filters_of_each_length(scale: str) -> None:
+    filters = random_filter(scale)
+    for length in (1, 2, 7):
+        rows = filters.at(torch.arange(length), torch.full((length,), length))
+        torch.testing.assert_close(rows.t().view(2, 3, length), filters(length), rtol=1e-12, atol=1e-13)
+
+
+@BATCHES
+def test_each_graph_is_convolved_circularly_over_its_own_length(sizes: tuple[int, ...]) -> None:
+    filters, graphs = random_filter(), packed(sizes)
+    convolutions, signal = Convolutions(graphs), torch.randn(sum(sizes), 3, dtype=torch.float64)
+    out = convolutions.collect(
+        convolutions.convolve(convolutions.filters(filters)[1], convolutions.spread(signal, (3,)))
+    )
+    expected = [circular_convolve(filters(len(u))[1], u.t()).t() for u in signal.split(sizes)]
+    torch.testing.assert_close(out, torch.cat(expected), rtol=1e-12, atol=1e-13)
+
+
+def test_convolution_is_the_circulant_matrix() -> None:
+    filters, graphs = random_filter(), packed((5, 3))
+    convolutions, signal = Convolutions(graphs), torch.randn(8, 3, dtype=torch.float64)
+    out = convolutions.collect(
+        convolutions.convolve(convolutions.filters(filters)[0], convolutions.spread(signal, (3,)))
+    )
+    f = filters(5)[0]
+    for t in range(5):
+        torch.testing.assert_close(out[t], sum(f[:, (t - s) % 5] * signal[s] for s in range(5)))
+
+
+@BATCHES
+@pytest.mark.parametrize("skip", [True, False])
+def test_the_block_is_the_single_graph_block_graph_by_graph(sizes: tuple[int, ...], skip: bool) -> None:
+    torch.manual_seed(0)
+    one = OneGraphBlock(6, 4, 2, FilterConfig(inner_width=8), skip).double()
+    many = GlobalBlock(6, 4, 2, FilterConfig(inner_width=8), skip).double()
+    many.load_state_dict(one.state_dict())
+    graphs = packed(sizes)
+    h = torch.randn(sum(sizes), 6, dtype=torch.float64, requires_grad=True)
+    order = graph_order(graphs, 3)
+    out = many(h, Convolutions(graphs), order)
+    expected, start = [], 0
+    for rows in h.split(sizes):
+        local = order.order_n[start : start + len(rows)] - start
+        expected.append(one(rows, local, torch.argsort(local)))
+        start += len(rows)
+    torch.testing.assert_close(out, torch.cat(expected), rtol=1e-11, atol=1e-12)
+    weight = torch.randn_like(out)
+    names = [name for name, _ in one.named_parameters()]
+    one_grads = torch.autograd.grad((torch.cat(expected) * weight).sum(), [h, *one.parameters()])
+    many_grads = torch.autograd.grad((out * weight).sum(), [h, *many.parameters()])
+    for name, got, want in zip(["h", *names], many_grads, one_grads, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11, msg=name)
+
+
+def test_orders() -> None:
+    graphs = packed((6, 6, 0, 9))
+    order = graph_order(graphs, 1)
+    assert torch.equal(order.order_n[order.inverse_n], torch.arange(21))
+    assert torch.equal(graphs.graph_of_node[order.order_n], graphs.graph_of_node)
+    assert torch.equal(order.order_n[:6], order.order_n[6:12] - 6)  # one order for each size
+    assert torch.equal(order.order_n[12:] - 12, graph_order(packed((9,)), 1).order_n)
+    assert not torch.equal(order.order_n[12:].argsort().argsort()[:6], order.order_n[:6].argsort().argsort())
+    assert not torch.equal(graph_order(graphs, 2).order_n, order.order_n)
+    assert not torch.equal(graph_order(graphs, 1, epoch=1).order_n, order.order_n)
+
+
+def test_permanent_ids_fix_the_order_however_the_nodes_are_packed() -> None:
+    ids, shuffle = torch.arange(100, 109), torch.randperm(9)
+    order = graph_order(replace(packed((9,)), node_id=ids), 1).order_n
+    shuffled = graph_order(replace(packed((9,)), node_id=ids[shuffle]), 1).order_n
+    assert torch.equal(ids[order], ids[shuffle][shuffled])
+
+
+def config(local: str = "gated_gcn", **options) -> GECOGraphsConfig:
+    defaults = {
+        "node": Features(categories=(4, 4)),
+        "edge": Features(categories=(3,)) if local == "gated_gcn" else Features(),
+        "out_dim": 3,
+        "width": 12,
+        "num_layers": 2,
+        "filter": FilterConfig(inner_width=8),
+        "layer": GPSOptions(local=local),
+    }
+    return GECOGraphsConfig(**defaults | options)
+
+
+def model_of(settings: GECOGraphsConfig) -> GECOGraphs:
+    torch.manual_seed(0)
+    model = GECOGraphs(settings).double()
+    with torch.no_grad():
+        model(packed((6, 5, 9)))
+    return model.eval()
+
+
+LOCAL = pytest.mark.parametrize("local", ["gated_gcn", "gcn", "none"])
+
+
+@LOCAL
+@pytest.mark.parametrize("permutation", ["static", "dynamic", "none"])
+def test_a_graph_does_not_see_its_batch_mates(local: str, permutation: str) -> None:
+    graphs = packed((4, 1, 0, 9, 4))
+    model = model_of(config(local, permutation=permutation, position=PositionOptions("random_walk", 4)))
+    out = model(graphs, epoch=2)
+    for b in range(5):
+        torch.testing.assert_close(model(alone(graphs, b), epoch=2)[0], out[b], rtol=1e-9, atol=1e-10)
+
+
+@LOCAL
+def test_nodes_with_ids_may_come_in_any_order_and_without_may_not(local: str) -> None:
+    graphs, shuffle = replace(packed((9,)), node_id=torch.arange(50, 59)), torch.randperm(9)
+    place = torch.argsort(shuffle)
+    moved = replace(graphs, x=graphs.x[shuffle], node_id=graphs.node_id[shuffle], edge_index=place[graphs.edge_index])
+    model = model_of(config(local))
+    torch.testing.assert_close(model(moved), model(graphs), rtol=1e-10, atol=1e-11)
+    bare = model(replace(graphs, node_id=None))
+    assert not torch.allclose(model(replace(moved, node_id=None)), bare, rtol=1e-6, atol=1e-6)
+
+
+def test_the_epoch_matters_to_the_dynamic_order_only() -> None:
+    graphs = packed((9, 7))
+    for permutation in ("static", "dynamic"):
+        model = model_of(config(permutation=permutation))
+        assert torch.equal(model(graphs, epoch=0), model(graphs, epoch=1)) == (permutation == "static")
+
+
+@LOCAL
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("sizes", [(), (0,), (0, 0), (1,), (1, 1), (0, 3)])
+def test_small_and_empty_batches(local: str, training: bool, sizes: tuple[int, ...]) -> None:
+    model = model_of(config(local)).train(training)
+    out = model(packed(sizes))
+    assert out.shape == (len(sizes), 3)
+    assert torch.isfinite(out).all()
+    out.sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_tasks() -> None:
+    graphs = replace(packed((5, 8)), root_index=torch.tensor([7, 0]))
+    nodes = model_of(config(task="node"))
+    torch.testing.assert_close(nodes(graphs), nodes(replace(graphs, root_index=None))[[7, 0]])
+    assert model_of(config(task="link"))(graphs).shape == (13, 12)
+
+
+def test_bfloat16_autocast() -> None:
+    model, graphs = model_of(config()).float(), packed((5, 8, 3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(graphs)
+    torch.testing.assert_close(out.float(), model(graphs), rtol=0.1, atol=0.1)
+
+
+@LOCAL
+@pytest.mark.parametrize("skip", [True, False])
+def test_parameter_count(local: str, skip: bool) -> None:
+    settings = config(local, skip=skip, position=PositionOptions("laplacian", 4))
+    assert sum(p.numel() for p in GECOGraphs(settings).parameters()) == num_parameters(settings)
+
+
+def test_small_has_half_a_million_parameters_and_its_filters_their_own_group() -> None:
+    settings = geco_graphs.small()
+    model = GECOGraphs(settings)
+    assert sum(p.numel() for p in model.parameters()) == num_parameters(settings)
+    assert 480_000 < num_parameters(settings) < 520_000
+    groups = {group["name"]: group for group in param_groups(model, 1e-3, 0.1, filter_lr=1e-2)}
+    assert len(groups["filters"]["params"]) == sum("glob.filter" in name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("local", ["gated_gcn", "none"])
+def test_it_fits_a_few_graphs(local: str) -> None:
+    torch.manual_seed(0)
+    graphs, target = packed(tuple(range(4, 20))), torch.randn(16, 1)
+    options = {"position": PositionOptions("random_walk", 8), "filter": FilterConfig(inner_width=16, scale="length")}
+    model = GECOGraphs(config(local, out_dim=1, width=32, layer=GPSOptions(local=local, mlp="residual"), **options))
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(150):
+        loss = (model(graphs) - target).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": 0}, "order must be at least 1"),
+        ({"propagation": "max"}, "propagation must be one of"),
+        ({"permutation": "random"}, "permutation must be one of"),
+        ({"input_dropout": 1.0}, "input_dropout must lie in"),
+        ({"width": 0}, "width must be at least 1"),
+    ],
+)
+def test_bad_configs(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config(**options)
+    with pytest.raises(ValueError, match="set local to gated_gcn"):
+        config("none", position=PositionOptions("stable_laplacian"))
+
+
+def test_edge_features_without_a_reader_are_refused() -> None:
+    with pytest.raises(ValueError, match="edge features are read by GatedGCN only"):
+        GECOGraphs(config("none", edge=Features(categories=(3,))))
