@@ -51,12 +51,12 @@ def measure_waits(graph: StoredGraph, fanouts: tuple[int, ...], num_steps: int) 
     def geco_logits(batch: TorchBatch) -> Tensor:
         return geco(batch.x, Adjacency(batch.indptr, batch.indices), node_id_N=batch.node_id)[batch.root_index]
 
-    neighbors = NeighborSampler(router, NeighborOptions(fanouts=fanouts, batch_size=128))
-    subgraphs = Node2SubgraphSampler(router, Node2SubgraphOptions(max_hops=10, max_nodes=100, batch_size=32))
+    neighbors = NeighborSampler(router, NeighborOptions(fanouts=fanouts, batch_size=32))
+    subgraphs = Node2SubgraphSampler(router, Node2SubgraphOptions(max_hops=10, max_nodes=100, batch_size=8))
     return [
-        _measure("GECO, width 128, 3 layers, neighbor batches of 128 roots", neighbors, geco, geco_logits, num_steps),
+        _measure("GECO, width 128, 3 layers, neighbor batches of 32 roots", neighbors, geco, geco_logits, num_steps),
         _measure(
-            "PPGT, the paper's arxiv model, Node2Subgraph batches of 32 roots",
+            "PPGT, the paper's arxiv model, Node2Subgraph batches of 8 roots",
             subgraphs,
             attention,
             lambda batch: attention(node_batch_graphs(batch)),

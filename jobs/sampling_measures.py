@@ -95,15 +95,26 @@ class _Reads:
     offset: np.ndarray
 
 
+_BLOCK = 4096  # edges whose ends are read before their map entries: more reads are under way at once than edge by edge
+
+
 @numba.njit(nogil=True, cache=True)
 def _only_read(indptr, indices, position_of_id, row, count, offset):
-    total, end = np.int64(0), 0
+    total, read, filled = np.int64(0), 0, 0
+    neighbor = np.empty(_BLOCK, indices.dtype)
     for i in range(len(row)):
         start = indptr[row[i]]
         total += indptr[row[i] + 1]
         for _ in range(count[i]):
-            total += position_of_id[indices[start + offset[end]]]
-            end += 1
+            neighbor[filled] = indices[start + offset[read]]
+            read += 1
+            filled += 1
+            if filled == _BLOCK:
+                for e in range(filled):
+                    total += position_of_id[neighbor[e]]
+                filled = 0
+    for e in range(filled):
+        total += position_of_id[neighbor[e]]
     return total
 
 
@@ -155,7 +166,7 @@ def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rou
         "torch_out": lambda: torch.index_select(in_memory, 0, index, out=out_torch),
     }
     seconds: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(max(rounds, 3) + 1):  # in turn, so that a slow moment meets all of them; the first time only warms
+    for _ in range(max(rounds, 10) + 1):  # in turn, so that a slow moment meets all of them; the first time only warms
         for name, gather in work.items():
             start = time.perf_counter()
             gather()
