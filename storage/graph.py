@@ -7,8 +7,8 @@ reading the pages of topology.arrow in. `verify` adds checksums; `StoredGraph.ve
 the counts and the order of neighbor lists. A damaged file is refused with one line naming file, expected, found.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import fsspec
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.arrow_files import numpy_column, read_batch, split_url
+from storage.encodings import StoredEncodings, find_encoding, list_encodings, read_encoding
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.manifest import MANIFEST_NAME, Manifest, parse_manifest, partition_dir
@@ -47,6 +48,8 @@ class Partition:
     feature: np.ndarray | None = None  # float16/float32 [n, feature_dim]
     label: np.ndarray | None = None  # int64 or float32 [n]
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
+    # float32 [n, dim] by name (`storage.encodings`), mapped when asked for; KeyError for one that is not stored
+    encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -123,6 +126,11 @@ class StoredGraph:
                 raise FormatError(
                     f"{self.path}: expected {self.manifest.num_edges} edges in all {name}.arrow, found {found}"
                 )
+        for name in list_encodings(self):
+            encoding = find_encoding(self, name)
+            for index in range(self.manifest.num_partitions):
+                if encoding is not None:
+                    read_encoding(self, encoding, index, verify=True)
 
     def _verify_partition(self, index: int, original_id: np.ndarray) -> dict[str, int]:
         """Number of edges per topology file, after all checks of one partition, which is let go again."""
@@ -224,6 +232,7 @@ class _PartitionReader:
             feature=feature,
             label=label,
             split=_read_only(np.stack(splits)) if splits else None,
+            encodings=StoredEncodings(self.graph, self.index, verify=self.verify),
         )
 
     def original_id(self) -> np.ndarray:

@@ -1,0 +1,58 @@
+"""Computes an encoding of a stored graph, once, and stores it beside its partitions: `python jobs/encode.py <url> laplacian`.
+
+    python jobs/encode.py runs/photo laplacian --dim 32                    # 32 smallest eigenvectors, about a second
+    python jobs/encode.py runs/photo laplacian --dim 32 --which both_ends  # 16 from each end
+    python jobs/encode.py s3://bucket/graphs/photo rwse --dim 20           # return probabilities of 20 steps, about a minute
+
+You should see a progress bar, then the name by which samplers find it, such as `laplacian-32-smallest`:
+`NeighborOptions(encodings=("laplacian-32-smallest",))` puts its rows on every batch. Asked for again, it is found and nothing is
+computed. Exit code 1 and one line where it cannot be computed.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import tyro
+
+from jobs.exit_codes import run
+
+
+@dataclass(frozen=True)
+class EncodeConfig:
+    """Compute and store a positional encoding of a stored graph."""
+
+    url: Annotated[str, tyro.conf.Positional]
+    """A graph's directory: a path or an fsspec URL."""
+    kind: Annotated[Literal["laplacian", "rwse"], tyro.conf.Positional]
+    """Eigenvectors of the normalised Laplacian, or return probabilities of random walks (for up to about 100,000 nodes)."""
+    dim: int = 16
+    """Eigenvectors, or steps of the walk."""
+    which: Literal["smallest", "both_ends"] = "smallest"
+    """Eigenvectors: the `dim` smallest, or half of them from each end of the spectrum."""
+    overwrite: bool = False
+    """Compute it again where it is stored already."""
+
+
+def main() -> int | None:
+    config = tyro.cli(EncodeConfig, description=__doc__)
+    from jobs.progress import progress
+    from storage.encode import encode
+    from storage.encodings import EncodingOptions
+    from storage.graph import open_graph
+
+    options = EncodingOptions(config.kind, config.dim, config.which)
+    graph = open_graph(config.url)
+    started = time.perf_counter()
+    with progress(f"encoding {graph.manifest.name}") as bar:
+        manifest, computed = encode(
+            graph, options, lambda stage, done, total: bar.update(done, total, stage), overwrite=config.overwrite
+        )
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    did = f"computed in {time.perf_counter() - started:.1f} s" if computed else "found, nothing to compute"
+    print(f"{manifest.name}: {did}; {num_bytes / 2**20:,.1f} MiB at {config.url}")
+    return None
+
+
+if __name__ == "__main__":
+    run(main)
