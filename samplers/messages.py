@@ -57,6 +57,7 @@ class FetchRows:
     feature: bool = True
     split_set: int | None = None
     feature_dtype: FeatureDtype | None = None  # convert features to this before they travel; None: as stored
+    encodings: tuple[str, ...] = ()  # names of stored encodings (storage.encodings)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class NodeRows:
     feature: np.ndarray | None  # [n, feature_dim]
     label: np.ndarray | None  # int64 or float32 [n]
     split: np.ndarray | None  # int8 [n]
+    encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the encodings asked for, side by side
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from samplers.device_copy import map_tensors
+from storage.encodings import split_encodings
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,13 @@ class MiniBatch:
     edge_id: np.ndarray | None = None  # int64 [e], permanent ids
     edge_weight: np.ndarray | None = None  # float32 [e]
     edge_feature: np.ndarray | None = None  # float32 [e, edge_feature_dim]
+    encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the stored encodings asked for, side by side
+    encoding_names: tuple[str, ...] = ()
+
+    @property
+    def encodings(self) -> dict[str, np.ndarray]:
+        """float32 [n, dim] for each name: views of `encoding`."""
+        return {} if self.encoding is None else split_encodings(self.encoding, self.encoding_names)
 
     @property
     def num_nodes(self) -> int:
@@ -73,6 +81,12 @@ class TorchBatch:
     edge_id: torch.Tensor | None = None
     edge_weight: torch.Tensor | None = None
     edge_feature: torch.Tensor | None = None
+    encoding: torch.Tensor | None = None
+    encoding_names: tuple[str, ...] = ()
+
+    @property
+    def encodings(self) -> dict[str, torch.Tensor]:
+        return {} if self.encoding is None else split_encodings(self.encoding, self.encoding_names)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))

@@ -18,6 +18,7 @@ from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.relabel import PositionMaps, Relabeler
 from samplers.router import EDGE_COLUMNS, Router
 from samplers.stage_clock import stage
+from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN
 
@@ -40,8 +41,10 @@ class NeighborOptions:
     replace: bool = False  # draw each of the `fanout` neighbors independently
     edge_columns: tuple[EdgeColumn, ...] = ()  # what the batch holds of each edge: "id", "weight", "feature"
     features: bool = True  # fetch node features
+    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
 
     def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
         if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
             raise ConfigError(
                 f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set --fanouts"
@@ -126,6 +129,7 @@ class NeighborSampler:
             np.arange(num_roots),
             options.split_set,
             feature=options.features,
+            encodings=options.encodings,
             hop=hop,
             **columns,
         )
@@ -180,12 +184,13 @@ def build_minibatch(
     split_set: int,
     *,
     feature: bool = True,
+    encodings: tuple[str, ...] = (),
     **columns: np.ndarray | None,
 ) -> MiniBatch:
     """The minibatch of these nodes and in-edge lists, with its rows fetched in one question; `columns` are further fields."""
     split = split_set if router.manifest.num_split_sets else None
     with stage("fetch"):
-        rows = router.fetch(node, feature=feature, split_set=split)
+        rows = router.fetch(node, feature=feature, split_set=split, encodings=encodings)
     indptr = np.zeros(len(node) + 1, np.int64)
     np.cumsum(count, out=indptr[1:])
     return MiniBatch(
@@ -198,5 +203,7 @@ def build_minibatch(
         feature=rows.feature,
         label=rows.label,
         split=rows.split,
+        encoding=rows.encoding,
+        encoding_names=encodings,
         **columns,
     )

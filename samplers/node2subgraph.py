@@ -22,6 +22,7 @@ from samplers.root_batches import RootBatches, RootPlan
 from samplers.router import Router
 from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
+from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN
 
@@ -41,8 +42,10 @@ class Node2SubgraphOptions:
     split_set: int = 0
     root_split: int = SPLIT_TRAIN
     shuffle: bool = True  # False: roots in ascending permanent id, and the same subgraphs in every epoch
+    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
 
     def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
         if not 0 <= self.max_hops <= _MOST_HOPS:
             raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set --max-hops")
         if self.max_nodes < 1:
@@ -99,6 +102,7 @@ class Node2SubgraphSampler:
             level=grown.hop,
             split_set=options.split_set,
             hop=grown.hop,
+            encodings=options.encodings,
         )
 
 

@@ -3,6 +3,7 @@
 The one implementation of every request: a partition server forwards to it, and a router in the same process calls it directly.
 """
 
+from collections.abc import Iterator
 from functools import singledispatchmethod
 
 import numpy as np
@@ -34,6 +35,7 @@ from samplers.random_streams import hash_ids
 from samplers.relabel import hash_table
 from samplers.row_kernels import own_rows, place_rows
 from samplers.subgraph_kernels import HUB_DEGREE, induced_subgraphs, list_neighbors, step_walks
+from storage.encodings import encoding_columns, split_encodings
 from storage.errors import ConfigError
 from storage.graph import Partition
 
@@ -113,7 +115,28 @@ class PartitionOwner:
             feature=self._features(row, request) if request.feature else None,
             label=None if partition.label is None else partition.label[row],
             split=split,
+            encoding=self._encodings(row, request.encodings) if request.encodings else None,
         )
+
+    def _encodings(self, row: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+        """The encodings of these rows, side by side."""
+        encoding = self._pool.empty((len(row), encoding_columns(names)), np.float32)
+        for stored, out in self._encoding_slices(names, encoding):
+            np.take(stored, row, axis=0, out=out, mode="clip")
+        return encoding
+
+    def _encoding_slices(self, names: tuple[str, ...], into: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(stored rows, their columns of `into`) for each name. Raises ConfigError for an encoding that is not stored."""
+        partition = self._partition
+        for name, out in split_encodings(into, names).items():
+            try:
+                yield partition.encodings[name], out
+            except KeyError:
+                kind, dim, *which = name.split("-")
+                raise ConfigError(
+                    f"encoding {name!r}: expected it beside the graph's partitions, found none; compute it: "
+                    f"python jobs/encode.py <url> {kind} --dim {dim}{''.join(f' --which {one}' for one in which)}"
+                ) from None
 
     def _features(self, row: np.ndarray, request: FetchRows) -> np.ndarray | None:
         table = self._partition.feature
@@ -136,6 +159,9 @@ class PartitionOwner:
         for stored, out in columns:
             if stored is not None and out is not None:
                 place_rows(stored, row, position, out)
+        if into.encoding is not None:
+            for encoded, columns_out in self._encoding_slices(request.encodings, into.encoding):
+                place_rows(encoded, row, position, columns_out)
 
     def _split(self, split_set: int) -> np.ndarray:
         split = self._partition.split

@@ -34,6 +34,7 @@ from samplers.root_batches import RootBatches, RootPlan
 from samplers.router import Router
 from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
+from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN
 
@@ -51,8 +52,10 @@ class PprOptions:
     split_set: int = 0
     root_split: int = SPLIT_TRAIN
     shuffle: bool = True  # False: roots in ascending permanent id
+    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
 
     def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set --alpha")
         if not 1e-9 <= self.epsilon < 1:
@@ -120,6 +123,7 @@ class PprSampler:
             level=level,
             split_set=self._options.split_set,
             score=score.astype(np.float32),
+            encodings=self._options.encodings,
         )
 
 

@@ -14,6 +14,7 @@ from samplers.neighbor import build_minibatch
 from samplers.plans import chunk_share, even_split, num_chunk_batches
 from samplers.random_streams import Purpose, stream_key
 from samplers.router import Router
+from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
 from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN
 
@@ -27,8 +28,10 @@ class RandomPartitionOptions:
     split_set: int = 0
     root_splits: tuple[int, ...] = (SPLIT_TRAIN,)  # nodes with one of these codes are roots
     shuffle: bool = True  # False: the same cut in every epoch
+    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
 
     def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
         if self.num_chunks < 1:
             raise ConfigError(
                 f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)"
@@ -71,7 +74,15 @@ class RandomPartitionSampler:
         edges = router.induced_edges(node)
         no_roots = np.empty(0, np.int64)
         minibatch = build_minibatch(
-            router, epoch, batch, node, edges.count, edges.neighbor, no_roots, options.split_set
+            router,
+            epoch,
+            batch,
+            node,
+            edges.count,
+            edges.neighbor,
+            no_roots,
+            options.split_set,
+            encodings=options.encodings,
         )
         assert minibatch.split is not None
         roots = np.flatnonzero(np.isin(minibatch.split, options.root_splits))

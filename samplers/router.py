@@ -35,6 +35,7 @@ from samplers.neighbor_kernels import all_positions
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.row_kernels import group_by_owner
+from storage.encodings import encoding_columns
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
@@ -148,15 +149,22 @@ class Router:
         """The next node of each walk: a uniform neighbor, or the node itself where it has none."""
         return self._neighbor_lists_at(node, lambda at: StepWalks(node[at], walk[at], key, direction)).neighbor
 
-    def fetch(self, node: np.ndarray, *, feature: bool = True, split_set: int | None = None) -> NodeRows:
-        """Rows of `node`, in its order."""
+    def fetch(
+        self,
+        node: np.ndarray,
+        *,
+        feature: bool = True,
+        split_set: int | None = None,
+        encodings: tuple[str, ...] = (),
+    ) -> NodeRows:
+        """Rows of `node`, in its order; with stored encodings, by name."""
 
         def request(owned: np.ndarray) -> FetchRows:
-            return FetchRows(owned, feature, split_set, self._feature_dtype)
+            return FetchRows(owned, feature, split_set, self._feature_dtype, encodings)
 
         if len(self._owners) == 1:
             return _expect(self._owners[0].submit(request(node)).result(), NodeRows)
-        rows = self._empty_rows(len(node), feature=feature, split=split_set is not None)
+        rows = self._empty_rows(len(node), feature=feature, split=split_set is not None, encodings=encodings)
         near, far = [], []
         for index, group in self._groups(node):
             owner = self._owners[index]
@@ -173,7 +181,7 @@ class Router:
                     column[group] = getattr(reply, name)
         return rows
 
-    def _empty_rows(self, length: int, *, feature: bool, split: bool) -> NodeRows:
+    def _empty_rows(self, length: int, *, feature: bool, split: bool, encodings: tuple[str, ...]) -> NodeRows:
         manifest = self.manifest
         label_dtype = {"class": np.int64, "value": np.float32}.get(manifest.label_kind or "")
         feature_dtype = self._feature_dtype or manifest.feature_dtype
@@ -184,6 +192,7 @@ class Router:
             else None,
             label=None if label_dtype is None else np.empty(length, label_dtype),
             split=np.empty(length, np.int8) if split else None,
+            encoding=self._pool.empty((length, encoding_columns(encodings)), np.float32) if encodings else None,
         )
 
     def list_split(self, split_set: int, code: int) -> NodeList:

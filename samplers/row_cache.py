@@ -12,6 +12,7 @@ import numpy as np
 
 from samplers.messages import FetchRows, ListHot, NodeList, NodeRows, Reply, Request
 from samplers.router import Owner, Pending
+from storage.encodings import encoding_columns
 from storage.errors import ConfigError, DeadlineError
 from storage.manifest import Manifest
 
@@ -37,7 +38,7 @@ class CacheStats:
 class _Rows:
     """What is cached, for requests that differ in their nodes alone."""
 
-    kind: tuple[int | None, str | None]  # split set and feature dtype
+    kind: tuple[int | None, str | None, tuple[str, ...]]  # split set, feature dtype and encodings
     slot: np.ndarray  # int32 [num_owned]: row of each owned node in `rows`, or -1
     rows: NodeRows
 
@@ -62,7 +63,7 @@ class CachedOwner:
         if not isinstance(request, FetchRows) or not request.feature or not self._manifest.feature_dim:
             return self._owner.submit(request)
         cached = self._rows or self._fill(request)
-        if (request.split_set, request.feature_dtype) != cached.kind:
+        if _kind(request) != cached.kind:
             return self._owner.submit(request)
         slot = cached.slot[request.node - self._start]
         is_hit = slot >= 0
@@ -89,7 +90,8 @@ class CachedOwner:
             self._filling.release()
 
     def _read(self, request: FetchRows) -> _Rows:
-        row_bytes = self._feature_bytes(request) + 17  # and original id, label, split
+        # Features, original id, label, split, encodings.
+        row_bytes = self._feature_bytes(request) + 17 + 4 * encoding_columns(request.encodings)
         room = max(0, self._budget_bytes - 4 * self._num_owned) // row_bytes
         slot = np.full(self._num_owned, -1, np.int32)
         hot = self._owner.submit(ListHot(min(room, self._num_owned))).result() if room else None
@@ -102,7 +104,7 @@ class CachedOwner:
         ]
         rows = _build_rows({one.name: _joined([getattr(p, one.name) for p in pieces]) for one in fields(NodeRows)})
         self.stats.held_bytes = slot.nbytes + sum(v.nbytes for v in vars(rows).values() if v is not None)
-        return _Rows((request.split_set, request.feature_dtype), slot, rows)
+        return _Rows(_kind(request), slot, rows)
 
 
 class _Merging:
@@ -129,6 +131,10 @@ class _Merging:
             values[other] = getattr(missed, name)
             merged[name] = values
         return _build_rows(merged)
+
+
+def _kind(request: FetchRows) -> tuple[int | None, str | None, tuple[str, ...]]:
+    return request.split_set, request.feature_dtype, request.encodings
 
 
 def _node_rows(reply: Reply) -> NodeRows:

@@ -25,6 +25,7 @@ from samplers.router import Router
 from samplers.saint_kernels import count_edges
 from samplers.stage_clock import stage
 from storage.counter_random import unit_interval
+from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN
 
@@ -44,8 +45,10 @@ class SaintOptions:
     split_set: int = 0
     root_split: int = SPLIT_TRAIN  # walks start at these nodes, and the loss is over these
     shuffle: bool = True  # False: the same batches in every epoch
+    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
 
     def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
         for name in ("num_walks", "num_presamples"):
             if getattr(self, name) < 1:
                 raise ConfigError(
@@ -141,7 +144,15 @@ class SaintSampler:
             edges = router.induced_edges(node)
         no_roots = np.empty(0, np.int64)
         minibatch = build_minibatch(
-            router, epoch, batch, node, edges.count, edges.neighbor, no_roots, options.split_set
+            router,
+            epoch,
+            batch,
+            node,
+            edges.count,
+            edges.neighbor,
+            no_roots,
+            options.split_set,
+            encodings=options.encodings,
         )
         assert minibatch.split is not None
         with stage("sample"):

@@ -20,6 +20,7 @@ def build_subgraph_batch(
     split_set: int,
     hop: np.ndarray | None = None,
     score: np.ndarray | None = None,
+    encodings: tuple[str, ...] = (),
 ) -> MiniBatch:
     """The induced subgraphs of member[graph_ptr[g]:graph_ptr[g + 1]], each set's first entry its root.
 
@@ -30,7 +31,8 @@ def build_subgraph_batch(
     with stage("fetch"):
         relabeler = Relabeler(np.empty(0, np.int64))
         row = relabeler.add(member)
-        rows = router.fetch(relabeler.node, split_set=split_set if router.manifest.num_split_sets else None)
+        split = split_set if router.manifest.num_split_sets else None
+        rows = router.fetch(relabeler.node, split_set=split, encodings=encodings)
     with stage("sample"):
         order = order_members(graph_ptr, level, rows.original_id[row])
         row = row[order]
@@ -39,6 +41,7 @@ def build_subgraph_batch(
         np.cumsum(edges.count, out=indptr[1:])
     with stage("fetch"):
         feature = None if rows.feature is None else np.take(rows.feature, row, axis=0)
+        encoding = None if rows.encoding is None else np.take(rows.encoding, row, axis=0)
     return MiniBatch(
         epoch=epoch,
         index=batch,
@@ -52,4 +55,6 @@ def build_subgraph_batch(
         graph_ptr=graph_ptr,
         hop=hop,
         score=score,
+        encoding=encoding,
+        encoding_names=encodings,
     )

@@ -23,6 +23,8 @@ from samplers.protocol import Sampler
 from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
 from samplers.router import Router, local_router
 from samplers.saint import SaintOptions, SaintSampler
+from storage.encode import encode
+from storage.encodings import parse_encoding_name
 from storage.errors import ConfigError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
@@ -31,6 +33,7 @@ from tests.listed_graph import ListedGraph, random_listed_graph
 
 Build = Callable[[Router, int], Sampler]  # from a router and the number of ranks
 NUM_NODES = 160
+ENCODINGS = ("rwse-3", "laplacian-4-both_ends")
 
 SAMPLERS: dict[str, Build] = {
     "neighbor": lambda r, n: NeighborSampler(r, NeighborOptions(fanouts=(4, 3), batch_size=8), n),
@@ -44,9 +47,13 @@ SAMPLERS: dict[str, Build] = {
         r, NeighborOptions((4, 3), 8, edge_columns=("id", "weight", "feature")), n
     ),
     "neighbor-fixed": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, shuffle=False), n),
+    "neighbor-encodings": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, encodings=ENCODINGS), n),
     "random-partition": lambda r, n: RandomPartitionSampler(r, RandomPartitionOptions(num_chunks=5), n),
     "node2subgraph": lambda r, n: Node2SubgraphSampler(
         r, Node2SubgraphOptions(max_hops=3, max_nodes=9, batch_size=8), n
+    ),
+    "node2subgraph-encodings": lambda r, n: Node2SubgraphSampler(
+        r, Node2SubgraphOptions(max_hops=3, max_nodes=9, batch_size=8, encodings=ENCODINGS[:1]), n
     ),
     "ppr": lambda r, n: PprSampler(r, PprOptions(epsilon=1e-3, top_k=6, batch_size=8), n),
     "saint": lambda r, n: SaintSampler(r, SaintOptions(num_walks=10, num_presamples=20), n),
@@ -81,6 +88,8 @@ def graphs(tmp_path_factory) -> dict[int, StoredGraph]:
         url = str(folder / str(partitions))
         ingest(rich_graph(), url, IngestOptions(num_partitions=partitions, edge_ids=True, out_edges=True))
         stored[partitions] = open_graph(url)
+        for encoding in ENCODINGS:
+            encode(stored[partitions], parse_encoding_name(encoding))
     return stored
 
 

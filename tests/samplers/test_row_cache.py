@@ -9,6 +9,8 @@ from samplers.messages import FetchRows, ListHot
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Router, local_router
 from samplers.row_cache import CachedOwner
+from storage.encode import encode
+from storage.encodings import parse_encoding_name
 from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
@@ -36,7 +38,10 @@ class CountingOwner:
 def graph(tmp_path_factory):
     url = str(tmp_path_factory.mktemp("cache") / "graph")
     ingest(random_listed_graph(NODES, 4000, feature_dim=DIM), url, IngestOptions(num_partitions=3))
-    return open_graph(url)
+    graph = open_graph(url)
+    for name in ("rwse-3", "laplacian-5-smallest"):
+        encode(graph, parse_encoding_name(name))
+    return graph
 
 
 def cached_router(graph, rows_per_owner: int, feature_dtype=None):
@@ -73,6 +78,19 @@ def test_answers_are_the_owner_s(graph, rows_per_owner, split_set):
     assert sum(cache.stats.bytes_saved for cache in caches) == hits * 4 * DIM
     filled = sum(min(rows_per_owner, int(count)) for count in np.diff(graph.offsets))
     assert sum(owner.rows_asked() for owner in behind) == misses + filled
+
+
+def test_encodings_are_cached_and_paid_for(graph):
+    router, caches, behind = cached_router(graph, 20)
+    plain, names = local_router(graph), ("rwse-3", "laplacian-5-smallest")
+    node = np.arange(NODES)
+    for _ in range(2):
+        assert_same_rows(router.fetch(node, encodings=names), plain.fetch(node, encodings=names))
+    num_cached = 20 * ROW_BYTES // (ROW_BYTES + 4 * 8)
+    assert [cache.stats.hits for cache in caches] == [2 * num_cached] * 3
+    asked = sum(owner.rows_asked() for owner in behind)
+    assert_same_rows(router.fetch(node), plain.fetch(node))  # other columns: not from the cache
+    assert sum(owner.rows_asked() for owner in behind) == asked + NODES
 
 
 def test_budget_counts_every_byte(graph):
