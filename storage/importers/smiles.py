@@ -1,0 +1,256 @@
+"""Tables of SMILES with targets (.csv, .csv.gz …), split by a column, a file of rows, or the hashed SMILES.
+
+A row that cannot be read (too few fields, a target that is no number) is rejected with its line; blank lines are no rows.
+"""
+
+import csv
+import gzip
+import hashlib
+import io
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from storage.arrow_files import split_url
+from storage.errors import ConfigError, DataError
+from storage.filesystem_errors import one_line, one_line_errors
+from storage.graph_set_manifest import Reject
+from storage.importers.smiles_options import SmilesOptions
+from storage.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
+
+_ALIASES = {"val": "valid", "validation": "valid", "dev": "valid"}
+_MAX_TARGET = float(np.finfo(np.float32).max)
+_MAX_FIELD = 2**24  # csv's default of 131,072 is less than a protein's CXSMILES
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """Parts as row numbers, given by a file: rows beyond `code` are in none."""
+
+    names: tuple[str, ...]
+    code: np.ndarray  # int8: 1 + number of the row's part in `names`, 0: none
+    provenance: str
+
+    @staticmethod
+    def of(parts: Mapping[str, np.ndarray], where: str) -> "RowSplit":
+        """From distinct row numbers per part. Raises DataError where they are not that."""
+        names = tuple(parts)
+        rows = {}
+        for name in names:
+            rows[name] = np.asarray(parts[name])
+            if rows[name].ndim != 1 or not np.issubdtype(rows[name].dtype, np.integer) or (rows[name] < 0).any():
+                raise DataError(
+                    f"{where}: part {name!r}: expected row numbers [k], got {rows[name].dtype} {rows[name].shape}"
+                )
+        code = np.zeros(max((int(part.max()) + 1 for part in rows.values() if len(part)), default=0), np.int8)
+        for number, name in enumerate(names, 1):
+            if code[rows[name]].any() or len(np.unique(rows[name])) < len(rows[name]):
+                raise DataError(f"{where}: part {name!r}: expected each row in one part and once, got repeats")
+            code[rows[name]] = number
+        digest = hashlib.sha256(code.tobytes()).hexdigest()
+        return RowSplit(names, code, f"rows of {Path(where).name}, sha256 of codes {digest}")
+
+
+def split_from_file(path: str) -> RowSplit:
+    """The parts of an .npz: arrays of row numbers named train, valid (or val), test. Raises DataError for anything else."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            parts = {_ALIASES.get(name, name): arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: expected an .npz of row numbers: {one_line(error)}") from error
+    if not parts or not set(parts) <= set(THREE_PARTS):
+        raise DataError(f"{path}: expected arrays train, valid (or val) and test, found {', '.join(parts) or 'none'}")
+    return RowSplit.of({name: parts.get(name, np.empty(0, np.int64)) for name in THREE_PARTS}, path)
+
+
+class SmilesTable:
+    """A table at a path or fsspec URL as a `MoleculeSource`. It is read once for its checksum, and again for its chunks."""
+
+    def __init__(
+        self,
+        path: str,
+        options: SmilesOptions | None = None,
+        row_split: RowSplit | None = None,
+        name: str | None = None,
+    ) -> None:
+        """`row_split` goes before the options' split. Raises DataError for an unreadable table or one without these columns."""
+        self._path, self._options = path, options or SmilesOptions()
+        if row_split is None and self._options.split_file is not None:
+            row_split = split_from_file(self._options.split_file)
+        self._row_split = row_split
+        digest, num_lines = self._checksum()
+        header = self._first_line()
+        self._num_columns = len(header)
+        names = header if self._options.header else [str(column) for column in range(len(header))]
+        self._smiles = self._column(names, self._options.smiles)
+        self._split = None if self._options.split_column is None else self._column(names, self._options.split_column)
+        target_names = self._options.targets or self._only_other_column(names)
+        self._targets = [self._column(names, target) for target in target_names]
+        if row_split is not None:
+            split = row_split.provenance
+        elif self._options.split_column is not None:
+            split = f"column {self._options.split_column}"
+        else:
+            split = "sha256 of the SMILES, 80/10/10"
+        self.info = MoleculeInfo(
+            name=name or Path(split_url(path)[1]).name.split(".")[0],
+            identity=repr((digest, sorted(asdict(self._options).items()), target_names, split)),
+            target_names=tuple(target_names),
+            split_names=THREE_PARTS if row_split is None else row_split.names,
+            num_rows=max(num_lines - self._options.header, 0),
+            provenance={"source": Path(path).name, "source_sha256": digest, "split": split},
+        )
+
+    def chunks(self, rows: int) -> Iterator[MoleculeRows]:
+        chunk = _Chunk(0, 0, len(self._targets))
+        count = 0
+        with self._reader() as reader:
+            for fields in reader:
+                if not fields:
+                    continue
+                if count - chunk.first == rows:
+                    yield chunk.finish()
+                    chunk = _Chunk(chunk.index + 1, count, len(self._targets))
+                chunk.take(self._parse(fields, count), count, reader.line_num, ",".join(fields))
+                count += 1
+        if self._row_split is not None and len(self._row_split.code) > count:
+            raise DataError(
+                f"{self._path}: expected the rows that the split names, up to {len(self._row_split.code) - 1}, got {count} rows; "
+                "the split is of another table"
+            )
+        if count > chunk.first:
+            yield chunk.finish()
+
+    def _parse(self, fields: list[str], row: int) -> "_Row | str":
+        """The row's values, or why it has none."""
+        if len(fields) != self._num_columns:
+            return f"expected {self._num_columns} fields, got {len(fields)}"
+        smiles, targets = fields[self._smiles], []
+        for column in self._targets:
+            text = fields[column].strip()
+            try:
+                value = float(text) if text else math.nan
+            except ValueError:
+                return f"target {text[:40]!r} is not a number"
+            if math.isinf(value) or abs(value) > _MAX_TARGET:
+                return f"target {text[:40]!r} is not finite"
+            targets.append(value)
+        if self._row_split is not None:
+            code = int(self._row_split.code[row]) if row < len(self._row_split.code) else 0
+        elif self._split is not None:
+            part = fields[self._split].strip().lower()
+            part = _ALIASES.get(part, part)
+            if part and part not in THREE_PARTS:
+                return f"split {part[:40]!r} is none of train, valid and test"
+            code = THREE_PARTS.index(part) + 1 if part else 0
+        else:
+            code = hashed_split(smiles)
+        return _Row(smiles, targets, code)
+
+    def _column(self, names: list[str], wanted: str) -> int:
+        if names.count(wanted) != 1:
+            kind = "the header has" if self._options.header else "there are the columns"
+            raise ConfigError(
+                f"{self._path}: expected one column {wanted!r}, {kind} {', '.join(names)[:200]}; "
+                "set --table.smiles, --table.targets, --table.split-column or --no-table.header"
+            )
+        return names.index(wanted)
+
+    def _only_other_column(self, names: list[str]) -> tuple[str, ...]:
+        used = {self._options.smiles, self._options.split_column}
+        others = [name for name in names if name not in used]
+        if len(others) > 1:
+            raise ConfigError(
+                f"{self._path}: expected to be told which columns are targets, of {', '.join(others)[:200]}; set --table.targets"
+            )
+        return tuple(others)
+
+    def _first_line(self) -> list[str]:
+        with self._reader(skip_header=False) as reader:
+            for fields in reader:
+                if fields:
+                    return fields
+        raise DataError(f"{self._path}: expected a table of SMILES, got an empty file")
+
+    @contextmanager
+    def _reader(self, skip_header: bool = True):
+        """csv.reader over the rows; what the file does wrong while it is read becomes a DataError."""
+        delimiter = "\t" if self._options.delimiter == "tab" else self._options.delimiter
+        csv.field_size_limit(_MAX_FIELD)
+        with self._bytes() as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+            reader = csv.reader(text, delimiter=delimiter)
+            try:
+                if skip_header and self._options.header:
+                    next((fields for fields in reader if fields), None)
+                yield reader
+            except (UnicodeDecodeError, csv.Error) as error:
+                raise DataError(
+                    f"{self._path}: line {reader.line_num + 1}: expected UTF-8 text in columns: {one_line(error)}"
+                ) from error
+
+    def _checksum(self) -> tuple[str, int]:
+        """SHA-256 of the text, uncompressed, and its number of lines."""
+        digest, lines = hashlib.sha256(), 0
+        with self._bytes() as stream:
+            while block := stream.read(2**20):
+                digest.update(block)
+                lines += block.count(b"\n")
+        return digest.hexdigest(), lines
+
+    @contextmanager
+    def _bytes(self):
+        filesystem, path = split_url(self._path)
+        with one_line_errors(self._path, "open this file", DataError):
+            opened = filesystem.open(path, "rb")
+        with opened as stream:
+            try:
+                yield gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
+            except (EOFError, zlib.error, OSError) as error:  # BadGzipFile is an OSError
+                raise DataError(f"{self._path}: cannot read this file: {one_line(error)}") from error
+
+
+@dataclass(frozen=True)
+class _Row:
+    smiles: str
+    target: list[float]
+    split: int
+
+
+class _Chunk:
+    """Rows of one chunk, while they are read."""
+
+    def __init__(self, index: int, first: int, num_targets: int) -> None:
+        self.index, self.first, self._num_targets = index, first, num_targets
+        self._row: list[int] = []
+        self._line: list[int] = []
+        self._smiles: list[str] = []
+        self._target: list[list[float]] = []
+        self._split: list[int] = []
+        self._rejects: list[Reject] = []
+
+    def take(self, parsed: _Row | str, row: int, line: int, text: str) -> None:
+        if isinstance(parsed, str):
+            self._rejects.append(Reject(line, text, parsed))
+            return
+        self._row.append(row)
+        self._line.append(line)
+        self._smiles.append(parsed.smiles)
+        self._target.append(parsed.target)
+        self._split.append(parsed.split)
+
+    def finish(self) -> MoleculeRows:
+        return MoleculeRows(
+            index=self.index,
+            row=np.array(self._row, np.int64),
+            line=np.array(self._line, np.int64),
+            smiles=self._smiles,
+            target=np.array(self._target, np.float32).reshape(len(self._row), self._num_targets),
+            split=np.array(self._split, np.int8),
+            rejects=tuple(self._rejects),
+        )

@@ -1,0 +1,78 @@
+"""Featurised chunks on their way to shards: one file each, named by chunk and checksum, so that an interrupted ingestion goes on.
+
+A piece is written beside its name and renamed (or put whole, on object stores): a name that is there has its whole content, and the
+checksum in it says so. Its Arrow columns are those of a shard; the chunk's rejected rows lie in the schema's metadata.
+"""
+
+import hashlib
+import json
+import re
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+
+from storage.arrow_files import is_local
+from storage.errors import FormatError
+from storage.filesystem_errors import one_line_errors
+from storage.graph_set_manifest import Reject
+from storage.graph_store import shard_batch
+from storage.molecule_features import INDEX_DTYPE, Molecules
+
+_NAME = re.compile(r"chunk-(\d{7})-([0-9a-f]{64})\.arrow")
+
+
+def write_piece(filesystem: fsspec.AbstractFileSystem, folder: str, index: int, molecules: Molecules) -> str:
+    """Writes one chunk's graphs and returns the file's name, the same whoever writes it. FormatError where that fails."""
+    batch = shard_batch(molecules.graphs, INDEX_DTYPE, molecules.split, molecules.original_id)
+    rejects = json.dumps([asdict(reject) for reject in molecules.rejects])
+    schema = batch.schema.with_metadata({"rejects": rejects})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    content = sink.getvalue().to_pybytes()
+    name = f"chunk-{index:07d}-{hashlib.sha256(content).hexdigest()}.arrow"
+    with one_line_errors(f"{folder}/{name}", "write this file"):
+        filesystem.makedirs(folder, exist_ok=True)
+        if is_local(filesystem):
+            beside = Path(folder) / f".{name}.{secrets.token_hex(4)}"
+            beside.write_bytes(content)
+            beside.rename(Path(folder) / name)
+        else:
+            filesystem.pipe_file(f"{folder}/{name}", content)
+    return name
+
+
+def list_pieces(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[int, str]:
+    """Name of each chunk's file that is there."""
+    with one_line_errors(folder, "list this directory"):
+        filesystem.invalidate_cache()
+        found = filesystem.ls(folder, detail=False) if filesystem.isdir(folder) else []
+    matches = [_NAME.fullmatch(path.rstrip("/").rsplit("/", 1)[-1]) for path in sorted(found)]
+    return {int(match[1]): match[0] for match in matches if match}
+
+
+def remove_damaged(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
+    """Removes pieces that are not what their names say: a disk that lost power, or was full, may leave such."""
+    for name in list_pieces(filesystem, folder).values():
+        try:
+            read_piece(filesystem, folder, name)
+        except FormatError:
+            with one_line_errors(f"{folder}/{name}", "remove this file"):
+                filesystem.rm_file(f"{folder}/{name}")
+
+
+def read_piece(filesystem: fsspec.AbstractFileSystem, folder: str, name: str) -> tuple[pa.RecordBatch, list[Reject]]:
+    """One chunk's columns, without metadata, and its rejected rows. FormatError where the file is not what its name says."""
+    where = f"{folder}/{name}"
+    with one_line_errors(where, "read this file"):
+        content = filesystem.cat_file(where)
+    match, digest = _NAME.fullmatch(name), hashlib.sha256(content).hexdigest()
+    if match is None or match[2] != digest:
+        raise FormatError(f"{where}: expected the sha256 of its name, found {digest}; remove this file and run again")
+    with pa.ipc.open_file(pa.BufferReader(content)) as reader:
+        batch = reader.get_batch(0)
+    rejects = [Reject(**reject) for reject in json.loads(batch.schema.metadata[b"rejects"])]
+    return batch.replace_schema_metadata(None), rejects
