@@ -14,8 +14,8 @@ half of the nodes' features are masked. With `models`' Graphs of one root each t
 The paper's formulas are the default. `as_released` switches to the released code's: 1 + φ for φ, q·k without 1/√d_h, normal initial
 values in the stem's FFNs, a head whose hidden layers keep the width. Degrees are out-degrees.
 
-Cost: O(n²) pairs. Nothing else of that size is kept than p and what autograd needs for it: the stem is computed in blocks and again in
-the backward pass, and the attention keeps no scores.
+Cost: O(n²) pairs. Above `stem_memory` bytes nothing of that size is kept but P and p: the backward pass computes the stem again, block by
+block; the attention never keeps scores.
 
 Legend: B graphs, n nodes, N places per graph, D width, E edge_width, C walk channels, r roots.
 """
@@ -72,6 +72,9 @@ class PPGTConfig:
     edge_width: int = 64
     stem_layers: int = 2  # F
     stem_init: Literal["kaiming", "normal"] = "kaiming"  # of the stem's FFNs
+    stem_memory: int = (
+        1 << 29
+    )  # bytes the pair stem may keep for the backward pass; with more to keep it computes it again
     # Head
     pool: Pool = "sum"
     pool_norm: bool = False  # BatchNorm on the pooled state
@@ -169,7 +172,7 @@ class LayerScale(nn.Module):
 
 
 class PairStem(nn.Module):
-    """p_ij of all pairs, [B, N, N, E]."""
+    """p_ij of all pairs, [B, N, N, E], computed in blocks of graphs that fit a CPU's caches (a GPU: that fill it)."""
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
@@ -183,23 +186,32 @@ class PairStem(nn.Module):
         self.norm = AdaRMSNorm(config.edge_width)
 
     def forward(self, walks_BNNC: Tensor, graphs: Graphs) -> Tensor:
-        """Takes P; computed in blocks of graphs, and once more in the backward pass."""
+        """Takes P. Keeps what the backward pass needs where that is within stem_memory, else computes it again."""
         start_BNH, end_BNH = self._ends(graphs, walks_BNNC.dtype)
         edges_BNNE = None if self.edge is None else graphs.padding.pad_pairs(self.edge(graphs.edge_attr))
         size, places = walks_BNNC.shape[:2]
         most = _BLOCK_PAIRS_CPU if walks_BNNC.device.type == "cpu" else _BLOCK_PAIRS
         count = max(most // max(places * places, 1), 1)
+        again = torch.is_grad_enabled() and size * places * places * self._kept_bytes > self.config.stem_memory
         blocks = []
         for first in range(0, size, count):
             b = slice(first, first + count)
             block = (walks_BNNC[b], start_BNH[b], end_BNH[b], None if edges_BNNE is None else edges_BNNE[b])
-            if torch.is_grad_enabled():
+            if again:
                 blocks.append(checkpoint(self._pairs, *block, use_reentrant=False, preserve_rng_state=False))
             else:
                 blocks.append(self._pairs(*block))
         if not blocks:
             return walks_BNNC.new_zeros(size, places, places, self.config.edge_width)
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+    @property
+    def _kept_bytes(self) -> int:
+        """What autograd keeps for a pair: SPE, either side of each GELU, and each norm's input and output."""
+        config = self.config
+        codes = (1 + 2 * config.spe_scales) * config.walk_channels
+        numbers = codes + 2 * config.stem_hidden + (config.stem_layers * 6 + 1) * config.edge_width
+        return numbers * self.hidden.weight.element_size()
 
     def _ends(self, graphs: Graphs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """[B, N, H] twice: what 1/n, 1/deg_i and the bias, and what 1/deg_j add to the hidden layer of (i, j).
@@ -225,7 +237,8 @@ class PairStem(nn.Module):
         codes = 1 + 2 * self.config.spe_scales
         weight = self.hidden.weight[:, : codes * self.config.walk_channels]
         hidden = nn.functional.linear(spe(walks_bNNC, self.config.spe_scales), weight)
-        hidden = hidden + start_bNH.unsqueeze(2) + end_bNH.unsqueeze(1)
+        hidden += start_bNH.unsqueeze(2)
+        hidden += end_bNH.unsqueeze(1)
         p_bNNE = self.out(nn.functional.gelu(hidden))
         if edges_bNNE is not None:
             p_bNNE = p_bNNE + edges_bNNE

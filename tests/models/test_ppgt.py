@@ -200,6 +200,12 @@ def test_blocks_of_the_stem_change_nothing(monkeypatch):
     gradient = model.pair_stem.hidden.weight.grad.clone()
     model.zero_grad()
     monkeypatch.setattr(ppgt, "_BLOCK_PAIRS_CPU", 170)
+    again = build(replace(TINY, stem_memory=0))
+    for fresh in (model, again):
+        check_blocks(fresh, whole, gradient)
+
+
+def check_blocks(model, whole, gradient):
     parts = model(pack(GRAPHS))
     parts.sum().backward()
     torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
