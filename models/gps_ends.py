@@ -5,9 +5,11 @@ A position encoding is beside the node's features (GraphGPS): the features are e
     laplacian         Σ_k MLP([v_ik, λ_k]) over the k smallest modes (GraphGPS's LapPE; k modes of n < k nodes are left out)
     laplacian_linear  a Linear of the eigenvectors (for a large graph, whose eigenvectors are stored, without eigenvalues)
     stable_laplacian  a Linear of the eigenvectors to D, which only GatedGCN's distance gate reads (GraphGPS's ESLapPE)
+    stable_expressive a function of the eigenspaces, whatever basis the solver chose (models/stable_expressive.py)
     random_walk       BatchNorm and Linear of the return probabilities (RWSE)
 
-Eigenvectors take random signs in training. The basis of a repeated eigenvalue is the solver's (models/encodings/laplacian.py).
+The first three take random signs in training, and the basis of a repeated eigenvalue is the solver's: on a graph with one, they
+may change in the last digits, or more, with the padding or the device (models/encodings/laplacian.py).
 
 Shapes: n nodes of B graphs, E edges, D width, P channels of the encoding, k modes or steps.
 """
@@ -26,9 +28,18 @@ from models.encodings.random_walk import random_walk_diagonal
 from models.features import FeatureEncoder, Features
 from models.graphs import Graphs
 from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
+from models.stable_expressive import StableExpressive
+from models.stable_expressive import num_parameters as stable_parameters
 
-EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacian", "random_walk"]
-KINDS: tuple[str, ...] = ("none", "laplacian", "laplacian_linear", "stable_laplacian", "random_walk")
+EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacian", "stable_expressive", "random_walk"]
+KINDS: tuple[str, ...] = (
+    "none",
+    "laplacian",
+    "laplacian_linear",
+    "stable_laplacian",
+    "stable_expressive",
+    "random_walk",
+)
 
 
 @dataclass(frozen=True)
@@ -46,8 +57,10 @@ class PositionOptions:
         for name, value in (("dim", self.dim), ("steps", self.num_steps)):
             if value < 1:
                 raise ValueError(f"position {name} must be at least 1, got {value}; set {name}")
-        if self.stored is not None and self.kind == "laplacian":
-            raise ValueError("stored encodings have no eigenvalues, got kind laplacian; set kind to laplacian_linear")
+        if self.stored is not None and self.kind in ("laplacian", "stable_expressive"):
+            raise ValueError(
+                f"stored encodings have no eigenvalues, which {self.kind} needs; set kind to laplacian_linear"
+            )
 
     @property
     def num_steps(self) -> int:
@@ -74,6 +87,8 @@ class PositionEncoder(nn.Module):
         self.linear: nn.Module
         if options.kind == "laplacian":
             self.linear = nn.Sequential(nn.Linear(2, 2 * out), nn.ReLU(), nn.Linear(2 * out, out), nn.ReLU())
+        elif options.kind == "stable_expressive":
+            self.linear = StableExpressive(options.num_steps, out)
         else:
             self.linear = nn.Linear(options.num_steps, out)
 
@@ -85,6 +100,8 @@ class PositionEncoder(nn.Module):
             if self.training:
                 vectors_nk = flip_signs(vectors_nk, graphs)
             return self._deep_set(vectors_nk, values_Bk, graphs)
+        if options.kind == "stable_expressive":
+            return self.linear(graphs)
         rows_nk = self._stored(graphs, dtype) if options.stored else self._computed(graphs, dtype)
         if self.norm is not None:
             rows_nk = self.norm(rows_nk)
@@ -217,6 +234,8 @@ def num_parameters(
     if position.kind == "laplacian":
         p = position.dim
         total += 6 * p + (2 * p + 1) * p
+    elif position.kind == "stable_expressive":
+        total += stable_parameters(position.dim)
     elif position.kind != "none":
         total += (steps + 1) * (width if position.gates else position.dim)
         total += 2 * steps if position.kind == "random_walk" else 0

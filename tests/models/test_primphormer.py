@@ -117,21 +117,23 @@ def test_tasks() -> None:
     assert model_of(config(task="link"))(graphs).shape == (13, 16)
 
 
-@pytest.mark.parametrize("kind", ["laplacian", "laplacian_linear", "stable_laplacian", "random_walk"])
+ENCODINGS = ("laplacian", "laplacian_linear", "stable_laplacian", "stable_expressive", "random_walk")
+
+
+@pytest.mark.parametrize("kind", ENCODINGS)
 def test_encodings_reach_the_output(kind: str) -> None:
-    """Nodes of one graph with the same features and degree differ by their encoding alone."""
+    """Nodes with the same features differ by their encoding; its signs are random in training only."""
     model = model_of(config("gated_gcn", kind, "node"))
     graphs = packed((9,))
     graphs = replace(graphs, x=torch.zeros_like(graphs.x), edge_attr=torch.zeros_like(graphs.edge_attr))
     out = model(graphs)
     assert torch.equal(out, model(graphs))  # no random sign in evaluation
     without = model_of(config("gated_gcn", "none", "node"))(graphs)
-    # 1 and 2 look alike to two layers of message passing at ReLU distance, 3 and 6 are mirror images
     assert torch.isfinite(out).all()
     assert out.std(0).max() > without.std(0).max() * 0.1
     model.train()
     signs = {tuple(model(graphs).flatten().tolist()) for _ in range(8)}
-    assert (len(signs) == 1) == (kind == "random_walk")
+    assert (len(signs) == 1) == (kind in ("random_walk", "stable_expressive"))
 
 
 @pytest.mark.parametrize("kind", ["laplacian_linear", "stable_laplacian", "random_walk"])
@@ -149,7 +151,7 @@ def test_stored_encodings_replace_computed_ones(kind: str) -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("sizes", [(), (0,), (1,), (1, 1), (0, 3)])
 def test_small_and_empty_batches(local: str, training: bool, sizes: tuple[int, ...]) -> None:
-    for kind in ("none", "laplacian", "random_walk"):
+    for kind in ("none", "laplacian", "stable_expressive", "random_walk"):
         model = model_of(config(local, kind)).train(training)
         out, penalty = model.forward_with_penalty(packed(sizes))
         assert out.shape == (len(sizes), 3)
@@ -180,6 +182,14 @@ def test_small_has_half_a_million_parameters() -> None:
     assert settings.out_dim == 2
     assert 480_000 < num_parameters(settings) < 520_000
     assert sum(p.numel() for p in Primphormer(settings).parameters()) == num_parameters(settings)
+
+
+def test_presets_of_large_graphs_learn_without_edge_states() -> None:
+    for settings in (primphormer.node_classification(7, 4), primphormer.products(width=32)):
+        model = Primphormer(settings)
+        assert sum(p.numel() for p in model.parameters()) == num_parameters(settings)
+        graphs = replace(packed((30,)), x=torch.randn(30, settings.node.dim), edge_attr=None)
+        assert model(graphs).shape == (30, settings.out_dim)
 
 
 def test_bfloat16_autocast() -> None:
