@@ -143,8 +143,7 @@ class PartitionOwner:
         if table is None:
             return None
         feature = self._pool.empty((len(row), table.shape[1]), table.dtype)
-        # Rows are checked; "clip" is numpy's only mode that writes into `out` without a copy in between.
-        np.take(table, row, axis=0, out=feature, mode="clip")
+        place_rows(table, row, np.arange(len(row)), feature)
         return feature if request.feature_dtype is None else feature.astype(request.feature_dtype, copy=False)
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:

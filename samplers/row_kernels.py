@@ -3,6 +3,8 @@
 import numba
 import numpy as np
 
+from samplers.prefetch import prefetch
+
 
 @numba.njit(nogil=True, cache=True)
 def _group(node, offsets, owner, num_of):
@@ -62,11 +64,22 @@ def own_rows(node: np.ndarray, start: int, num_rows: int) -> np.ndarray:
     return row
 
 
+_AHEAD = 8  # rows between a read and its prefetch: enough to hide a miss, few enough to stay in the nearest cache
+_LINE_WORDS = (
+    8  # of 8 bytes in a cache line; narrower words prefetch a line more than once, which costs next to nothing
+)
+
+
 @numba.njit(nogil=True, cache=True)
 def _take_rows(table, row, position, out):
+    width, flat = table.shape[1], table.reshape(-1)
     for i in range(len(row)):
+        if i + _AHEAD < len(row):
+            ahead = row[i + _AHEAD] * width
+            for k in range(0, width, _LINE_WORDS):
+                prefetch(flat, ahead + k)  # type: ignore[call-arg]  # the compiler passes the context
         source, target = table[row[i]], out[position[i]]
-        for k in range(len(source)):
+        for k in range(width):
             target[k] = source[k]
 
 
