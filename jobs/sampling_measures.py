@@ -26,7 +26,7 @@ from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import Relabeler
 from samplers.router import Owner, Pending, Router
-from samplers.row_kernels import place_rows
+from samplers.row_kernels import take_rows
 from samplers.stage_clock import StageClock, listen
 from storage.graph import Partition
 
@@ -162,7 +162,7 @@ def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rou
     shape = (len(node), ours.shape[1])
     pool, out_torch, index = ArrayPool(), torch.empty(shape, dtype=in_memory.dtype), torch.from_numpy(node)
     work: dict[str, Callable[[], Any]] = {
-        "pooled": lambda: place_rows(ours, node, np.arange(len(node)), pool.empty(shape, ours.dtype)),
+        "pooled": lambda: take_rows(ours, node, pool.empty(shape, ours.dtype)),
         "fresh": lambda: np.take(ours, node, axis=0),
         "torch_out": lambda: torch.index_select(in_memory, 0, index, out=out_torch),
     }

@@ -33,7 +33,7 @@ from samplers.neighbor_kernels import induced_edges_by_hash, induced_edges_by_ma
 from samplers.node_tables import NodeTables
 from samplers.random_streams import hash_ids
 from samplers.relabel import hash_table
-from samplers.row_kernels import own_rows, place_rows
+from samplers.row_kernels import own_rows, place_rows, take_rows
 from samplers.subgraph_kernels import HUB_DEGREE, induced_subgraphs, list_neighbors, step_walks
 from storage.encodings import encoding_columns, split_encodings
 from storage.errors import ConfigError
@@ -143,7 +143,7 @@ class PartitionOwner:
         if table is None:
             return None
         feature = self._pool.empty((len(row), table.shape[1]), table.dtype)
-        place_rows(table, row, np.arange(len(row)), feature)
+        take_rows(table, row, feature)
         return feature if request.feature_dtype is None else feature.astype(request.feature_dtype, copy=False)
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:

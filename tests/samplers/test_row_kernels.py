@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplers.row_kernels import group_by_owner, own_rows, place_rows
+from samplers.row_kernels import group_by_owner, own_rows, place_rows, take_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,6 +51,10 @@ def test_rows_are_placed(dtype, width):
     place_rows(table, row, position, out)
     want[position] = table[row]
     assert np.array_equal(out, want)
+    if width is not None:
+        taken = np.zeros((20, width), dtype)
+        take_rows(table, row, taken)
+        assert np.array_equal(taken, table[row])
 
 
 def test_rows_are_converted():
