@@ -65,7 +65,7 @@ def random_walk_probabilities(
         parts.append(torch.diag_embed(padding.mask_BN.to(dtype)).unsqueeze(1))
     for backward in (False, True) if reverse else (False,):
         matrix_BNN = transition_matrix(graphs, reverse=backward, normalisation=normalisation, dtype=dtype)
-        parts.append(matrix_powers(matrix_BNN, walks))
+        parts += _powers(matrix_BNN, walks)
     return torch.cat(parts, dim=1).permute(0, 2, 3, 1).contiguous()
 
 
@@ -84,14 +84,15 @@ def random_walk_diagonal(
     """
     _check(steps)
     half = (steps + 1) // 2
-    powers_BKNN = matrix_powers(transition_matrix(graphs, normalisation=normalisation, dtype=dtype), half)
+    matrix_BNN = transition_matrix(graphs, normalisation=normalisation, dtype=dtype)
+    powers_BKNN = torch.cat(_powers(matrix_BNN, half), dim=1)
     near_BKN = powers_BKNN.diagonal(dim1=2, dim2=3)
     far_BKN = (powers_BKNN[:, half - 1 :] * powers_BKNN[:, : steps - half].transpose(2, 3)).sum(3)
     return graphs.padding.unpad(torch.cat([near_BKN, far_BKN], dim=1).transpose(1, 2))
 
 
-def matrix_powers(matrix_BNN: Tensor, count: int) -> Tensor:
-    """[B, count, N, N]: M¹ … M^count."""
+def _powers(matrix_BNN: Tensor, count: int) -> list[Tensor]:
+    """M¹ … M^count in pieces [B, some, N, N]."""
     size, places = matrix_BNN.shape[:2]
     powers = [matrix_BNN.unsqueeze(1)][:count]
     known = 1
@@ -102,7 +103,7 @@ def matrix_powers(matrix_BNN: Tensor, count: int) -> Tensor:
             rows = torch.cat(powers, dim=1)[:, :more].reshape(size, more * places, places)
             powers.append(torch.bmm(rows, powers[-1][:, -1]).view(size, more, places, places))
             known += more
-    return torch.cat(powers, dim=1) if powers else matrix_BNN.new_zeros(size, 0, places, places)
+    return powers
 
 
 def _check(steps: int) -> None:
