@@ -17,7 +17,7 @@ from cluster.trainer import train
 from cluster.training_data import NodeData, NodeSamplerOptions, OpenNodes
 from jobs.baselines import Baselines, compute_baselines
 from jobs.node_options import NodeJobOptions
-from jobs.prepare_graph import prepare_graph
+from jobs.prepare_graph import prepare_graph, store_encoding
 from jobs.progress import progress
 from jobs.training_run import (
     check_resume,
@@ -36,6 +36,7 @@ from samplers.neighbor import NeighborOptions
 from samplers.node2subgraph import Node2SubgraphOptions
 from samplers.random_partition import RandomPartitionOptions
 from samplers.router import Router
+from storage.encodings import EncodingOptions
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
@@ -51,17 +52,20 @@ def run_node_job(
     build_model: Callable[[Manifest], torch.nn.Module],
     model_config: Callable[[Manifest], Mapping[str, Any]],
     *,
+    encoding: EncodingOptions | None = None,
     find_unused_parameters: bool = False,
 ) -> int:
     """Runs the job; 0 where the model beats both baselines on the test split, else 1.
 
     `config` is the resolved configuration, saved with the run. `build_model` runs on every worker: its module takes a TorchBatch and
-    returns logits [num_roots, num_classes], or a StepOutput with them.
+    returns logits [num_roots, num_classes], or a StepOutput with them. `encoding` is put on every batch; where the graph does not
+    have it stored, it is computed first.
     """
     started = time.monotonic()
     fit, run_options = options.fit, options.run
-    train_sampler = _train_sampler(options)
-    evaluation = _evaluation(options)
+    names = () if encoding is None else (encoding.name,)
+    train_sampler = replace(_train_sampler(options), encodings=names)
+    evaluation = {split: replace(sampler, encodings=names) for split, sampler in _evaluation(options).items()}
     loader = LoaderOptions(
         threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=run_options.batch_timeout_s
     )
@@ -73,6 +77,8 @@ def run_node_job(
     run_dir = choose_run_dir(job, run_options)
     graph = prepare_graph(options.graph)
     _check_graph(graph, options)
+    if encoding is not None:
+        store_encoding(graph, encoding)
     manifest = graph.manifest
     task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)
     the_model_config = model_config(manifest)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from jobs.node_options import GraphOptions
 from jobs.progress import progress
+from storage.encode import encode
+from storage.encodings import EncodingOptions
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.importers.ogb_nodes import is_directed, ogb_graph
@@ -50,3 +52,9 @@ def prepare_graph(options: GraphOptions) -> StoredGraph:
             lambda stage, done, total: bar.update(done, total, stage),
         )
     return open_graph(str(target))
+
+
+def store_encoding(graph: StoredGraph, options: EncodingOptions) -> None:
+    """Computes an encoding and stores it with the graph, unless it is there already."""
+    with progress(f"encoding {graph.manifest.name} ({options.name})") as bar:
+        encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))

@@ -1,0 +1,104 @@
+"""TokenGT on a products-like graph: every node and every edge is a token, in linear time (Performer and SEB).
+
+    python jobs/products_tokengt.py                                   the embedded synthetic graph, near-orthogonal identifiers
+    python jobs/products_tokengt.py --identifier laplacian            eigenvectors, computed once and stored with the graph
+    python jobs/products_tokengt.py --graph path/or/url               a graph prepared by jobs/ingest.py
+    ray job submit --working-dir . -- python jobs/products_tokengt.py
+
+Batches are random parts of the graph with the edges inside them. Exit status 0 only if the model beats both baselines.
+"""
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from jobs.exit_codes import run
+from jobs.node_options import NodeJobOptions
+from jobs.resume import config_defaults
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """TokenGT (arXiv:2207.02505)."""
+
+    width: int = 64
+    """Channels of every layer."""
+
+    num_layers: int = 3
+    """Layers."""
+
+    num_heads: int = 4
+    """Attention heads."""
+
+    identifier: Literal["near_orf", "laplacian", "none"] = "near_orf"
+    """Who a node is: random near-orthogonal signs, eigenvectors of the Laplacian, or nobody."""
+
+    identifier_dim: int = 64
+    """Width of the identifiers; of eigenvectors, half from each end of the spectrum."""
+
+    attention: Literal["performer", "softmax"] = "performer"
+    """Linear or quadratic in the tokens."""
+
+    sparse_equivariant_basis: bool = True
+    """Add the edge tokens to their nodes' after every layer."""
+
+    dropout: float = 0.1
+    """On the embedding and on what attention and FFN add."""
+
+    activation_dropout: float = 0.1
+    """Inside the FFN."""
+
+    eigenvector_dropout: float = 0.2
+    """On the entries of the eigenvectors."""
+
+
+@dataclass(frozen=True)
+class Config(NodeJobOptions):
+    """TokenGT on a partitioned graph."""
+
+    model: ModelOptions = field(default_factory=ModelOptions)
+
+
+def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int, encoding: str | None) -> Any:
+    """The TokenGTConfig for a graph's widths; `encoding` names the stored eigenvectors."""
+    from models.features import Features
+    from models.tokengt import node_classification
+
+    return node_classification(Features(dim=in_dim), out_dim, encoding=encoding, seed=seed, **asdict(model))
+
+
+def main() -> int:
+    import tyro
+
+    config = tyro.cli(
+        tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
+    )
+    from jobs.model_inputs import OverGraphs, checked_config, node_batch_graphs
+    from jobs.node_job import run_node_job
+    from models.tokengt import TokenGT
+    from storage.encodings import EncodingOptions
+
+    encoding = None
+    if config.model.identifier == "laplacian":
+        encoding = EncodingOptions("laplacian", config.model.identifier_dim, "both_ends")
+
+    def model_config(in_dim: int, out_dim: int) -> Any:
+        name = None if encoding is None else encoding.name
+        return checked_config(lambda: build_model_config(config.model, config.fit.seed, in_dim, out_dim, name))
+
+    model_config(1, 2)  # options that cannot work are refused before anything starts
+    return run_node_job(
+        job=Path(__file__).stem,
+        options=config,
+        config=asdict(config),
+        build_model=lambda manifest: OverGraphs(
+            TokenGT(model_config(manifest.feature_dim, manifest.num_classes)), node_batch_graphs
+        ),
+        model_config=lambda manifest: asdict(model_config(manifest.feature_dim, manifest.num_classes)),
+        encoding=encoding,
+    )
+
+
+if __name__ == "__main__":
+    run(main)

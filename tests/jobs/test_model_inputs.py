@@ -1,0 +1,94 @@
+"""Batches become graphs with the right edge direction, roots and subgraphs."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cluster.tasks import StepOutput
+from jobs.model_inputs import OverGraphs, checked_config, graph_batch_graphs, node_batch_graphs, with_penalty
+from samplers.dense_subgraphs import dense_subgraphs
+from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, GraphBatchSampler, graphs_to_torch
+from samplers.minibatch import MiniBatch, to_torch
+from storage.errors import ConfigError
+
+
+def minibatch(graph_ptr=None) -> MiniBatch:
+    # In-edges: 0 ← 1, 1 ← 0 and 2, 2 ← none | 3 ← 4, 4 ← none.
+    return MiniBatch(
+        epoch=3,
+        index=7,
+        node_id=np.array([10, 11, 12, 20, 21]),
+        indptr=np.array([0, 1, 3, 3, 4, 4]),
+        indices=np.array([1, 0, 2, 4], np.int32),
+        root_index=np.array([0, 3]),
+        feature=np.arange(10, dtype=np.float32).reshape(5, 2),
+        label=np.array([1, 0, 0, 2, 0]),
+        graph_ptr=graph_ptr,
+    )
+
+
+def test_edges_point_from_source_to_destination():
+    graphs = node_batch_graphs(to_torch(minibatch()))
+    assert graphs.edge_index.T.tolist() == [[1, 0], [0, 1], [2, 1], [4, 3]]
+    assert graphs.num_graphs == 1
+    assert graphs.size_B.tolist() == [5]
+    assert graphs.root_index.tolist() == [0, 3]
+    assert graphs.node_id.tolist() == [10, 11, 12, 20, 21]
+    assert graphs.padding.num_places == 5
+
+
+def test_subgraphs_are_graphs_and_their_pairs_are_the_dense_ones_turned_round():
+    batch = to_torch(minibatch(np.array([0, 3, 5])))
+    graphs, dense = node_batch_graphs(batch), dense_subgraphs(batch)
+    assert graphs.size_B.tolist() == [3, 2]
+    # dense_subgraphs has [b, i, j] for j → i, models have A_ij for i → j.
+    assert torch.equal(graphs.padding.adjacency(torch.bool), dense.adjacency_BNN.transpose(1, 2))
+    assert torch.equal(graphs.padding.pad(graphs.x), dense.x_BNF)
+
+
+def test_whole_graphs_keep_their_features_and_edges():
+    edge_index = np.array([[0, 1, 0], [1, 0, 0]], np.int32)
+    store = ArrayGraphStore(
+        np.array([0, 2, 3]),
+        np.array([0, 2, 3]),
+        edge_index,
+        np.arange(3, dtype=np.uint8)[:, None],
+        np.arange(3, dtype=np.uint8)[:, None],
+        np.array([[1.0], [2.0]], np.float32),
+    )
+    sampler = GraphBatchSampler(store, GraphBatchOptions(max_graphs=2, shuffle=False, bucket_ratio=10))
+    batch = graphs_to_torch(sampler.sample(0, 0))
+    graphs = graph_batch_graphs(batch)
+    assert graphs.size_B.tolist() == [1, 2]
+    assert graphs.edge_index.dtype == torch.int64
+    assert graphs.edge_index.T.tolist() == [[0, 0], [1, 2], [2, 1]]
+    assert graphs.x[:, 0].tolist() == [2, 0, 1]
+    assert graphs.edge_attr[:, 0].tolist() == [2, 0, 1]
+
+
+class Penalised(nn.Module):
+    def forward(self, graphs, *, epoch):
+        return graphs.x.sum(1, keepdim=True) + epoch
+
+    def forward_with_penalty(self, graphs, *, epoch):
+        return self(graphs, epoch=epoch), torch.tensor(2.0)
+
+
+def test_the_penalty_is_for_training_only():
+    batch = to_torch(minibatch())
+    model = OverGraphs(Penalised(), node_batch_graphs, with_penalty)
+    trained = model(batch)
+    assert isinstance(trained, StepOutput)
+    assert float(trained.penalty) == 2.0
+    assert float(trained.prediction[0]) == 1.0 + 3  # the batch's epoch
+    assert model.eval()(batch).penalty is None
+    assert OverGraphs(Penalised(), node_batch_graphs)(batch).penalty is None
+
+
+def test_a_models_refusal_is_one_line_of_ours():
+    def build():
+        raise ValueError("width must be at least 1, got 0; set width")
+
+    with pytest.raises(ConfigError, match="set width"):
+        checked_config(build)

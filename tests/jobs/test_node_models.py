@@ -1,0 +1,58 @@
+"""Node jobs of Primphormer, TokenGT and PPGT: end to end on a tiny graph, and bad options in one line."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.errors import GraphmillError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TINY = ["--nodes", "600", "--epochs", "2", "--chunks", "2", "--warmup-epochs", "0", "--checkpoint-every", "1"]
+JOBS = {
+    "products_primphormer": ["--width", "16", "--laplacian", "4"],
+    "products_tokengt": ["--width", "16", "--num-layers", "1", "--identifier", "laplacian", "--identifier-dim", "4"],
+    "arxiv_ppgt": ["--width", "16", "--num-layers", "1", "--max-nodes", "8"],
+}
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("job", JOBS)
+def test_the_job_trains_and_reports(job, tmp_path):
+    command = [sys.executable, str(REPOSITORY / "jobs" / f"{job}.py"), *TINY, *JOBS[job], "--run-dir", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, env=dict(os.environ))
+    assert "Traceback" not in done.stderr, done.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert done.returncode == (0 if summary["beats_baselines"] else 1)
+    assert sum(summary["counts"].values()) == 600
+    assert summary["epochs"] == 2
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[1]["train_loss"] < lines[0]["train_loss"]
+    assert (tmp_path / "run" / "best" / "config.json").exists()
+
+
+BAD = [
+    ("products_primphormer", ["--width", "15", "--num-heads", "2"], "num_heads"),
+    ("products_primphormer", ["--eta", "-1"], "eta"),
+    ("products_tokengt", ["--num-heads", "7"], "num_heads"),
+    ("products_tokengt", ["--dropout", "1"], "dropout"),
+    ("arxiv_ppgt", ["--sampler", "neighbor"], "--sampler node2subgraph"),
+    ("arxiv_ppgt", ["--evaluation", "full"], "--evaluation sampled"),
+    ("arxiv_ppgt", ["--max-nodes", "0"], "--max-nodes"),
+    ("arxiv_ppgt", ["--num-layers", "-1"], "num_layers"),
+]
+
+
+@pytest.mark.parametrize(("job", "arguments", "message"), BAD)
+def test_bad_options_are_one_line_before_anything_starts(job, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{job}.py", *arguments])
+    with pytest.raises(GraphmillError, match=message) as caught:
+        importlib.import_module(f"jobs.{job}").main()
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
