@@ -174,13 +174,16 @@ def _featurise_missing(
         session = replace(session, num_cpus=options.workers)
     with ray_session(session):
         tasks = _Tasks(pieces.url, options)
-        tasks.start(first)
-        for rows in missing:
-            if tasks.num_running >= 2 * options.workers:
+        try:
+            tasks.start(first)
+            for rows in missing:
+                if tasks.num_running >= 2 * options.workers:
+                    progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
+                tasks.start(rows)
+            while tasks.num_running:
                 progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
-            tasks.start(rows)
-        while tasks.num_running:
-            progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
+        finally:
+            tasks.cancel()  # those that an error left running; the session may not be ours to end
 
 
 def featurise_piece(rows: MoleculeRows, folder_url: str) -> str:
@@ -213,6 +216,13 @@ class _Tasks:
     def start(self, rows: MoleculeRows) -> None:
         self._running[self._task.remote(rows, self._folder_url)] = rows
 
+    def cancel(self) -> None:
+        import ray
+
+        for ref in self._running:
+            ray.cancel(ref, force=True)
+        self._running.clear()
+
     def wait(self) -> int:
         """Waits for one of the tasks; returns how many have ended so far."""
         import ray
@@ -222,8 +232,6 @@ class _Tasks:
         ready, _ = ray.wait(list(self._running), num_returns=1, timeout=deadline_s)
         if not ready:
             waiting = sorted(_first_line(rows) for rows in self._running.values())
-            for ref in self._running:
-                ray.cancel(ref, force=True)
             raise DeadlineError(
                 f"featurising: expected a finished chunk within {deadline_s:g} s, got none of {len(waiting)} from line {waiting[0]} on; "
                 "the cluster has no free CPU, or a molecule takes too long: raise --deadline-s, or run again to go on"

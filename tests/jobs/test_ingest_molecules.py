@@ -1,0 +1,133 @@
+"""The molecule jobs as commands: what they print, how they exit, what an interruption leaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rdkit")
+pytest.importorskip("ogb")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _command(job, *arguments):
+    return [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *map(str, arguments)]
+
+
+def _run(*arguments, job="ingest_molecules", cwd=None):
+    return subprocess.run(
+        _command(job, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        stdin=subprocess.DEVNULL,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def test_embedded_molecules_are_written_and_described(tmp_path):
+    done = _run("embedded", "molecules", "--count", 300, "--chunk-rows", 100, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "enumerated: 300 molecules" in done.stdout
+    assert "targets: logp" in done.stdout
+    assert "rejected: none" in done.stdout
+    assert json.loads((tmp_path / "molecules" / "manifest.json").read_text())["num_graphs"] == 300
+    assert [path.name for path in tmp_path.iterdir()] == ["molecules"]
+
+
+def test_rejected_rows_are_counted_and_shown(tmp_path):
+    (tmp_path / "m.csv").write_text("smiles,y\nCC,1\nC(C)(C)(C)(C)C,2\nCO,\nCN,x\n")
+    done = _run(tmp_path / "m.csv", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "m: 2 molecules, 4 atoms, 2 bonds" in done.stdout
+    assert "(1 without target)" in done.stdout
+    assert "rejected: 2 rows" in done.stdout
+    assert "line 3: Explicit valence" in done.stdout
+    assert "line 5: target 'x' is not a number" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("qm10", "out"), "unknown source 'qm10'"),
+        (("none.csv", "out"), "none.csv: cannot open this file"),
+        (("pcqm4mv2", "out"), "raw/data.csv.gz and split_dict.pt missing"),
+        (("embedded", "memory://out"), "memory:// ends with this process"),
+        (("embedded", "out", "--workers", "0"), "set --workers"),
+    ],
+)
+def test_what_cannot_work_is_one_line(tmp_path, arguments, message):
+    done = _run(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("job", ["ingest_molecules", "bench_molecules"])
+def test_help_loads_nothing_heavy(job):
+    code = (
+        f"import runpy, sys; sys.argv = ['{job}', '--help']\n"
+        "try: runpy.run_path('jobs/' + sys.argv[0] + '.py', run_name='__main__')\n"
+        "except SystemExit as end: assert not end.code\n"
+        "heavy = {'ray', 'torch', 'rdkit', 'ogb', 'pyarrow', 'numba'} & set(sys.modules); assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout
+
+
+def test_killed_and_started_again_it_goes_on(tmp_path):
+    """SIGKILL half way; the second run takes the pieces of the first and writes what an undisturbed run writes."""
+    (tmp_path / "m.csv").write_text("smiles,y\n" + "".join(f"{'C' * (n % 30 + 1)}O,{n}\n" for n in range(8_000)))
+    arguments = (tmp_path / "m.csv", tmp_path / "out", "--chunk-rows", 100)
+    with subprocess.Popen(_command("ingest_molecules", *arguments), stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while len(pieces := list((tmp_path / "out.pieces").glob("*/chunk-*"))) < 5:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.01)  # polls another process's files: there is nothing to wait on
+        process.send_signal(signal.SIGKILL)
+    assert not (tmp_path / "out").exists()
+    before = {path.name: path.stat().st_mtime_ns for path in pieces}
+    (before_one,) = [path for path in pieces if "-0000000-" in path.name]
+    marked = before_one.stat().st_ino
+    stopped = _run(
+        *arguments, "--scratch", before_one
+    )  # no directory: ends after featurising, so that pieces can be seen
+    assert stopped.returncode == 1
+    assert before_one.stat().st_ino == marked
+    assert len(list(before_one.parent.glob("chunk-*"))) == 80
+    assert before_one.stat().st_mtime_ns == before[before_one.name]
+    done = _run(*arguments)
+    assert done.returncode == 0, done.stderr
+    whole = _run(tmp_path / "m.csv", tmp_path / "whole", "--chunk-rows", 100)
+    assert whole.returncode == 0, whole.stderr
+    hashes = [json.loads((tmp_path / name / "manifest.json").read_text())["content_hash"] for name in ("out", "whole")]
+    assert hashes[0] == hashes[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.csv", "out", "whole"]
+
+
+def test_bench_prints_and_keeps_a_table(tmp_path):
+    done = _run("--out", tmp_path, "--molecules", 200, "--workers", "1", "--rounds", 1, job="bench_molecules")
+    assert done.returncode == 0, done.stderr
+    assert "| smiles2graph alone" in done.stdout
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["rates"]["featurise"] > 0
+    assert (tmp_path / "results.md").read_text() in done.stdout
