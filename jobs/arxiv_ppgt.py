@@ -109,7 +109,7 @@ def main() -> int:
             "set --sampler node2subgraph --evaluation sampled"
         )
 
-    def model_config(in_dim: int, out_dim: int) -> Any:
+    def model_config(in_dim: int, out_dim: Any) -> Any:
         return checked_config(lambda: build_model_config(config.model, in_dim, out_dim))
 
     model_config(1, 2)  # options that cannot work are refused before anything starts

@@ -107,7 +107,7 @@ def main() -> int:
 
     encoding = EncodingOptions("laplacian", config.model.laplacian) if config.model.laplacian else None
 
-    def model_config(in_dim: int, out_dim: int) -> Any:
+    def model_config(in_dim: int, out_dim: Any) -> Any:
         name = None if encoding is None else encoding.name
         return checked_config(lambda: build_model_config(config.model, in_dim, out_dim, name))
 

@@ -83,7 +83,7 @@ def main() -> int:
     if config.model.identifier == "laplacian":
         encoding = EncodingOptions("laplacian", config.model.identifier_dim, "both_ends")
 
-    def model_config(in_dim: int, out_dim: int) -> Any:
+    def model_config(in_dim: int, out_dim: Any) -> Any:
         name = None if encoding is None else encoding.name
         return checked_config(lambda: build_model_config(config.model, config.fit.seed, in_dim, out_dim, name))
 

@@ -1,0 +1,110 @@
+"""What a model of many graphs must beat: one constant, and a linear model of what a graph is made of, blind to its structure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cluster.tasks import Regression, Task
+from cluster.training_data import SplitGraphStore
+
+_BLOCK_GRAPHS = 65_536
+_MAX_TRAIN_GRAPHS = 200_000
+_MAX_CATEGORIES = 256
+_PENALTY = 1e-4  # of the linear model's squared weights, for standardised columns
+
+
+@dataclass(frozen=True)
+class GraphBaselines:
+    """Scores by split of both baselines."""
+
+    constant: dict[str, float]  # the training split's mean
+    composition: dict[
+        str, float
+    ]  # linear in counts: nodes, edges, and nodes of each first category (atoms of each element)
+
+
+def compute_graph_baselines(
+    store: SplitGraphStore, columns: tuple[int, ...], task: Task, splits: tuple[str, ...]
+) -> GraphBaselines:
+    """Fits both on the training split and scores them on `splits`."""
+    graphs = store.split("train")
+    x, y = _rows(store, graphs[:: max(1, -(-len(graphs) // _MAX_TRAIN_GRAPHS))], columns)
+    centre, scale = x.mean(dim=0), x.std(dim=0, correction=0)
+    scale = torch.where(scale > 0, scale, 1.0)
+    linear = _fit((x - centre) / scale, y, task)
+    constant = _constant(y, task)
+    scores: dict[str, dict[str, float]] = {"constant": {}, "composition": {}}
+    for split in splits:
+        totals = {name: task.scores(torch.device("cpu")) for name in scores}
+        part = store.split(split)
+        for start in range(0, len(part), _BLOCK_GRAPHS):
+            rows, target = _rows(store, part[start : start + _BLOCK_GRAPHS], columns)
+            totals["constant"].update(constant.expand(len(target), -1), target)
+            with torch.no_grad():
+                totals["composition"].update(linear((rows - centre) / scale), target)
+        for name, total in totals.items():
+            scores[name][split] = total.compute()[task.metric]
+    return GraphBaselines(**scores)
+
+
+def _rows(store: SplitGraphStore, graphs: np.ndarray, columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(counts [g, F], targets [g, len(columns)]) as float64."""
+    packed = store.fetch(graphs)
+    counts = [packed.num_nodes[:, None], packed.num_edges[:, None]]
+    feature = packed.node_feature
+    if feature is not None:
+        owner = np.repeat(np.arange(len(graphs)), packed.num_nodes)
+        if np.issubdtype(feature.dtype, np.integer):
+            kind = np.minimum(feature[:, 0].astype(np.int64), _MAX_CATEGORIES - 1)
+            flat = np.bincount(owner * _MAX_CATEGORIES + kind, minlength=len(graphs) * _MAX_CATEGORIES)
+            counts.append(flat.reshape(len(graphs), _MAX_CATEGORIES))
+        else:
+            sums = np.zeros((len(graphs), feature.shape[1]))
+            np.add.at(sums, owner, feature)
+            counts.append(sums)
+    assert packed.target is not None
+    return torch.tensor(np.concatenate(counts, axis=1)).double(), torch.tensor(packed.target[:, list(columns)]).double()
+
+
+def _constant(y: Tensor, task: Task) -> Tensor:
+    """[out_dim]: the prediction of someone who knows the training targets only."""
+    if isinstance(task, Regression):
+        return torch.zeros(task.out_dim)
+    share = y.nanmean(dim=0).clamp(1e-6, 1 - 1e-6)
+    return torch.logit(share)
+
+
+def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
+    """Least squares for numbers, else the task's own loss by L-BFGS."""
+    linear = nn.Linear(x.shape[1], task.out_dim, dtype=torch.float64)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    if isinstance(task, Regression):
+        _least_squares(linear, x, (y - torch.tensor(task.mean)) / torch.tensor(task.scale))
+        return linear
+    optimizer: Any = torch.optim.LBFGS(linear.parameters(), max_iter=100, line_search_fn="strong_wolfe")
+    weight = task.weight(y)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = task.loss(linear(x), y) / weight + _PENALTY * linear.weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return linear
+
+
+@torch.no_grad()
+def _least_squares(linear: nn.Linear, x: Tensor, y: Tensor) -> None:
+    """Ridge regression per target over the graphs that have it."""
+    for column in range(y.shape[1]):
+        known = ~y[:, column].isnan()
+        rows = torch.cat([x[known], torch.ones(int(known.sum()), 1, dtype=x.dtype)], dim=1)
+        penalty = torch.eye(rows.shape[1], dtype=x.dtype) * _PENALTY * len(rows)
+        penalty[-1, -1] = 0.0  # the bias is free
+        solution = torch.linalg.lstsq(rows.T @ rows + penalty, rows.T @ y[known, column : column + 1]).solution[:, 0]
+        linear.weight[column], linear.bias[column] = solution[:-1], solution[-1]

@@ -1,0 +1,273 @@
+"""The body of every job over many graphs: open the set, train on it, compare with the baselines, report."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from cluster.run_directory import RunDirectory
+from cluster.session import ray_session
+from cluster.tasks import BinaryClassification, Regression, Task
+from cluster.train_spec import TrainSpec
+from cluster.trainer import train
+from cluster.training_data import GraphData, GraphSplitOptions
+from jobs.graph_baselines import GraphBaselines, compute_graph_baselines
+from jobs.graph_options import GraphFitOptions, GraphJobOptions
+from jobs.progress import progress
+from jobs.training_run import (
+    check_resume,
+    choose_run_dir,
+    follow,
+    open_run,
+    print_scores,
+    run_summary,
+    session_options,
+    train_options,
+    wants_bfloat16,
+    worker_options,
+)
+from samplers.graph_batches import GraphBatchOptions
+from samplers.loader import LoaderOptions
+from storage.errors import ConfigError, DataError
+from storage.graph_set_manifest import GraphSetManifest
+from storage.graph_store import StoredGraphs
+
+
+def run_graph_job(
+    job: str,
+    options: GraphJobOptions,
+    config: Mapping[str, Any],
+    prepare: Callable[[GraphJobOptions], StoredGraphs],
+    build_model: Callable[[GraphSetManifest, int], torch.nn.Module],
+    model_config: Callable[[GraphSetManifest, int], Mapping[str, Any]],
+    *,
+    find_unused_parameters: bool = False,
+) -> int:
+    """Runs the job; 0 where the model beats both baselines on the test split (valid, where no test has targets), else 1.
+
+    `config` is the resolved configuration, saved with the run. `prepare` opens the set, making it first where it must.
+    `build_model(manifest, out_dim)` runs on every worker: its module takes a TorchGraphBatch and returns predictions
+    [num_graphs, out_dim], or a StepOutput with them.
+    """
+    started = time.monotonic()
+    fit, run_options = options.fit, options.run
+    loader = LoaderOptions(
+        threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=run_options.batch_timeout_s
+    )
+    workers = worker_options(run_options)
+    fitted = train_options(fit)
+    batches = _batches(options)
+    run_dir = choose_run_dir(job, run_options)
+    store = prepare(options)
+    manifest = store.manifest
+    columns = _columns(store, options)
+    task = _task(store, columns, fit)
+    splits = _scored_splits(store, columns, fit, run_options.workers)
+    the_model_config = model_config(manifest, task.out_dim)
+    print(
+        f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {store.url}; "
+        f"target {', '.join(store.target_names[column] for column in columns)}",
+        flush=True,
+    )
+    print("fitting the baselines (mean, composition only)", flush=True)
+    baselines = compute_graph_baselines(store, columns, task, splits)
+    data = GraphData(store, columns)
+    evaluation = {split: GraphSplitOptions(split, _eval_batches(options)) for split in splits}
+    _check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
+    identity = _identity(manifest, columns, task, options)
+    with ray_session(session_options(run_options)):
+        if wants_bfloat16(fit, workers):
+            fitted = replace(fitted, precision="bfloat16")
+        if run_options.resume is not None:
+            check_resume(run_dir, the_model_config, identity, fit.epochs)
+        run = open_run(run_dir, run_options, config)
+        try:
+            spec = TrainSpec(
+                data=data,
+                build_model=lambda: build_model(manifest, task.out_dim),
+                task=task,
+                model_config=the_model_config,
+                identity=identity,
+                sampler=GraphSplitOptions("train", batches),
+                evaluation=evaluation,
+                options=fitted,
+                loader=loader,
+                find_unused_parameters=find_unused_parameters,
+            )
+            with progress("training") as bar:
+                result = train(spec, workers, run, follow(bar, fit.epochs, task.metric, "graphs"))
+            summary = _summary(job, store, task, baselines, result, run, time.monotonic() - started)
+            run.write_summary(summary)
+        finally:
+            run.close()
+    _print_summary(summary)
+    return 0 if summary["beats_baselines"] else 1
+
+
+def _batches(options: GraphJobOptions) -> GraphBatchOptions:
+    batch = options.batch
+    if batch.batch_size < 1 or batch.eval_batch_size < 1:
+        raise ConfigError(
+            f"batch_size: expected at least 1, got {batch.batch_size} and {batch.eval_batch_size} in evaluation; set --batch-size"
+        )
+    return GraphBatchOptions(
+        max_graphs=batch.batch_size,
+        max_nodes=batch.batch_nodes,
+        max_node_pairs=batch.batch_pairs,
+        bucket_ratio=batch.bucket_ratio,
+        oversize="alone",
+        seed=options.fit.seed,
+    )
+
+
+def _eval_batches(options: GraphJobOptions) -> GraphBatchOptions:
+    return replace(_batches(options), max_graphs=options.batch.eval_batch_size, shuffle=False)
+
+
+def _columns(store: StoredGraphs, options: GraphJobOptions) -> tuple[int, ...]:
+    """Which targets the run is about."""
+    names, wanted = store.target_names, options.graphs.target
+    if not names:
+        raise ConfigError(f"{store.url}: expected targets, the set has none; ingest it with a target")
+    if wanted is None:
+        return tuple(range(len(names)))
+    if wanted not in names:
+        raise ConfigError(f"{store.url}: expected a target of {', '.join(names)}, got {wanted!r}; set --target")
+    return (names.index(wanted),)
+
+
+def _scored_splits(
+    store: StoredGraphs, columns: tuple[int, ...], fit: GraphFitOptions, num_workers: int
+) -> tuple[str, ...]:
+    """ "valid", and "test" where it can be scored. Raises ConfigError where "valid" or "train" cannot serve."""
+    found = []
+    for split in ("train", "valid", "test"):
+        graphs = store.split(split) if split in store.split_names else np.empty(0, np.int64)
+        target = store.target[graphs][:, list(columns)]
+        enough, needed = bool((~np.isnan(target)).any()), "a target"
+        if fit.task == "binary":
+            enough, needed = bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()), "both answers"
+        if enough and len(graphs) >= num_workers:
+            found.append(split)
+        elif split != "test":
+            raise ConfigError(
+                f"{store.url}: split {split}: expected at least {num_workers} graphs (one per worker) with {needed}, got {len(graphs)} "
+                "graphs; lower --workers or ingest the set with another split"
+            )
+    return tuple(found[1:])
+
+
+def _task(store: StoredGraphs, columns: tuple[int, ...], fit: GraphFitOptions) -> Task:
+    """The task with what it must know of the training split."""
+    target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
+    if np.isinf(target).any():
+        raise DataError(f"{store.url}: expected finite targets or NaN, got infinity in the training split")
+    names = [store.target_names[column] for column in columns]
+    known = np.count_nonzero(~np.isnan(target), axis=0)
+    if (known == 0).any():
+        raise ConfigError(
+            f"{store.url}: target {names[int(np.argmin(known))]}: no training graph has one; choose with --target"
+        )
+    if fit.task == "binary":
+        return _binary_task(store.url, target, names, fit)
+    scale = np.nanstd(target, axis=0)
+    metric = "mae" if fit.metric == "auto" else fit.metric
+    return Regression(
+        mean=tuple(np.nanmean(target, axis=0).tolist()),
+        scale=tuple(np.where(scale > 0, scale, 1.0).tolist()),
+        kind=fit.loss,
+        huber_delta=fit.huber_delta,
+        metric=metric,
+    )
+
+
+def _binary_task(url: str, target: np.ndarray, names: list[str], fit: GraphFitOptions) -> Task:
+    other = ~np.isnan(target) & (target != 0) & (target != 1)
+    if other.any():
+        column = int(np.argmax(other.any(axis=0)))
+        raise ConfigError(
+            f"{url}: target {names[column]}: expected 0, 1 or nothing, got {target[other[:, column], column][0]:g}; set --task regression"
+        )
+    positive, negative = np.count_nonzero(target == 1, axis=0), np.count_nonzero(target == 0, axis=0)
+    weight = np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1), 1.0)
+    return BinaryClassification(
+        num_tasks=target.shape[1],
+        metric="rocauc" if fit.metric == "auto" else fit.metric,
+        label_smoothing=fit.label_smoothing,
+        positive_weight=tuple(weight.tolist()) if fit.positive_weight == "balanced" else None,
+    )
+
+
+def _check_batches(data: GraphData, samplers: Mapping[str, GraphSplitOptions], num_workers: int) -> None:
+    """Raises ConfigError where a sampler's options do not fit the graphs."""
+    opened = data.open()
+    for sampler_options in samplers.values():
+        opened.sampler(sampler_options, num_workers).num_batches  # noqa: B018 - checks its options
+
+
+def _identity(
+    manifest: GraphSetManifest, columns: tuple[int, ...], task: Task, options: GraphJobOptions
+) -> dict[str, Any]:
+    """What a run may not change between its parts."""
+    averaged = {} if options.fit.ema_decay is None else {"ema_decay": options.fit.ema_decay}
+    return {
+        **averaged,
+        "graphs": manifest.name,
+        "num_graphs": manifest.num_graphs,
+        "num_nodes": manifest.num_nodes,
+        "targets": [manifest.target_names[column] for column in columns],
+        "task": options.fit.task,
+        "metric": task.metric,
+        "seed": options.fit.seed,
+    }
+
+
+def _summary(
+    job: str,
+    store: StoredGraphs,
+    task: Task,
+    baselines: GraphBaselines,
+    result: Mapping[str, Any],
+    run: RunDirectory,
+    wall_s: float,
+) -> dict[str, Any]:
+    scores = {split: values[task.metric] for split, values in result["scores"].items()}
+    judged = "test" if "test" in scores else "valid"
+    sign = 1.0 if task.higher_is_better else -1.0
+    rivals = (baselines.constant[judged], baselines.composition[judged])
+    return {
+        "job": job,
+        "graphs": store.url,
+        "graphs_hash": store.manifest.content_hash,
+        "metric": task.metric,
+        "scores": scores,
+        "all_scores": result["scores"],
+        "baselines": asdict(baselines),
+        "judged_by": judged,
+        "beats_baselines": all(sign * scores[judged] > sign * rival for rival in rivals),
+        **run_summary(result, run, ("roots_per_s", "nodes_per_s", "edges_per_s")),
+        "wall_s": wall_s,
+    }
+
+
+def _print_summary(summary: Mapping[str, Any]) -> None:
+    nan = float("nan")
+    named = {
+        "model": summary["scores"],
+        "composition only": summary["baselines"]["composition"],
+        "mean": summary["baselines"]["constant"],
+    }
+    rows = [(name, scores.get("valid", nan), scores.get("test", nan)) for name, scores in named.items()]
+    print_scores(summary["metric"], rows)
+    print(
+        f"\nbest epoch {summary['best_epoch'] + 1} of {summary['epochs']}, {summary['num_parameters']:,} parameters, "
+        f"{summary['workers']} workers on {summary['device']}\n"
+        f"{summary['roots_per_s']:,.0f} graphs/s while training; waited for batches {summary['wait_share']:.1%} of it; "
+        f"{summary['wall_s']:.0f} s in all\n"
+        f"run directory: {summary['run_dir']}"
+    )
+    if not summary["beats_baselines"]:
+        print("the model does not beat both baselines: exit status 1")

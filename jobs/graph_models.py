@@ -1,0 +1,75 @@
+"""The five models as a job over many graphs chooses them: by name and preset, with the features of the set at hand."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import nn
+
+from jobs.model_inputs import OverGraphs, graph_batch_graphs, plain, with_penalty
+from models.features import Features
+from storage.errors import ConfigError
+from storage.graph_set_manifest import GraphSetManifest, RowSchema
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """Where a model lives, and which of its presets are for whole graphs with molecules' sizes."""
+
+    module: str
+    network: str
+    presets: tuple[str, ...]
+    predict: Callable[..., Any] = plain
+    has_idle_parameters: bool = False  # GatedGCN's last edge normalisation, which nothing reads
+
+
+MODELS: dict[str, ModelKind] = {
+    "tokengt": ModelKind(
+        "models.tokengt",
+        "TokenGT",
+        ("small", "pcqm4mv2_lap", "pcqm4mv2_orf", "pcqm4mv2_ablated", "pcqm4mv2_performer"),
+    ),
+    "grit": ModelKind("models.grit", "GRIT", ("small", "zinc", "pcqm4mv2", "peptides_func", "peptides_struct")),
+    "ppgt": ModelKind(
+        "models.ppgt", "PPGT", ("small", "zinc", "pcqm4mv2", "pcqm4mv2_base", "peptides_func", "peptides_struct")
+    ),
+    "primphormer": ModelKind(
+        "models.primphormer", "Primphormer", ("small", "peptides_func", "peptides_struct"), with_penalty, True
+    ),
+    "geco": ModelKind("models.geco_graphs", "GECOGraphs", ("small",), has_idle_parameters=True),
+}
+
+
+def build_config(model: str, preset: str, changes: dict[str, Any], manifest: GraphSetManifest, out_dim: int) -> Any:
+    """A preset's configuration for the set's features, with `changes` by field. Raises ConfigError where it cannot be."""
+    kind = MODELS[model]
+    if preset not in kind.presets:
+        raise ConfigError(f"preset: {model} has {', '.join(kind.presets)}, got {preset!r}; set --preset")
+    module = importlib.import_module(kind.module)
+    try:
+        config = getattr(module, preset)(
+            node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task="graph"
+        )
+        known = {field.name for field in fields(config)}
+        for name in changes:
+            if name not in known:
+                raise ConfigError(
+                    f"{name}: {model} has no such option; leave --{name.replace('_', '-')} out, or set another --model"
+                )
+        return replace(config, **changes)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def build_network(model: str, config: Any) -> nn.Module:
+    """The model as the trainer takes one."""
+    kind = MODELS[model]
+    network = getattr(importlib.import_module(kind.module), kind.network)(config)
+    return OverGraphs(network, graph_batch_graphs, kind.predict)
+
+
+def _features(schema: RowSchema) -> Features:
+    return Features(categories=schema.categories) if schema.categories else Features(dim=schema.dim)

@@ -1,0 +1,46 @@
+"""From what `--data` says to stored molecules: opens a prepared set, or prepares a table of SMILES or the embedded molecules once."""
+
+from pathlib import Path
+
+from cluster.molecule_ingest import ingest_molecules
+from jobs.graph_options import GraphJobOptions
+from jobs.progress import progress
+from storage.errors import ConfigError, FormatError
+from storage.graph_store import StoredGraphs, open_graphs
+from storage.importers.enumerated_molecules import EnumeratedMolecules
+from storage.importers.smiles import SmilesTable
+from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
+from storage.molecule_source import MoleculeSource
+
+
+def prepare_molecules(options: GraphJobOptions) -> StoredGraphs:
+    """The set that the options name. What the job prepares lies under `data_dir` and is used again by the next run."""
+    graphs = options.graphs
+    if graphs.data is not None and not graphs.data.endswith(TABLE_ENDINGS):
+        return open_graphs(graphs.data)
+    source: MoleculeSource
+    if graphs.molecules < 1:
+        raise ConfigError(f"molecules: expected at least 1, got {graphs.molecules}; set --molecules")
+    if graphs.data is None:
+        source, name = EnumeratedMolecules(graphs.molecules), f"molecules-{graphs.molecules}"
+    else:
+        targets = () if graphs.target is None else (graphs.target,)
+        source = SmilesTable(graphs.data, SmilesOptions(targets=targets))
+        name = Path(graphs.data).name.partition(".")[0]
+    target = Path(graphs.data_dir) / name
+    if target.exists():
+        stored = open_graphs(str(target))
+        if not dict(source.info.provenance).items() <= dict(stored.manifest.provenance).items():
+            raise FormatError(
+                f"{target}: expected the molecules {name}, found a set made of another source or by another version; "
+                "remove it or pass another --data-dir"
+            )
+        return stored
+    with progress(f"preparing {name}") as bar:
+        # A total is a hint: a table's lines are counted, not its rows.
+        ingest_molecules(
+            source,
+            str(target),
+            progress=lambda stage, done, total: bar.update(done if total is None else min(done, total), total, stage),
+        )
+    return open_graphs(str(target))

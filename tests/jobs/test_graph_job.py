@@ -1,0 +1,208 @@
+"""Jobs over many graphs: the baselines are what they say, bad input ends early in one line, all models train, and a run resumes."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cluster.tasks import BinaryClassification, Regression
+from cluster.train_loop import Worker
+from cluster.train_spec import TrainOptions, TrainSpec
+from cluster.training_data import GraphData, GraphSplitOptions
+from jobs import pcqm4m_tokengt
+from jobs.graph_baselines import compute_graph_baselines
+from jobs.graph_models import MODELS, build_config, build_network
+from samplers.graph_batches import GraphBatchOptions
+from samplers.loader import LoaderOptions
+from storage.errors import GraphmillError
+
+pytest.importorskip("rdkit")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = ["--molecules", "300", "--num-layers", "2", "--batch-size", "32", "--checkpoint-every", "1"]
+SMALL += ["--schedule", "constant", "--warmup-epochs", "0"]
+
+
+@pytest.fixture(scope="module")
+def molecules(tmp_path_factory):
+    from cluster.molecule_ingest import ingest_molecules
+    from storage.graph_store import open_graphs
+    from storage.importers.enumerated_molecules import EnumeratedMolecules
+
+    url = str(tmp_path_factory.mktemp("molecules") / "set")
+    ingest_molecules(EnumeratedMolecules(200), url)
+    return open_graphs(url)
+
+
+def atom_counts(store, graphs: np.ndarray, element: int) -> np.ndarray:
+    packed = store.fetch(graphs)
+    owner = np.repeat(np.arange(len(graphs)), packed.num_nodes)
+    return np.bincount(owner, packed.node_feature[:, 0] == element, minlength=len(graphs))
+
+
+class Retargeted:
+    """A store whose target is a function of the atoms."""
+
+    def __init__(self, store, target) -> None:
+        self._store, self._target = store, target
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def fetch(self, graph):
+        from dataclasses import replace
+
+        return replace(self._store.fetch(graph), target=self._target(graph).astype(np.float32)[:, None])
+
+
+def test_composition_explains_what_is_linear_in_atoms_and_the_mean_does_not(molecules):
+    nitrogen = 6  # OGB's column: atomic number less one
+    store = Retargeted(molecules, lambda graph: 3.0 * atom_counts(molecules, graph, nitrogen) + 1.0)
+    train = store.fetch(molecules.split("train")).target.astype(float)
+    task = Regression((float(train.mean()),), (float(train.std()),))
+    found = compute_graph_baselines(store, (0,), task, ("valid", "test"))
+    assert found.composition["test"] < 0.02
+    test = store.fetch(molecules.split("test")).target
+    assert found.constant["test"] == pytest.approx(float(np.abs(test - train.mean()).mean()), rel=1e-5)
+    assert found.constant["test"] > 0.5
+
+
+def test_composition_separates_yes_from_no_where_atoms_tell(molecules):
+    store = Retargeted(molecules, lambda graph: atom_counts(molecules, graph, 6) > 0)
+    found = compute_graph_baselines(store, (0,), BinaryClassification(1), ("valid", "test"))
+    assert found.composition["test"] > 0.99
+    assert found.constant["test"] == 0.5
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_trains_through_the_loop(model, molecules):
+    config = build_config(model, "small", {"num_layers": 2}, molecules.manifest, 1)
+    target = molecules.target[molecules.split("train")]
+    batches = GraphBatchOptions(max_graphs=40)
+    spec = TrainSpec(
+        data=GraphData(molecules, (0,)),
+        build_model=lambda: build_network(model, config),
+        task=Regression((float(target.mean()),), (float(target.std()),)),
+        model_config=asdict(config),
+        identity={},
+        sampler=GraphSplitOptions("train", batches),
+        evaluation={"valid": GraphSplitOptions("valid", batches)},
+        options=TrainOptions(epochs=6, learning_rate=3e-3),
+        loader=LoaderOptions(),
+    )
+    worker = Worker(spec, None, 1, 1, torch.device("cpu"))
+    worker.rank = 0
+    worker.hub = type("Hub", (), {"push": type("Push", (), {"remote": staticmethod(lambda record: None)})})
+    with worker._loader(spec.sampler) as loader:
+        losses = [worker._train_epoch(loader, epoch)["train_loss"] for epoch in range(6)]
+    assert min(losses[-3:]) < 0.93 * losses[0]
+    missing = [
+        name for name, p in worker.model.named_parameters() if p.requires_grad and p not in worker.optimizer.state
+    ]
+    # Data parallelism would wait for a gradient that never comes, unless told.
+    assert bool(missing) == MODELS[model].has_idle_parameters, missing
+
+
+BAD_OPTIONS = [
+    (["--data", "nowhere/at/all"], "expected many graphs"),
+    (["--data", "nowhere.csv"], "nowhere.csv"),
+    (["--molecules", "0"], "--molecules"),
+    (["--target", "gap"], "--target"),
+    (["--task", "binary"], "--task regression"),
+    (["--metric", "rocauc"], "--metric"),
+    (["--preset", "large"], "--preset"),
+    (["--batch-size", "0"], "--batch-size"),
+    (["--accumulate", "0"], "--accumulate"),
+    (["--ema-decay", "2"], "--ema-decay"),
+    (["--workers", "30"], "--workers"),
+    (["--width", "100", "--num-heads", "7"], "num_heads"),
+    (["--model", "grit", "--identifier", "orf"], "--identifier"),
+    (["--eta", "0.5"], "--eta"),
+    (["--resume", "no-such-run"], "config.json"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value)[:40])
+def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path, monkeypatch, molecules):
+    monkeypatch.chdir(tmp_path)
+    source = [] if {"--data", "--molecules"} & set(arguments) else ["--data", molecules.url]
+    monkeypatch.setattr(sys, "argv", ["pcqm4m_tokengt.py", *arguments, *source])
+
+    def no_ray(*_: object) -> None:
+        raise AssertionError("Ray must not start for bad options")
+
+    monkeypatch.setattr("jobs.graph_job.ray_session", no_ray)
+    with pytest.raises(GraphmillError) as caught:
+        pcqm4m_tokengt.main()
+    text = str(caught.value)
+    assert message in text
+    assert "\n" not in text
+    assert not (tmp_path / "runs").exists()
+
+
+def run_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(REPOSITORY / "jobs" / "pcqm4m_tokengt.py"), *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, env=dict(os.environ))
+
+
+def curve(run: Path) -> list[tuple[float, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(len(lines)))
+    return [(line["train_loss"], line["valid_mae"]) for line in lines]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_leaves_what_it_promises_and_resumes_exactly(tmp_path):
+    whole = run_job([*SMALL, "--ema-decay", "0.9", "--accumulate", "2", "--epochs", "3", "--run-dir", "one"], tmp_path)
+    assert "Traceback" not in whole.stderr
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
+    assert whole.returncode == (0 if summary["beats_baselines"] else 1)
+    assert summary["workers"] == 2
+    assert set(summary["scores"]) == {"valid", "test"}
+    assert sum(summary["counts"].values()) < 100
+    assert summary["baselines"]["composition"]["test"] < summary["baselines"]["constant"]["test"]
+    assert {path.name for path in (tmp_path / "one" / "best").iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "state.json",
+    }
+    config = json.loads((tmp_path / "one" / "best" / "config.json").read_text())
+    assert config["model"] == "tokengt"
+    assert config["num_layers"] == 2
+    assert "composition only" in whole.stdout
+    run_job([*SMALL, "--ema-decay", "0.9", "--accumulate", "2", "--epochs", "1", "--run-dir", "two"], tmp_path)
+    resumed = run_job(["--resume", "two", "--epochs", "3"], tmp_path)
+    assert "Traceback" not in resumed.stderr
+    assert curve(tmp_path / "two") == curve(tmp_path / "one")
+    other = run_job(["--resume", "two", "--epochs", "4", "--model", "grit"], tmp_path)
+    assert other.returncode == 1
+    assert "another architecture" in other.stderr
+    assert len(other.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_ends_the_job_with_one_line(tmp_path):
+    failed = run_job([*SMALL, "--learning-rate", "1e30", "--clip-norm", "None", "--epochs", "3"], tmp_path)
+    assert failed.returncode == 1
+    line = failed.stderr.strip().splitlines()[-1]
+    assert line.startswith("error: epoch 0, step ")
+    assert "is not finite" in line
+    assert "first bad layer" in line or "weights of" in line
+
+
+def test_help_needs_nothing_heavy():
+    probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import jobs.{0} as j; j.main()\nexcept SystemExit: pass\n"
+    probe += "print([m for m in ('torch', 'ray', 'numba', 'pyarrow', 'rdkit') if m in sys.modules])"
+    for job in ("pcqm4m_tokengt", "products_primphormer", "products_tokengt", "arxiv_ppgt"):
+        found = subprocess.run(
+            [sys.executable, "-c", probe.format(job)], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+        )
+        assert found.stdout.strip().splitlines()[-1] == "[]", job
