@@ -341,6 +341,13 @@ def test_closed_form_counts_options(options):
         assert ppgt.num_parameters(config) == sum(parameter.numel() for parameter in PPGT(config).parameters())
 
 
+def test_sizes_of_the_presets_that_have_no_published_one():
+    assert 0.48e6 < ppgt.num_parameters(ppgt.small()) < 0.52e6
+    config = ppgt.node2subgraph(745, 8, num_layers=3)
+    assert (config.node, config.out_dim, config.num_layers) == (Features(dim=745), 8, 3)
+    assert ppgt.num_parameters(config) == sum(parameter.numel() for parameter in PPGT(config).parameters())
+
+
 def test_weights_decay_and_norms_do_not():
     model = PPGT(ROOTED)
     decayed, plain = ppgt.param_groups(model, 1e-3, 0.1)
