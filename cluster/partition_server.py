@@ -20,6 +20,7 @@ from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Pending, Router
 from samplers.row_cache import CachedOwner
+from samplers.warm_up import warm_up
 from storage.arrow_files import is_local
 from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.graph import StoredGraph, open_graph
@@ -79,7 +80,9 @@ class PartitionServer:
     def _load(self, verify: bool) -> None:
         graph = _open_same(self._url, self._content_hash)
         partition = graph.partition(self._index, verify=verify)
-        self._owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
+        owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
+        warm_up(owner, graph.manifest)
+        self._owner = owner
 
     @ray.method(concurrency_group="health")
     def ping(self) -> float:

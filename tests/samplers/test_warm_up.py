@@ -1,0 +1,27 @@
+"""Warming up compiles what answers need, and asks nothing that a graph cannot answer."""
+
+import numpy as np
+import pytest
+
+from samplers import draw_kernels, subgraph_kernels
+from samplers.messages import FetchRows, SampleNeighbors
+from samplers.partition_owner import PartitionOwner
+from samplers.warm_up import warm_up
+from storage.graph import open_graph
+from storage.importers.array_graph import ArrayGraph
+from storage.ingest import IngestOptions, ingest
+
+
+@pytest.mark.parametrize("out_edges", [False, True])
+def test_nothing_is_left_to_compile(tmp_path, out_edges):
+    ring = ArrayGraph("ring", 4, np.array([0, 1, 2, 3]), np.array([1, 2, 3, 0]))
+    ingest(ring, str(tmp_path / "graph"), IngestOptions(num_partitions=2, out_edges=out_edges))
+    graph = open_graph(str(tmp_path / "graph"))
+    owner = PartitionOwner(graph.partition(0), 4)
+    warm_up(owner, graph.manifest)
+    compiled = [len(draw_kernels.draw_uniform.signatures), len(subgraph_kernels.list_neighbors.signatures)]
+    assert min(compiled) > 0
+    node = np.arange(graph.partition(0).start, graph.partition(0).stop)
+    assert owner.answer(SampleNeighbors(node, 2, key=1)).count.sum() == len(node)
+    assert len(owner.answer(FetchRows(node)).original_id) == len(node)
+    assert compiled[0] == len(draw_kernels.draw_uniform.signatures)
