@@ -110,8 +110,8 @@ class GraphSplitOptions:
 class OpenGraphs:
     """Many graphs; the targets are the graphs' own, or the chosen columns of them."""
 
-    def __init__(self, store: SplitGraphStore, columns: tuple[int, ...] | None = None) -> None:
-        self.store, self._columns = store, columns
+    def __init__(self, store: SplitGraphStore, columns: tuple[int, ...] | None = None, labels: bool = False) -> None:
+        self.store, self._columns, self._labels = store, columns, labels
 
     def sampler(self, options: GraphSplitOptions, num_ranks: int) -> Sampler:
         return GraphBatchSampler(self.store, options.batch, num_ranks, self.store.split(options.split))
@@ -124,7 +124,7 @@ class OpenGraphs:
 
     def target(self, batch: TorchGraphBatch) -> Tensor:
         assert batch.target is not None
-        return batch.target
+        return graph_labels(batch.target) if self._labels else batch.target
 
     def sizes(self, batch: TorchGraphBatch) -> tuple[int, int]:
         feature = batch.node_feature
@@ -137,6 +137,12 @@ class GraphData:
 
     store: SplitGraphStore
     columns: tuple[int, ...] | None = None
+    labels: bool = False  # the one column holds numbers of classes
 
     def open(self) -> OpenGraphs:
-        return OpenGraphs(self.store, self.columns)
+        return OpenGraphs(self.store, self.columns, self.labels)
+
+
+def graph_labels(target: Tensor) -> Tensor:
+    """Numbers of classes [g, 1], as stores hold them, to labels int64 [g]; what is not known (NaN) becomes -1."""
+    return target.squeeze(1).nan_to_num(nan=-1.0).long()

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cluster.tasks import Regression, Task
-from cluster.training_data import SplitGraphStore
+from cluster.tasks import Classification, Regression, Task
+from cluster.training_data import SplitGraphStore, graph_labels
 
 _BLOCK_GRAPHS = 65_536
 _MAX_TRAIN_GRAPHS = 200_000
@@ -31,7 +31,7 @@ def compute_graph_baselines(
 ) -> GraphBaselines:
     """Fits both on the training split and scores them on `splits`."""
     graphs = store.split("train")
-    x, y = _rows(store, graphs[:: max(1, -(-len(graphs) // _MAX_TRAIN_GRAPHS))], columns)
+    x, y = _rows(store, graphs[:: max(1, -(-len(graphs) // _MAX_TRAIN_GRAPHS))], columns, task)
     centre, scale = x.mean(dim=0), x.std(dim=0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
     linear = _fit((x - centre) / scale, y, task)
@@ -41,7 +41,7 @@ def compute_graph_baselines(
         totals = {name: task.scores(torch.device("cpu")) for name in scores}
         part = store.split(split)
         for start in range(0, len(part), _BLOCK_GRAPHS):
-            rows, target = _rows(store, part[start : start + _BLOCK_GRAPHS], columns)
+            rows, target = _rows(store, part[start : start + _BLOCK_GRAPHS], columns, task)
             totals["constant"].update(constant.expand(len(target), -1), target)
             with torch.no_grad():
                 totals["composition"].update(linear((rows - centre) / scale), target)
@@ -50,8 +50,8 @@ def compute_graph_baselines(
     return GraphBaselines(**scores)
 
 
-def _rows(store: SplitGraphStore, graphs: np.ndarray, columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(counts [g, F], targets [g, len(columns)]) as float64."""
+def _rows(store: SplitGraphStore, graphs: np.ndarray, columns: tuple[int, ...], task: Task) -> tuple[Tensor, Tensor]:
+    """(counts [g, F] as float64, targets as the task takes them)."""
     packed = store.fetch(graphs)
     counts = [packed.num_nodes[:, None], packed.num_edges[:, None]]
     feature = packed.node_feature
@@ -66,13 +66,16 @@ def _rows(store: SplitGraphStore, graphs: np.ndarray, columns: tuple[int, ...]) 
             np.add.at(sums, owner, feature)
             counts.append(sums)
     assert packed.target is not None
-    return torch.tensor(np.concatenate(counts, axis=1)).double(), torch.tensor(packed.target[:, list(columns)]).double()
+    x, y = torch.tensor(np.concatenate(counts, axis=1)).double(), torch.tensor(packed.target[:, list(columns)]).double()
+    return x, graph_labels(y) if isinstance(task, Classification) else y
 
 
 def _constant(y: Tensor, task: Task) -> Tensor:
     """[out_dim]: the prediction of someone who knows the training targets only."""
     if isinstance(task, Regression):
         return torch.zeros(task.out_dim)
+    if isinstance(task, Classification):
+        return torch.bincount(y[y >= 0], minlength=task.out_dim).double().clamp_min(1e-3).log()
     share = y.nanmean(dim=0).clamp(1e-6, 1 - 1e-6)
     return torch.logit(share)
 

@@ -10,7 +10,7 @@ import torch
 
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
-from cluster.tasks import BinaryClassification, Regression, Task
+from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.train_spec import TrainSpec
 from cluster.trainer import train
 from cluster.training_data import GraphData, GraphSplitOptions
@@ -65,7 +65,7 @@ def run_graph_job(
     manifest = store.manifest
     columns = _columns(store, options)
     task = _task(store, columns, fit)
-    splits = _scored_splits(store, columns, fit, run_options.workers)
+    splits = _scored_splits(store, columns, task, fit, run_options.workers)
     the_model_config = model_config(manifest, task.out_dim)
     print(
         f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {store.url}; "
@@ -74,7 +74,7 @@ def run_graph_job(
     )
     print("fitting the baselines (mean, composition only)", flush=True)
     baselines = compute_graph_baselines(store, columns, task, splits)
-    data = GraphData(store, columns)
+    data = GraphData(store, columns, labels=fit.task == "classes")
     evaluation = {split: GraphSplitOptions(split, _eval_batches(options)) for split in splits}
     _check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
     identity = _identity(manifest, columns, task, options)
@@ -140,7 +140,7 @@ def _columns(store: StoredGraphs, options: GraphJobOptions) -> tuple[int, ...]:
 
 
 def _scored_splits(
-    store: StoredGraphs, columns: tuple[int, ...], fit: GraphFitOptions, num_workers: int
+    store: StoredGraphs, columns: tuple[int, ...], task: Task, fit: GraphFitOptions, num_workers: int
 ) -> tuple[str, ...]:
     """ "valid", and "test" where it can be scored. Raises ConfigError where "valid" or "train" cannot serve."""
     found = []
@@ -150,6 +150,11 @@ def _scored_splits(
         enough, needed = bool((~np.isnan(target)).any()), "a target"
         if fit.task == "binary":
             enough, needed = bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()), "both answers"
+        if fit.task == "classes" and enough and np.nanmax(target) >= task.out_dim:
+            raise ConfigError(
+                f"{store.url}: split {split}: expected the training split's classes 0 to {task.out_dim - 1}, got {np.nanmax(target):g}; "
+                "ingest the set with another split"
+            )
         if enough and len(graphs) >= num_workers:
             found.append(split)
         elif split != "test":
@@ -173,6 +178,8 @@ def _task(store: StoredGraphs, columns: tuple[int, ...], fit: GraphFitOptions) -
         )
     if fit.task == "binary":
         return _binary_task(store.url, target, names, fit)
+    if fit.task == "classes":
+        return _class_task(store.url, target, names, fit)
     scale = np.nanstd(target, axis=0)
     metric = "mae" if fit.metric == "auto" else fit.metric
     return Regression(
@@ -197,7 +204,23 @@ def _binary_task(url: str, target: np.ndarray, names: list[str], fit: GraphFitOp
         num_tasks=target.shape[1],
         metric="rocauc" if fit.metric == "auto" else fit.metric,
         label_smoothing=fit.label_smoothing,
-        positive_weight=tuple(weight.tolist()) if fit.positive_weight == "balanced" else None,
+        positive_weight=tuple(weight.tolist()) if fit.class_weights == "balanced" else None,
+    )
+
+
+def _class_task(url: str, target: np.ndarray, names: list[str], fit: GraphFitOptions) -> Task:
+    if len(names) != 1:
+        raise ConfigError(f"{url}: expected one target with numbers of classes, got {', '.join(names)}; set --target")
+    known = target[~np.isnan(target)]
+    if (known < 0).any() or (known != np.floor(known)).any():
+        raise ConfigError(f"{url}: target {names[0]}: expected classes 0, 1, 2 …, got others; set --task regression")
+    count = np.bincount(known.astype(np.int64), minlength=2)
+    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
+    return Classification(
+        num_classes=len(count),
+        metric="accuracy" if fit.metric == "auto" else fit.metric,
+        label_smoothing=fit.label_smoothing,
+        class_weight=tuple(weight.tolist()) if fit.class_weights == "balanced" else None,
     )
 
 

@@ -56,8 +56,8 @@ class GraphBatchingOptions:
 class GraphFitOptions(FitOptions):
     """The fit."""
 
-    task: Literal["regression", "binary"] = "regression"
-    """What the targets are: numbers, or yes and no (several at once may be asked, unknown ones are NaN)."""
+    task: Literal["regression", "binary", "classes"] = "regression"
+    """What the targets are: numbers; yes and no (several at once may be asked); or one of several classes. Unknown ones are NaN."""
 
     loss: Literal["l1", "mse", "huber"] = "l1"
     """Of a regression, on targets standardised by the training split."""
@@ -65,14 +65,14 @@ class GraphFitOptions(FitOptions):
     huber_delta: float = 1.0
     """Of the huber loss, in standard deviations."""
 
-    metric: Literal["auto", "mae", "rmse", "rocauc", "ap"] = "auto"
-    """What selects the best epoch and is compared with the baselines; auto: mae, or rocauc for binary targets."""
+    metric: Literal["auto", "mae", "rmse", "rocauc", "ap", "accuracy"] = "auto"
+    """What selects the best epoch and is compared with the baselines; auto: mae, rocauc for binary targets, accuracy for classes."""
 
     label_smoothing: float = 0.0
-    """Of binary targets: share of the answer that is spread over both."""
+    """Share of the answer that is spread over all possible ones."""
 
-    positive_weight: Literal["none", "balanced"] = "none"
-    """balanced: in the loss, a task's positives weigh as much as its negatives."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: classes (or yes and no) count equally in the loss, however many graphs they have."""
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from cluster.tasks import BinaryClassification, Regression
+from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec
-from cluster.training_data import GraphData, GraphSplitOptions
+from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
 from jobs import pcqm4m_tokengt
 from jobs.graph_baselines import compute_graph_baselines
 from jobs.graph_models import MODELS, build_config, build_network
@@ -80,6 +80,19 @@ def test_composition_separates_yes_from_no_where_atoms_tell(molecules):
     assert found.constant["test"] == 0.5
 
 
+def test_composition_tells_classes_apart_where_atoms_do(molecules):
+    store = Retargeted(molecules, lambda graph: np.minimum(atom_counts(molecules, graph, 6), 2))
+    found = compute_graph_baselines(store, (0,), Classification(3), ("valid", "test"))
+    classes = store.fetch(molecules.split("test")).target[:, 0].astype(int)
+    train = np.bincount(store.fetch(molecules.split("train")).target[:, 0].astype(int))
+    assert found.constant["test"] == pytest.approx(float((classes == train.argmax()).mean()))
+    assert found.composition["test"] > 0.9
+
+
+def test_classes_that_are_not_known_are_left_out():
+    assert graph_labels(torch.tensor([[2.0], [float("nan")], [0.0]])).tolist() == [2, -1, 0]
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_trains_through_the_loop(model, molecules):
     config = build_config(model, "small", {"num_layers": 2}, molecules.manifest, 1)
@@ -115,6 +128,7 @@ BAD_OPTIONS = [
     (["--molecules", "0"], "--molecules"),
     (["--target", "gap"], "--target"),
     (["--task", "binary"], "--task regression"),
+    (["--task", "classes"], "--task regression"),
     (["--metric", "rocauc"], "--metric"),
     (["--preset", "large"], "--preset"),
     (["--batch-size", "0"], "--batch-size"),
