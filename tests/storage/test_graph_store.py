@@ -297,12 +297,18 @@ def test_files_missing_truncated_or_flipped(stored):
         open_graphs(store.url)
 
 
-def test_edges_that_leave_their_graph_are_refused(tmp_path):
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize("beyond", [0, -1])
+def test_edges_that_leave_their_graph_are_refused(tmp_path, end, beyond):
     graphs = _random_graphs(20)
-    edge = int(np.argmax(np.arange(len(graphs.edge_index[0])) >= graphs.num_edges[:5].sum()))
-    graphs.edge_index[1, edge] = 6
-    _write(tmp_path / "toy", [graphs])
-    with pytest.raises(FormatError, match=r"graph \d+: expected edges among its \d nodes, found \d -> 6"):
+    last = int(np.flatnonzero(graphs.num_edges)[-1])
+    node = int(graphs.num_nodes[last]) if beyond == 0 else beyond  # one too far, or negative
+    graphs.edge_index[end, -1] = node
+    info = GraphSetInfo("toy", INFO.node, INFO.edge, "int32", INFO.target_names, INFO.split_names)
+    _write(tmp_path / "toy", [graphs], info)
+    found = f"{node} -> \\d" if end == 0 else f"\\d -> {node}"
+    message = rf"graph {last}: expected edges among its {graphs.num_nodes[last]} nodes, found {found}$"
+    with pytest.raises(FormatError, match=message):
         open_graphs(str(tmp_path / "toy"))
 
 

@@ -56,6 +56,7 @@ ODD = [
     "N(=O)(=O)c1ccccc1",  # RDKit rewrites it with charges
     "F/C=C/F",
     "F/C=C\\F",
+    "F\\C=C\\F",
     "FC=CF",
     "N[C@@H](C)C(=O)O",
     "N[C@H](C)C(=O)O",
