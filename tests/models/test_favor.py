@@ -91,6 +91,17 @@ def test_linear_form_is_the_explicit_matrix_and_shifts_cancel():
         torch.testing.assert_close(got[b : b + 1], want, rtol=1e-12, atol=1e-13)
 
 
+def test_padding_takes_no_part_in_the_shift():
+    """With an epsilon the shift shows: real keys of norm 4 have exponents far below padding's 0."""
+    q, k, v = random_qkv()
+    w = draw_projection(10, 6, torch.Generator().manual_seed(1), torch.float64)
+    k = 4 * torch.nn.functional.normalize(k, dim=-1)
+    k[1, :, 4:] = 0
+    got = favor_attention(q, k, v, w, torch.tensor([[True] * 7, [True] * 4 + [False] * 3]), epsilon=1e-2)
+    want = favor_attention(q[1:], k[1:, :, :4], v[1:, :, :4], w, epsilon=1e-2)
+    torch.testing.assert_close(got[1:], want, rtol=1e-12, atol=1e-13)
+
+
 def test_epsilon_moves_outputs_a_little():
     q, k, v = random_qkv()
     w = draw_projection(10, 6, torch.Generator().manual_seed(1), torch.float64)
