@@ -256,7 +256,7 @@ class Worker:
     def _not_finite(self, epoch: int, step: int, where: str, which: str, what: str) -> NonFiniteLossError:
         return NonFiniteLossError(
             f"epoch {epoch}, step {step}, {where}: {which} is not finite; {what}; lower --learning-rate "
-            f"(now {self.options.learning_rate:g}), set --clip-norm, or check the data with: python jobs/inspect_graph.py <graph> --verify"
+            f"(now {self.options.learning_rate:g}), set --clip-norm, or check the features and targets"
         )
 
     def _share_buffers(self) -> None:

@@ -162,7 +162,7 @@ def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path
 
 def run_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(REPOSITORY / "jobs" / "pcqm4m_tokengt.py"), *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, env=dict(os.environ))
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, env=dict(os.environ))
 
 
 def curve(run: Path) -> list[tuple[float, float]]:

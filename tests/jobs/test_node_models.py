@@ -25,7 +25,7 @@ JOBS = {
 @pytest.mark.parametrize("job", JOBS)
 def test_the_job_trains_and_reports(job, tmp_path):
     command = [sys.executable, str(REPOSITORY / "jobs" / f"{job}.py"), *TINY, *JOBS[job], "--run-dir", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, env=dict(os.environ))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=dict(os.environ))
     assert "Traceback" not in done.stderr, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert done.returncode == (0 if summary["beats_baselines"] else 1)
