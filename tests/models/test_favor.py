@@ -92,10 +92,10 @@ def test_linear_form_is_the_explicit_matrix_and_shifts_cancel():
 
 
 def test_padding_takes_no_part_in_the_shift():
-    """With an epsilon the shift shows: real keys of norm 4 have exponents far below padding's 0."""
+    """With an epsilon the shift shows: real keys of norm 20 have exponents far below padding's 0."""
     q, k, v = random_qkv()
     w = draw_projection(10, 6, torch.Generator().manual_seed(1), torch.float64)
-    k = 4 * torch.nn.functional.normalize(k, dim=-1)
+    k = 20 * torch.nn.functional.normalize(k, dim=-1)
     k[1, :, 4:] = 0
     got = favor_attention(q, k, v, w, torch.tensor([[True] * 7, [True] * 4 + [False] * 3]), epsilon=1e-2)
     want = favor_attention(q[1:], k[1:, :, :4], v[1:, :, :4], w, epsilon=1e-2)
