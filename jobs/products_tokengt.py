@@ -5,16 +5,17 @@
     python jobs/products_tokengt.py --graph path/or/url               a graph prepared by jobs/ingest.py
     ray job submit --working-dir . -- python jobs/products_tokengt.py
 
-Batches are random parts of the graph with the edges inside them. Exit status 0 only if the model beats both baselines.
+Batches are random parts of the graph with the edges inside them; splits are scored on the whole graph, or on `--eval-chunks` parts of it
+where a token per edge is too much. The embedded default is small for that reason. Exit status 0 only if the model beats both baselines.
 """
 
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from jobs.exit_codes import run
-from jobs.node_options import NodeJobOptions
+from jobs.node_options import GraphOptions, NodeJobOptions
 from jobs.resume import config_defaults
 
 
@@ -57,6 +58,7 @@ class ModelOptions:
 class Config(NodeJobOptions):
     """TokenGT on a partitioned graph."""
 
+    graph: GraphOptions = field(default_factory=lambda: replace(GraphOptions(), nodes=5_000))
     model: ModelOptions = field(default_factory=ModelOptions)
 
 
