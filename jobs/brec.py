@@ -249,7 +249,7 @@ def measure_pair(config: BrecConfig, name: str, first: "np.ndarray", second: "np
     )
 
 
-def train_epoch(model: "nn.Module", optimizer: "torch.optim.Optimizer", batches: "list[Graphs]") -> float:
+def train_epoch(model: Any, optimizer: "torch.optim.Optimizer", batches: "list[Graphs]") -> float:
     """One pass; the mean loss. Raises FormatError when it is not finite."""
     from torch.nn import functional
 

@@ -52,7 +52,13 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", num_heads: int | N
 
         config, weights = published_tokengt.convert(state, **options)
         return _loaded(TokenGT(config), weights)
-    raise ConfigError(f"--from must be tokengt, got {source!r}")
+    if source == "grit":
+        from models import published_grit
+        from models.grit import GRIT
+
+        grit_config, weights = published_grit.convert(state, **options)
+        return _loaded(GRIT(grit_config), weights)
+    raise ConfigError(f"--from must be tokengt or grit, got {source!r}")
 
 
 def _loaded(model: "nn.Module", weights: "Mapping[str, Tensor]") -> "nn.Module":
@@ -122,7 +128,11 @@ def load_converted(folder: Path) -> "nn.Module":
         from models.tokengt import TokenGT, TokenGTConfig
 
         return _loaded(TokenGT(TokenGTConfig(**fields)), weights)
-    raise FormatError(f"{folder / 'config.json'}: expected a model of TokenGT, found {described['model']!r}")
+    if described["model"] == "GRIT":
+        from models.grit import GRIT, GRITConfig
+
+        return _loaded(GRIT(GRITConfig(**fields)), weights)
+    raise FormatError(f"{folder / 'config.json'}: expected a model of TokenGT or GRIT, found {described['model']!r}")
 
 
 def main() -> None:

@@ -1,0 +1,124 @@
+"""BREC's protocol: reading graph6, the statistic, resuming, and that it can tell a hexagon from two triangles and nothing from itself."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from jobs import brec
+from jobs.brec import BrecConfig, Result
+from storage.errors import ConfigError, FormatError
+
+
+def ring(*sizes: int) -> np.ndarray:
+    adjacency = np.zeros((sum(sizes), sum(sizes)), dtype=bool)
+    start = 0
+    for n in sizes:
+        for i in range(n):
+            a, b = start + i, start + (i + 1) % n
+            adjacency[a, b] = adjacency[b, a] = True
+        start += n
+    return adjacency
+
+
+def small(tmp_path: Path, **options) -> BrecConfig:
+    return BrecConfig(data=tmp_path, out=tmp_path / "out", num_layers=2, width=16, epochs=3, **options)
+
+
+def write_graph6(adjacency: np.ndarray) -> str:
+    n = len(adjacency)
+    bits = adjacency[np.tril_indices(n, -1)].astype(int)
+    bits = np.concatenate([bits, np.zeros(-len(bits) % 6, dtype=int)]).reshape(-1, 6)
+    size = [n] if n < 63 else [63, n >> 12, (n >> 6) & 63, n & 63]
+    return "".join(chr(63 + code) for code in [*size, *(bits @ [32, 16, 8, 4, 2, 1])])
+
+
+def test_graph6_of_the_format_description():
+    # Brendan McKay's example: five nodes, edges 0-2, 0-4, 1-3, 3-4.
+    adjacency = brec.read_graph6("DQc")
+    assert sorted(zip(*np.triu(adjacency).nonzero())) == [(0, 2), (0, 4), (1, 3), (3, 4)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 62, 63, 200])
+def test_graph6_returns_what_was_written(n):
+    upper = np.triu(np.random.default_rng(n).random((n, n)) < 0.3, 1)
+    adjacency = upper | upper.T
+    np.testing.assert_array_equal(brec.read_graph6(write_graph6(adjacency)), adjacency)
+
+
+def test_damaged_graph6_is_refused():
+    for text in ("", "DQ", "DQcc", "~?"):
+        with pytest.raises(FormatError, match="graph6"):
+            brec.read_graph6(text)
+
+
+@pytest.mark.parametrize("category", brec.CATEGORIES)
+def test_published_pairs_have_equal_sizes_and_degrees(real_data, category):
+    for first, second in brec.read_pairs(real_data / "brec", category)[:10]:
+        np.testing.assert_array_equal(np.sort(first.sum(0)), np.sort(second.sum(0)))
+        assert not np.array_equal(first, second)
+
+
+def test_statistic_is_the_quadratic_form():
+    rows = torch.randn(32, 4, dtype=torch.float64) + 1
+    mean, inverse = rows.mean(0).numpy(), np.linalg.inv(np.cov(rows.numpy().T))
+    assert brec.hotelling_t2(rows) == pytest.approx(mean @ inverse @ mean)
+
+
+def test_tells_a_hexagon_from_two_triangles_but_no_graph_from_itself(tmp_path):
+    config = small(tmp_path)
+    apart = brec.measure_pair(config, "basic", ring(6), ring(3, 3), 0)
+    assert apart.told_apart
+    assert apart.reliable
+    same = brec.measure_pair(config, "basic", ring(6), ring(6), 0)
+    assert not same.told_apart
+
+
+def test_a_stopped_run_continues(tmp_path, monkeypatch):
+    config = small(tmp_path, pairs=("basic:0-2",))
+    calls = []
+
+    def measure(config, name, first, second, number):
+        calls.append(number)
+        return Result(f"{name}:{number}", number > 0, True, 100.0, 1.0, 0.0, 1, 0.5, 6)
+
+    monkeypatch.setattr(brec, "measure_pair", measure)
+    monkeypatch.setattr(brec, "read_pairs", lambda folder, category: [(ring(6), ring(3, 3))] * 3)
+    runs = brec.run_pairs(config)
+    next(runs)
+    runs.close()
+    path = config.out / "grit.jsonl"
+    path.write_text(path.read_text() + '\n{"settings": {"mod')  # killed while writing
+    results = list(brec.run_pairs(config))
+    assert calls == [0, 1, 2]
+    assert [r.told_apart for r in results] == [False, True, True]
+    assert [r.told_apart for r in brec.run_pairs(config)] == [False, True, True]
+    assert calls == [0, 1, 2]
+    assert "| basic | 2 | 3 | 0 | 0.5 |" in brec.table(results)
+    other = small(tmp_path, pairs=("basic:0",), lr=1e-2)
+    list(brec.run_pairs(other))
+    assert calls == [0, 1, 2, 0]
+    assert json.loads(path.read_text().splitlines()[-1])["settings"]["lr"] == 1e-2
+
+
+@pytest.mark.parametrize("part", ["simple", "basic:60", "basic:5-3", "basic:a", "basic:-3", "cfi:1-"])
+def test_bad_pairs_are_refused(part):
+    with pytest.raises(ConfigError, match="set --pairs"):
+        brec.parse_pairs(part)
+
+
+def test_missing_data_is_refused(tmp_path):
+    with pytest.raises(FormatError, match="set --data"):
+        brec.read_pairs(tmp_path, "basic")
+    np.save(tmp_path / "basic.npy", np.zeros(3))
+    with pytest.raises(FormatError, match="expected 120 graph6 lines"):
+        brec.read_pairs(tmp_path, "basic")
+
+
+@pytest.mark.parametrize("model", ["ppgt", "primphormer"])
+def test_every_model_has_a_preset(tmp_path, model):
+    config = BrecConfig(data=tmp_path, model=model)
+    batch = brec.pack([ring(6), ring(3, 3)], "cpu")
+    assert brec.build_model(config).eval()(batch).shape == (2, 16)
