@@ -56,6 +56,15 @@ class GraphBatchingOptions:
 class GraphFitOptions(FitOptions):
     """The fit."""
 
+    epochs: int = 30
+    """Passes over the training set."""
+
+    learning_rate: float = 1e-3
+    """Peak learning rate."""
+
+    warmup_epochs: int = 2
+    """Epochs of linear warm-up."""
+
     task: Literal["regression", "binary", "classes"] = "regression"
     """What the targets are: numbers; yes and no (several at once may be asked); or one of several classes. Unknown ones are NaN."""
 

@@ -7,6 +7,8 @@
     ray job submit --working-dir . -- python jobs/pcqm4m_tokengt.py
 
 The embedded default needs `pip install -e '.[molecules]'` and no file: molecules enumerated by rule, whose target is RDKit's logP.
+Expect minutes on 2 cores and a test MAE near 0.3, of which 1.10 is the mean's and 0.33 that of the atoms' counts: 12 epochs gave 0.308.
+
 PCQM4Mv2 itself: `python jobs/ingest_molecules.py pcqm4mv2 graphs/pcqm4mv2 --root data/ogb`, then `--data graphs/pcqm4mv2
 --preset pcqm4mv2_lap --schedule poly --warmup-steps 60000 --clip-norm 5 --weight-decay 0.1 --learning-rate 2e-4`.
 
