@@ -23,6 +23,7 @@ from samplers.minibatch import MiniBatch
 from samplers.neighbor import NeighborOptions, NeighborSampler
 from samplers.neighbor_kernels import entries, list_bounds
 from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
+from samplers.prefetch import prefetch
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import Relabeler
 from samplers.router import Owner, Pending, Router
@@ -96,26 +97,33 @@ class _Reads:
     offset: np.ndarray
 
 
-_BLOCK = 4096  # edges whose ends are read before their map entries: more reads are under way at once than edge by edge
+_BLOCK = 4096  # edges whose ends are read before their map entries
+_AHEAD = 32
 
 
 @numba.njit(nogil=True, cache=True)
 def _only_read(indptr, indices, position_of_id, row, count, offset):
-    total, read, filled = np.int64(0), 0, 0
-    neighbor = np.empty(_BLOCK, indices.dtype)
-    for i in range(len(row)):
-        start = indptr[row[i]]
-        total += indptr[row[i] + 1]
-        for _ in range(count[i]):
-            neighbor[filled] = indices[start + offset[read]]
-            read += 1
-            filled += 1
-            if filled == _BLOCK:
-                for e in range(filled):
-                    total += position_of_id[neighbor[e]]
-                filled = 0
-    for e in range(filled):
-        total += position_of_id[neighbor[e]]
+    """Reads what sampling must, block by block, each read asked for ahead; nothing is drawn and nothing written but a block."""
+    total, edge, i, drawn = np.int64(0), 0, 0, 0
+    place, neighbor = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, indices.dtype)
+    while edge < len(offset):
+        filled = min(_BLOCK, len(offset) - edge)
+        for e in range(filled):
+            while drawn == count[i]:
+                i, drawn = i + 1, 0
+            if drawn == 0:
+                if i + _AHEAD < len(row):
+                    prefetch(indptr, row[i + _AHEAD])  # type: ignore[call-arg]
+                total += indptr[row[i] + 1]
+            place[e] = indptr[row[i]] + offset[edge + e]
+            prefetch(indices, place[e])  # type: ignore[call-arg]
+            drawn += 1
+        for e in range(filled):
+            neighbor[e] = indices[place[e]]
+            prefetch(position_of_id, neighbor[e])  # type: ignore[call-arg]
+        for e in range(filled):
+            total += position_of_id[neighbor[e]]
+        edge += filled
     return total
 
 

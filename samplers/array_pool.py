@@ -6,6 +6,7 @@ holds an array keeps its memory: a block comes back only when the last view of i
 
 import queue
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,21 @@ _STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches 
 
 
 class ArrayPool:
-    """Hands out uninitialised arrays; keeps at most `max_idle_bytes` that nobody holds. Thread-safe."""
+    """Hands out uninitialised arrays; keeps at most `max_idle_bytes` that nobody holds. Thread-safe.
 
-    def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
+    A pool is its process's own: pickled, it arrives empty.
+    """
+
+    def __init__(self, max_idle_bytes: int = 1 << 29) -> None:
         self._max_idle_bytes = max_idle_bytes
         self._idle: list[np.ndarray] = []  # the longest idle first
         self._lock = threading.Lock()
         # A block may come back in the middle of anything, also of `empty` itself (the collector runs where it likes): a SimpleQueue
-        # is made for that, a lock is not.
+        # is made for that, a lock that is waited for is not.
         self._returned: queue.SimpleQueue[np.ndarray] = queue.SimpleQueue()
+
+    def __reduce__(self) -> tuple[type["ArrayPool"], tuple[int]]:
+        return ArrayPool, (self._max_idle_bytes,)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array of any content that shares memory with no other living one."""
@@ -31,7 +38,7 @@ class ArrayPool:
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if num_bytes < _LEAST_BYTES:
             return np.empty(shape, dtype)
-        lease = _Lease(self._take(_round_up(num_bytes)), self._returned)
+        lease = _Lease(self._take(_round_up(num_bytes)), self._give_back)
         return np.asarray(lease)[:num_bytes].view(dtype).reshape(shape)
 
     @property
@@ -40,6 +47,15 @@ class ArrayPool:
         with self._lock:
             self._collect()
             return sum(block.nbytes for block in self._idle)
+
+    def _give_back(self, block: np.ndarray) -> None:
+        self._returned.put(block)
+        # Whoever holds the lock collects soon; to wait for it here could be to wait for oneself.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._collect()
+            finally:
+                self._lock.release()
 
     def _take(self, num_bytes: int) -> np.ndarray:
         with self._lock:
@@ -62,14 +78,14 @@ class ArrayPool:
 
 
 class _Lease:
-    """What an array of the pool is a view of; returns the block when the last view is gone."""
+    """What an array of the pool is a view of; gives the block back when the last view is gone."""
 
-    def __init__(self, block: np.ndarray, returned: "queue.SimpleQueue[np.ndarray]") -> None:
-        self._block, self._returned = block, returned
+    def __init__(self, block: np.ndarray, give_back: Callable[[np.ndarray], None]) -> None:
+        self._block, self._give_back = block, give_back
         self.__array_interface__ = block.__array_interface__
 
     def __del__(self) -> None:
-        self._returned.put(self._block)
+        self._give_back(self._block)
 
 
 def _round_up(num_bytes: int) -> int:

@@ -17,6 +17,12 @@ def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) ->
     return replace(batch, **changed)  # type: ignore[type-var]
 
 
+def tensor_bytes(batch: Any) -> int:
+    """Bytes of the tensors that are the batch's own fields."""
+    fields = getattr(batch, "__dict__", {}).values()
+    return sum(value.numel() * value.element_size() for value in fields if isinstance(value, torch.Tensor))
+
+
 class DeviceCopy:
     """Copies batches to one device on a stream of its own; `send` in a sampling thread, `receive` where the batch is used."""
 

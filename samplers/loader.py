@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from samplers.device_copy import DeviceCopy
+from samplers.device_copy import DeviceCopy, tensor_bytes
 from samplers.minibatch import to_torch
 from samplers.ordered_stream import Bounds, Delivery, OrderedStream
 from samplers.protocol import Sampler, sampler_fingerprint
@@ -228,8 +228,9 @@ class Loader:
             minibatch = self._sampler.sample(epoch, step * self._num_ranks + self._rank)
         with stage("collate"):
             batch = self._collate(minibatch)
+        num_bytes = max(minibatch.num_bytes, tensor_bytes(batch))  # collating may widen or pad
         moved, arrived = self._copy.send(batch)
-        return _Ready(moved, arrived, minibatch.num_nodes, minibatch.num_edges, minibatch.num_bytes)
+        return _Ready(moved, arrived, minibatch.num_nodes, minibatch.num_edges, num_bytes)
 
     def _next(self, stream: OrderedStream[_Ready], epoch: int, step: int) -> _Ready:
         stats, start = self.stats, time.perf_counter()

@@ -1,7 +1,9 @@
 """Memory is used again when, and only when, nobody holds it."""
 
+import copy
 import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -74,6 +76,33 @@ def test_idle_memory_is_bounded():
     arrays = [pool.empty((_MB,), np.uint8) for _ in range(8)]
     del arrays
     assert pool.idle_bytes == 3 * _MB
+
+
+def test_what_comes_back_at_once_is_bounded_at_once():
+    """Also where nobody asks for an array again: the bound is on memory, not on what a later call would keep."""
+    pool = ArrayPool(max_idle_bytes=3 * _MB)
+    arrays = [pool.empty((2 * _MB,), np.uint8) for _ in range(20)]
+    blocks = [weakref.ref(_block_of(array)) for array in arrays]
+    del arrays
+    assert sum(one() is not None for one in blocks) == 1
+
+
+def _block_of(array):
+    lease = array
+    while isinstance(lease, np.ndarray):
+        lease = lease.base
+    return lease._block
+
+
+def test_a_pool_travels_empty():
+    pool = ArrayPool(max_idle_bytes=5 * _MB)
+    array = pool.empty((2 * _MB,), np.uint8)
+    del array
+    other = copy.deepcopy(pool)  # as pickle does it
+    assert other.idle_bytes == 0
+    arrays = [other.empty((_MB,), np.uint8) for _ in range(8)]
+    del arrays
+    assert other.idle_bytes == 5 * _MB
 
 
 def test_threads_never_share_memory():

@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,19 @@ def test_no_more_batches_ahead_than_asked_for(threads: int, prefetch: int) -> No
             ahead = max(prefetch, threads)
             assert len(sampler.started) <= step + 1 + ahead
             wait_until(lambda step=step, ahead=ahead: len(sampler.finished) == min(step + 1 + ahead, 20))
+
+
+def test_bytes_are_counted_as_collated() -> None:
+    """A collation may widen what it gets, as float16 features to float32, or pad it."""
+
+    @dataclass(frozen=True)
+    class Wide:
+        x: torch.Tensor
+
+    sampler = FakeSampler(4, lambda epoch, batch: tiny_batch(epoch, batch, num_bytes=800))
+    with Loader(sampler, LoaderOptions(prefetch=1), collate=lambda batch: Wide(torch.zeros(1000))) as loader:
+        assert len(list(loader)) == 4
+        assert loader.stats.num_bytes == 4 * 4000
 
 
 @pytest.mark.parametrize("max_bytes", [1, 8_000, 24_000])
