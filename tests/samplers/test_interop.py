@@ -6,16 +6,21 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from samplers.minibatch import to_torch
+from samplers.minibatch import TorchBatch, to_torch
 from samplers.neighbor import NeighborOptions, NeighborSampler
 from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
+from samplers.ppr import PprOptions, PprSampler
 from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
 from samplers.router import local_router
+from samplers.saint import SaintOptions, SaintSampler
+from storage.encode import encode
+from storage.encodings import EncodingOptions
 from storage.errors import ConfigError, MissingDependencyError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
@@ -36,6 +41,7 @@ def graphs(tmp_path_factory):
         url = str(folder / str(partitions))
         ingest(listed, url, IngestOptions(num_partitions=partitions, edge_ids=True, out_edges=True))
         stored[partitions] = open_graph(url)
+        encode(stored[partitions], EncodingOptions("rwse", 3))
     return stored
 
 
@@ -43,6 +49,19 @@ def graphs(tmp_path_factory):
 def batch(graphs):
     options = NeighborOptions(fanouts=(4, 3), batch_size=20, edge_columns=("id", "weight", "feature"))
     return to_torch(NeighborSampler(local_router(graphs[3]), options).sample(0, 0))
+
+
+@pytest.fixture(scope="module")
+def saint(graphs):
+    options = SaintOptions(num_walks=10, num_presamples=20, encodings=("rwse-3",))
+    return to_torch(SaintSampler(local_router(graphs[3]), options).sample(0, 0))
+
+
+def by_name(batch: TorchBatch) -> dict[str, torch.Tensor]:
+    """Columns that are called as in the batch, in PyG's and DGL's containers too."""
+    names = ("split", "hop", "score", "loss_weight", "edge_coefficient")
+    found = {name: getattr(batch, name) for name in names} | batch.encodings
+    return {name: column for name, column in found.items() if column is not None}
 
 
 class TestPygData:
@@ -86,6 +105,21 @@ class TestPygData:
         data = self.pyg.to_pyg(to_torch(Node2SubgraphSampler(local_router(graphs[1]), options).sample(0, 0)))
         assert data.ptr.tolist() == np.concatenate([[0], np.bincount(data.batch).cumsum()]).tolist()
         assert torch.equal(data.batch[data.edge_index[0]], data.batch[data.edge_index[1]])
+
+    def test_what_saint_normalises_by(self, saint):
+        data = self.pyg.to_pyg(saint)
+        data.validate()
+        expected = by_name(saint)
+        assert set(expected) == {"split", "loss_weight", "edge_coefficient", "rwse-3"}
+        for name, column in expected.items():
+            assert data[name].data_ptr() == column.data_ptr(), name
+            assert torch.equal(data[name], column), name
+        assert data.is_edge_attr("edge_coefficient")
+        assert data.is_node_attr("loss_weight")
+
+    def test_scores_of_pagerank(self, graphs):
+        batch = to_torch(PprSampler(local_router(graphs[1]), PprOptions(batch_size=5, top_k=4)).sample(0, 0))
+        assert torch.equal(self.pyg.to_pyg(batch).score, batch.score)
 
 
 class TestPygStores:
@@ -157,6 +191,25 @@ class TestDgl:
         monkeypatch.setitem(sys.modules, "dgl", None)
         with pytest.raises(MissingDependencyError, match=r"pip install -e '.\[dgl\]'"):
             to_dgl(batch)
+
+    def test_every_column_is_put(self, saint, graphs, monkeypatch):
+        """Without DGL: its graphs and blocks as far as the conversion sees them."""
+        from samplers.dgl_interop import to_dgl, to_dgl_blocks
+
+        def empty(*_args, **_sizes):
+            return SimpleNamespace(ndata={}, edata={}, srcdata={}, dstdata={})
+
+        fake = SimpleNamespace(graph=empty, create_block=empty, NID="_ID", EID="_ID")
+        monkeypatch.setitem(sys.modules, "dgl", fake)
+        graph = to_dgl(saint)
+        for name, column in by_name(saint).items():
+            assert torch.equal((graph.edata if name == "edge_coefficient" else graph.ndata)[name], column), name
+        options = NeighborOptions(fanouts=(4, 3), batch_size=20, encodings=("rwse-3",))
+        sampled = to_torch(NeighborSampler(local_router(graphs[3]), options).sample(0, 0))
+        for block in to_dgl_blocks(sampled, 2):
+            rows = block.srcdata["rwse-3"]
+            assert torch.equal(rows, sampled.encodings["rwse-3"][: len(rows)])
+            assert len(rows) == len(block.srcdata["_ID"])
 
     @pytest.fixture
     def dgl(self, monkeypatch):
