@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from samplers.neighbor_kernels import all_positions
+from samplers.option_checks import check_integers, check_numbers
 from samplers.plans import even_split
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from storage.errors import ConfigError, DataError
@@ -119,6 +120,8 @@ class GraphBatchOptions:
     shuffle: bool = True  # False: the same batches in every epoch, small graphs first
 
     def __post_init__(self) -> None:
+        check_integers(self, "max_graphs", "max_nodes", "max_edges", "max_node_pairs", "seed")
+        check_numbers(self, "bucket_ratio")
         budgets = {name: getattr(self, name) for name in ("max_graphs", "max_nodes", "max_edges", "max_node_pairs")}
         if not any(budgets.values()) or any(value < 0 for value in budgets.values()):
             raise ConfigError(f"graph batches: expected budgets >= 0 and one above 0, got {budgets}; set --max-nodes")

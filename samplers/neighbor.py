@@ -11,8 +11,10 @@ from typing import Literal
 
 import numpy as np
 
+from samplers.graph_checks import check_graph, given_roots
 from samplers.messages import EdgeColumn, NeighborLists, NodeList, Scheme, WalkDirection
 from samplers.minibatch import MiniBatch
+from samplers.option_checks import check_integer_tuples, check_integers
 from samplers.plans import even_split, num_root_batches
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.relabel import PositionMaps, Relabeler
@@ -45,6 +47,8 @@ class NeighborOptions:
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
+        check_integer_tuples(self, "fanouts")
+        check_integers(self, "batch_size", "seed", "split_set", "root_split")
         if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
             raise ConfigError(
                 f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set --fanouts"
@@ -74,7 +78,14 @@ class NeighborSampler:
         self._router, self._options, self._num_ranks = router, options, num_ranks
         self._maps = PositionMaps(router.manifest.num_nodes)
         self._last_order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
-        _check_graph(router, options)
+        check_graph(
+            router.manifest,
+            options.split_set,
+            options.direction,
+            scheme=options.scheme,
+            edge_columns=options.edge_columns,
+            induced=options.edges == "induced",
+        )
 
     @property
     def options(self) -> NeighborOptions:
@@ -88,8 +99,11 @@ class NeighborSampler:
     def num_batches(self) -> int:
         return num_root_batches(len(self._roots.node), self._options.batch_size, self._num_ranks)
 
-    def _batch_roots(self, epoch: int, batch: int) -> np.ndarray:
+    def roots_of(self, epoch: int, batch: int) -> np.ndarray:
+        """Stored ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
         roots, options = self._roots, self._options
+        if not 0 <= batch < self.num_batches:
+            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
         start, stop = even_split(len(roots.node), self.num_batches, batch)
         if not options.shuffle:
             return roots.node[start:stop]
@@ -101,11 +115,23 @@ class NeighborSampler:
         return roots.node[order[start:stop]]
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        options = self._options
-        if not 0 <= batch < self.num_batches:
-            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
         with stage("plan"):
-            relabeler = Relabeler(self._batch_roots(epoch, batch), self._maps)
+            roots = self.roots_of(epoch, batch)
+        return self.sample_roots(roots, epoch, batch)
+
+    def sample_roots(self, node: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
+        """The minibatch around these roots, whatever their split: distinct stored ids, which keep their order.
+
+        `epoch` and `batch` choose the draws, and are the batch's own numbers. Raises ConfigError where a root is repeated, or is no
+        node of the graph.
+        """
+        options = self._options
+        with stage("plan"):
+            roots = given_roots(self._router.manifest, node)
+            try:
+                relabeler = Relabeler(roots, self._maps)
+            except ValueError as error:
+                raise ConfigError(f"roots: {error}") from None
         with stage("sample"):
             num_roots = relabeler.num_nodes
             lists, sources, found = self._expand(relabeler, epoch if options.shuffle else 0, batch)
@@ -157,15 +183,6 @@ class NeighborSampler:
             sources.append(relabeler.add(drawn.neighbor))
             found.append(relabeler.num_nodes - frontier_start)
         return lists, sources, found
-
-
-def _check_graph(router: Router, options: NeighborOptions) -> None:
-    """Raises ConfigError where the graph lacks what the options need."""
-    manifest = router.manifest
-    if "weight" in (options.scheme, *options.edge_columns) and not manifest.has_edge_weight:
-        raise ConfigError(f"{manifest.name}: the graph has no edge weights; ingest a source that has them")
-    if "feature" in options.edge_columns and not manifest.edge_feature_dim:
-        raise ConfigError(f"{manifest.name}: the graph has no edge features; ingest a source that has them")
 
 
 def _joined(pieces: list[np.ndarray | None]) -> np.ndarray | None:

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from samplers.graph_checks import check_graph, given_roots
 from samplers.list_pool import ListPool
 from samplers.messages import NodeList, WalkDirection
 from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import HUB_DEGREE, advance, frontier, pack_members
+from samplers.option_checks import check_integers
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.root_batches import RootBatches, RootPlan
 from samplers.router import Router
@@ -46,6 +48,7 @@ class Node2SubgraphOptions:
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
+        check_integers(self, "max_hops", "max_nodes", "batch_size", "seed", "split_set", "root_split")
         if not 0 <= self.max_hops <= _MOST_HOPS:
             raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set --max-hops")
         if self.max_nodes < 1:
@@ -70,6 +73,7 @@ class Node2SubgraphSampler:
 
     def __init__(self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1) -> None:
         self._router, self._options = router, options
+        check_graph(router.manifest, options.split_set, "in" if options.max_hops == 0 else options.direction)
         plan = RootPlan(
             options.batch_size, num_ranks, options.seed, options.split_set, options.root_split, options.shuffle
         )
@@ -86,10 +90,20 @@ class Node2SubgraphSampler:
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         with stage("plan"):
             roots = self._root_batches.roots(epoch, batch)
-        return self.sample_roots(epoch, batch, roots)
+        return self._sample(roots, epoch, batch)
 
-    def sample_roots(self, epoch: int, batch: int, roots: NodeList) -> MiniBatch:
-        """The subgraphs around these roots; a repeated root gets the same subgraph again."""
+    def sample_roots(self, node: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
+        """The subgraphs around these stored ids, whatever their split; a repeated root gets the same subgraph again.
+
+        `epoch` chooses the draws; one more request per owner reads the roots' permanent ids. Raises ConfigError where a root is no
+        node of the graph.
+        """
+        with stage("plan"):
+            node = given_roots(self._router.manifest, node)
+            roots = NodeList(node=node, original_id=self._router.fetch(node, feature=False).original_id)
+        return self._sample(roots, epoch, batch)
+
+    def _sample(self, roots: NodeList, epoch: int, batch: int) -> MiniBatch:
         options = self._options
         with stage("sample"):
             grown = grow_subgraphs(self._router, roots, options, epoch)

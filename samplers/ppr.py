@@ -21,9 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from samplers.graph_checks import check_graph, given_roots
 from samplers.list_pool import ListPool
-from samplers.messages import NodeList, WalkDirection
+from samplers.messages import WalkDirection
 from samplers.minibatch import MiniBatch
+from samplers.option_checks import check_integers, check_numbers
 from samplers.ppr_kernels import (
     FIRST_BITS,
     best_candidates,
@@ -56,6 +58,8 @@ class PprOptions:
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
+        check_integers(self, "top_k", "batch_size", "seed", "split_set", "root_split")
+        check_numbers(self, "alpha", "epsilon")
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set --alpha")
         if not 1e-9 <= self.epsilon < 1:
@@ -86,6 +90,7 @@ class PprSampler:
 
     def __init__(self, router: Router, options: PprOptions, num_ranks: int = 1) -> None:
         self._router, self._options = router, options
+        check_graph(router.manifest, options.split_set, options.direction)
         plan = RootPlan(
             options.batch_size, num_ranks, options.seed, options.split_set, options.root_split, options.shuffle
         )
@@ -102,14 +107,19 @@ class PprSampler:
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         with stage("plan"):
-            roots = self._root_batches.roots(epoch, batch)
-        return self.sample_roots(epoch, batch, roots)
+            roots = self._root_batches.roots(epoch, batch).node
+        return self.sample_roots(roots, epoch, batch)
 
-    def sample_roots(self, epoch: int, batch: int, roots: NodeList) -> MiniBatch:
-        """The subgraphs around these roots; a repeated root gets the same subgraph again."""
+    def sample_roots(self, node: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
+        """The subgraphs around these stored ids, whatever their split; a repeated root gets the same subgraph again.
+
+        `epoch` and `batch` are only the batch's numbers. Raises ConfigError where a root is no node of the graph.
+        """
+        with stage("plan"):
+            roots = given_roots(self._router.manifest, node)
         with stage("sample"):
-            pushed = push_roots(self._router, roots.node, self._options, self._memory)
-            node, score, graph_ptr = _select(self._router, pushed, self._options.top_k)
+            pushed = push_roots(self._router, roots, self._options, self._memory)
+            member, score, graph_ptr = _select(self._router, pushed, self._options.top_k)
             self._memory.give_back(pushed.memory)
             last = np.concatenate([[np.inf], score[:-1]])
             level = np.cumsum(score != last)
@@ -118,7 +128,7 @@ class PprSampler:
             self._router,
             epoch,
             batch,
-            member=node,
+            member=member,
             graph_ptr=graph_ptr,
             level=level,
             split_set=self._options.split_set,

@@ -3,14 +3,19 @@
 As SGFormer trains on large graphs (arXiv:2306.10759) and Primphormer on ogbn-products in ten parts, but by hash: node v falls into
 chunk floor(hash(seed, epoch, v) · P / 2^64), so that no one needs a list of all nodes. Chunk sizes are binomial around N / P, and an
 edge survives with probability 1 / P. P = 1 is the whole graph.
+
+A chunk of a tiny graph may hold no node at all, or no root, and ranks that share a chunk may share fewer roots than they are: a loop
+skips the loss where there is no root (a mean over none is NaN), but under DDP still steps, for the other ranks wait for its gradients.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from samplers.graph_checks import check_graph
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
+from samplers.option_checks import check_integer_tuples, check_integers
 from samplers.plans import chunk_share, even_split, num_chunk_batches
 from samplers.random_streams import Purpose, stream_key
 from samplers.router import Router
@@ -32,6 +37,8 @@ class RandomPartitionOptions:
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
+        check_integers(self, "num_chunks", "seed", "split_set")
+        check_integer_tuples(self, "root_splits")
         if self.num_chunks < 1:
             raise ConfigError(
                 f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)"
@@ -50,11 +57,7 @@ class RandomPartitionSampler:
             raise ConfigError(
                 f"num_chunks: expected at most one per node ({num_nodes}), got {options.num_chunks}; set --chunks (--eval-chunks for evaluation)"
             )
-        if not 0 <= options.split_set < router.manifest.num_split_sets:
-            raise ConfigError(
-                f"split set: expected one of the graph's {router.manifest.num_split_sets}, got {options.split_set}; "
-                "set --split-set"
-            )
+        check_graph(router.manifest, options.split_set)
 
     @property
     def options(self) -> RandomPartitionOptions:

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 
 from samplers.array_pool import ArrayPool
+from samplers.graph_checks import integer_ids
 from samplers.messages import (
     DegreeLists,
     EdgeColumn,
@@ -94,6 +95,8 @@ class Router:
 
     With a `feature_dtype`, features come in it from every owner, near or far, so that batches stay the same wherever owners are;
     float16 halves what float32 features cost on the wire.
+
+    Nodes are stored ids. Every method raises ConfigError where they are no integers, or no nodes of the graph.
     """
 
     def __init__(self, manifest: Manifest, owners: Sequence[Owner], feature_dtype: FeatureDtype | None = None) -> None:
@@ -117,18 +120,21 @@ class Router:
         columns: tuple[EdgeColumn, ...] = (),
     ) -> NeighborLists:
         """Up to `fanout` neighbors of each node (-1: all), drawn as `SampleNeighbors` says."""
+        node = integer_ids(node)
         return self._neighbor_lists(
             node, lambda owned: SampleNeighbors(owned, fanout, key, direction, scheme, replace, columns)
         )
 
     def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
         """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
+        node = integer_ids(node)
         return self._neighbor_lists(node, lambda owned: InducedEdges(owned, node, columns))
 
     def list_neighbors(
         self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
     ) -> DegreeLists:
         """All neighbors of each node; of a node with more than its entry of `max_degree`, only their number."""
+        node = integer_ids(node)
         parts, groups = self._ask_at(
             node, lambda at: ListNeighbors(node[at], direction, None if max_degree is None else max_degree[at])
         )
@@ -141,12 +147,13 @@ class Router:
 
     def induced_subgraphs(self, member: np.ndarray, graph_ptr: np.ndarray) -> NeighborLists:
         """Edges within each set member[graph_ptr[g]:graph_ptr[g + 1]], as positions in `member`."""
-        member = member.astype(self.manifest.index_dtype, copy=False)
+        member = integer_ids(member).astype(self.manifest.index_dtype, copy=False)
         place = np.arange(len(member), dtype=np.int32)
         return self._neighbor_lists_at(member, lambda at: InducedSubgraphs(place[at], member, graph_ptr))
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
         """The next node of each walk: a uniform neighbor, or the node itself where it has none."""
+        node = integer_ids(node)
         return self._neighbor_lists_at(node, lambda at: StepWalks(node[at], walk[at], key, direction)).neighbor
 
     def fetch(
@@ -158,6 +165,7 @@ class Router:
         encodings: tuple[str, ...] = (),
     ) -> NodeRows:
         """Rows of `node`, in its order; with stored encodings, by name."""
+        node = integer_ids(node)
 
         def request(owned: np.ndarray) -> FetchRows:
             return FetchRows(owned, feature, split_set, self._feature_dtype, encodings)

@@ -16,9 +16,11 @@ from functools import cached_property
 
 import numpy as np
 
+from samplers.graph_checks import check_graph
 from samplers.messages import NodeList, WalkDirection
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
+from samplers.option_checks import check_integers
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.relabel import Relabeler
 from samplers.router import Router
@@ -49,6 +51,8 @@ class SaintOptions:
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
+        counts = ["num_walks", "walk_length", "num_presamples", "seed", "split_set", "root_split"]
+        check_integers(self, *counts, *(["batches_per_epoch"] if self.batches_per_epoch is not None else []))
         for name in ("num_walks", "num_presamples"):
             if getattr(self, name) < 1:
                 raise ConfigError(
@@ -84,6 +88,7 @@ class SaintSampler:
 
     def __init__(self, router: Router, options: SaintOptions, num_ranks: int = 1) -> None:
         self._router, self._options, self._num_ranks = router, options, num_ranks
+        check_graph(router.manifest, options.split_set, "in" if options.walk_length == 0 else options.direction)
 
     @property
     def options(self) -> SaintOptions:

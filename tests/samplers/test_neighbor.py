@@ -266,3 +266,36 @@ def test_batches_and_splits_that_do_not_exist(routers: list[Router]) -> None:
             sampler.sample(0, batch)
     with pytest.raises(ConfigError, match="split set: expected one of the graph's 2, got 2; set --split-set"):
         assert NeighborSampler(routers[0], NeighborOptions(split_set=2)).num_batches
+
+
+def test_given_roots_are_sampled_like_those_of_a_batch(routers: list[Router]) -> None:
+    for router in routers[:3]:
+        sampler = NeighborSampler(router, NeighborOptions(fanouts=(3, 2), batch_size=20))
+        roots = sampler.roots_of(2, 1)
+        whole = sampler.sample(2, 1)
+        assert router.fetch(roots).original_id.tolist() == whole.node_id[whole.root_index].tolist()
+        reference.same_bytes(sampler.sample_roots(roots, 2, 1), whole)
+        reference.same_bytes(sampler.sample_roots(roots.astype(">i4"), 2, 1), whole)
+        three = np.array([299, 0, 150])
+        batch = sampler.sample_roots(three)
+        assert (batch.epoch, batch.index) == (0, 0)
+        assert batch.node_id[batch.root_index].tolist() == router.fetch(three).original_id.tolist()
+        assert sampler.sample_roots(np.empty(0, np.int64)).num_nodes == 0
+        with pytest.raises(ConfigError, match=r"batch: expected a number in"):
+            sampler.roots_of(0, sampler.num_batches)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_given_roots_that_cannot_be(fits: bool, routers: list[Router], monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = NeighborSampler(routers[1], NeighborOptions(fanouts=(2,)))
+    monkeypatch.setattr(sampler._maps, "fits", fits)
+    for wrong, message in (
+        ([3, 300], r"roots: expected node ids in \[0, 300\), got 300"),
+        ([-1], r"roots: expected node ids in \[0, 300\), got -1"),
+        ([2**40], r"got 1099511627776"),
+        ([5, 7, 5], "roots: expected distinct nodes, got node 5 twice"),
+        ([0.5], "expected integer node ids, got dtype float64"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            sampler.sample_roots(np.array(wrong))
+    assert sampler.sample_roots(np.array([5, 7])).num_roots == 2

@@ -131,3 +131,34 @@ def test_an_error_of_one_owner_is_the_answer(graph: StoredGraph, tmp_path: Path)
     router.fetch(np.array([3, 30]))
     with pytest.raises(FormatError, match="part-00002"):
         router.fetch(np.arange(100))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bool", "O"])
+def test_ids_that_are_no_integers(dtype: str, graph: StoredGraph) -> None:
+    wrong = np.array([0, 1]).astype(dtype)
+    for router in (local_router(graph), counting(graph)[0]):
+        for ask in (
+            lambda router=router: router.fetch(wrong),
+            lambda router=router: router.sample_neighbors(wrong, 2, 0),
+            lambda router=router: router.list_neighbors(wrong),
+            lambda router=router: router.induced_edges(wrong),
+            lambda router=router: router.step_walks(wrong, np.arange(2), 0),
+            lambda router=router: router.induced_subgraphs(wrong, np.array([0, 2])),
+        ):
+            with pytest.raises(ConfigError, match=f"expected integer node ids, got dtype {wrong.dtype}"):
+                ask()
+    with pytest.raises(ConfigError, match=r"one-dimensional array of node ids, got shape \(1, 2\)"):
+        local_router(graph).fetch(np.array([[0, 1]]))
+
+
+@pytest.mark.parametrize("dtype", [">i8", ">i4", "<i4", "u8", "i1", "u2"])
+def test_integers_of_any_width_and_byte_order(dtype: str, graph: StoredGraph) -> None:
+    router, node = local_router(graph), np.array([70, 3, 45])
+    given = node.astype(dtype)
+    assert router.fetch(given).original_id.tolist() == router.fetch(node).original_id.tolist()
+    assert router.list_neighbors(given).neighbor.tolist() == router.list_neighbors(node).neighbor.tolist()
+    assert (
+        router.sample_neighbors(given, 2, 0).neighbor.tolist() == router.sample_neighbors(node, 2, 0).neighbor.tolist()
+    )
+    with pytest.raises(ConfigError, match="expected node ids below 2"):
+        router.fetch(np.array([2**63], np.uint64))

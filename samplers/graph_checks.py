@@ -1,0 +1,69 @@
+"""What a sampler asks of its graph, checked when the sampler is made: by the manifest alone, so no owner is asked."""
+
+import numpy as np
+
+from samplers.messages import EdgeColumn, Scheme, WalkDirection
+from storage.errors import ConfigError
+from storage.manifest import Manifest
+
+
+def check_graph(
+    manifest: Manifest,
+    split_set: int,
+    direction: WalkDirection = "in",
+    *,
+    scheme: Scheme = "uniform",
+    edge_columns: tuple[EdgeColumn, ...] = (),
+    induced: bool = False,
+) -> None:
+    """Raises ConfigError where the graph lacks what these options need.
+
+    `induced`: the edge columns are those of induced edges, which are in-edges whatever the direction.
+    """
+    if not 0 <= split_set < manifest.num_split_sets:
+        raise ConfigError(
+            f"split set: expected one of the graph's {manifest.num_split_sets}, got {split_set}; set --split-set"
+        )
+    if direction != "in" and not (manifest.symmetric or manifest.has_out_edges):
+        raise ConfigError(
+            f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
+        )
+    if "weight" in (scheme, *edge_columns) and not manifest.has_edge_weight:
+        raise ConfigError(f"{manifest.name}: the graph has no edge weights; ingest a source that has them")
+    of_out_edges = direction != "in" and not manifest.symmetric and not induced
+    if "id" in edge_columns and not manifest.has_edge_id and (of_out_edges or manifest.num_partitions > 1):
+        # In one partition the place of an in-edge is its id; several do not know how many edges lie before theirs.
+        raise ConfigError("edge ids: the graph keeps none; ingest it with --edge-ids")
+    if "feature" in edge_columns:
+        if not manifest.edge_feature_dim:
+            raise ConfigError(f"{manifest.name}: the graph has no edge features; ingest a source that has them")
+        if of_out_edges:
+            raise ConfigError(
+                "edge features: the graph has none of these edges (they lie beside in-edges only); use direction 'in'"
+            )
+
+
+def integer_ids(node: np.ndarray) -> np.ndarray:
+    """Node ids as the owners take them: int32 or int64 in this machine's byte order, the same array where it is that already.
+
+    Raises ConfigError for anything but a one-dimensional array of integers.
+    """
+    node = np.asarray(node)
+    if node.dtype.kind not in "iu":
+        raise ConfigError(f"expected integer node ids, got dtype {node.dtype}")
+    if node.ndim != 1:
+        raise ConfigError(f"expected a one-dimensional array of node ids, got shape {node.shape}")
+    if node.dtype in (np.int64, np.int32):
+        return node
+    if node.dtype.kind == "u" and len(node) and node.max() > np.iinfo(np.int64).max:
+        raise ConfigError(f"expected node ids below 2^63, got {node.max()}")
+    return node.astype(np.int64)
+
+
+def given_roots(manifest: Manifest, node: np.ndarray) -> np.ndarray:
+    """Stored ids that a caller names as roots, as int64. Raises ConfigError where one is no node of the graph."""
+    node = integer_ids(node).astype(np.int64, copy=False)
+    outside = np.flatnonzero((node < 0) | (node >= manifest.num_nodes))
+    if len(outside):
+        raise ConfigError(f"roots: expected node ids in [0, {manifest.num_nodes}), got {int(node[outside[0]])}")
+    return node

@@ -1,0 +1,128 @@
+"""What a graph lacks is said when the sampler is made, before any owner is asked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
+from samplers.ppr import PprOptions, PprSampler
+from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.router import Router, local_router
+from samplers.saint import SaintOptions, SaintSampler
+from storage.errors import ConfigError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from tests.listed_graph import random_listed_graph
+
+NO_OUT_EDGES = "direction '{}' needs lists of out-edges, the graph has none; ingest it with --out-edges"
+SAMPLERS = {
+    "neighbor": (NeighborSampler, NeighborOptions),
+    "node2subgraph": (Node2SubgraphSampler, Node2SubgraphOptions),
+    "ppr": (PprSampler, PprOptions),
+    "saint": (SaintSampler, SaintOptions),
+    "random-partition": (RandomPartitionSampler, RandomPartitionOptions),
+}
+
+
+class NoAnswer:
+    """An owner that must not be asked."""
+
+    def submit(self, request):
+        raise AssertionError(f"asked: {request}")
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory):
+    folder, listed, stored = tmp_path_factory.mktemp("checked"), random_listed_graph(60, 400), {}
+    full = replace(listed, weight=[1.0] * 400, edge_feature=[[0.5]] * 400, edge_feature_dim=1)
+    for name, source, options in (
+        ("plain", listed, IngestOptions()),
+        ("parts", listed, IngestOptions(num_partitions=2)),
+        ("out", full, IngestOptions(num_partitions=2, out_edges=True)),
+        ("ids", full, IngestOptions(num_partitions=2, out_edges=True, edge_ids=True)),
+        ("symmetric", listed, IngestOptions(undirected=True)),
+        ("no-split", replace(listed, split=None), IngestOptions(out_edges=True)),
+    ):
+        ingest(source, str(folder / name), options)
+        stored[name] = open_graph(str(folder / name))
+    return stored
+
+
+def silent(graph) -> Router:
+    return Router(graph.manifest, [NoAnswer()] * graph.manifest.num_partitions)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_split_sets(name, graphs):
+    sampler, options = SAMPLERS[name]
+    sampler(silent(graphs["out"]), options(split_set=1))
+    for graph, num_sets, split_set in (("out", 2, 2), ("out", 2, -1), ("no-split", 0, 0)):
+        message = f"split set: expected one of the graph's {num_sets}, got {split_set}; set --split-set"
+        with pytest.raises(ConfigError, match=message):
+            sampler(silent(graphs[graph]), options(split_set=split_set))
+
+
+@pytest.mark.parametrize("direction", ["out", "both"])
+@pytest.mark.parametrize("name", ["neighbor", "node2subgraph", "ppr", "saint"])
+def test_directions(name, direction, graphs):
+    sampler, options = SAMPLERS[name]
+    for graph in ("out", "ids", "symmetric"):
+        sampler(silent(graphs[graph]), options(direction=direction))
+    for graph in ("plain", "parts"):
+        sampler(silent(graphs[graph]), options(direction="in"))
+        with pytest.raises(ConfigError, match=NO_OUT_EDGES.format(direction)):
+            sampler(silent(graphs[graph]), options(direction=direction))
+
+
+def test_searches_of_no_step_need_no_out_edges(graphs):
+    router = local_router(graphs["plain"])
+    for sampler in (
+        Node2SubgraphSampler(router, Node2SubgraphOptions(max_hops=0, batch_size=5)),
+        SaintSampler(router, SaintOptions(walk_length=0, num_walks=5, num_presamples=3)),
+    ):
+        assert sampler.sample(0, 0).num_nodes > 0
+
+
+MISSING = {
+    "ids of several partitions": ("parts", {"edge_columns": ("id",)}, "edge ids: .* ingest it with --edge-ids"),
+    "ids of out-edges": ("no-ids", {"edge_columns": ("id",), "direction": "out"}, "edge ids: .* --edge-ids"),
+    "weight column": ("plain", {"edge_columns": ("weight",)}, "the graph has no edge weights; ingest a source"),
+    "weight scheme": ("plain", {"scheme": "weight"}, "the graph has no edge weights; ingest a source"),
+    "feature column": ("plain", {"edge_columns": ("feature",)}, "the graph has no edge features; ingest a source"),
+    "features of out-edges": (
+        "ids",
+        {"edge_columns": ("feature",), "direction": "both"},
+        "they lie beside in-edges only.*; use direction 'in'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_columns_that_the_graph_lacks(name, graphs, tmp_path):
+    graph, options, message = MISSING[name]
+    if graph == "no-ids":
+        ingest(random_listed_graph(60, 400), str(tmp_path / "graph"), IngestOptions(out_edges=True))
+        graphs = {graph: open_graph(str(tmp_path / "graph"))}
+    with pytest.raises(ConfigError, match=message):
+        NeighborSampler(silent(graphs[graph]), NeighborOptions(**options))
+
+
+@pytest.mark.parametrize("edges", ["sampled", "induced"])
+@pytest.mark.parametrize("direction", ["in", "out", "both"])
+@pytest.mark.parametrize("columns", [("id",), ("weight",), ("feature",), ("id", "weight", "feature")])
+@pytest.mark.parametrize("graph", ["plain", "parts", "out", "ids", "symmetric"])
+def test_what_is_not_refused_at_once_works(graph, columns, direction, edges, graphs):
+    """And the other way round: what is refused is what the owners refuse."""
+    options = NeighborOptions((2,), 5, edges=edges, direction=direction, edge_columns=columns)
+    router = local_router(graphs[graph])
+    try:
+        sampler = NeighborSampler(router, options)
+    except ConfigError:
+        unchecked = NeighborSampler(router, NeighborOptions((2,), 5, edges=edges))
+        unchecked._options = options
+        with pytest.raises(ConfigError):
+            unchecked.sample(0, 0)
+    else:
+        assert np.isfinite(sampler.sample(0, 0).num_edges)
