@@ -34,7 +34,7 @@ from jobs.training_run import (
 from samplers.loader import LoaderOptions
 from samplers.neighbor import NeighborOptions
 from samplers.node2subgraph import Node2SubgraphOptions
-from samplers.random_partition import RandomPartitionOptions
+from samplers.random_partition import RandomPartitionOptions, count_chunks
 from samplers.router import Router
 from storage.encodings import EncodingOptions
 from storage.errors import ConfigError
@@ -42,6 +42,7 @@ from storage.graph import StoredGraph
 from storage.manifest import Manifest
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
+_RANDOM_CHUNKS = 4  # of a random cut, where --chunks is not given
 _SPLITS = (("train", SPLIT_TRAIN), ("valid", SPLIT_VALID), ("test", SPLIT_TEST))
 
 
@@ -77,6 +78,8 @@ def run_node_job(
     run_dir = choose_run_dir(job, run_options)
     graph = prepare_graph(options.graph)
     _check_graph(graph, options)
+    if isinstance(train_sampler, RandomPartitionOptions):
+        count_chunks(train_sampler, graph.manifest)
     if encoding is not None:
         store_encoding(graph, encoding)
     manifest = graph.manifest
@@ -133,7 +136,14 @@ def _train_sampler(options: NodeJobOptions) -> NodeSamplerOptions:
         raise ConfigError(
             "evaluation: 'sampled' needs the neighbor sampler or node2subgraph; set --sampler neighbor or --evaluation full"
         )
-    return RandomPartitionOptions(num_chunks=batch.chunks, seed=options.fit.seed, split_set=options.graph.split_set)
+    chunks = _RANDOM_CHUNKS if batch.chunks is None and batch.cut == "random" else batch.chunks
+    return RandomPartitionOptions(
+        num_chunks=chunks,
+        seed=options.fit.seed,
+        split_set=options.graph.split_set,
+        chunks_per_batch=batch.chunks_per_batch,
+        cut=batch.cut,
+    )
 
 
 def _root_sampler(options: NodeJobOptions, split: int, *, shuffle: bool) -> NeighborOptions | Node2SubgraphOptions:
@@ -179,10 +189,13 @@ def _check_graph(graph: StoredGraph, options: NodeJobOptions) -> None:
 
 
 def _identity(manifest: Manifest, options: NodeJobOptions) -> dict[str, Any]:
-    """What a run may not change between its parts. Partitions are not in it: batches do not depend on them."""
+    """What a run may not change between its parts. Partitions are in it only where they are the chunks: else no batch depends on them."""
+    batch = options.batch
+    partitioned = batch.sampler == "random-partition" and batch.cut == "partitions"
     averaged = {} if options.fit.ema_decay is None else {"ema_decay": options.fit.ema_decay}
     return {
         **averaged,
+        **({"partitions": manifest.content_hash} if partitioned else {}),
         "graph": manifest.name,
         "num_nodes": manifest.num_nodes,
         "num_edges": manifest.num_edges,

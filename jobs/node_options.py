@@ -43,11 +43,17 @@ class BatchOptions:
     """The batches."""
 
     sampler: Literal["random-partition", "neighbor", "node2subgraph"] = "random-partition"
-    """random-partition: induced subgraphs of a fresh random cut each epoch; neighbor: roots with sampled neighborhoods;
+    """random-partition: induced subgraphs of the chunks of a cut; neighbor: roots with sampled neighborhoods;
     node2subgraph: a breadth-first subgraph around each root."""
 
-    chunks: int = 4
-    """random-partition: chunks per epoch; 1 is the whole graph as one batch."""
+    chunks: int | None = None
+    """random-partition: chunks per epoch; 1 is the whole graph as one batch. None: 4, or all partitions with --cut partitions."""
+
+    chunks_per_batch: int = 1
+    """random-partition: chunks whose union, edges between them included, is a batch."""
+
+    cut: Literal["random", "partitions"] = "random"
+    """random-partition: a fresh random cut each epoch, or the graph's partitions as chunks (ClusterGCN; see --partitioner metis)."""
 
     fanouts: tuple[int, ...] = (15, 10, 5)
     """neighbor: in-neighbors per hop, -1 for all."""

@@ -81,11 +81,15 @@ class ListSplit:
 
 @dataclass(frozen=True)
 class ListChunk:
-    """List the owned nodes of chunk `chunk` of `num_chunks`: those with floor(hash / 2^64 · num_chunks) = chunk."""
+    """List the owned nodes of `count` chunks from `chunk` on, of `num_chunks`.
+
+    Node v is in chunk floor(hash(key, v) / 2^64 · num_chunks).
+    """
 
     key: int
     chunk: int
     num_chunks: int
+    count: int = 1
 
 
 @dataclass(frozen=True)

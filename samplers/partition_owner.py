@@ -175,12 +175,12 @@ class PartitionOwner:
 
     @_answer.register
     def _list_chunk(self, request: ListChunk) -> NodeList:
-        if request.num_chunks == 1:
+        if request.count == request.num_chunks:
             return self._node_list(np.arange(self._partition.num_nodes))
         hashed = hash_ids(np.uint64(request.key), self._partition.original_id)
-        # Bounds of the chunk's hashes in exact integers: chunk = floor(hash · num_chunks / 2^64).
+        # Bounds of the chunks' hashes in exact integers: chunk = floor(hash · num_chunks / 2^64).
         low = -(-(request.chunk << 64) // request.num_chunks)
-        high = -(-((request.chunk + 1) << 64) // request.num_chunks) - 1
+        high = -(-((request.chunk + request.count) << 64) // request.num_chunks) - 1
         return self._node_list(np.flatnonzero((hashed >= np.uint64(low)) & (hashed <= np.uint64(high))))
 
     @_answer.register

@@ -1,14 +1,20 @@
-"""Random partitioning: each epoch a fresh random cut of all nodes into chunks; a batch is one chunk's induced subgraph.
+"""Cuts of all nodes into chunks: a batch is the subgraph induced by one chunk, or by the union of several.
 
-As SGFormer trains on large graphs (arXiv:2306.10759) and Primphormer on ogbn-products in ten parts, but by hash: node v falls into
-chunk floor(hash(seed, epoch, v) · P / 2^64), so that no one needs a list of all nodes. Chunk sizes are binomial around N / P, and an
-edge survives with probability 1 / P. P = 1 is the whole graph.
+cut="random" draws a fresh cut each epoch, as SGFormer trains on large graphs (arXiv:2306.10759) and Primphormer on ogbn-products in ten
+parts, but by hash: node v falls into chunk floor(hash(seed, epoch, v) · P / 2^64), so that no one needs a list of all nodes. Chunk sizes
+are binomial around N / P, and an edge survives with probability 1 / P. P = 1 is the whole graph.
+
+cut="partitions" is ClusterGCN (arXiv:1905.07953): the chunks are the graph's stored partitions (METIS parts, where it was ingested with
+`--partitioner metis --partitions N`), and which of them meet in a batch is drawn afresh each epoch from (seed, epoch): its stochastic
+multiple partitions, edges between the parts included. Batches then depend on the partitioning, by design: another partitioning is
+another cut. Threads, ranks, resuming, and owners near or far change no batch all the same.
 
 A chunk of a tiny graph may hold no node at all, or no root, and ranks that share a chunk may share fewer roots than they are: a loop
 skips the loss where there is no root (a mean over none is NaN), but under DDP still steps, for the other ranks wait for its gradients.
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -17,46 +23,53 @@ from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
 from samplers.option_checks import check_integer_tuples, check_integers
 from samplers.plans import chunk_share, even_split, num_chunk_batches
-from samplers.random_streams import Purpose, stream_key
+from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.router import Router
 from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
+from storage.manifest import Manifest
 from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN
+
+Cut = Literal["random", "partitions"]
+DEFAULT_CHUNKS = 10
 
 
 @dataclass(frozen=True)
 class RandomPartitionOptions:
     """How the graph is cut."""
 
-    num_chunks: int = 10
+    num_chunks: int | None = None  # None: 10 of a random cut, else the graph's partitions
     seed: int = 0
     split_set: int = 0
     root_splits: tuple[int, ...] = (SPLIT_TRAIN,)  # nodes with one of these codes are roots
-    shuffle: bool = True  # False: the same cut in every epoch
+    shuffle: bool = True  # False: the same cut, or the same groups of partitions, in every epoch
     encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
+    chunks_per_batch: int = 1  # at most; dealt evenly where num_chunks is no multiple of it
+    cut: Cut = "random"
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
-        check_integers(self, "num_chunks", "seed", "split_set")
+        check_integers(self, "seed", "split_set", "chunks_per_batch")
         check_integer_tuples(self, "root_splits")
-        if self.num_chunks < 1:
+        if self.num_chunks is not None:
+            check_integers(self, "num_chunks")
+        if self.num_chunks is not None and self.num_chunks < 1:
             raise ConfigError(
                 f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)"
             )
+        if self.cut not in get_args(Cut):
+            raise ConfigError(f"cut: expected one of {', '.join(get_args(Cut))}, got {self.cut!r}; set --cut")
         if not self.root_splits or not all(SPLIT_NONE < code <= SPLIT_TEST for code in self.root_splits):
             raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
 
 
 class RandomPartitionSampler:
-    """Minibatches that are induced subgraphs of random chunks."""
+    """Minibatches that are induced subgraphs of chunks, nodes ascending in permanent id."""
 
     def __init__(self, router: Router, options: RandomPartitionOptions, num_ranks: int = 1) -> None:
         self._router, self._options, self._num_ranks = router, options, num_ranks
-        num_nodes = router.manifest.num_nodes
-        if options.num_chunks > num_nodes:
-            raise ConfigError(
-                f"num_chunks: expected at most one per node ({num_nodes}), got {options.num_chunks}; set --chunks (--eval-chunks for evaluation)"
-            )
+        self._num_chunks = count_chunks(options, router.manifest)
+        self._num_groups = -(-self._num_chunks // options.chunks_per_batch)
         check_graph(router.manifest, options.split_set)
 
     @property
@@ -65,15 +78,14 @@ class RandomPartitionSampler:
 
     @property
     def num_batches(self) -> int:
-        return num_chunk_batches(self._options.num_chunks, self._num_ranks)
+        return num_chunk_batches(self._num_groups, self._num_ranks)
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         options, router = self._options, self._router
         if not 0 <= batch < self.num_batches:
             raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
-        share = chunk_share(batch, options.num_chunks, self._num_ranks)
-        key = stream_key(options.seed, Purpose.CHUNKS, epoch if options.shuffle else 0)
-        node = router.list_chunk(int(key), share.chunk, options.num_chunks).node
+        share = chunk_share(batch, self._num_groups, self._num_ranks)  # over groups of chunks
+        node = self._group_nodes(epoch, share.chunk)
         edges = router.induced_edges(node)
         no_roots = np.empty(0, np.int64)
         minibatch = build_minibatch(
@@ -91,3 +103,36 @@ class RandomPartitionSampler:
         roots = np.flatnonzero(np.isin(minibatch.split, options.root_splits))
         start, stop = even_split(len(roots), share.parts, share.part)
         return MiniBatch(**{**vars(minibatch), "root_index": roots[start:stop]})
+
+    def _group_nodes(self, epoch: int, group: int) -> np.ndarray:
+        """Nodes of the chunks of this group of the epoch's cut, ascending in permanent id."""
+        options, router = self._options, self._router
+        key = stream_key(options.seed, Purpose.CHUNKS, epoch if options.shuffle else 0)
+        start, stop = even_split(self._num_chunks, self._num_groups, group)
+        if options.cut == "random":
+            return router.list_chunk(int(key), start, self._num_chunks, stop - start).node
+        order = np.argsort(hash_ids(key, np.arange(self._num_chunks)), kind="stable")
+        return router.list_partitions(order[start:stop].tolist()).node
+
+
+def count_chunks(options: RandomPartitionOptions, manifest: Manifest) -> int:
+    """Chunks of the cut. Raises ConfigError where this graph cannot be cut, or its chunks not grouped, as the options say."""
+    num_chunks = options.num_chunks
+    if num_chunks is None:
+        num_chunks = manifest.num_partitions if options.cut == "partitions" else DEFAULT_CHUNKS
+    if options.cut == "partitions" and num_chunks != manifest.num_partitions:
+        raise ConfigError(
+            f"num_chunks: with cut 'partitions' expected the graph's {manifest.num_partitions} partitions or none, "
+            f"got {num_chunks}; leave out --chunks or prepare the graph with --partitions {num_chunks}"
+        )
+    if options.cut == "random" and num_chunks > manifest.num_nodes:
+        raise ConfigError(
+            f"num_chunks: expected at most one per node ({manifest.num_nodes}), got {num_chunks}; "
+            "set --chunks (--eval-chunks for evaluation)"
+        )
+    if not 1 <= options.chunks_per_batch <= num_chunks:
+        raise ConfigError(
+            f"chunks_per_batch: expected 1 to the number of chunks ({num_chunks}), got {options.chunks_per_batch}; "
+            "set --chunks-per-batch"
+        )
+    return num_chunks

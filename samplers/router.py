@@ -205,23 +205,25 @@ class Router:
 
     def list_split(self, split_set: int, code: int) -> NodeList:
         """All nodes with this split code, ascending in permanent id."""
-        nodes = self._ask_all(ListSplit(split_set, code))
-        order = np.argsort(nodes.original_id, kind="stable")
-        return NodeList(node=nodes.node[order], original_id=nodes.original_id[order])
+        return self._list_nodes(self._owners, ListSplit(split_set, code))
 
-    def list_chunk(self, key: int, chunk: int, num_chunks: int) -> NodeList:
-        """All nodes of one chunk of a random cut of the graph, ascending in permanent id."""
-        nodes = self._ask_all(ListChunk(key, chunk, num_chunks))
-        order = np.argsort(nodes.original_id, kind="stable")
-        return NodeList(node=nodes.node[order], original_id=nodes.original_id[order])
+    def list_chunk(self, key: int, chunk: int, num_chunks: int, count: int = 1) -> NodeList:
+        """All nodes of `count` chunks from `chunk` on of a random cut of the graph, ascending in permanent id."""
+        return self._list_nodes(self._owners, ListChunk(key, chunk, num_chunks, count))
 
-    def _ask_all(self, request: Request) -> NodeList:
-        pending = [owner.submit(request) for owner in self._owners]
+    def list_partitions(self, partitions: Sequence[int]) -> NodeList:
+        """All nodes of these distinct partitions, at least one, ascending in permanent id. Asks their owners alone."""
+        whole = ListChunk(key=0, chunk=0, num_chunks=1)
+        return self._list_nodes([self._owners[partition] for partition in partitions], whole)
+
+    def _list_nodes(self, owners: Sequence[Owner], request: Request) -> NodeList:
+        """What these owners list, all asked at once, ascending in permanent id."""
+        pending = [owner.submit(request) for owner in owners]
         replies = [_expect(one.result(), NodeList) for one in pending]
-        return NodeList(
-            node=np.concatenate([reply.node for reply in replies]),
-            original_id=np.concatenate([reply.original_id for reply in replies]),
-        )
+        node = np.concatenate([reply.node for reply in replies])
+        original_id = np.concatenate([reply.original_id for reply in replies])
+        order = np.argsort(original_id, kind="stable")
+        return NodeList(node=node[order], original_id=original_id[order])
 
     def _ask_at(
         self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]

@@ -112,6 +112,8 @@ BAD_OPTIONS = [
     (["--sampler", "neighbor", "--fanouts", "3", "-2", "5"], "fanouts"),
     (["--evaluation", "sampled"], "needs the neighbor sampler"),
     (["--chunks", "0"], "--chunks"),
+    (["--chunks-per-batch", "5"], "number of chunks (4), got 5; set --chunks-per-batch"),
+    (["--cut", "partitions", "--chunks", "7"], "expected the graph's 2 partitions or none, got 7"),
     (["--batch-size", "0", "--sampler", "neighbor"], "--batch-size"),
     (["--epochs", "0"], "--epochs"),
     (["--learning-rate", "-1"], "--learning-rate"),

@@ -1,8 +1,11 @@
 """The random-partition sampler against its slow reference, and against what chance should give."""
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 
-from samplers.plans import chunk_share
+from samplers.messages import Request
+from samplers.partition_owner import PartitionOwner
+from samplers.plans import chunk_share, even_split
 from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
-from samplers.router import Router, local_router
+from samplers.router import LocalOwner, Pending, Router, local_router
 from storage.errors import ConfigError
-from storage.graph import open_graph
+from storage.graph import StoredGraph, open_graph
+from storage.importers.npz_file import npz_graph
 from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from tests import reference_sampler as reference
@@ -29,19 +35,42 @@ def graph() -> ListedGraph:
 
 
 @pytest.fixture(scope="module")
-def routers(graph: ListedGraph, tmp_path_factory: pytest.TempPathFactory) -> list[Router]:
-    routers = []
+def stored(graph: ListedGraph, tmp_path_factory: pytest.TempPathFactory) -> list[StoredGraph]:
+    stored = []
     for count, partitioner in CUTS:
         url = str(tmp_path_factory.mktemp("cut") / "graph")
         ingest(graph, url, IngestOptions(num_partitions=count, partitioner=partitioner))
-        routers.append(local_router(open_graph(url)))
-    return routers
+        stored.append(open_graph(url))
+    return stored
 
 
-def expected_batch(rows, options: RandomPartitionOptions, num_ranks: int, epoch: int, batch: int) -> reference.Expected:
-    share = chunk_share(batch, options.num_chunks, num_ranks)
+@pytest.fixture(scope="module")
+def routers(stored: list[StoredGraph]) -> list[Router]:
+    return [local_router(one) for one in stored]
+
+
+def partition_nodes(stored: StoredGraph) -> list[list[int]]:
+    """Permanent ids of the nodes of each partition."""
+    return [partition.original_id.tolist() for partition in stored.partitions()]
+
+
+def expected_batch(
+    rows, options: RandomPartitionOptions, num_ranks: int, epoch: int, batch: int, parts: list[list[int]] | None = None
+) -> reference.Expected:
+    """The batch by lists; `parts` are the nodes of the stored partitions, for the cut by them."""
     epoch = epoch if options.shuffle else 0
-    node = reference.chunk_nodes(rows, options.seed, epoch, share.chunk, options.num_chunks)
+    if parts is None:
+        chunks = [
+            reference.chunk_nodes(rows, options.seed, epoch, chunk, options.num_chunks)
+            for chunk in range(options.num_chunks)
+        ]
+    else:
+        key = reference.stream_key(options.seed, reference.CHUNKS, epoch)
+        chunks = [parts[i] for i in sorted(range(len(parts)), key=lambda i: reference.hash64(key, i))]
+    groups = math.ceil(len(chunks) / options.chunks_per_batch)
+    share = chunk_share(batch, groups, num_ranks)
+    start, stop = even_split(len(chunks), groups, share.chunk)
+    node = sorted(one for chunk in chunks[start:stop] for one in chunk)
     roots = [i for i, one in enumerate(node) if rows[one].split[options.split_set] in options.root_splits]
     return reference.Expected(
         node, reference.induced(rows, node), roots[reference.share(len(roots), share.parts, share.part)]
@@ -71,23 +100,149 @@ def test_every_cut_yields_the_reference(
     num_ranks=st.integers(1, 5),
     seed=st.integers(0, 2**64 - 1),
     shuffle=st.booleans(),
+    chunks_per_batch=st.integers(1, 5),
+    cut=st.sampled_from(["random", "partitions"]),
 )
-def test_any_graph_yields_the_reference(graph: ListedGraph, partitions, num_chunks, num_ranks, seed, shuffle) -> None:
+def test_any_graph_yields_the_reference(
+    graph: ListedGraph, partitions, num_chunks, num_ranks, seed, shuffle, chunks_per_batch, cut
+) -> None:
     if graph.split is None:
         graph = replace(graph, split=[[SPLIT_TRAIN]] * graph.num_nodes)
     rows = expected_graph(graph, IngestOptions())
-    options = RandomPartitionOptions(num_chunks=min(num_chunks, graph.num_nodes), seed=seed, shuffle=shuffle)
+    partitions = min(partitions, graph.num_nodes)
+    chunks = partitions if cut == "partitions" else min(num_chunks, graph.num_nodes)
+    options = RandomPartitionOptions(
+        chunks, seed=seed, shuffle=shuffle, chunks_per_batch=min(chunks_per_batch, chunks), cut=cut
+    )
     with tempfile.TemporaryDirectory() as folder:
-        ingest(graph, f"{folder}/graph", IngestOptions(num_partitions=min(partitions, graph.num_nodes)))
-        sampler = RandomPartitionSampler(local_router(open_graph(f"{folder}/graph")), options, num_ranks)
+        ingest(graph, f"{folder}/graph", IngestOptions(num_partitions=partitions))
+        stored = open_graph(f"{folder}/graph")
+        parts = partition_nodes(stored) if cut == "partitions" else None
+        sampler = RandomPartitionSampler(local_router(stored), options, num_ranks)
         roots, nodes = [], set()
         for batch in range(sampler.num_batches):
             found = sampler.sample(4, batch)
-            reference.assert_is(found, expected_batch(rows, options, num_ranks, 4, batch), rows)
+            reference.assert_is(found, expected_batch(rows, options, num_ranks, 4, batch, parts), rows)
             roots += found.node_id[found.root_index].tolist()
             nodes |= set(found.node_id.tolist())
         assert nodes == set(rows)
         assert sorted(roots) == [node for node, row in sorted(rows.items()) if row.split[0] == SPLIT_TRAIN]
+
+
+@pytest.mark.parametrize(("num_chunks", "per_batch"), [(8, 2), (7, 3), (10, 4), (5, 5), (64, 7)])
+def test_unions_of_chunks_are_the_reference(
+    num_chunks: int, per_batch: int, graph: ListedGraph, routers: list[Router]
+) -> None:
+    rows = expected_graph(graph, IngestOptions())
+    options = RandomPartitionOptions(num_chunks, seed=5, chunks_per_batch=per_batch)
+    samplers = [RandomPartitionSampler(router, options, 2) for router in routers]
+    assert samplers[0].num_batches == 2 * math.ceil(math.ceil(num_chunks / per_batch) / 2)
+    for batch in range(samplers[0].num_batches):
+        first = samplers[0].sample(1, batch)
+        reference.assert_is(first, expected_batch(rows, options, 2, 1, batch), rows)
+        for sampler in samplers[1:]:
+            reference.same_bytes(sampler.sample(1, batch), first)
+
+
+@pytest.fixture(scope="module")
+def clustered(graph: ListedGraph, tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
+    """The graph in eleven METIS parts."""
+    url = str(tmp_path_factory.mktemp("clustered") / "graph")
+    ingest(graph, url, IngestOptions(num_partitions=11, partitioner="metis"))
+    return open_graph(url)
+
+
+CLUSTERS = RandomPartitionOptions(chunks_per_batch=2, cut="partitions", seed=2)
+
+
+@pytest.mark.parametrize("per_batch", [1, 2, 3, 11])
+@pytest.mark.parametrize("num_ranks", [1, 3])
+def test_partitions_are_the_chunks(per_batch: int, num_ranks: int, graph: ListedGraph, clustered: StoredGraph) -> None:
+    rows = expected_graph(graph, IngestOptions())
+    options = replace(CLUSTERS, chunks_per_batch=per_batch)
+    sampler = RandomPartitionSampler(local_router(clustered), options, num_ranks)
+    assert sampler.num_batches == num_ranks * math.ceil(math.ceil(11 / per_batch) / num_ranks)
+    for batch in range(sampler.num_batches):
+        expected = expected_batch(rows, options, num_ranks, 3, batch, partition_nodes(clustered))
+        reference.assert_is(sampler.sample(3, batch), expected, rows)
+
+
+VARIANTS = {"unions": RandomPartitionOptions(12, chunks_per_batch=3), "partitions": CLUSTERS}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_node_once_an_epoch_and_ranks_are_disjoint(name: str, clustered: StoredGraph) -> None:
+    for num_ranks in (1, 2):  # both divide the groups, so no rank shares another's
+        sampler = RandomPartitionSampler(local_router(clustered), VARIANTS[name], num_ranks)
+        for epoch in range(3):
+            nodes = [sampler.sample(epoch, batch).node_id.tolist() for batch in range(sampler.num_batches)]
+            assert all(node == sorted(node) for node in nodes)
+            assert sorted(chain(*nodes)) == list(range(300))
+            ranks = [set(chain(*nodes[rank::num_ranks])) for rank in range(num_ranks)]
+            assert sum(map(len, ranks)) == 300
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_groups_are_drawn_anew_each_epoch_and_found_again(name: str, clustered: StoredGraph) -> None:
+    def groups(epoch: int, *, shuffle: bool = True) -> frozenset[tuple[int, ...]]:
+        sampler = RandomPartitionSampler(local_router(clustered), replace(VARIANTS[name], shuffle=shuffle))
+        return frozenset(tuple(sampler.sample(epoch, batch).node_id.tolist()) for batch in range(sampler.num_batches))
+
+    epochs = [groups(epoch) for epoch in range(5)]
+    assert len(set(epochs)) == 5
+    assert [groups(epoch) for epoch in range(5)] == epochs
+    assert {groups(epoch, shuffle=False) for epoch in range(5)} == {epochs[0]}
+
+
+def test_any_two_partitions_meet_about_equally_often(clustered: StoredGraph) -> None:
+    sampler = RandomPartitionSampler(local_router(clustered), replace(CLUSTERS, chunks_per_batch=3))
+    part_of = {node: part for part, nodes in enumerate(partition_nodes(clustered)) for node in nodes}
+    met = np.zeros((11, 11), int)
+    for epoch in range(300):
+        for batch in range(4):  # of 2, 3, 3 and 3 partitions: 10 of the 55 pairs meet in an epoch
+            parts = sorted({part_of[node] for node in sampler.sample(epoch, batch).node_id.tolist()})
+            met[np.ix_(parts, parts)] += 1
+    pairs = met[np.triu_indices(11, 1)]
+    assert pairs.sum() == 3000
+    low, high = binom.interval(1 - 1e-6, 300, 10 / 55)
+    assert low <= pairs.min() <= pairs.max() <= high
+
+
+class Counting:
+    """An owner with a record of what it was asked."""
+
+    def __init__(self, owner: PartitionOwner) -> None:
+        self._owner = LocalOwner(owner)
+        self.asked: list[Request] = []
+
+    def submit(self, request: Request) -> Pending:
+        self.asked.append(request)
+        return self._owner.submit(request)
+
+
+def test_only_owners_of_a_batch_s_partitions_are_asked(clustered: StoredGraph) -> None:
+    owners = [Counting(PartitionOwner(partition, 300)) for partition in clustered.partitions()]
+    RandomPartitionSampler(Router(clustered.manifest, owners), CLUSTERS).sample(0, 4)
+    kinds = [[type(request).__name__ for request in owner.asked] for owner in owners]
+    assert sorted(kinds) == [[]] * 9 + [["ListChunk", "InducedEdges", "FetchRows"]] * 2
+
+
+def test_metis_parts_keep_far_more_edges_than_a_random_cut(real_data, tmp_path: Path) -> None:
+    source = npz_graph(real_data / "nodes" / "amazon_photo.npz")
+    ingest(source, str(tmp_path / "graph"), IngestOptions(num_partitions=32, partitioner="metis"))
+    router = local_router(open_graph(str(tmp_path / "graph")))
+
+    def kept(options: RandomPartitionOptions) -> float:
+        sampler = RandomPartitionSampler(router, options)
+        batches = [sampler.sample(0, batch) for batch in range(sampler.num_batches)]
+        assert sum(batch.num_nodes for batch in batches) == 7650
+        return sum(batch.num_edges for batch in batches) / router.manifest.num_edges
+
+    random, parts = kept(RandomPartitionOptions(32)), kept(RandomPartitionOptions(cut="partitions"))
+    groups = kept(RandomPartitionOptions(cut="partitions", chunks_per_batch=4))
+    assert random == pytest.approx(1 / 32, rel=0.2)
+    assert parts > 10 * random
+    assert groups > parts + 0.02  # edges between the parts of a batch
 
 
 def test_one_chunk_is_the_whole_graph(routers: list[Router], graph: ListedGraph) -> None:
@@ -153,6 +308,26 @@ def test_two_nodes_meet_about_once_in_p_epochs(large: Router) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Router], object], str]] = {
     "no chunk": (lambda _: RandomPartitionOptions(num_chunks=0), "num_chunks: expected at least 1, got 0; set --chunks"),
+    "no chunk in a batch": (
+        lambda router: RandomPartitionSampler(router, RandomPartitionOptions(4, chunks_per_batch=0)),
+        "chunks_per_batch: expected 1 to the number of chunks (4), got 0; set --chunks-per-batch",
+    ),
+    "more chunks in a batch than there are": (
+        lambda router: RandomPartitionSampler(router, RandomPartitionOptions(chunks_per_batch=11)),
+        "expected 1 to the number of chunks (10), got 11; set --chunks-per-batch",
+    ),
+    "more partitions in a batch than there are": (
+        lambda router: RandomPartitionSampler(router, RandomPartitionOptions(cut="partitions", chunks_per_batch=2)),
+        "expected 1 to the number of chunks (1), got 2; set --chunks-per-batch",
+    ),
+    "another number of chunks than partitions": (
+        lambda router: RandomPartitionSampler(router, RandomPartitionOptions(10, cut="partitions")),
+        "num_chunks: with cut 'partitions' expected the graph's 1 partitions or none, got 10; leave out --chunks",
+    ),
+    "unknown cut": (
+        lambda _: RandomPartitionOptions(cut="metis"),  # type: ignore[arg-type]
+        "cut: expected one of random, partitions, got 'metis'; set --cut",
+    ),
     "no root": (lambda _: RandomPartitionOptions(root_splits=()), "expected codes of train, valid or test, got ()"),
     "roots of no split": (lambda _: RandomPartitionOptions(root_splits=(SPLIT_NONE,)), "got (0,)"),
     "roots of an unknown split": (lambda _: RandomPartitionOptions(root_splits=(SPLIT_VALID, 4)), "got (2, 4)"),
