@@ -239,10 +239,10 @@ def test_metis_parts_keep_far_more_edges_than_a_random_cut(real_data, tmp_path: 
         return sum(batch.num_edges for batch in batches) / router.manifest.num_edges
 
     random, parts = kept(RandomPartitionOptions(32)), kept(RandomPartitionOptions(cut="partitions"))
-    groups = kept(RandomPartitionOptions(cut="partitions", chunks_per_batch=4))
+    groups = kept(RandomPartitionOptions(cut="partitions", chunks_per_batch=16))
     assert random == pytest.approx(1 / 32, rel=0.2)
     assert parts > 10 * random
-    assert groups > parts + 0.02  # edges between the parts of a batch
+    assert groups > parts + 0.05  # edges between the parts of a batch
 
 
 def test_one_chunk_is_the_whole_graph(routers: list[Router], graph: ListedGraph) -> None:
