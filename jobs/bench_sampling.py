@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from storage.graph import StoredGraph
 
 
+_SIZE_TIMEOUT_S = 1800.0
+
+
 @dataclass(frozen=True)
 class BenchConfig:
     """Time neighbor sampling."""
@@ -131,21 +134,13 @@ def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", option
 
 
 def batch_roots(graph: "StoredGraph", config: BenchConfig) -> "list[np.ndarray]":
-    """Training roots in an order of our own, in full batches."""
-    import numpy as np
-
+    """The roots of our batches of epoch 0, in their order: what every peer samples around."""
+    from samplers.neighbor import NeighborOptions, NeighborSampler
     from samplers.router import local_router
-    from storage.source import SPLIT_TRAIN
 
-    roots = local_router(graph).list_split(0, SPLIT_TRAIN).node.astype(np.int64)
-    shuffled = np.random.default_rng(0).permutation(roots)
-    wanted = (config.warmup + config.batches) * config.batch_size
-    repeated = np.resize(shuffled, max(wanted // len(shuffled) * len(shuffled), wanted))
-    # A batch holds a root once: where roots are too few for a full batch, batches are smaller.
-    size = min(config.batch_size, len(shuffled))
-    return [
-        np.unique(repeated[start : start + size]) for start in range(0, (config.warmup + config.batches) * size, size)
-    ]
+    options = NeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size, features=False)
+    sampler = NeighborSampler(local_router(graph), options)
+    return [sampler.roots_of(0, i % sampler.num_batches) for i in range(config.warmup + config.batches)]
 
 
 def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
@@ -278,27 +273,23 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
 
 
 def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
-    """Our sampler on other sizes at the same degree, beside the limit loop on each, and what memory the process then holds."""
-    from jobs.sampling_measures import anonymous_bytes, time_reads, time_sampler
-    from samplers.router import local_router
+    """Our sampler on other sizes at the same degree, each in a process of its own, so that memory is that size's alone."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from jobs.sampling_measures import measure_size
 
     for nodes in config.sizes:
-        graph = prepare(config, nodes, 1)
-        router = local_router(graph)
-        time_sampler(router, options, 1, effort)
-        before = anonymous_bytes()
-        rate = time_sampler(router, options, 1, effort)
-        grown = anonymous_bytes() - before
-        roots = batch_roots(graph, config)
-        limit = time_reads(next(iter(graph.partitions())), roots, config.fanouts, 1, effort)
-        milliseconds = rate.edges_per_batch / rate.sampling.best * 1e3
+        url = prepare(config, nodes, 1).url
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            found = pool.submit(measure_size, url, options, effort).result(timeout=_SIZE_TIMEOUT_S)
         yield Row(
             f"{nodes:,} nodes, 1 thread",
-            rate.sampling.best / 1e6,
+            found.edges_per_s / 1e6,
             "M edges/s",
-            f"{milliseconds:.1f} ms and {rate.nodes_per_batch:,.0f} nodes a batch; {100 * rate.sampling.best / limit.best:.0f} % of the "
-            f"limit loop's {limit.best / 1e6:.1f}; private memory {before / 1e6:,.0f} MB, {grown / 1e6:+.0f} MB over "
-            f"{effort.rounds * effort.batches} batches",
+            f"{found.milliseconds:.1f} ms and {found.nodes_per_batch:,.0f} nodes a batch; {100 * found.edges_per_s / found.limit:.0f} % of the "
+            f"limit loop's {found.limit / 1e6:.1f}; private memory {found.before / 1e6:,.0f} MB, {found.grown / 1e6:+.0f} MB over "
+            f"{effort.rounds * effort.batches} batches; a thread's map is {4 * nodes / 1e6:.0f} MB",
         )
 
 

@@ -26,10 +26,10 @@ from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
 from samplers.prefetch import prefetch
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import Relabeler
-from samplers.router import Owner, Pending, Router
+from samplers.router import Owner, Pending, Router, local_router
 from samplers.row_kernels import take_rows
 from samplers.stage_clock import StageClock, listen
-from storage.graph import Partition
+from storage.graph import Partition, open_graph
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,35 @@ def time_sampler(router: Router, options: NeighborOptions, threads: int, effort:
             sampling.append(num_edges / sum(seconds for _, _, seconds in done) * threads)
     count = len(done)
     return SamplerRate(Rate.of(whole), Rate.of(sampling), num_edges / count, sum(n for _, n, _ in done) / count)
+
+
+@dataclass(frozen=True)
+class SizeCost:
+    """What batches of one graph cost."""
+
+    edges_per_s: float
+    limit: float  # the same of the loop that only reads
+    nodes_per_batch: float
+    milliseconds: float
+    before: int  # private bytes after a first round
+    grown: int  # and how many more after the last
+
+
+def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost:
+    """Opens the graph and samples on one thread; for a process of its own."""
+    torch.set_num_threads(1)
+    graph = open_graph(url)
+    router = local_router(graph)
+    time_sampler(router, options, 1, Effort(effort.batches, effort.warmup, 1))
+    before = anonymous_bytes()
+    rate = time_sampler(router, options, 1, effort)
+    grown = anonymous_bytes() - before
+    sampler = NeighborSampler(router, options)
+    roots = [sampler.roots_of(0, i % sampler.num_batches) for i in range(effort.batches)]
+    limit = time_reads(next(iter(graph.partitions())), roots, options.fanouts, 1, effort)
+    best = rate.sampling.best
+    milliseconds = rate.edges_per_batch / best * 1e3
+    return SizeCost(best, limit.best, rate.nodes_per_batch, milliseconds, before, grown)
 
 
 @dataclass(frozen=True)
