@@ -1,6 +1,6 @@
 """Which pairs of non-isomorphic graphs can a model tell apart? BREC (arXiv:2304.07702) by its own protocol.
 
-    python jobs/brec.py --data ../shared/data/brec --model grit --pairs basic:0-9      ten pairs, about TIME on one core
+    python jobs/brec.py --data ../shared/data/brec --model grit --pairs basic:0-9      ten pairs, about a minute on one core
     python jobs/brec.py --data ../shared/data/brec --model grit                        all 400 pairs
     python jobs/brec.py --data ../shared/data/brec --model ppgt --device cuda
 
