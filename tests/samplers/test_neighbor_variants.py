@@ -305,11 +305,9 @@ class TestEdges:
             two.sample_neighbors(np.arange(50), 3, 0, columns=("id",))
 
     def test_edge_features_lie_beside_in_edges(self, folder):
-        sampler = NeighborSampler(
-            local_router(open_graph(str(folder / "1"))), NeighborOptions(direction="out", edge_columns=("feature",))
-        )
+        router = local_router(open_graph(str(folder / "1")))
         with pytest.raises(ConfigError, match="use direction 'in'"):
-            sampler.sample(0, 0)
+            NeighborSampler(router, NeighborOptions(direction="out", edge_columns=("feature",)))
 
     def test_fanout_zero_gives_the_roots_alone(self, folder):
         for batch in self.batches(folder, 3, VARIANTS["none"]):
