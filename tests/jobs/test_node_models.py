@@ -14,7 +14,7 @@ from storage.errors import GraphmillError
 REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = ["--nodes", "600", "--epochs", "2", "--chunks", "2", "--warmup-epochs", "0", "--checkpoint-every", "1"]
 JOBS = {
-    "products_primphormer": ["--width", "16", "--laplacian", "4"],
+    "products_primphormer": ["--width", "32", "--laplacian", "4"],
     "products_tokengt": ["--width", "16", "--num-layers", "1", "--identifier", "laplacian", "--identifier-dim", "4"],
     "arxiv_ppgt": ["--width", "16", "--num-layers", "1", "--max-nodes", "8"],
 }
