@@ -114,7 +114,6 @@ class Worker:
         return DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
-            find_unused_parameters=self.spec.find_unused_parameters,
         )
 
     @property

@@ -79,7 +79,6 @@ class TrainSpec:
     evaluation: Mapping[str, Any]  # "train", "valid", "test": how each split is scored
     options: TrainOptions
     loader: LoaderOptions
-    find_unused_parameters: bool = False  # True where a step leaves some parameters without a gradient
 
 
 def full_evaluation(split_set: int, num_chunks: int = 1) -> dict[str, RandomPartitionOptions]:

@@ -43,8 +43,6 @@ def run_graph_job(
     prepare: Callable[[GraphJobOptions], StoredGraphs],
     build_model: Callable[[GraphSetManifest, int], torch.nn.Module],
     model_config: Callable[[GraphSetManifest, int], Mapping[str, Any]],
-    *,
-    find_unused_parameters: bool = False,
 ) -> int:
     """Runs the job; 0 where the model beats both baselines on the test split (valid, where no test has targets), else 1.
 
@@ -95,7 +93,6 @@ def run_graph_job(
                 evaluation=evaluation,
                 options=fitted,
                 loader=loader,
-                find_unused_parameters=find_unused_parameters,
             )
             with progress("training") as bar:
                 result = train(spec, workers, run, follow(bar, fit.epochs, task.metric, "graphs"))

@@ -21,7 +21,6 @@ class ModelKind:
     network: str
     presets: tuple[str, ...]
     predict: Callable[..., Any] = plain
-    has_idle_parameters: bool = False  # GatedGCN's last edge normalisation, which nothing reads
 
 
 MODELS: dict[str, ModelKind] = {
@@ -35,9 +34,9 @@ MODELS: dict[str, ModelKind] = {
         "models.ppgt", "PPGT", ("small", "zinc", "pcqm4mv2", "pcqm4mv2_base", "peptides_func", "peptides_struct")
     ),
     "primphormer": ModelKind(
-        "models.primphormer", "Primphormer", ("small", "peptides_func", "peptides_struct"), with_penalty, True
+        "models.primphormer", "Primphormer", ("small", "peptides_func", "peptides_struct"), with_penalty
     ),
-    "geco": ModelKind("models.geco_graphs", "GECOGraphs", ("small",), has_idle_parameters=True),
+    "geco": ModelKind("models.geco_graphs", "GECOGraphs", ("small",)),
 }
 
 

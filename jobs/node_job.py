@@ -54,7 +54,6 @@ def run_node_job(
     model_config: Callable[[Manifest], Mapping[str, Any]],
     *,
     encoding: EncodingOptions | None = None,
-    find_unused_parameters: bool = False,
 ) -> int:
     """Runs the job; 0 where the model beats both baselines on the test split, else 1.
 
@@ -116,7 +115,6 @@ def run_node_job(
                 evaluation=evaluation,
                 options=fitted,
                 loader=loader,
-                find_unused_parameters=find_unused_parameters,
             )
             with progress("training") as bar:
                 result = train(spec, workers, run, follow(bar, fit.epochs, fit.metric, "nodes"))

@@ -89,7 +89,7 @@ def main() -> int:
         tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
     )
     from jobs.graph_job import run_graph_job
-    from jobs.graph_models import MODELS, build_config, build_network
+    from jobs.graph_models import build_config, build_network
     from jobs.prepare_molecules import prepare_molecules
 
     options = config.model
@@ -104,7 +104,6 @@ def main() -> int:
         prepare=prepare_molecules,
         build_model=lambda manifest, out_dim: build_network(options.model, model_config(manifest, out_dim)),
         model_config=lambda manifest, out_dim: {"model": options.model, **asdict(model_config(manifest, out_dim))},
-        find_unused_parameters=MODELS[options.model].has_idle_parameters,
     )
 
 

@@ -122,7 +122,6 @@ def main() -> int:
         ),
         model_config=lambda manifest: asdict(model_config(manifest.feature_dim, manifest.num_classes)),
         encoding=encoding,
-        find_unused_parameters=config.model.local == "gated_gcn",  # its last edge states are read by nobody
     )
 
 

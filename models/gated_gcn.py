@@ -32,11 +32,16 @@ LOCALS: tuple[str, ...] = ("gated_gcn", "gcn", "none")
 class GatedGCN(nn.Module):
     """x [n, D] and e [E, D] → the update of x, and the next e; see the module's docstring."""
 
-    def __init__(self, width: int, dropout: float = 0.0, distance_gate: bool = False) -> None:
+    def __init__(
+        self, width: int, dropout: float = 0.0, distance_gate: bool = False, update_edges: bool = True
+    ) -> None:
+        """Without `update_edges` (the last layer: nothing reads them) the next e is None and its norm takes no gradient."""
         super().__init__()
+        self.update_edges = update_edges
         self.node = nn.Linear(width, 4 * width)  # A, D at the destination; B, E at the source
         self.edge = nn.Linear(width, width)  # C
         self.norm_x, self.norm_e = RowBatchNorm(width), RowBatchNorm(width)
+        self.norm_e.requires_grad_(update_edges)  # data parallelism would wait for a gradient that never comes
         self.dropout = Dropout(dropout)
         self.distance: nn.Module | None = None
         if distance_gate:
@@ -62,6 +67,8 @@ class GatedGCN(nn.Module):
         total_nD = graphs.by_destination.sum(sigma_ED * message_ED)
         weight_nD = graphs.by_destination.sum(sigma_ED)
         update_nD = torch.relu(self.norm_x(own_nD + total_nD / (weight_nD + 1e-6)))
+        if not self.update_edges:
+            return update_nD, None
         return update_nD, e_ED + self.dropout(torch.relu(self.norm_e(gate_ED)))
 
 

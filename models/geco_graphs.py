@@ -30,7 +30,7 @@ from models.filters import FilterConfig, ImplicitFilter, circular_convolve
 from models.geco import FeedForward, LocalBlock
 from models.gps import GPSLayer, GPSOptions
 from models.gps import num_parameters as layer_parameters
-from models.gps_ends import PositionOptions, Readout, Stem, check_ends
+from models.gps_ends import PositionOptions, Readout, Stem, check_ends, check_stem
 from models.gps_ends import num_parameters as end_parameters
 from models.graphs import Graphs
 from models.heads import Pool, Task
@@ -74,10 +74,7 @@ class GECOGraphsConfig:
         for name in ("head_dropout", "input_dropout"):
             if not (0 <= getattr(self, name) < 1):
                 raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}; set {name}")
-        if self.position.gates and self.layer.local != "gated_gcn":
-            raise ValueError(
-                "a stable_laplacian encoding gates GatedGCN's edges; set local to gated_gcn, or another kind"
-            )
+        check_stem(self.node, self.edge, self.width, self.position, self.layer.local, self.input_dropout)
 
 
 class Convolutions:
@@ -236,8 +233,8 @@ class GECOGraphs(nn.Module):
         self.layers = nn.ModuleList(
             PureLayer(config)
             if config.layer.local == "none"
-            else GPSLayer(config.width, config.layer, config.position.gates)
-            for _ in range(config.num_layers)
+            else GPSLayer(config.width, config.layer, config.position.gates, update_edges=index + 1 < config.num_layers)
+            for index in range(config.num_layers)
         )
         self.readout = Readout(
             config.width, config.out_dim, config.task, config.pool, config.head_layers, config.head_dropout

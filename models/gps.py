@@ -57,12 +57,13 @@ class GPSOptions:
 class GPSLayer(nn.Module):
     """One hybrid layer around a global block that the caller owns and hands in."""
 
-    def __init__(self, width: int, options: GPSOptions, distance_gate: bool = False) -> None:
+    def __init__(self, width: int, options: GPSOptions, distance_gate: bool = False, update_edges: bool = True) -> None:
+        """`update_edges` False: the last layer, whose edge states nothing reads."""
         super().__init__()
         self.residual_mlp = options.mlp == "residual"
         self.local: GatedGCN | GCN | None = None
         if options.local == "gated_gcn":
-            self.local = GatedGCN(width, options.dropout, distance_gate)
+            self.local = GatedGCN(width, options.dropout, distance_gate, update_edges)
         elif options.local == "gcn":
             self.local = GCN(width)
         self.norm_local = _norm(options.norm, width) if self.local is not None else None

@@ -26,6 +26,7 @@ from models.dropout import Dropout
 from models.encodings.laplacian import flip_signs, laplacian_eigenvectors
 from models.encodings.random_walk import random_walk_diagonal
 from models.features import FeatureEncoder, Features
+from models.gated_gcn import Local
 from models.graphs import Graphs
 from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
 from models.stable_expressive import StableExpressive
@@ -145,18 +146,9 @@ class Stem(nn.Module):
         edges: bool,
         input_dropout: float = 0.0,
     ) -> None:
-        """`edges`: the layers read edge states. Raises ValueError where the encoding leaves no room for the features."""
+        """`edges`: the layers read edge states. Options are those that `check_stem` lets pass."""
         super().__init__()
         self.width, own = width, width - position.channels
-        if own < 1:
-            raise ValueError(
-                f"the encoding leaves no channel for the features: width {width}, encoding {position.channels}; "
-                "set a smaller position dim"
-            )
-        if not edges and not edge.empty:
-            raise ValueError("edge features are read by GatedGCN only; set edge to Features(), or local to gated_gcn")
-        if input_dropout and not node.dim:
-            raise ValueError("input_dropout acts on numeric features, and there are none; set input_dropout to 0")
         self.input_dropout = Dropout(input_dropout)
         self.node = None if node.empty else FeatureEncoder(node, own)
         self.node_constant = nn.Parameter(torch.randn(own)) if node.empty else None
@@ -216,6 +208,23 @@ def check_ends(out_dim: int, task: str, pool: str, head_layers: int, width: int,
     for name, got, allowed in (("task", task, TASKS), ("pool", pool, POOLS)):
         if got not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {got!r}; set {name}")
+
+
+def check_stem(
+    node: Features, edge: Features, width: int, position: PositionOptions, local: Local, input_dropout: float
+) -> None:
+    """Raises ValueError where a `Stem` and the layers' local block do not fit each other or the features."""
+    if width <= position.channels:
+        raise ValueError(
+            f"the encoding leaves no channel for the features: width {width}, encoding {position.channels}; "
+            "set a smaller position dim"
+        )
+    if local != "gated_gcn" and not edge.empty:
+        raise ValueError("edge features are read by GatedGCN only; set edge to Features(), or local to gated_gcn")
+    if local != "gated_gcn" and position.gates:
+        raise ValueError("a stable_laplacian encoding gates GatedGCN's edges; set local to gated_gcn, or another kind")
+    if input_dropout and not node.dim:
+        raise ValueError("input_dropout acts on numeric features, and there are none; set input_dropout to 0")
 
 
 def num_parameters(
