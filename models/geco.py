@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from models.dropout import Dropout
 from models.filters import FilterConfig, ImplicitFilter, circular_convolve
-from models.node_order import gather_rows, inverse_order, node_order
-from models.propagation import NORMALISATIONS, Adjacency, Normalisation
+from models.node_layout import NodeLayout, OneProcess
+from models.node_order import inverse_order, node_order
+from models.propagation import NORMALISATIONS, Normalisation, Propagation
 
 Permutation = Literal["static", "dynamic", "none"]
 
@@ -89,7 +90,7 @@ class LocalBlock(nn.Module):
         super().__init__()
         self.propagation, self.hops = propagation, hops
 
-    def forward(self, x_ND: Tensor, adjacency: Adjacency) -> Tensor:
+    def forward(self, x_ND: Tensor, adjacency: Propagation) -> Tensor:
         """Returns [N, (hops + 1) D]."""
         hops = [x_ND]
         for _ in range(self.hops):
@@ -107,25 +108,24 @@ class GlobalBlock(nn.Module):
         self.filter = ImplicitFilter(filter_config, order, width)
         self.skip_KD = nn.Parameter(torch.ones(order, width)) if skip else None
 
-    def forward(self, h_NC: Tensor, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
-        """Returns [N, D] in the rows' own order; `order_N` is π and None means the rows as given. O(D N log N)."""
-        num_nodes = h_NC.shape[0]
-        p_NC = self.projection(h_NC)
-        if order_N is not None and inverse_N is not None:
-            p_NC = gather_rows(p_NC, order_N, inverse_N)
-        # One transposing copy; from here on the node axis, which the FFT runs over, is contiguous.
-        p_GDN = p_NC.t().reshape(self.order + 1, self.width, num_nodes)
-        filter_KDN = self.filter(num_nodes)
+    def forward(
+        self, h_NC: Tensor, order_N: Tensor | None, inverse_N: Tensor | None, layout: NodeLayout | None = None
+    ) -> Tensor:
+        """Returns [N, D] in the rows' own order; `order_N` is π and None means the rows as given. O(D N log N).
+
+        `layout` is where the rows and the channels are; None: all of them here.
+        """
+        layout = OneProcess(h_NC.shape[0]) if layout is None else layout
+        p_GDN = layout.to_sequences(self.projection(h_NC), self.order + 1, order_N, inverse_N)
+        filter_KDN = layout.filters(self.filter)
+        skip_KD = None if self.skip_KD is None else layout.channels(self.skip_KD)
         v_DN = p_GDN[self.order]
         for i in range(self.order):
             convolved_DN = circular_convolve(filter_KDN[i], v_DN)
-            if self.skip_KD is not None:
-                convolved_DN = convolved_DN + self.skip_KD[i].unsqueeze(1) * v_DN
+            if skip_KD is not None:
+                convolved_DN = convolved_DN + skip_KD[i].unsqueeze(1) * v_DN
             v_DN = p_GDN[i] * convolved_DN
-        y_ND = v_DN.t()
-        if order_N is None or inverse_N is None:
-            return y_ND.contiguous()
-        return gather_rows(y_ND.contiguous(), inverse_N, order_N)
+        return layout.to_rows(v_DN, self.width, order_N, inverse_N)
 
 
 class FeedForward(nn.Module):
@@ -156,15 +156,29 @@ class GECOLayer(nn.Module):
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x_ND: Tensor, adjacency: Adjacency, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
+    def forward(
+        self,
+        x_ND: Tensor,
+        adjacency: Propagation,
+        order_N: Tensor | None,
+        inverse_N: Tensor | None,
+        layout: NodeLayout | None = None,
+    ) -> Tensor:
         if self.pre_norm:
-            x_ND = x_ND + self._mix(self.norm_1(x_ND), adjacency, order_N, inverse_N)
+            x_ND = x_ND + self._mix(self.norm_1(x_ND), adjacency, order_N, inverse_N, layout)
             return x_ND + self.dropout(self.ffn(self.norm_2(x_ND)))
-        x_ND = self.norm_1(self._mix(x_ND, adjacency, order_N, inverse_N) + x_ND)
+        x_ND = self.norm_1(self._mix(x_ND, adjacency, order_N, inverse_N, layout) + x_ND)
         return self.norm_2(self.dropout(self.ffn(x_ND)) + x_ND)
 
-    def _mix(self, x_ND: Tensor, adjacency: Adjacency, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
-        return self.dropout(self.out(self.glob(self.local(x_ND, adjacency), order_N, inverse_N)))
+    def _mix(
+        self,
+        x_ND: Tensor,
+        adjacency: Propagation,
+        order_N: Tensor | None,
+        inverse_N: Tensor | None,
+        layout: NodeLayout | None,
+    ) -> Tensor:
+        return self.dropout(self.out(self.glob(self.local(x_ND, adjacency), order_N, inverse_N, layout)))
 
 
 class GECO(nn.Module):
@@ -183,43 +197,53 @@ class GECO(nn.Module):
     def forward(
         self,
         x_ND: Tensor,
-        adjacency: Adjacency,
+        adjacency: Propagation,
         *,
         node_id_N: Tensor | None = None,
         epoch: int = 0,
         encoding_NE: Tensor | None = None,
+        layout: NodeLayout | None = None,
     ) -> Tensor:
         """Returns [N, out_dim] for features [N, in_dim] and the adjacency of the same rows.
 
         `node_id_N` int64 [N] are the permanent ids that fix the order (default: the row numbers), so that any batch
         visits its nodes in the same relative order. `epoch` matters to the dynamic permutation only. Works for N = 0
-        and N = 1. Raises ValueError when shapes disagree with each other or with the config.
+        and N = 1. Where `layout` spreads the graph over processes, all rows are those of this process, but
+        `node_id_N` are the ids of all nodes. Raises ValueError when shapes disagree with each other or with the config.
         """
-        self._check(x_ND, adjacency, node_id_N, encoding_NE)
+        layout = OneProcess(adjacency.num_nodes) if layout is None else layout
+        self._check(x_ND, adjacency, layout, node_id_N, encoding_NE)
+        if node_id_N is None:
+            node_id_N = torch.arange(layout.num_nodes, device=x_ND.device)
         x_ND = self.input_dropout(x_ND)
         if encoding_NE is not None:
             x_ND = torch.cat([x_ND, encoding_NE.to(x_ND.dtype)], dim=1)
         x_ND = self.activation(self.encoder(x_ND))
         static = self.config.permutation == "static"
-        order = self._order(x_ND, node_id_N, 0, 0) if static else (None, None)
+        order = self._order(node_id_N, 0, 0) if static else (None, None)
         total_ND = x_ND
         for layer_index, layer in enumerate(self.layers):
             if self.config.permutation == "dynamic":
                 # +1: the first epoch's first layer is not the static order.
-                order = self._order(x_ND, node_id_N, epoch + 1, layer_index)
-            x_ND = layer(x_ND, adjacency, *order)
+                order = self._order(node_id_N, epoch + 1, layer_index)
+            x_ND = layer(x_ND, adjacency, *order, layout)
             total_ND = total_ND + x_ND
         if self.config.jump == "sum":
             x_ND = total_ND
         return self.head(self.head_norm(x_ND))
 
-    def _order(self, x_ND: Tensor, node_id_N: Tensor | None, epoch: int, layer: int) -> tuple[Tensor, Tensor]:
-        if node_id_N is None:
-            node_id_N = torch.arange(x_ND.shape[0], device=x_ND.device)
+    def _order(self, node_id_N: Tensor, epoch: int, layer: int) -> tuple[Tensor, Tensor]:
         order_N = node_order(node_id_N, self.config.seed, epoch=epoch, layer=layer)
         return order_N, inverse_order(order_N)
 
-    def _check(self, x_ND: Tensor, adjacency: Adjacency, node_id_N: Tensor | None, encoding_NE: Tensor | None) -> None:
+    def _check(
+        self,
+        x_ND: Tensor,
+        adjacency: Propagation,
+        layout: NodeLayout,
+        node_id_N: Tensor | None,
+        encoding_NE: Tensor | None,
+    ) -> None:
         config, num_nodes = self.config, adjacency.num_nodes
         if x_ND.dim() != 2 or x_ND.shape != (num_nodes, config.in_dim):
             raise ValueError(
@@ -227,9 +251,9 @@ class GECO(nn.Module):
                 f"got {tuple(x_ND.shape)}; "
                 "set in_dim to the graph's feature width"
             )
-        if node_id_N is not None and node_id_N.shape != (num_nodes,):
+        if node_id_N is not None and node_id_N.shape != (layout.num_nodes,):
             raise ValueError(
-                f"node_id needs one id per node: {num_nodes} nodes, got shape {tuple(node_id_N.shape)}; "
+                f"node_id needs one id per node: {layout.num_nodes} nodes, got shape {tuple(node_id_N.shape)}; "
                 "pass the ids of the same batch"
             )
         got = 0 if encoding_NE is None else encoding_NE.shape[-1]
