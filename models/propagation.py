@@ -125,10 +125,10 @@ class Adjacency:
         if key not in self._factors:
             left = right = None
             if normalisation == "mean":
-                left = _power_or_zero(_degree(self.rows(transposed=False)), -1.0).to(dtype)
+                left = power_or_zero(_degree(self.rows(transposed=False)), -1.0).to(dtype)
             elif normalisation == "sym":
-                left = _power_or_zero(_degree(self.rows(transposed=False)), -0.5).to(dtype)
-                right = _power_or_zero(_degree(self.rows(transposed=True)), -0.5).to(dtype)
+                left = power_or_zero(_degree(self.rows(transposed=False)), -0.5).to(dtype)
+                right = power_or_zero(_degree(self.rows(transposed=True)), -0.5).to(dtype)
             self._factors[key] = (left, right)
         return self._factors[key]
 
@@ -256,7 +256,8 @@ def _degree(rows: SourceLists) -> Tensor:
     return sum_rows_bag(lists, weight.new_ones(1, 1))
 
 
-def _power_or_zero(degree: Tensor, exponent: float) -> Tensor:
+def power_or_zero(degree: Tensor, exponent: float) -> Tensor:
+    """degree^exponent, and 0 where the degree is 0."""
     return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).pow(exponent), 0.0)
 
 

@@ -1,0 +1,127 @@
+"""What workers that share a graph tell each other: differentiable all-to-alls and sums, counted in bytes.
+
+The gradients are those of the sum of all workers' losses: each worker calls backward on its own part of the loss, and what it
+finds in a parameter's gradient is its part of the whole gradient, so the parts add up. All workers must make the same calls in
+the same order; every wait ends at the process group's timeout.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Peers:
+    """The workers of one process group, seen from one of them. Alone (`Peers()`), nothing is sent and no group is needed.
+
+    `sent_bytes` counts what this worker sent to others, by kind of traffic; a sum over all is counted as a ring's
+    2 (W - 1) / W times its size.
+    """
+
+    def __init__(self, group: Any = None, rank: int = 0, size: int = 1) -> None:
+        self.group, self.rank, self.size = group, rank, size
+        self.sent_bytes: Counter[str] = Counter()
+
+    @classmethod
+    def of_group(cls, group: Any = None) -> "Peers":
+        """All workers of a process group (None: the default one); alone where no group has been set up."""
+        if not dist.is_initialized():
+            return cls()
+        return cls(group, dist.get_rank(group), dist.get_world_size(group))
+
+    def start_all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str) -> "Arriving":
+        """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns at once, without a gradient."""
+        if self.size == 1:
+            return Arriving(x, None)
+        row_bytes = x[0:1].numel() * x.element_size() if x.shape[0] else 0
+        self.sent_bytes[kind] += (sum(send) - send[self.rank]) * row_bytes
+        out = x.new_empty((sum(receive), *x.shape[1:]))
+        work = dist.all_to_all_single(out, x.contiguous(), list(receive), list(send), group=self.group, async_op=True)
+        return Arriving(out, work)
+
+    def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str) -> Tensor:
+        """send[w] rows of x [Σ send, …] go to worker w, in order; returns the rows received, by sender. Differentiable."""
+        return x if self.size == 1 else _AllToAll.apply(x, self, tuple(send), tuple(receive), kind)
+
+    def sum(self, x: Tensor, kind: str = "sums") -> Tensor:
+        """The sum over workers, on each. Differentiable."""
+        return x if self.size == 1 else _Sum.apply(x, self, kind)
+
+    @torch.no_grad()
+    def max(self, x: Tensor, kind: str = "sums") -> Tensor:
+        """The largest over workers, on each; takes no gradient."""
+        if self.size == 1:
+            return x
+        x = x.clone()
+        self._count_ring(x, kind)
+        dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
+        return x
+
+    @torch.no_grad()
+    def gather(self, x: Tensor, sizes: Sequence[int], kind: str = "plan") -> Tensor:
+        """All workers' rows in worker order, where worker w holds sizes[w] of them; takes no gradient."""
+        send = [sizes[self.rank]] * self.size
+        return self.start_all_to_all(x.repeat(self.size, *[1] * (x.dim() - 1)), send, sizes, kind).wait()
+
+    def _count_ring(self, x: Tensor, kind: str) -> None:
+        self.sent_bytes[kind] += 2 * (self.size - 1) * x.numel() * x.element_size() // self.size
+
+
+class Arriving:
+    """Rows under way."""
+
+    def __init__(self, out: Tensor, work: Any) -> None:
+        self._out, self._work = out, work
+
+    def wait(self) -> Tensor:
+        """The rows; raises RuntimeError at the group's timeout, or where a peer is gone."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return self._out
+
+
+class _AllToAll(torch.autograd.Function):
+    """The gradient of rows sent is sent back."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, peers: Peers, send: tuple[int, ...], receive: tuple[int, ...], kind: str) -> Tensor:
+        ctx.peers, ctx.send, ctx.receive, ctx.kind = peers, send, receive, kind
+        return peers.start_all_to_all(x, send, receive, kind).wait()
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return _AllToAll.apply(grad, ctx.peers, ctx.receive, ctx.send, ctx.kind), None, None, None, None
+
+
+class _Sum(torch.autograd.Function):
+    """Every worker's loss may depend on the sum, so the gradient of a part is the sum of all workers' gradients."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, peers: Peers, kind: str) -> Tensor:
+        ctx.peers, ctx.kind = peers, kind
+        total = x.clone(memory_format=torch.contiguous_format)
+        peers._count_ring(total, kind)
+        dist.all_reduce(total, group=peers.group)
+        return total
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return _Sum.apply(grad, ctx.peers, ctx.kind), None, None
+
+
+def sum_gradients(parameters: Sequence[torch.nn.Parameter], peers: Peers) -> None:
+    """Adds up all workers' parts of the gradients, in one collective call per dtype; on each worker, in place."""
+    if peers.size == 1:
+        return
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
+    for grads in by_dtype.values():
+        flat = peers.sum(torch.cat([grad.flatten() for grad in grads]), "gradients")
+        for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(part.view_as(grad))

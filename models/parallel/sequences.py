@@ -1,0 +1,70 @@
+"""GECO's global convolution over workers: rows become channels by one all-to-all before it, and rows again by one after it.
+
+A convolution is per channel, so between the two a worker has all N nodes of its share of the channels and works alone. The order
+π crosses shards, so it is applied where all nodes are at hand. Filters are made where they are used, for a worker's own channels,
+by an FFN that every worker runs over all positions, in pieces that are computed again in the backward pass.
+
+Shapes: n rows here, N nodes, G groups of D channels, C of them here, K filters, I inner width of the filters.
+"""
+
+import torch
+from torch import Tensor
+
+from models.filters import ImplicitFilter
+from models.node_order import gather_rows
+from models.parallel.collectives import Peers
+from models.parallel.filter_pieces import channel_filters
+from models.parallel.shards import Shards
+
+
+class ShardedLayout:
+    """The `models.node_layout.NodeLayout` of workers that each hold a range of the rows."""
+
+    def __init__(self, shards: Shards, peers: Peers) -> None:
+        if shards.num_workers != peers.size:
+            raise ValueError(f"shards must be one per worker: {peers.size} workers, got {shards.num_workers} shards")
+        self.rows, self.peers = shards, peers
+
+    @property
+    def num_nodes(self) -> int:
+        return self.rows.total
+
+    def to_sequences(
+        self, rows_nE: Tensor, num_groups: int, order_N: Tensor | None, inverse_N: Tensor | None
+    ) -> Tensor:
+        num_rows, wide = rows_nE.shape
+        channels = Shards.even(wide // num_groups, self.peers.size)
+        here = channels.sizes[self.peers.rank]
+        rows_nGD = rows_nE.view(num_rows, num_groups, wide // num_groups)
+        sent = torch.cat([part.reshape(-1) for part in rows_nGD.split(channels.sizes, dim=2)])
+        flat = self.peers.all_to_all(
+            sent,
+            [num_rows * num_groups * size for size in channels.sizes],
+            [size * num_groups * here for size in self.rows.sizes],
+            "sequences",
+        )
+        p_NE = flat.view(self.num_nodes, num_groups * here)  # by worker, and so by row
+        if order_N is not None and inverse_N is not None:
+            p_NE = gather_rows(p_NE, order_N, inverse_N)
+        return p_NE.t().reshape(num_groups, here, self.num_nodes)
+
+    def to_rows(self, v_CN: Tensor, width: int, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
+        y_NC = v_CN.t().contiguous()
+        if order_N is not None and inverse_N is not None:
+            y_NC = gather_rows(y_NC, inverse_N, order_N)
+        num_rows, here = self.rows.sizes[self.peers.rank], v_CN.shape[0]
+        sizes = Shards.even(width, self.peers.size).sizes
+        received = [num_rows * size for size in sizes]
+        flat = self.peers.all_to_all(y_NC.view(-1), [size * here for size in self.rows.sizes], received, "sequences")
+        parts = [part.view(num_rows, size) for part, size in zip(flat.split(received), sizes, strict=True)]
+        return torch.cat(parts, dim=1)
+
+    def filters(self, filters: ImplicitFilter) -> Tensor:
+        return channel_filters(filters, self.num_nodes, *self._channels(filters.width))
+
+    def channels(self, x_KD: Tensor) -> Tensor:
+        start, stop = self._channels(x_KD.shape[1])
+        return x_KD[:, start:stop]
+
+    def _channels(self, width: int) -> tuple[int, int]:
+        return Shards.even(width, self.peers.size).range(self.peers.rank)

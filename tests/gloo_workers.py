@@ -1,0 +1,41 @@
+"""Runs a module's cases on real gloo processes: one start for all cases of a module."""
+
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from models.parallel.collectives import Peers
+
+SIZES = (1, 2, 4)
+DEADLINE = timedelta(seconds=120)
+
+
+def on_workers(body: Callable[[Peers], Any]) -> dict[int, list[Any]]:
+    """What `body` (tensors and plain values) returned on every worker of groups of 1, 2 and 4: {size: [by rank]}."""
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.start_processes(
+            _worker, args=(body, folder), nprocs=max(SIZES), join=True, start_method="spawn"
+        )
+        return {
+            size: [torch.load(Path(folder, f"{size}-{rank}.pt"), weights_only=True) for rank in range(size)]
+            for size in SIZES
+        }
+
+
+def _worker(rank: int, body: Callable[[Peers], Any], folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=max(SIZES), timeout=DEADLINE
+    )
+    groups = {size: dist.new_group(list(range(size)), timeout=DEADLINE) for size in SIZES}
+    for size, group in groups.items():
+        if rank < size:
+            torch.save(body(Peers.of_group(group)), Path(folder, f"{size}-{rank}.pt"))
+    dist.barrier()  # nobody leaves while others still need it
+    dist.destroy_process_group()

@@ -1,0 +1,236 @@
+"""GECO with the graph's rows over 1, 2 and 4 real processes: outputs and gradients are those of one process, in float64."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from models.filters import FilterConfig, ImplicitFilter
+from models.geco import GECO, GECOConfig
+from models.parallel import filter_pieces
+from models.parallel.collectives import Peers, sum_gradients
+from models.parallel.filter_pieces import channel_filters
+from models.parallel.halo import ShardedAdjacency
+from models.parallel.sequences import ShardedLayout
+from models.parallel.shards import Shards
+from models.propagation import Adjacency
+from tests.gloo_workers import SIZES, on_workers
+
+SMALL = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)
+
+
+@dataclass(frozen=True)
+class Case:
+    num_nodes: int
+    options: dict[str, Any] = field(default_factory=dict)
+    symmetric: bool = False
+    weighted: bool = False
+    lopsided: bool = False  # the first and the last worker's shards are empty, where there are more than two
+
+
+CASES = {
+    "static": Case(37, {"skip": True}),
+    "dynamic, hops": Case(36, {"permutation": "dynamic", "hops": 2, "propagation": "sym"}),
+    "symmetric, weighted": Case(41, {"propagation": "sym", "order": 3}, symmetric=True, weighted=True),
+    "directed, weighted": Case(24, {"propagation": "sym", "filter": FilterConfig(scale="length")}, weighted=True),
+    "every departure": Case(
+        29, {"norm": "pre", "jump": "sum", "output_projection": True, "propagation": "sum", "permutation": "none"}
+    ),
+    "encodings": Case(17, {"encoding_dim": 2, "permutation": "dynamic"}),
+    "fewer channels than workers": Case(19, {"width": 3, "skip": True}),
+    "fewer nodes than workers": Case(3, {"skip": True}),
+    "one node": Case(1),
+    "no node": Case(0),
+    "empty shards": Case(23, {"hops": 2, "propagation": "sym"}, lopsided=True),
+}
+
+
+def build(case: Case) -> GECO:
+    torch.manual_seed(1)
+    options = {"width": 6, "num_layers": 3, "dropout": 0.0, "filter": SMALL, **case.options}
+    model = GECO(GECOConfig(in_dim=5, out_dim=3, seed=5, **options)).double()
+    with torch.no_grad():  # norms and biases away from their neutral start, so that tests see them
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Directed edges with self loops, multi-edges and nodes without any; all of it in float64."""
+
+    indptr: torch.Tensor
+    indices: torch.Tensor
+    weight: torch.Tensor | None
+    x: torch.Tensor
+    node_id: torch.Tensor
+    target: torch.Tensor
+    encoding: torch.Tensor | None
+
+
+def problem(case: Case) -> Problem:
+    n, generator = case.num_nodes, torch.Generator().manual_seed(2)
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    edges = torch.randint(0, max(n - 1, 1), (4 * n, 2), generator=generator)
+    edges = torch.cat([edges, edges[:n]])
+    weight = torch.rand(len(edges), dtype=torch.float64, generator=generator) + 0.1
+    if case.symmetric:
+        edges, weight = torch.cat([edges, edges.flip(1)]), torch.cat([weight, weight])
+    order = torch.argsort(edges[:, 1], stable=True)
+    indptr = torch.zeros(n + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(edges[:, 1], minlength=n).cumsum(0)
+    return Problem(
+        indptr,
+        edges[order, 0].int(),
+        weight[order] if case.weighted else None,
+        randn(n, 5),
+        torch.randperm(1000, generator=generator)[:n],
+        randn(n, 3),
+        randn(n, 2) if "encoding_dim" in case.options else None,
+    )
+
+
+def shards_of(case: Case, size: int) -> Shards:
+    if not case.lopsided or size < 3:
+        return Shards.even(case.num_nodes, size)
+    inner = Shards.even(case.num_nodes, size - 2).bounds
+    return Shards((0, *inner, case.num_nodes))
+
+
+def outcome(model: GECO, x: torch.Tensor, y: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The loss is a sum over rows, so that workers' parts add up."""
+    ((y - target).square() * torch.linspace(0.5, 1, 3, dtype=y.dtype)).sum().backward()
+    assert x.grad is not None
+    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert len(grads) == len(list(model.parameters())), "DDP waits for every parameter's gradient"
+    return {"y": y.detach(), "x": x.grad} | grads
+
+
+def one_process(case: Case) -> dict[str, torch.Tensor]:
+    model, data = build(case), problem(case)
+    x = data.x.clone().requires_grad_()
+    adjacency = Adjacency(data.indptr, data.indices, data.weight)
+    y = model(x, adjacency, node_id_N=data.node_id, epoch=3, encoding_NE=data.encoding)
+    return outcome(model, x, y, data.target)
+
+
+def sharded(case: Case, peers: Peers) -> dict[str, Any]:
+    model, data, shards = build(case), problem(case), shards_of(case, peers.size)
+    start, stop = shards.range(peers.rank)
+    first, last = int(data.indptr[start]), int(data.indptr[stop])
+    adjacency = ShardedAdjacency(
+        data.indptr[start : stop + 1] - first,
+        data.indices[first:last],
+        shards,
+        peers,
+        None if data.weight is None else data.weight[first:last],
+        symmetric=case.symmetric,
+    )
+    layout = ShardedLayout(shards, peers)
+    x = data.x[start:stop].clone().requires_grad_()
+    encoding = None if data.encoding is None else data.encoding[start:stop]
+    peers.sent_bytes.clear()
+    y = model(x, adjacency, node_id_N=data.node_id, epoch=3, encoding_NE=encoding, layout=layout)
+    result: dict[str, Any] = outcome(model, x, y, data.target[start:stop])
+    sum_gradients(list(model.parameters()), peers)
+    result |= {name: p.grad for name, p in model.named_parameters()}
+    result["sent"] = dict(peers.sent_bytes)
+    result["halo_sent"] = sum(adjacency.plan.send)
+    result["halo_received"] = adjacency.plan.num_halo
+    return result
+
+
+def all_cases(peers: Peers) -> dict[str, Any]:
+    return {name: sharded(case, peers) for name, case in CASES.items()}
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[int, list[Any]]:
+    return on_workers(all_cases)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", list(CASES))
+def test_outputs_and_gradients_equal_one_process(results, name, size):
+    expected = one_process(CASES[name])
+    found = [by_case[name] for by_case in results[size]]
+    for key in ("y", "x"):
+        torch.testing.assert_close(torch.cat([f[key] for f in found]), expected[key], rtol=1e-10, atol=1e-10)
+    for key in expected.keys() - {"y", "x"}:
+        scale = max(1.0, float(expected[key].abs().max()))
+        for rank in range(size):
+            torch.testing.assert_close(found[rank][key], expected[key], rtol=1e-10, atol=1e-10 * scale, msg=key)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_bytes_sent_are_those_of_the_formula(results, size):
+    case = CASES["dynamic, hops"]
+    config = build(case).config
+    parameters = sum(p.numel() for p in build(case).parameters())
+    for rank in range(size):
+        found = results[size][rank]["dynamic, hops"]
+        rows, channels = Shards.even(case.num_nodes, size).sizes, Shards.even(config.width, size).sizes
+        # Before the convolutions K + 1 groups of the peers' channels of own rows, after it own channels of the peers' rows.
+        before = rows[rank] * (config.order + 1) * (config.width - channels[rank])
+        after = (case.num_nodes - rows[rank]) * channels[rank]
+        # The backward pass sends the same blocks the other way.
+        back = (case.num_nodes - rows[rank]) * (config.order + 1) * channels[rank]
+        back += rows[rank] * (config.width - channels[rank])
+        assert found["sent"].get("sequences", 0) == 8 * config.num_layers * (before + after + back)
+        # The out-degrees' product comes once, with one channel.
+        halo = config.num_layers * config.hops * config.width * (found["halo_sent"] + found["halo_received"])
+        degrees = found["halo_sent"] + found["halo_received"]
+        assert found["sent"].get("halo", 0) == 8 * (halo + degrees)
+        assert found["sent"].get("gradients", 0) == 2 * (size - 1) * 8 * parameters // size
+
+
+@pytest.mark.parametrize("scale", ["none", "length", "sqrt_length"])
+@pytest.mark.parametrize("trainable", [True, False])
+def test_filters_in_pieces_are_the_filters(scale, trainable, monkeypatch):
+    monkeypatch.setattr(filter_pieces, "PIECE_POSITIONS", 4)
+    torch.manual_seed(0)
+    config = FilterConfig(bands=2, inner_width=8, scale=scale, trainable_frequency=trainable)
+    whole, pieces = (ImplicitFilter(config, 2, 5).double() for _ in range(2))
+    pieces.load_state_dict(whole.state_dict())
+    weight = torch.randn(2, 3, 11, dtype=torch.float64)
+    expected = whole(11)[:, 1:4]
+    (expected * weight).sum().backward()
+    found = channel_filters(pieces, 11, 1, 4)
+    (found * weight).sum().backward()
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    for (name, ours), theirs in zip(pieces.named_parameters(), whole.parameters(), strict=True):
+        assert (ours.grad is None) == (theirs.grad is None), name
+        if theirs.grad is not None:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12, msg=name)
+
+
+def test_shards_are_even_and_own_every_row():
+    shards = Shards.even(11, 4)
+    assert shards.sizes == [3, 3, 3, 2]
+    assert [shards.owner(i) for i in range(11)] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    assert Shards.even(2, 4).sizes == [1, 1, 0, 0]
+
+
+def test_what_does_not_fit_is_one_clear_error():
+    indptr, ids = torch.tensor([0, 1, 2]), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match="rise from 0"):
+        Shards((0, 3, 2))
+    with pytest.raises(ValueError, match="one per worker: 1 workers, got 2"):
+        ShardedAdjacency(indptr, ids, Shards.even(2, 2), Peers())
+    with pytest.raises(ValueError, match=r"one per worker"):
+        ShardedLayout(Shards.even(2, 2), Peers())
+    with pytest.raises(ValueError, match=r"indptr \[4\] for its rows 0 to 3"):
+        ShardedAdjacency(indptr, ids, Shards.even(3, 1), Peers())
+    with pytest.raises(ValueError, match=r"lie in \[0, 2\)"):
+        ShardedAdjacency(indptr, torch.tensor([0, 2]), Shards.even(2, 1), Peers())
+    with pytest.raises(ValueError, match="2 edges"):
+        ShardedAdjacency(torch.tensor([0, 2, 1]), ids, Shards.even(2, 1), Peers())
+    adjacency = ShardedAdjacency(indptr, ids, Shards.even(2, 1), Peers())
+    with pytest.raises(ValueError, match="one row per node of the shard: 2"):
+        adjacency.propagate(torch.ones(3, 1))
+    with pytest.raises(ValueError, match="propagation must be one of"):
+        adjacency.propagate(torch.ones(2, 1), "max")  # type: ignore[arg-type]
