@@ -6,8 +6,9 @@ channels, C code features, I inner width.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +87,22 @@ class ImplicitFilter(nn.Module):
                 case _:
                     return filter_KDN
 
+    def factors(self, num_positions: int) -> tuple[Tensor, Tensor]:
+        """Returns A [K, D, I] and Z [I, N] with `forward(N)` = A Z, scale included: see `models.gated_convolution`.
+
+        The FFN's inner activations are never kept: they exist for a block of positions at a time, forward and backward.
+        """
+        weight_KDI = self.out.weight.view(self.num_filters, self.width, -1)
+        match self.config.scale:
+            case "length":
+                weight_KDI = weight_KDI / max(num_positions, 1)
+            case "sqrt_length":
+                weight_KDI = weight_KDI / math.sqrt(max(num_positions, 1))
+        stages = [layer for layer in self.inner if isinstance(layer, nn.Linear | Sine)]
+        parameters = [p for layer in stages for p in layer.parameters()]
+        with torch.autocast(weight_KDI.device.type, enabled=False):
+            return weight_KDI, _Features.apply(num_positions, self.config.bands, *parameters)
+
     def at(self, position_T: Tensor, length_T: Tensor) -> Tensor:
         """Returns [T, K·D]: the filters at each position of a sequence of that length; `forward(N)` for T pairs of any N."""
         weight = self.out.weight
@@ -95,6 +112,63 @@ class ImplicitFilter(nn.Module):
                 return rows_TC
             length_T1 = length_T.clamp_min(1).to(weight.dtype).unsqueeze(1)
             return rows_TC / (length_T1 if self.config.scale == "length" else length_T1.sqrt())
+
+
+class _Features(torch.autograd.Function):
+    """Z [I, N] = sin(ω ⊙ (W sin(… (W code + b)) + b)) by blocks of positions, from (W, b, ω) of each stage in turn.
+
+    The backward pass computes a block's activations again: kept, they would take 3 (stages) I numbers a position.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, num_positions: int, bands: int, *parameters: Tensor) -> Tensor:
+        ctx.num_positions, ctx.bands = num_positions, bands
+        ctx.save_for_backward(*parameters)
+        feature_IN = parameters[0].new_empty(parameters[0].shape[0], num_positions)
+        stages = _stages(parameters)
+        for block, z_CP in _code_blocks(num_positions, bands, parameters[0]):
+            for weight, bias, frequency in stages:
+                z_CP = torch.addmm(bias.unsqueeze(1), weight, z_CP).mul_(frequency.unsqueeze(1)).sin_()
+            feature_IN[:, block] = z_CP
+        return feature_IN
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_IN: Tensor) -> tuple[Tensor | None, ...]:
+        parameters = ctx.saved_tensors
+        grads = [torch.zeros_like(p) for p in parameters]
+        stages, grad_stages = _stages(parameters), _stages(grads)
+        for block, z_CP in _code_blocks(ctx.num_positions, ctx.bands, parameters[0]):
+            inputs, linears = [], []
+            for weight, bias, frequency in stages:
+                inputs.append(z_CP)
+                linears.append(torch.addmm(bias.unsqueeze(1), weight, z_CP))
+                z_CP = torch.sin(frequency.unsqueeze(1) * linears[-1])
+            grad_CP = grad_IN[:, block]
+            for i in reversed(range(len(stages))):
+                weight, _, frequency = stages[i]
+                grad_CP = grad_CP * torch.cos(frequency.unsqueeze(1) * linears[i])
+                grad_stages[i][2].add_((grad_CP * linears[i]).sum(dim=1))
+                grad_CP *= frequency.unsqueeze(1)
+                grad_stages[i][1].add_(grad_CP.sum(dim=1))
+                grad_stages[i][0].addmm_(grad_CP, inputs[i].t())
+                if i:
+                    grad_CP = weight.t() @ grad_CP
+        return None, None, *grads
+
+
+def _stages(parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    return list(zip(parameters[::3], parameters[1::3], parameters[2::3], strict=True))
+
+
+def _code_blocks(num_positions: int, bands: int, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of positions and their codes [2·bands + 1, P]; on a CPU a block's activations stay in the cache."""
+    size = 1 << (18 if like.is_cuda else 13)
+    length = torch.tensor([num_positions], device=like.device)
+    for start in range(0, num_positions, size):
+        stop = min(start + size, num_positions)
+        position_P = torch.arange(start, stop, device=like.device)
+        yield slice(start, stop), positional_code_at(position_P, length, bands, like.dtype).t()
 
 
 def positional_code(num_positions: int, bands: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:

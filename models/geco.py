@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from models.dropout import Dropout
 from models.filters import FilterConfig, ImplicitFilter, circular_convolve
-from models.node_layout import NodeLayout, OneProcess
-from models.node_order import inverse_order, node_order
+from models.gated_convolution import gated_convolve
+from models.node_layout import NodeLayout
+from models.node_order import gather_rows, inverse_order, node_order
 from models.propagation import NORMALISATIONS, Normalisation, Propagation
 
 Permutation = Literal["static", "dynamic", "none"]
@@ -115,7 +116,8 @@ class GlobalBlock(nn.Module):
 
         `layout` is where the rows and the channels are; None: all of them here.
         """
-        layout = OneProcess(h_NC.shape[0]) if layout is None else layout
+        if layout is None:
+            return self._mix_here(h_NC, order_N, inverse_N)
         p_GDN = layout.to_sequences(self.projection(h_NC), self.order + 1, order_N, inverse_N)
         filter_KDN = layout.filters(self.filter)
         skip_KD = None if self.skip_KD is None else layout.channels(self.skip_KD)
@@ -126,6 +128,14 @@ class GlobalBlock(nn.Module):
                 convolved_DN = convolved_DN + skip_KD[i].unsqueeze(1) * v_DN
             v_DN = p_GDN[i] * convolved_DN
         return layout.to_rows(v_DN, self.width, order_N, inverse_N)
+
+    def _mix_here(self, h_NC: Tensor, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
+        """With all rows here, the rows of H are permuted rather than those of P: 2 D numbers a node in place of (K + 1) D."""
+        if order_N is not None and inverse_N is not None:
+            h_NC = gather_rows(h_NC, order_N, inverse_N)
+        filter_KDI, feature_IN = self.filter.factors(h_NC.shape[0])
+        y_ND = gated_convolve(h_NC, self.projection.weight, self.projection.bias, filter_KDI, feature_IN, self.skip_KD)
+        return y_ND if order_N is None or inverse_N is None else gather_rows(y_ND, inverse_N, order_N)
 
 
 class FeedForward(nn.Module):
@@ -211,10 +221,10 @@ class GECO(nn.Module):
         and N = 1. Where `layout` spreads the graph over processes, all rows are those of this process, but
         `node_id_N` are the ids of all nodes. Raises ValueError when shapes disagree with each other or with the config.
         """
-        layout = OneProcess(adjacency.num_nodes) if layout is None else layout
-        self._check(x_ND, adjacency, layout, node_id_N, encoding_NE)
+        num_nodes = adjacency.num_nodes if layout is None else layout.num_nodes
+        self._check(x_ND, adjacency, num_nodes, node_id_N, encoding_NE)
         if node_id_N is None:
-            node_id_N = torch.arange(layout.num_nodes, device=x_ND.device)
+            node_id_N = torch.arange(num_nodes, device=x_ND.device)
         x_ND = self.input_dropout(x_ND)
         if encoding_NE is not None:
             x_ND = torch.cat([x_ND, encoding_NE.to(x_ND.dtype)], dim=1)
@@ -240,7 +250,7 @@ class GECO(nn.Module):
         self,
         x_ND: Tensor,
         adjacency: Propagation,
-        layout: NodeLayout,
+        total_nodes: int,
         node_id_N: Tensor | None,
         encoding_NE: Tensor | None,
     ) -> None:
@@ -251,9 +261,9 @@ class GECO(nn.Module):
                 f"got {tuple(x_ND.shape)}; "
                 "set in_dim to the graph's feature width"
             )
-        if node_id_N is not None and node_id_N.shape != (layout.num_nodes,):
+        if node_id_N is not None and node_id_N.shape != (total_nodes,):
             raise ValueError(
-                f"node_id needs one id per node: {layout.num_nodes} nodes, got shape {tuple(node_id_N.shape)}; "
+                f"node_id needs one id per node: {total_nodes} nodes, got shape {tuple(node_id_N.shape)}; "
                 "pass the ids of the same batch"
             )
         got = 0 if encoding_NE is None else encoding_NE.shape[-1]

@@ -182,8 +182,8 @@ class ConstantFilter(torch.nn.Module):
         super().__init__()
         self.values = torch.randn(num_filters, width, 1, dtype=torch.float64)
 
-    def forward(self, num):
-        return self.values.expand(-1, -1, num)
+    def factors(self, num):
+        return self.values, torch.ones(1, num, dtype=torch.float64)
 
 
 def test_permutation_equivariance_fails_for_generic_and_holds_for_constant_filters():
