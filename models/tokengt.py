@@ -11,6 +11,11 @@ with `null_token`, the code's [null].
 P are orthonormal node identifiers: then [P_u, P_v]·[P_k, P_k] reads off incidence. Laplacian eigenvectors, rows of a random
 orthogonal matrix (ORF), or random signs for large graphs (near-ORF).
 
+Options of ours, for large graphs (defaults: the paper's formulas, with which node classification did not learn in our hands):
+`basis_reduction="mean"`: SEB's sum of some fifty edge tokens drowns a node's own features, their mean does not;
+`unit_identifiers`: the entries of an eigenvector of length 1 are about n^-½, next to nothing beside features where n is large,
+so each node's row of them is scaled to length 1, as the rows of truncated ORF are.
+
 Options that are the released code's and not the paper's: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
 `type_by_index`, `resample_in_eval`, `dead_modules`. The feed-forward width (ratio 1) is from the code; the paper gives none.
 
@@ -23,6 +28,7 @@ Legend: B graphs, n nodes, E edges, T places for tokens per graph, D width, H he
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -39,6 +45,7 @@ from models.heads import TASKS, Task
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "orf_first_order", "none"]
 IDENTIFIERS: tuple[str, ...] = ("laplacian", "orf", "near_orf", "random", "orf_first_order", "none")
 MAX_DENSE_NODES = 4096  # the largest graph whose eigenvectors are computed on the fly, in O(n³)
+MIN_LENGTH = 1e-6  # of a row of eigenvectors that is scaled to 1: below it is the solver's noise
 SLOT = 512  # rows per column of the code's feature table
 INIT_STD = 0.02
 NO_FEATURES = Features()
@@ -61,6 +68,9 @@ class TokenGTConfig:
     identifier: Identifier = "laplacian"
     identifier_dim: int = 16  # P
     laplacian_ends: Literal["smallest", "both_ends"] = "smallest"
+    unit_identifiers: bool = (
+        False  # Laplacian: each node's row of entries scaled to length 1; the others have it anyway
+    )
     encoding: str | None = None  # take the eigenvectors from graphs.encodings under this name; None: compute them
     type_identifier: bool = True
     type_by_index: bool = False
@@ -73,6 +83,7 @@ class TokenGTConfig:
     performer_epsilon: float = 1e-4
     redraw_interval: int = 1000  # training steps between two draws of Performer's projection; 0: never
     sparse_equivariant_basis: bool = False
+    basis_reduction: Literal["sum", "mean"] = "sum"  # of a node's edge tokens, in SEB
     # Regularisation.
     attention_dropout: float = 0.1  # softmax only: Performer has no matrix to drop entries of
     activation_dropout: float = 0.1  # inside the FFN
@@ -95,6 +106,7 @@ class TokenGTConfig:
         one_of("identifier", IDENTIFIERS)
         one_of("laplacian_ends", ("smallest", "both_ends"))
         one_of("attention", ("softmax", "performer"))
+        one_of("basis_reduction", ("sum", "mean"))
         one_of("head", ("paper", "code"))
         one_of("feature_table", ("exact", "slots"))
         for name in ("out_dim", "width", "num_layers", "num_heads", "identifier_dim", "ffn_width"):
@@ -179,14 +191,23 @@ class TokenView:
         """[n, D]: the node tokens."""
         return x_BTD.flatten(0, 1).index_select(0, self.slot_n)
 
-    def add_edges_to_nodes(self, x_BTD: Tensor) -> Tensor:
-        """SEB: x_(i,i) + Σ_{j≠i} x_(i,j), summed run by run in a fixed order."""
+    def add_edges_to_nodes(self, x_BTD: Tensor, reduction: str = "sum") -> Tensor:
+        """SEB: x_(i,i) + Σ_{j≠i} x_(i,j), summed run by run in a fixed order; "mean" divides by the number of such j."""
         flat = x_BTD.flatten(0, 1)
         edge_ED = flat.index_select(0, self.slot_E)
         edge_ED = edge_ED * (self.source_E != self.destination_E).unsqueeze(1).to(edge_ED.dtype)
         sum_nD = torch.segment_reduce(edge_ED, "sum", offsets=self.edge_ptr, axis=0)
+        if reduction == "mean":
+            sum_nD = sum_nD / self.degree_n.clamp(min=1).unsqueeze(1).to(sum_nD.dtype)
         node_nD = flat.index_select(0, self.slot_n) + sum_nD
         return flat.index_copy(0, self.slot_n, node_nD).view(x_BTD.shape)
+
+    @cached_property
+    def degree_n(self) -> Tensor:
+        """int64 [n]: edges that leave a node, without self-loops."""
+        loops = (self.source_E == self.destination_E).long()
+        running = torch.cat([loops.new_zeros(1), loops.cumsum(0)])
+        return self.edge_ptr.diff() - running[self.edge_ptr].diff()
 
     def token_graphs(self) -> tuple[Graphs, Tensor, Tensor]:
         """Every node and edge token as a node of an edgeless graph, and the positions in it of nodes [n] and edges [E]."""
@@ -302,6 +323,8 @@ class TokenEmbedding(nn.Module):
             gauss = torch.randn(graphs.num_nodes, dim, generator=generator, device=device, dtype=dtype)
             return nn.functional.normalize(gauss, dim=1)
         vectors_nP = self._eigenvectors(graphs)
+        if config.unit_identifiers:
+            vectors_nP = nn.functional.normalize(vectors_nP, dim=1, eps=MIN_LENGTH)
         if self.training:
             vectors_nP = drop_entries(vectors_nP, config.eigenvector_dropout)
             if config.sign_flip:
@@ -448,7 +471,7 @@ class TokenGT(nn.Module):
             for layer in self.layers:
                 x_BTD = layer(x_BTD, key_mask_BT)
                 if self.config.sparse_equivariant_basis:
-                    x_BTD = view.add_edges_to_nodes(x_BTD)
+                    x_BTD = view.add_edges_to_nodes(x_BTD, self.config.basis_reduction)
         if self.config.task == "graph":
             return self.head(x_BTD[:, 0])
         x_nD = view.nodes(x_BTD)
@@ -544,17 +567,22 @@ def pcqm4mv2_performer(**options: Any) -> TokenGTConfig:
 def node_classification(node: Features, out_dim: int, **options: Any) -> TokenGTConfig:
     """Lap + Performer + SEB on one large graph (the paper's ranges: L 2-4, H 1-4, width 128-1024, dropout 0.1 or 0.5).
 
-    Half of the eigenvectors are from each end of the spectrum. Above 4,096 nodes they must be stored: set `encoding`.
+    Half of the eigenvectors are from each end of the spectrum, of which a zero per small component is taken up by that: 64 are
+    few on a graph of 30 components. Above 4,096 nodes they must be stored: set `encoding`. Departs from the paper in
+    `basis_reduction` and `unit_identifiers` (see the module), and flips no signs: stored eigenvectors of one graph keep theirs.
     """
     defaults: dict[str, Any] = {
         "task": "node",
-        "width": 128,
-        "num_layers": 3,
+        "width": 64,
+        "num_layers": 2,
         "num_heads": 4,
-        "identifier_dim": 64,
+        "identifier_dim": 100,
         "laplacian_ends": "both_ends",
+        "unit_identifiers": True,
+        "sign_flip": False,
         "attention": "performer",
         "sparse_equivariant_basis": True,
+        "basis_reduction": "mean",
         "attention_dropout": 0.0,
         "dropout": 0.1,
         "drop_path": 0.0,

@@ -80,12 +80,14 @@ def plain(model, graph):
     config, embedding = model.config, model.embedding
     pairs = [(v, v) for v in range(graph.num_nodes)] + [tuple(e) for e in graph.edge_index.t().tolist()]
     tokens = []
+    p = graph.encodings["lap"]
+    if config.unit_identifiers:
+        p = torch.stack([row / row.square().sum().sqrt() for row in p]) if len(p) else p
     for position, (u, v) in enumerate(pairs):
         is_node = position < graph.num_nodes
         rows = graph.x[u] if is_node else graph.edge_attr[position - graph.num_nodes]
         encoder = embedding.node if is_node else embedding.edge
         z = sum(encoder.embedding.weight[encoder.offset[f] + rows[f]] for f in range(len(rows)))
-        p = graph.encodings["lap"]
         z = z + embedding.identifier.weight @ torch.cat([p[u], p[v]])
         as_node = u == v if config.type_by_index else is_node
         tokens.append(z + embedding.token_type.weight[int(as_node)])
@@ -103,19 +105,13 @@ def plain(model, graph):
         x = x + layer.attention.out(torch.cat(heads, 1))
         x = x + layer.fc2(torch.nn.functional.gelu(layer.fc1(layer.ffn_norm(x))))
         if config.sparse_equivariant_basis:
-            x = torch.stack(
-                [
-                    x[t]
-                    + sum(
-                        (x[len(special) + e] for e in range(graph.num_nodes, len(pairs))
-                         if pairs[e][0] == t - len(special) != pairs[e][1]),
-                        torch.zeros(config.width, dtype=torch.float64),
-                    )
-                    if len(special) <= t < len(special) + graph.num_nodes
-                    else x[t]
-                    for t in range(len(x))
-                ]
-            )  # fmt: skip
+            rows = list(x)
+            for v in range(graph.num_nodes):
+                leaving = [e for e in range(graph.num_nodes, len(pairs)) if pairs[e][0] == v != pairs[e][1]]
+                for e in leaving:
+                    share = len(leaving) if config.basis_reduction == "mean" else 1
+                    rows[len(special) + v] = rows[len(special) + v] + x[len(special) + e] / share
+            x = torch.stack(rows)
     if config.task == "graph":
         return model.head(x[:1])
     return model.head(x[len(special) : len(special) + graph.num_nodes])
@@ -127,6 +123,8 @@ def plain(model, graph):
         {},
         {"task": "node"},
         {"task": "node", "sparse_equivariant_basis": True},
+        {"task": "node", "sparse_equivariant_basis": True, "basis_reduction": "mean"},
+        {"sparse_equivariant_basis": True, "basis_reduction": "mean", "unit_identifiers": True, "null_token": True},
         {"sparse_equivariant_basis": True, "null_token": True, "embedding_norm": True, "head": "code"},
         {"type_by_index": True, "feature_table": "slots", "ffn_width": 20},
     ],
@@ -142,16 +140,63 @@ def test_equals_a_loop_over_tokens(mixed, changes):
 
 @pytest.mark.parametrize("attention", ["softmax", "performer"])
 @pytest.mark.parametrize("identifier", ["laplacian", "orf", "orf_first_order"])
-@pytest.mark.parametrize("task", ["graph", "node"])
-def test_batch_mates_change_nothing(mixed, attention, identifier, task):
-    model = build(options(attention=attention, identifier=identifier, task=task, sparse_equivariant_basis=True))
+@pytest.mark.parametrize(("task", "reduction"), [("graph", "sum"), ("node", "sum"), ("node", "mean")])
+def test_batch_mates_change_nothing(mixed, attention, identifier, task, reduction):
+    config = options(
+        attention=attention,
+        identifier=identifier,
+        task=task,
+        sparse_equivariant_basis=True,
+        basis_reduction=reduction,
+        unit_identifiers=reduction == "mean",
+    )
+    model = build(config)
     together = model(mixed)
     alone = torch.cat([model(take(mixed, b)) for b in range(4)])
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-11)
 
 
+def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
+    """So that what a node is told does not shrink with the graph: an eigenvector's entries are about n^-½."""
+    rows = mixed.encodings["lap"].clone()
+    rows[0], rows[1] = 0, 1e-9  # no component's, and what a solver leaves on nodes outside an eigenvector's support
+    mixed = dataclasses.replace(mixed, encodings={"lap": rows})
+    smaller = dataclasses.replace(mixed, encodings={"lap": rows * 0.01})
+    model = build(options(unit_identifiers=True))
+    seen = model.embedding._node_identifiers(mixed)
+    torch.testing.assert_close(seen[2:], rows[2:] / rows[2:].norm(dim=1, keepdim=True), rtol=1e-13, atol=0)
+    assert (seen[0] == 0).all()
+    assert seen[1].norm() < 0.01
+    torch.testing.assert_close(model.embedding._node_identifiers(smaller)[2:], seen[2:], rtol=1e-13, atol=0)
+    paper = build(options())
+    assert torch.equal(paper.embedding._node_identifiers(mixed), rows)
+
+
+def test_the_paper_sums_edge_tokens_and_the_node_preset_averages_them():
+    paper, preset = TokenGTConfig(), tokengt.node_classification(Features(dim=3), 2)
+    assert (paper.basis_reduction, paper.unit_identifiers, paper.sign_flip) == ("sum", False, True)
+    assert (preset.basis_reduction, preset.unit_identifiers, preset.sign_flip) == ("mean", True, False)
+    as_published = tokengt.node_classification(Features(dim=3), 2, basis_reduction="sum", unit_identifiers=False)
+    assert (as_published.basis_reduction, as_published.unit_identifiers) == ("sum", False)
+
+
+def test_a_mean_over_edges_does_not_grow_with_their_number():
+    """A hub's node token after SEB: the sum has as many edge tokens in it as the hub has edges, the mean is one of them."""
+    sizes = {}
+    for leaves in (2, 64):
+        star = [(0, i + 1) for i in range(leaves)] + [(0, 0)]
+        view = TokenView(make_graphs([(leaves + 1, star)]), 0)
+        x = torch.ones(1, view.num_places, 3, dtype=torch.float64)
+        for reduction in ("sum", "mean"):
+            after = view.nodes(view.add_edges_to_nodes(x, reduction))
+            assert torch.equal(after[1:], torch.ones(leaves, 3, dtype=torch.float64))  # leaves have no edge that leaves
+            sizes[reduction, leaves] = after[0, 0].item()
+    assert sizes == {("sum", 2): 3.0, ("sum", 64): 65.0, ("mean", 2): 2.0, ("mean", 64): 2.0}
+
+
 @pytest.mark.parametrize("attention", ["softmax", "performer"])
-def test_permuting_nodes_and_edges_permutes_the_result(attention):
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_permuting_nodes_and_edges_permutes_the_result(attention, reduction):
     """E11: with identifiers moved along with their nodes."""
     graphs = make_graphs([(5, [(0, 1), (1, 0), (1, 2), (2, 1), (3, 3), (2, 4)])])
     order, edge_order = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([5, 2, 0, 4, 1, 3])
@@ -163,7 +208,15 @@ def test_permuting_nodes_and_edges_permutes_the_result(attention):
         edge_attr=graphs.edge_attr[edge_order],
         encodings={"lap": graphs.encodings["lap"][order]},
     )
-    node = build(options(task="node", attention=attention, sparse_equivariant_basis=True))
+    node = build(
+        options(
+            task="node",
+            attention=attention,
+            sparse_equivariant_basis=True,
+            basis_reduction=reduction,
+            unit_identifiers=reduction == "mean",
+        )
+    )
     torch.testing.assert_close(node(moved), node(graphs)[order], rtol=1e-11, atol=1e-12)
     graph = build(options(attention=attention))
     torch.testing.assert_close(graph(moved), graph(graphs), rtol=1e-11, atol=1e-12)
@@ -375,10 +428,13 @@ def test_bf16_autocast(mixed):
 
 def test_gradients_are_exact():
     graphs = make_graphs([(3, [(0, 1), (1, 0), (2, 2)]), (1, [])])
-    for attention in ("softmax", "performer"):
+    for attention, reduction in (("softmax", "sum"), ("performer", "sum"), ("softmax", "mean")):
         model = build(
-            options(width=4, num_heads=2, num_layers=1, attention=attention, sparse_equivariant_basis=True, task="node")
-        )
+            options(
+                width=4, num_heads=2, num_layers=1, attention=attention, sparse_equivariant_basis=True, task="node",
+                basis_reduction=reduction,
+            )
+        )  # fmt: skip
         names = ["embedding.identifier.weight", "embedding.node.embedding.weight", "layers.0.attention.qkv.weight"]
         weights = [model.get_parameter(name).detach().clone().requires_grad_() for name in names]
 
@@ -428,6 +484,7 @@ def test_learns_to_tell_one_cycle_from_two():
     [
         ({"width": 10}, "num_heads must divide the width 10, got 3"),
         ({"identifier": "eigen"}, "identifier must be one of laplacian, .*got 'eigen'"),
+        ({"basis_reduction": "max"}, "basis_reduction must be one of sum, mean, got 'max'"),
         ({"drop_path": 1.0}, r"drop_path must lie in \[0, 1\)"),
         ({"num_layers": 0}, "num_layers must be at least 1"),
         ({"identifier": "orf", "encoding": "lap"}, "set identifier to 'laplacian'"),
