@@ -69,18 +69,23 @@ class KeySummary(NamedTuple):
     weight_BHR: Tensor  # φ(K)ᵀ 1
 
 
-def key_shift(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """[B, H, 1, 1]: the largest exponent of the real keys, 0 where there are none. Takes no gradient: it cancels."""
+def key_peak(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """[B, H, 1, 1]: the largest exponent of the real keys, -∞ where there are none. Takes no gradient."""
     with torch.no_grad():
-        largest: Tensor | None = None
+        dtype = torch.float64 if k_BHTD.dtype == torch.float64 else torch.float32
+        largest = k_BHTD.new_full((*k_BHTD.shape[:2], 1, 1), -math.inf, dtype=dtype)
         for part, mask in _chunks(k_BHTD, mask_BT):
             exponent = exponents(part, projection_RD)
             if mask is not None:
                 exponent = exponent.masked_fill(~mask[:, None, :, None], -math.inf)
-            peak = exponent.amax(dim=(2, 3), keepdim=True)
-            largest = peak if largest is None else torch.maximum(largest, peak)
-        assert largest is not None
-        return largest.masked_fill(largest == -math.inf, 0)
+            largest = torch.maximum(largest, exponent.amax(dim=(2, 3), keepdim=True))
+        return largest
+
+
+def key_shift(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None) -> Tensor:
+    """[B, H, 1, 1]: the largest exponent of the real keys, 0 where there are none. Takes no gradient: it cancels."""
+    largest = key_peak(k_BHTD, projection_RD, mask_BT)
+    return largest.masked_fill(largest == -math.inf, 0)
 
 
 def summarise_keys(
@@ -124,18 +129,30 @@ def favor_attention(
     the inputs and the output, memory is O(CHUNK_TOKENS · R), time still O(T · R · (D + E)).
     """
     shift = key_shift(k_BHTD, projection_RD, mask_BT)
-    tokens = k_BHTD.shape[2]
-    if max(tokens, q_BHTD.shape[2]) <= CHUNK_TOKENS:
-        summary = summarise_keys(k_BHTD, v_BHTE, projection_RD, shift, mask_BT, epsilon)
-        return read_summary(q_BHTD, projection_RD, summary, epsilon)
+    sums = sum_keys(k_BHTD, v_BHTE, projection_RD, shift, mask_BT, epsilon)
+    return map_queries(q_BHTD, projection_RD, sums, epsilon)
+
+
+def sum_keys(
+    k_BHTD: Tensor, v_BHTE: Tensor, projection_RD: Tensor, shift_BH11: Tensor, mask_BT: Tensor | None, epsilon: float
+) -> KeySummary:
+    """`summarise_keys`, by chunks where there are many keys."""
+    if k_BHTD.shape[2] <= CHUNK_TOKENS:
+        return summarise_keys(k_BHTD, v_BHTE, projection_RD, shift_BH11, mask_BT, epsilon)
     sums: KeySummary | None = None
     for (k, mask), (v, _) in zip(_chunks(k_BHTD, mask_BT), _chunks(v_BHTE, None), strict=True):
-        part = _recomputed(summarise_keys, k, v, projection_RD, shift, mask, epsilon)
+        part = _recomputed(summarise_keys, k, v, projection_RD, shift_BH11, mask, epsilon)
         sums = part if sums is None else KeySummary(sums[0] + part[0], sums[1] + part[1])
     assert sums is not None
-    return torch.cat(
-        [_recomputed(read_summary, q, projection_RD, sums, epsilon) for q, _ in _chunks(q_BHTD, None)], dim=2
-    )
+    return sums
+
+
+def map_queries(q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float) -> Tensor:
+    """`read_summary`, by chunks where there are many queries."""
+    if q_BHTD.shape[2] <= CHUNK_TOKENS:
+        return read_summary(q_BHTD, projection_RD, summary, epsilon)
+    parts = [_recomputed(read_summary, q, projection_RD, summary, epsilon) for q, _ in _chunks(q_BHTD, None)]
+    return torch.cat(parts, dim=2)
 
 
 def _chunks(x_BHTD: Tensor, mask_BT: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
