@@ -26,8 +26,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
 from jobs.exit_codes import run
 from storage.errors import ConfigError
 
@@ -326,7 +324,8 @@ def saved_bytes(step: "Callable[[], Tensor]") -> int:
     seen: dict[int, Tensor] = {}
 
     def keep(tensor: "Tensor") -> "Tensor":
-        seen[tensor.untyped_storage().data_ptr()] = tensor
+        if tensor.layout == torch.strided:  # a sparse matrix is an input, kept in any case
+            seen[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -438,6 +437,8 @@ def tables(config: BenchConfig, measures: list[Measure]) -> str:
 
 
 def main() -> None:
+    import tyro  # here, since jobs/bench_speed.py uses this file's measures where there is no tyro
+
     config = tyro.cli(BenchConfig, description=__doc__)
     import torch
 

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Bytes that a chunk's intermediates may take. CPU: beyond about this the last-level cache no longer holds them.
+# Bytes that a chunk's intermediates may take by default, which is also never more than an eighth of the channels' (CPU, where they
+# then stay in the cache) or a quarter's (CUDA, where small kernels would cost more than they save).
 CHUNK_BYTES_CPU = 128 << 20
 CHUNK_BYTES_CUDA = 2 << 30
 
@@ -42,7 +43,7 @@ def gated_convolve(
 ) -> Tensor:
     """Returns [N, D]: the module's equation for rows in the order π; E = (K + 1) D, gates first and V last.
 
-    `chunk_bytes` bounds the intermediates of the channels that go through at once (None: by device); at least one channel does.
+    `chunk_bytes` bounds the intermediates of the channels that go through at once (None: see CHUNK_BYTES_CPU); at least one does.
     O(D N log N + N C E) time. Differentiable once. Raises ValueError when shapes disagree.
     """
     num_filters, width, num_features = filter_KDI.shape
@@ -64,7 +65,8 @@ def gated_convolve(
     if skip_KD is not None:
         skip_KD = skip_KD.to(exact)
     if chunk_bytes is None:
-        chunk_bytes = CHUNK_BYTES_CUDA if device == "cuda" else CHUNK_BYTES_CPU
+        most, share = (CHUNK_BYTES_CUDA, 4) if device == "cuda" else (CHUNK_BYTES_CPU, 8)
+        chunk_bytes = min(most, -(-width // share) * _channel_bytes(transform_length(h_NC.shape[0])))
     with torch.autocast(device, enabled=False):
         return _GatedConvolution.apply(
             h_NC, weight_EC, bias_E, filter_KDI, feature_IN, skip_KD, chunk_bytes, torch.is_grad_enabled()
@@ -199,9 +201,13 @@ def _project(h_NC: Tensor, weight_EC: Tensor, groups: int) -> Tensor:
     return (weight_EC @ h_NC.t()).view(groups, -1, h_NC.shape[0])
 
 
+def _channel_bytes(length: int) -> int:
+    """Of one channel's intermediates: backward holds about eight real arrays at once, spectra counted as one each."""
+    return 8 * 4 * length
+
+
 def _chunks(width: int, ctx: Any) -> list[slice]:
-    # Backward holds about eight real arrays of a chunk at once, spectra counted as one each.
-    size = max(1, min(width, ctx.chunk_bytes // (8 * 4 * ctx.length)))
+    size = max(1, min(width, ctx.chunk_bytes // _channel_bytes(max(ctx.length, 1))))
     return [slice(start, min(start + size, width)) for start in range(0, width, size)]
 
 
