@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 
@@ -29,6 +28,7 @@ from samplers.relabel import Relabeler
 from samplers.router import Owner, Pending, Router, local_router
 from samplers.row_kernels import take_rows
 from samplers.stage_clock import StageClock, listen
+from storage.compiled import compiled
 from storage.graph import Partition, open_graph
 
 
@@ -130,7 +130,7 @@ _BLOCK = 4096  # edges whose ends are read before their map entries
 _AHEAD = 32
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _only_read(indptr, indices, position_of_id, row, count, offset):
     """Reads what sampling must, block by block, each read asked for ahead; nothing is drawn and nothing written but a block."""
     total, edge, i, drawn = np.int64(0), 0, 0, 0

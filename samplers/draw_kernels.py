@@ -9,6 +9,7 @@ import numba
 import numpy as np
 
 from samplers.random_streams import below, hash64
+from storage.compiled import compiled
 
 # Positions drawn are marked in a bitmap up to this degree, and kept in a sorted scan or a hash set above it: no cost that
 # grows with a hub's degree, no quadratic cost at large fan-outs.
@@ -22,7 +23,7 @@ for _bit in range(64):
     _BIT_POSITION[((_DE_BRUIJN << _bit) & (2**64 - 1)) >> 58] = _bit
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def list_keys(key, permanent_id):
     """uint64 [n]: the key of each node's own draws."""
     keys = np.empty(len(permanent_id), np.uint64)
@@ -31,19 +32,19 @@ def list_keys(key, permanent_id):
     return keys
 
 
-@numba.njit(inline="always", cache=True)
+@numba.njit(inline="always")
 def _unit(hashed):
     """float64 in (0, 1]: never 0, so that its logarithm is finite."""
     return (np.float64(hashed >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
 
 
-@numba.njit(inline="always", cache=True)
+@numba.njit(inline="always")
 def _bit_position(bit):
     """Which bit is set in a uint64 of one bit."""
     return _BIT_POSITION[(bit * np.uint64(_DE_BRUIJN)) >> np.uint64(58)]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _draw_bitmap(key, degree, take, bitmap, first, position, end):
     """`take` distinct values below `degree`, plus `first`, ascending into `position` from `end` on: Floyd's algorithm
     (CACM 30(9), 1987).
@@ -69,7 +70,7 @@ def _draw_bitmap(key, degree, take, bitmap, first, position, end):
         used ^= lowest_word if bits == np.uint64(0) else np.uint64(0)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _draw_scan(key, degree, take, first, position):
     """As `_draw_bitmap`, with a sorted scan in place of the bitmap."""
     for filled in range(take):
@@ -86,7 +87,7 @@ def _draw_scan(key, degree, take, first, position):
         position[j] = drawn
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _draw_hashed(key, degree, take, first, position):
     """As `_draw_bitmap`, with a hash set in place of the bitmap and one sort at the end."""
     size = 1
@@ -110,7 +111,7 @@ def _draw_hashed(key, degree, take, first, position):
     position[:take].sort()
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def draw_uniform(first, degree, keys, fanout):
     """Up to `fanout` distinct entries of each list, all sets equally likely (-1: all): (count [n], position [sum(count)])."""
     count = np.empty(len(degree), np.int64)
@@ -136,7 +137,7 @@ def draw_uniform(first, degree, keys, fanout):
     return count, position
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def draw_with_replacement(first, degree, keys, fanout):
     """`fanout` entries of each list that is not empty, each draw uniform and independent: (count, position)."""
     count = np.empty(len(degree), np.int64)
@@ -156,7 +157,7 @@ def draw_with_replacement(first, degree, keys, fanout):
     return count, position
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _sift_down(heap_key, heap_entry, size, at):
     """Restores a max-heap of (key, entry) from `at` downwards."""
     key, entry = heap_key[at], heap_entry[at]
@@ -173,7 +174,7 @@ def _sift_down(heap_key, heap_entry, size, at):
     heap_key[at], heap_entry[at] = key, entry
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def draw_weighted(first, degree, keys, fanout, weight_first, weight):
     """Up to `fanout` distinct entries of each list, drawn one after the other by weight: (count, position).
 
@@ -219,7 +220,7 @@ def draw_weighted(first, degree, keys, fanout, weight_first, weight):
     return count, position
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, weight):
     """`fanout` independent draws by weight from each list of positive total weight: (count, position). Inverse CDF by bisection."""
     count = np.empty(len(degree), np.int64)
@@ -254,7 +255,7 @@ def draw_weighted_with_replacement(first, degree, keys, fanout, weight_first, we
     return count, position
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def draw_labor(first, degree, fanout, source_hash):
     """Entries of each list by one coin per source, shared by all lists: (count, position). LABOR-0, arXiv:2210.13339, sec. 3.
 

@@ -3,13 +3,13 @@
 Loops that wait for memory do nothing else, so that many reads are under way at once.
 """
 
-import numba
 import numpy as np
 
 from samplers.random_streams import hash64
+from storage.compiled import compiled
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def list_bounds(indptr, row):
     """(start [n], degree [n]) of the rows' lists, both int64."""
     start, degree = np.empty(len(row), np.int64), np.empty(len(row), np.int64)
@@ -19,7 +19,7 @@ def list_bounds(indptr, row):
     return start, degree
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def entries(values, position):
     """values[position] of a one-dimensional array."""
     taken = np.empty(len(position), values.dtype)
@@ -28,7 +28,7 @@ def entries(values, position):
     return taken
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def all_positions(start, degree):
     """int64 [sum(degree)]: positions of all entries of the lists."""
     total = 0
@@ -43,7 +43,7 @@ def all_positions(start, degree):
     return position
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def joined_positions(count, entry, in_start, in_degree, out_start):
     """Positions of entries of joined lists (a node's in-edges, then its out-edges): an out-edge at p is written as -1 - p."""
     position = np.empty(len(entry), np.int64)
@@ -56,7 +56,7 @@ def joined_positions(count, entry, in_start, in_degree, out_start):
     return position
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def joined_entries(in_values, out_values, position):
     """Values at the positions that `joined_positions` writes."""
     taken = np.empty(len(position), in_values.dtype)
@@ -66,7 +66,7 @@ def joined_entries(in_values, out_values, position):
     return taken
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def induced_edges_by_map(indptr, indices, row, position_of_id):
     """In-neighbors of each row that have a position >= 0 in the dense map: (count [n], positions int32, their entries int64)."""
     count = np.zeros(len(row), np.int64)
@@ -86,7 +86,7 @@ def induced_edges_by_map(indptr, indices, row, position_of_id):
     return count, neighbor, entry
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def induced_edges_by_hash(indptr, indices, row, table_id, table_position):
     """As `induced_edges_by_map`, with an open-addressing table in place of the dense map."""
     mask = len(table_id) - 1

@@ -6,18 +6,18 @@ nodes in that layer's order, each list as stored (ascending in permanent id). So
 so are draws by place in it, although no one here knows the permanent id of a node that another owner has.
 """
 
-import numba
 import numpy as np
 
 from samplers.random_streams import below, hash64
 from samplers.subgraph_kernels import find_slot, table_bits
+from storage.compiled import compiled
 
 # A list this long is hashed once for all subgraphs and drawn from by rejection, instead of read in each. The choice must depend on
 # the list alone, never on the subgraphs that share it, for a subgraph must not depend on the others of its batch.
 HUB_DEGREE = 8192
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def frontier(member, size, layer_start):
     """Nodes of the newest layers of all subgraphs that can still grow, one after another."""
     most = member.shape[1]
@@ -35,7 +35,7 @@ def frontier(member, size, layer_start):
     return node
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _hash_hubs(number, start, degree, neighbor, hub_degree, most):
     """A table from neighbor to first place in the list, of each long list among `number`.
 
@@ -69,7 +69,7 @@ def _hash_hubs(number, start, degree, neighbor, hub_degree, most):
     return offset, bits, table_id, table_place
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _draw_from_hubs(
     key,
     room,
@@ -128,7 +128,7 @@ def _draw_from_hubs(
     candidate[:room] = chosen
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def advance(member, size, layer_start, number, start, degree, neighbor, root_key, hop, hub_degree):
     """Adds the next layer to every subgraph that can still grow, in place; `number` are the list numbers of `frontier`.
 
@@ -190,7 +190,7 @@ def advance(member, size, layer_start, number, start, degree, neighbor, root_key
         size[g] = known + num_candidates
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def pack_members(member, layer_size):
     """Rows without their unused ends: (node int64 [k], hop int16 [k]), where subgraph g has layer_size[h, g] nodes at hop h."""
     total = np.sum(layer_size)
@@ -208,7 +208,7 @@ def pack_members(member, layer_size):
     return node, hop
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def order_members(graph_ptr, level, original_id):
     """int64 [k]: a permutation of all entries that puts runs of one level within one subgraph into ascending permanent id."""
     order = np.arange(len(level))

@@ -6,22 +6,22 @@ The order of discovery is decided by lists in ascending permanent id, so sums of
 number of partitions.
 """
 
-import numba
 import numpy as np
 
 from samplers.subgraph_kernels import find_slot
+from storage.compiled import compiled
 
 FIRST_BITS = 6  # room of a new root: 2^6 entries
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _longer(array, length):
     longer = np.empty(length, array.dtype)
     longer[: len(array)] = array
     return longer
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _clear_room(at, bits, number, score, residual, table_id):
     """Empties the room of 2^bits entries at `at`, and its table."""
     number[at : at + (1 << bits)] = -1
@@ -30,7 +30,7 @@ def _clear_room(at, bits, number, score, residual, table_id):
     table_id[2 * at : 2 * at + (2 << bits)] = -1
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def start_roots(root, offset, node, number, score, residual, table_id, table_entry):
     """Gives every root its first room, with itself as entry 0 and all of the residual."""
     for g in range(len(root)):
@@ -41,7 +41,7 @@ def start_roots(root, offset, node, number, score, residual, table_id, table_ent
         node[at], residual[at] = root[g], 1.0
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def push_known(
     offset, bits, size, end, start, degree, neighbor, alpha, epsilon, is_first,
     node, number, score, residual, table_id, table_entry,
@@ -118,7 +118,7 @@ def push_known(
     return wanted[:num_wanted].copy(), end, node, number, score, residual, table_id, table_entry
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def best_candidates(offset, size, score, top_k):
     """Entries that are among a root's `top_k` by score, or tied with the last of these; the root's own entry is none.
 

@@ -9,6 +9,7 @@ from enum import IntEnum
 import numba
 import numpy as np
 
+from storage.compiled import compiled
 from storage.counter_random import derive_key
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -34,7 +35,7 @@ def stream_key(seed: int, purpose: Purpose, *position: int) -> np.uint64:
     return np.uint64(derive_key(seed, int(purpose), *position))
 
 
-@numba.njit(inline="always", cache=True)
+@numba.njit(inline="always")
 def hash64(key, counter):
     """SplitMix64 output of stream `key` at `counter`, both uint64."""
     x = key + (counter + np.uint64(1)) * _GOLDEN
@@ -43,13 +44,13 @@ def hash64(key, counter):
     return x ^ (x >> np.uint64(31))
 
 
-@numba.njit(inline="always", cache=True)
+@numba.njit(inline="always")
 def below(hashed, bound):
     """int64 uniform in [0, bound) from one hash; biased by less than bound / 2^53."""
     return np.int64(np.float64(hashed >> np.uint64(11)) * (1.0 / 9007199254740992.0) * bound)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def hash_ids(key, ids):
     """uint64 [n]: hash64(key, id) of every id."""
     hashed = np.empty(len(ids), np.uint64)

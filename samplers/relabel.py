@@ -2,15 +2,15 @@
 
 from collections import deque
 
-import numba
 import numpy as np
 
 from samplers.random_streams import hash64
+from storage.compiled import compiled
 
 _EMPTY = -1
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _insert_all(table_id, table_position, node, num_nodes):
     """Fills an empty table with the distinct nodes [0, num_nodes); returns the index of a repeated one, or -1."""
     mask = len(table_id) - 1
@@ -25,7 +25,7 @@ def _insert_all(table_id, table_position, node, num_nodes):
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _locate(table_id, table_position, node, num_nodes, query, position):
     """Positions of `query` into `position`, appending unseen ids to `node`; returns the new number of nodes."""
     mask = len(table_id) - 1
@@ -57,7 +57,7 @@ def hash_table(node: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]
     return table_id, table_position
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _locate_in_map(position_of_id, node, num_nodes, query, position):
     """As `_locate`, over a dense map. No branch on what is found: a mispredicted one would stop the reads behind it."""
     for i in range(len(query)):
@@ -72,7 +72,7 @@ def _locate_in_map(position_of_id, node, num_nodes, query, position):
     return num_nodes
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _place_all(position_of_id, node):
     """Positions of distinct nodes into an empty map; returns the index of a repeated one, or -1 (the map is then spoilt)."""
     for i in range(len(node)):
@@ -82,7 +82,7 @@ def _place_all(position_of_id, node):
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _forget(position_of_id, node):
     for i in range(len(node)):
         position_of_id[node[i]] = -1

@@ -7,7 +7,6 @@ owner from a remote one. One request per owner and question.
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
-import numba
 import numpy as np
 
 from samplers.array_pool import ArrayPool
@@ -36,6 +35,7 @@ from samplers.neighbor_kernels import all_positions
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.row_kernels import group_by_owner
+from storage.compiled import compiled
 from storage.encodings import encoding_columns
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
@@ -307,7 +307,7 @@ def _scatter(pieces: list[np.ndarray], groups: list[np.ndarray | slice], length:
     return merged
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _place_lists(neighbor, start, group, count, piece):
     """Copies one owner's lists to their places among all lists."""
     read = 0

@@ -1,12 +1,12 @@
 """Compiled loops that read rows of node columns: which owner has them, and their values to where they belong. They release the GIL."""
 
-import numba
 import numpy as np
 
 from samplers.prefetch import prefetch
+from storage.compiled import compiled
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _group(node, offsets, owner, num_of):
     """Fills `owner` and counts; returns the index of a node beyond the offsets, or -1."""
     last = len(offsets) - 1
@@ -24,7 +24,7 @@ def _group(node, offsets, owner, num_of):
     return -1
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _place_by_group(owner, start, order):
     for i in range(len(owner)):
         order[start[owner[i]]] = i
@@ -46,7 +46,7 @@ def group_by_owner(node: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, n
     return order, ends
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _own_rows(node, start, num_rows, row):
     for i in range(len(node)):
         row[i] = node[i] - start
@@ -70,7 +70,7 @@ _LINE_WORDS = (
 )
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _take_rows(table, row, position, out):
     """To out[position], or in order where `position` is empty: not to read it saves a twentieth of the time."""
     in_order = len(position) == 0
@@ -85,7 +85,7 @@ def _take_rows(table, row, position, out):
             target[k] = source[k]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _take_values(column, row, position, out):
     for i in range(len(row)):
         out[position[i]] = column[row[i]]

@@ -1,10 +1,11 @@
 """Compiled counts of how often edges were in pre-sampled subgraphs. They release the GIL and keep no state."""
 
-import numba
 import numpy as np
 
+from storage.compiled import compiled
 
-@numba.njit(nogil=True, cache=True)
+
+@compiled
 def count_edges(indptr, indices, first, last, sample):
     """int64 [e]: in how many samples both ends of each edge are; node i is in sample[first[i]:last[i]], which ascend."""
     count = np.zeros(len(indices), np.int64)

@@ -4,6 +4,7 @@ import numba
 import numpy as np
 
 from samplers.random_streams import below, hash64
+from storage.compiled import compiled
 
 _FIBONACCI = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hash
 
@@ -13,7 +14,7 @@ _HUB_SETS = 8
 _FILTER_BITS = 14  # 16 KiB, within the first cache
 
 
-@numba.njit(inline="always", cache=True)
+@numba.njit(inline="always")
 def table_bits(num_entries):
     """Bits of a table that `num_entries` fill by half at most."""
     bits = 4
@@ -22,7 +23,7 @@ def table_bits(num_entries):
     return bits
 
 
-@numba.njit(inline="always", cache=True)
+@numba.njit(inline="always")
 def find_slot(table_id, offset, bits, node):
     """Where `node` is, or belongs, in the open-addressing table of 2^bits slots at `offset`; -1 marks an empty slot."""
     mask = (1 << bits) - 1
@@ -32,7 +33,7 @@ def find_slot(table_id, offset, bits, node):
     return offset + slot
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def list_neighbors(indptr, indices, other_indptr, other_indices, both, row, max_degree):
     """Whole lists of each row, those of the second pair after those of the first where `both`: (degree, count, neighbor).
 
@@ -62,7 +63,7 @@ def list_neighbors(indptr, indices, other_indptr, other_indices, both, row, max_
     return degree, count, neighbor
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def step_walks(indptr, indices, other_indptr, other_indices, both, node, row, walk, key):
     """The next node of each walk: uniform among the entries of its node's list, the node itself where there is none."""
     reached = np.empty(len(row), indices.dtype)
@@ -81,14 +82,14 @@ def step_walks(indptr, indices, other_indptr, other_indices, both, node, row, wa
     return reached
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _grown(array, length):
     longer = np.empty(max(length, 2 * len(array)), array.dtype)
     longer[: len(array)] = array
     return longer
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
     """Edges into the asked entries whose node has a long list and is in many sets.
 
@@ -150,7 +151,7 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
     return start, count, source
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_degree):
     """In-neighbors of each asked entry in its own set, as positions in `member`: (count [n], positions int32).
 

@@ -3,10 +3,10 @@
 Rows are copied as bytes, so that one compiled kernel serves every dtype. Callers have checked graph numbers and pointers.
 """
 
-import numba
+from storage.compiled import compiled
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
     """Copies the rows [ptr[g], ptr[g + 1]) of every graph to the rows from out_ptr[place] on. `source`, `out`: uint8, flat."""
     for i in range(len(graph)):
@@ -16,7 +16,7 @@ def copy_rows(ptr, graph, row_bytes, source, place, out_ptr, out):
             out[to + k] = source[start + k]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def copy_ends(ptr, graph, source, place, out_ptr, out):
     """The same for one end of every edge, of any integer dtype, to int32."""
     for i in range(len(graph)):
@@ -26,7 +26,7 @@ def copy_ends(ptr, graph, source, place, out_ptr, out):
             out[to + k] = source[start + k]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def first_edge_outside(node_ptr, edge_ptr, source, destination):
     """The first edge with an end outside its graph, or -1."""
     for g in range(len(node_ptr) - 1):

@@ -1,7 +1,8 @@
 """The compiled inner loops of the LDG partitioner (`storage.partitioners.assign_ldg`)."""
 
-import numba
 import numpy as np
+
+from storage.compiled import compiled
 
 # Further sweeps over the nodes of one window, each seeing where all their neighbours stand (Nishimura and Ugander,
 # "Restreaming graph partitioning", KDD 2013): the edges are at hand, so it costs no further pass over the source.
@@ -31,7 +32,7 @@ def place_window(src: np.ndarray, dst: np.ndarray, partition: np.ndarray, size: 
         _place(appearance, new_id, indptr, neighbour, partition, size, capacity)
 
 
-@numba.njit(cache=True)
+@compiled
 def _place(order, new_id, indptr, neighbour, partition, size, capacity):
     """One greedy sweep; a node that has a partition leaves it first and may come back."""
     num_partitions = len(size)
@@ -55,7 +56,7 @@ def _place(order, new_id, indptr, neighbour, partition, size, capacity):
         size[best] += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def fill_up(partition, size):
     """Gives every node that is still without a partition to the emptiest one, in order of rows."""
     for row in range(len(partition)):

@@ -1,0 +1,85 @@
+"""How the compiled loops are compiled, and kept on disk so that a fresh process loads them instead of compiling for seconds.
+
+numba's own cache numbers the machine code of a function in the order in which its argument types came up, and keeps the numbers in an
+index that processes rewrite without telling each other: two that compile the same function for different types at the same moment can
+leave an index that gives one the code of the other (a TypeError at each call from then on, or worse). It also looks at a function's own
+file only, and keeps the code of what it calls after that has changed. Here every entry is a file of its own, named by all that decides
+its content: nothing is numbered, nothing is rewritten, and any change in the sources of a package with compiled loops starts afresh.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_PACKAGES = ("samplers", "storage")  # whose compiled loops call each other
+
+
+def compiled(function: Function) -> Function:
+    """`function` as machine code that releases the GIL, compiled once per combination of argument types and machine."""
+    dispatcher: Any = numba.njit(nogil=True)(function)
+    dispatcher._cache = _Cache(function)
+    return dispatcher
+
+
+class _EntryFiles(IndexDataCacheFile):
+    """One file per entry, and no index."""
+
+    def __init__(self, cache_path: str, filename_base: str, source_stamp: str) -> None:
+        super().__init__(cache_path, filename_base, source_stamp)
+        self._base, self._folder = filename_base, Path(cache_path)
+
+    def flush(self) -> None:
+        self._remove(f"{self._base}-*.nbc")
+
+    def save(self, key: Any, data: Any) -> None:
+        name = self._name(key)
+        self._save_data(name, (key, data))
+        # What older sources left. Whoever still runs them compiles again.
+        self._remove(f"{self._base}-*.nbc", keep=f"{self._base}-{self._source_stamp}-")
+        self._remove(f"{self._base}.*.nbc")
+        self._remove(self._index_name)
+
+    def load(self, key: Any) -> Any:
+        try:
+            stored_key, data = self._load_data(self._name(key))
+        except FileNotFoundError:
+            return None
+        return data if stored_key == key else None
+
+    def _name(self, key: Any) -> str:
+        digest = hashlib.sha256(repr((self._version, key)).encode()).hexdigest()
+        return f"{self._base}-{self._source_stamp}-{digest[:32]}.nbc"
+
+    def _remove(self, pattern: str, keep: str | None = None) -> None:
+        for path in self._folder.glob(pattern):
+            if keep is None or not path.name.startswith(keep):
+                path.unlink(missing_ok=True)
+
+
+class _Cache(FunctionCache):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _EntryFiles(self._cache_path, self._impl.filename_base, _stamp(function))
+
+
+def _stamp(function: Callable[..., Any]) -> str:
+    """12 hexadecimal digits that change with the function's file and with any source of the packages with compiled loops."""
+    own = Path(function.__code__.co_filename).read_bytes()
+    return hashlib.sha256(_packages_digest() + own).hexdigest()[:12]
+
+
+@cache
+def _packages_digest() -> bytes:
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        for path in sorted((Path(__file__).resolve().parents[1] / package).glob("*.py")):
+            digest.update(f"{package}/{path.name}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.digest()

@@ -1,0 +1,124 @@
+"""Compiled loops on disk: what one process leaves, any other may load, whoever compiled what at the same moment."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import storage.compiled
+from storage.compiled import compiled
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODULE = """
+import sys
+import numpy as np
+sys.path.insert(0, {root!r})
+from storage.compiled import compiled
+
+@compiled
+def total(values):
+    found = values[0] * 0
+    for value in values:
+        found += value
+    return found
+
+values = np.arange(10).astype(sys.argv[1])
+assert total(values) == 45, total(values)
+print(sum(total.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def module(tmp_path) -> Path:
+    path = tmp_path / "loops.py"
+    path.write_text(MODULE.format(root=str(ROOT)))
+    return path
+
+
+def run(module: Path, dtype: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(module), dtype], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def hits(process: subprocess.Popen[str]) -> int:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return int(out)
+
+
+def entries(module: Path) -> list[Path]:
+    return sorted(module.parent.glob("__pycache__/*.nbc"))
+
+
+def test_processes_at_the_same_time_and_one_after(module):
+    dtypes = ("int32", "float32", "float64")
+    assert [hits(process) for process in [run(module, dtype) for dtype in dtypes]] == [0, 0, 0]
+    assert len(entries(module)) == 3
+    assert not list(module.parent.glob("__pycache__/*.nbi"))
+    assert hits(run(module, "float32")) == 1
+
+
+def test_another_source_starts_afresh_and_clears_the_old(module):
+    hits(run(module, "int32"))
+    (old,) = entries(module)
+    module.write_text(module.read_text().replace("45", "45.0"))  # another function keeps its own code
+    assert hits(run(module, "int32")) == 0
+    (new,) = entries(module)
+    assert new != old
+
+
+def test_what_a_loop_calls_is_part_of_its_name(monkeypatch, tmp_path):
+    """numba itself goes by a function's own file alone, and keeps the old code of a function that it calls."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    def stamp() -> str:
+        storage.compiled._packages_digest.cache_clear()
+        return storage.compiled._stamp(run)
+
+    before, packages = stamp(), tmp_path / "packages"
+    for package in ("samplers", "storage"):
+        (packages / package).mkdir(parents=True)
+        for path in (ROOT / package).glob("*.py"):
+            (packages / package / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(storage.compiled, "__file__", str(packages / "storage" / "compiled.py"))
+    assert stamp() == before
+    callee = packages / "samplers" / "random_streams.py"
+    callee.write_bytes(callee.read_bytes() + b"\n")
+    changed = stamp()
+    monkeypatch.undo()
+    assert stamp() == before
+    assert changed != before
+
+
+def square(values):
+    return values * values
+
+
+def test_two_caches_that_know_nothing_of_each_other(monkeypatch, tmp_path):
+    """The order in which numba's own index loses an entry, or gives it another's code: both are opened before either saves."""
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    first, second = compiled(square), compiled(square)
+    assert (first(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
+    assert (second(np.arange(3, dtype=np.float32)) == [0, 1, 4]).all()
+    assert len(list(tmp_path.glob("*/*.nbc"))) == 2
+    third = compiled(square)
+    assert third(np.arange(3, dtype=np.int32)).dtype == np.int32
+    assert third(np.arange(3, dtype=np.float32)).dtype == np.float32
+    assert sum(third.stats.cache_hits.values()) == 2
+
+
+def test_a_file_with_another_s_code_is_not_taken(monkeypatch, tmp_path):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    first = compiled(square)
+    first(np.arange(3, dtype=np.int32))
+    (of_integers,) = tmp_path.glob("*/*.nbc")
+    first(np.arange(3, dtype=np.float32))
+    (of_floats,) = set(tmp_path.glob("*/*.nbc")) - {of_integers}
+    of_floats.write_bytes(of_integers.read_bytes())
+    second = compiled(square)
+    assert (second(np.arange(3, dtype=np.float32)) == [0.0, 1.0, 4.0]).all()
+    assert not second.stats.cache_hits
