@@ -26,7 +26,7 @@ from models.encodings.degree import log_degrees
 from models.encodings.random_walk import random_walk_probabilities
 from models.features import FeatureEncoder, Features, atoms, bonds
 from models.graphs import Graphs
-from models.grit_attention import ConditionalAttention, Pairs
+from models.grit_attention import PAIR_MEMORY, ConditionalAttention, Pairs
 from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
 
 DegreeScaler = Literal["after", "before", "none"]
@@ -55,12 +55,16 @@ class GRITConfig:
     score_clamp: float | None = None  # the code bounds scores to ±5
     transposed_rrwp: bool = False  # the code before December 2024: e_ij from P_ji
     momentum: float = 0.1  # of the batch normalisations
+    # Bytes each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower.
+    pair_memory: int = PAIR_MEMORY
     sync_norm: bool = False  # pairs' statistics over all processes; for the nodes' see torch's convert_sync_batchnorm
 
     def __post_init__(self) -> None:
         for name in ("out_dim", "width", "num_layers", "num_heads", "rrwp_steps", "head_layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}; set {name}")
+        if self.pair_memory < 0:
+            raise ValueError(f"pair_memory must be at least 0 bytes, got {self.pair_memory}; set pair_memory")
         if self.width % self.num_heads:
             raise ValueError(
                 f"width must be a multiple of num_heads, got {self.width} and {self.num_heads}; set num_heads or width"
@@ -154,6 +158,7 @@ class GRITLayer(nn.Module):
             attention_dropout=config.attention_dropout,
             momentum=config.momentum,
             sync=config.sync_norm,
+            pair_memory=config.pair_memory,
         )
         self.out = nn.Linear(width, width)
         self.scaler_1D2: nn.Parameter | None = None

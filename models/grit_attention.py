@@ -7,10 +7,11 @@ For query i and key j, with [w_ij ; b_ij] = W_E e_ij + bias per head (arXiv:2305
     x̂_i  = Σ_j α_ij W_V x_j + W_Ev Σ_j α_ij ê_ij
     e'_ij = BatchNorm(e_ij + W_Oe ê_ij)
 
-The reference code keeps about twenty tensors of pairs × width per layer. Here a layer keeps one, y = e + W_Oe ê: the rest is computed
-a block of queries at a time, in buffers that stay in the processor's cache, and computed again in the backward pass, whose gradients are
-written out by hand. The batch normalisation is folded in as one scale and shift per channel, which the next layer applies to y as it
-reads it, and whose gradient flows back through y's mean and variance. Both are exact, not approximations.
+The reference code keeps about twenty tensors of pairs × width per layer. Here all is computed a block of queries at a time, and the
+gradients are written out by hand. A layer keeps y = e + W_Oe ê and, where `pair_memory` has room, ê, the two derivatives of ρ and what the
+softmax needs: 3 + 3/C tensors more. Without room these live in buffers that blocks share, and the backward pass computes them again, two
+more matrix products for the nine. The batch normalisation is folded in as one scale and shift per channel, which the next layer
+applies to y as it reads it, and whose gradient flows back through y's mean and variance. All this is exact, not an approximation.
 
 Where ρ has no derivative, at t = 0, its gradient is taken as 0 (as the reference's two square roots give).
 
@@ -29,6 +30,7 @@ from models.graphs import Padding
 _LEVELS = 1 << 16
 # Elements of one buffer. CPU: a dozen such buffers stay in the last-level cache, and calls are few. CUDA: fewer still.
 _BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
+PAIR_MEMORY = 1 << 28  # bytes
 
 
 class Pairs(NamedTuple):
@@ -101,7 +103,8 @@ class ConditionalAttention(nn.Module):
     """Attention and edge update of one GRIT layer; see the module's docstring.
 
     `clamp` bounds s to ±clamp (the code's 5; the paper has none). Initialised Xavier-normal with the tensors in the reference's
-    shapes, which fix the fans. `dropout` acts on ê before W_Oe, `attention_dropout` on α.
+    shapes, which fix the fans. `dropout` acts on ê before W_Oe, `attention_dropout` on α. `pair_memory` is how many bytes a call may
+    keep for its backward pass beside y.
     """
 
     def __init__(
@@ -114,11 +117,13 @@ class ConditionalAttention(nn.Module):
         attention_dropout: float = 0.0,
         momentum: float = 0.1,
         sync: bool = False,
+        pair_memory: int = PAIR_MEMORY,
     ) -> None:
         super().__init__()
         if num_heads < 1 or width % num_heads:
             raise ValueError(f"width must be a multiple of the heads, got {width} and {num_heads}; set num_heads")
         self.num_heads, self.clamp, self.dropout, self.attention_dropout = num_heads, clamp, dropout, attention_dropout
+        self.pair_memory = pair_memory
         channels = width // num_heads
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width, bias=False)
@@ -138,7 +143,12 @@ class ConditionalAttention(nn.Module):
     ) -> tuple[Tensor, Pairs | None]:
         """(x̂ [n, D], the next pairs); without `update_edges` (the last layer: nothing reads them) None."""
         heads, width = self.num_heads, x_nD.shape[1]
-        q_BND, k_BND, v_BND = (padding.pad(part(x_nD)) for part in (self.query, self.key, self.value))
+        places = (padding.num_graphs, padding.num_places)
+        full = x_nD.shape[0] == places[0] * places[1]  # no padding: the layouts are the same
+        q_BND, k_BND, v_BND = (
+            part(x_nD).view(*places, width) if full else padding.pad(part(x_nD))
+            for part in (self.query, self.key, self.value)
+        )
         weight: Tensor = self.edge.weight
         bias: Tensor = self.edge.bias
         if pairs.scale_D is not None and pairs.shift_D is not None:
@@ -147,9 +157,10 @@ class ConditionalAttention(nn.Module):
         weight_H2CD, bias_H2C = weight.view(heads, 2, -1, width), bias.view(heads, 2, -1)
         # a as a matrix [D, H], head h's channels in column h.
         score_DH = torch.diag_embed(self.score.squeeze(2)).transpose(0, 1).reshape(width, heads)
-        full = x_nD.shape[0] == padding.num_graphs * padding.num_places
         mask_BN = None if full else padding.mask_BN
         moments = update_edges and self.edge_norm.training
+        dtype = _compute_dtype(x_nD)
+        kept_bytes = pairs.y_BNND[..., 0].numel() * (3 * width + 3 * heads) * dtype.itemsize
         options = _Options(
             heads=heads,
             clamp=self.clamp,
@@ -157,9 +168,10 @@ class ConditionalAttention(nn.Module):
             attention_dropout=self.attention_dropout if self.training else 0.0,
             update_edges=update_edges,
             moments=moments,
+            keep=torch.is_grad_enabled() and kept_bytes <= self.pair_memory,
             # Masks are drawn again in the backward pass, from this.
             seed=int(torch.randint(2**62, ())) if self.training and (self.dropout or self.attention_dropout) else 0,
-            dtype=_compute_dtype(x_nD),
+            dtype=dtype,
         )
         count = (padding.mask_BN.sum(1).square().sum()).to(pairs.y_BNND.dtype).clamp(min=1)
         value_BND, row_BND, y_BNND, mean_D, var_D = _PairAttention.apply(
@@ -180,9 +192,10 @@ class ConditionalAttention(nn.Module):
             self.edge_out.weight,
             self.edge_out.bias,
         )
-        row_nHC = padding.unpad(row_BND).unflatten(1, (heads, -1))
+        value_nD, row_nD = (part.flatten(0, 1) if full else padding.unpad(part) for part in (value_BND, row_BND))
+        row_nHC = row_nD.unflatten(1, (heads, -1))
         edge_nD = torch.einsum("nhd,dhc->nhc", row_nHC, self.edge_value.to(row_nHC.dtype)).flatten(1)
-        x_nD = padding.unpad(value_BND) + edge_nD
+        x_nD = value_nD + edge_nD
         if not update_edges:
             return x_nD, None
         scale_D, shift_D = self.edge_norm(mean_D, var_D, count)
@@ -196,6 +209,7 @@ class _Options(NamedTuple):
     attention_dropout: float
     update_edges: bool
     moments: bool
+    keep: bool  # what the backward pass needs of each block, rather than computing it again
     seed: int
     dtype: torch.dtype  # of products and buffers; y and the moments keep y's own
 
@@ -221,6 +235,17 @@ def _blocks(num_graphs: int, places: int, width: int, device: str) -> Iterator[t
             yield slice(b, b + 1), slice(i, min(i + rows, places))
 
 
+class _Kept(NamedTuple):
+    """What the backward pass needs of a block: 2 ∂ρ/∂w, 2 ∂ρ/∂u and ê, [P, D] each; s, α and dropout's factors, [H, G, R, N] each."""
+
+    to_w: Tensor
+    to_u: Tensor
+    hat: Tensor
+    s: Tensor
+    alpha: Tensor
+    factors: Tensor | None
+
+
 class _Block:
     """What forward and backward compute alike for one block of pairs, in buffers that blocks share."""
 
@@ -234,7 +259,7 @@ class _Block:
         self.w_weight, self.w_bias = w_weight.to(dtype), w_bias.to(dtype)
         self.b_weight, self.b_bias = b_weight.to(dtype), b_bias.to(dtype)
         self.o_weight, self.o_bias = o_weight.to(dtype), o_bias
-        # Products with a contiguous right side are a third faster on the CPU.
+        # Products with a contiguous right side are a third faster on the CPU; one of w and b together is not, its halves being strided.
         self.w_weight_t, self.b_weight_t, self.o_weight_t = (
             weight.t().contiguous() for weight in (self.w_weight, self.b_weight, self.o_weight)
         )
@@ -242,10 +267,11 @@ class _Block:
         width, heads = score.shape
         # Row h is one on head h's channels.
         self.own_HD = torch.eye(heads, dtype=dtype, device=score.device).repeat_interleave(width // heads, dim=1)
-        self.generator: torch.Generator | None = None
-        if options.dropout or options.attention_dropout:
-            self.generator = torch.Generator(device=y.device)
-            self.generator.manual_seed(options.seed)
+        # Two, since the backward pass may draw the edges' masks only.
+        self.attention_generator, self.edge_generator = (
+            torch.Generator(device=y.device).manual_seed(options.seed + i) if p else None
+            for i, p in enumerate((options.attention_dropout, options.dropout))
+        )
         self._buffers: dict[str, Tensor] = {}
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
@@ -259,24 +285,50 @@ class _Block:
             self._buffers[name] = torch.empty(like.numel(), dtype=dtype, device=like.device)
         return self._buffers[name][: like.numel()].view(like.shape)
 
-    def enter(self, graphs: slice, rows: slice) -> None:
-        """Computes w, u = q + k, 1/√|t| and ê of the block, [P, D] each."""
-        y_GRND = self.y[graphs, rows]
-        self.shape = y_GRND.shape
-        self.y_PD = y_GRND.view(-1, y_GRND.shape[-1]).to(self.options.dtype)
-        self.w = torch.addmm(self.w_bias, self.y_PD, self.w_weight_t, out=self.buffer("w", self.y_PD))
-        u = self.buffer("u", y_GRND)
-        torch.add(self.q[graphs, rows].unsqueeze(2), self.k[graphs].unsqueeze(1), out=u)
-        self.u = u.view_as(self.w)
-        t = torch.mul(self.w, self.u, out=self.buffer("t", self.w))
-        # √|t|/(|t| + tiny): 1/√|t|, and 0 at t = 0, where ρ(t) = t/√|t| is 0 and ρ'(t) = 1/(2√|t|) is to be 0.
-        size = torch.abs(t, out=self.buffer("size", t))
-        self.inverse = torch.sqrt(size, out=self.buffer("inverse", t))
-        self.inverse.div_(size.add_(torch.finfo(t.dtype).tiny))
-        self.hat = torch.addcmul(self.b_bias, t, self.inverse, out=self.buffer("hat", t))
-        self.hat.addmm_(self.y_PD, self.b_weight_t).relu_()
+    def pairs(self, graphs: slice, rows: slice) -> Tensor:
+        """y of the block, [P, D]."""
+        return self.y[graphs, rows].flatten(0, 2).to(self.options.dtype)
 
-    def update(self, graphs: slice, rows: slice, out: Tensor) -> None:
+    def compute(self, graphs: slice, rows: slice) -> _Kept:
+        """The block, in tensors of its own where they are to be kept, else in buffers."""
+        y_GRND = self.y[graphs, rows]
+        y_PD = self.pairs(graphs, rows)
+
+        def room(name: str, like: Tensor) -> Tensor:
+            return torch.empty_like(like, dtype=self.options.dtype) if self.options.keep else self.buffer(name, like)
+
+        w = torch.addmm(self.w_bias, y_PD, self.w_weight_t, out=room("w", y_PD))
+        u = room("u", y_GRND)
+        torch.add(self.q[graphs, rows].unsqueeze(2), self.k[graphs].unsqueeze(1), out=u)
+        u = u.view_as(w)
+        # 1/√|t|; at t = 0, where ρ(t) = t/√|t| is 0 and ρ'(t) = 1/(2√|t|) is to be 0, it is 1/√∞.
+        inverse = torch.mul(w, u, out=self.buffer("inverse", w)).abs_()
+        torch.threshold_(inverse, 0.0, float("inf")).rsqrt_()
+        to_w = u.mul_(inverse)
+        hat = torch.addcmul(self.b_bias, w, to_w, out=room("hat", w))
+        hat.addmm_(y_PD, self.b_weight_t).relu_()
+        return _Kept(to_w, w.mul_(inverse), hat, *self._attend(hat, graphs, y_GRND.shape))
+
+    def _attend(self, hat: Tensor, graphs: slice, shape: torch.Size) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(s after the clamp, α, dropout's factors)."""
+        g, r, places, _ = shape
+        s = torch.mm(self.score_t, hat.t()).view(-1, g, r, places)
+        if s.dtype in (torch.bfloat16, torch.float16):
+            s = s.float()
+        if self.options.clamp is not None:
+            s.clamp_(-self.options.clamp, self.options.clamp)
+        bounded = s
+        if self.mask_BN is not None:
+            # The least finite number: a graph without nodes must not divide 0 by 0.
+            bounded = s.masked_fill(~self.mask_BN[graphs].unsqueeze(1), torch.finfo(s.dtype).min)
+        alpha = torch.softmax(bounded, dim=-1).to(self.options.dtype)
+        return s, alpha, _factors(alpha, self.options.attention_dropout, self.attention_generator)
+
+    def edge_factors(self, hat: Tensor) -> Tensor | None:
+        """Dropout's of ê, the same in forward and backward for the same order of calls."""
+        return _factors(hat, self.options.dropout, self.edge_generator)
+
+    def update(self, hat: Tensor, graphs: slice, rows: slice, out: Tensor) -> None:
         """Writes y·scale + shift + W_Oe ê to `out` [G, R, N, D], zeros on padding."""
         y = self.y[graphs, rows]
         if self.scale is None:
@@ -284,10 +336,10 @@ class _Block:
         else:
             torch.addcmul(self.offset, y, self.scale, out=out)
         flat = out.view(-1, out.shape[-1])
-        if flat.dtype == self.hat.dtype:
-            flat.addmm_(self.hat, self.o_weight_t)
+        if flat.dtype == hat.dtype:
+            flat.addmm_(hat, self.o_weight_t)
         else:
-            flat.add_(self.hat @ self.o_weight_t)
+            flat.add_(hat @ self.o_weight_t)
         mask = self.real_pairs(graphs, rows)
         if mask is not None:
             out.mul_(mask)
@@ -299,82 +351,67 @@ class _Block:
         mask = self.mask_BN[graphs, rows].unsqueeze(2) & self.mask_BN[graphs].unsqueeze(1)
         return mask.unsqueeze(3).to(self.y.dtype)
 
-    def attend(self, graphs: slice) -> tuple[Tensor, Tensor, Tensor | None]:
-        """(s, α, dropout's factors) of the block, [H, G, R, N] each, s before the clamp."""
-        g, r, places, _ = self.shape
-        s = torch.mm(self.score_t, self.hat.t()).view(-1, g, r, places)
-        bounded = s.float() if s.dtype in (torch.bfloat16, torch.float16) else s
-        if self.options.clamp is not None:
-            bounded = bounded.clamp(-self.options.clamp, self.options.clamp)
-        if self.mask_BN is not None:
-            # The least finite number: a graph without nodes must not divide 0 by 0.
-            bounded = bounded.masked_fill(
-                ~self.mask_BN[graphs].unsqueeze(1).unsqueeze(0), torch.finfo(bounded.dtype).min
-            )
-        alpha = torch.softmax(bounded, dim=-1).to(self.options.dtype)
-        return s, alpha, self.keep(alpha, self.options.attention_dropout)
 
-    def keep(self, like: Tensor, p: float) -> Tensor | None:
-        """Factors 0 or 1/(1 - p), the same in forward and backward for the same order of calls."""
-        if not p:
-            return None
-        if like.device.type != "cpu":
-            return torch.rand(like.shape, device=like.device, generator=self.generator).ge_(p).to(like.dtype) / (1 - p)
-        dropped = min(round(p * _LEVELS), _LEVELS - 1)
-        words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64)
-        levels = words.random_(-(2**63), None, generator=self.generator).view(torch.int16)[: like.numel()]
-        return (levels >= dropped - _LEVELS // 2).to(like.dtype).mul_(_LEVELS / (_LEVELS - dropped)).view(like.shape)
+def _factors(like: Tensor, p: float, generator: torch.Generator | None) -> Tensor | None:
+    """0 or 1/(1 - p), by the generator; None without one."""
+    if generator is None:
+        return None
+    if like.device.type != "cpu":
+        return torch.rand(like.shape, device=like.device, generator=generator).ge_(p).to(like.dtype) / (1 - p)
+    dropped = min(round(p * _LEVELS), _LEVELS - 1)
+    words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64)
+    levels = words.random_(-(2**63), None, generator=generator).view(torch.int16)[: like.numel()]
+    return (levels >= dropped - _LEVELS // 2).to(like.dtype).mul_(_LEVELS / (_LEVELS - dropped)).view(like.shape)
 
 
 class _PairAttention(torch.autograd.Function):
-    """(Σ α v, Σ α ê, y', mean of y', variance of y'), block by block; keeps its inputs and y' for the backward pass."""
+    """(Σ α v, Σ α ê, y', mean of y', variance of y'), block by block; keeps its inputs, y' and with `keep` the blocks."""
 
     @staticmethod
     def forward(ctx, options: _Options, mask_BN, count, *tensors):
         y = tensors[0]
         with torch.autocast(y.device.type, enabled=False):
             block = _Block(options, mask_BN, tensors)
-            value, row = torch.zeros_like(block.q), torch.zeros_like(block.q)
+            value, row = torch.empty_like(block.q), torch.empty_like(block.q)
             out = torch.empty_like(y) if options.update_edges else None
             moments: list[tuple[Tensor, Tensor, Tensor]] = []
+            kept: list[Tensor | None] = []
             for graphs, rows in block.blocks():
-                block.enter(graphs, rows)
-                hat = block.hat
-                _, alpha, kept = block.attend(graphs)
-                if kept is not None:
-                    alpha = alpha * kept
+                computed = block.compute(graphs, rows)
+                hat, alpha = computed.hat, computed.alpha
+                if options.keep:
+                    kept += computed
+                if computed.factors is not None:
+                    alpha = alpha * computed.factors
                 value[graphs, rows] = _from_heads(torch.matmul(alpha, block.v_HBNC[:, graphs]))
-                row[graphs, rows] = _sum_edges(alpha, hat, block.shape)
+                row[graphs, rows] = _sum_edges(alpha, hat, y[graphs, rows].shape)
                 if out is None:
                     continue
-                dropped = block.keep(hat, options.dropout)
-                if dropped is not None:
-                    hat.mul_(dropped)
+                factors = block.edge_factors(hat)
+                if factors is not None:
+                    hat = factors.mul_(hat)
                 fresh = out[graphs, rows]
-                block.update(graphs, rows, fresh)
+                block.update(hat, graphs, rows, fresh)
                 if options.moments:
-                    moments.append(
-                        _moments(fresh, block.real_pairs(graphs, rows), block.buffer("moments", hat, y.dtype))
-                    )
+                    moments.append(_moments(fresh, block.real_pairs(graphs, rows)))
             mean, var = _pool_moments(moments, count) if moments else (None, None)
         ctx.options, ctx.mask_BN = options, mask_BN
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, count, out, mean)
+        ctx.save_for_backward(count, out, mean, *tensors, *kept)
         return value, row, out, mean, var
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, d_value, d_row, d_out, d_mean, d_var):
-        *tensors, count, out, mean = ctx.saved_tensors
-        with torch.autocast(tensors[0].device.type, enabled=False):
-            gradients = _backward(
-                ctx.options, ctx.mask_BN, count, tensors, out, mean, d_value, d_row, d_out, d_mean, d_var
-            )
+    def backward(ctx, *d_outputs):
+        saved = ctx.saved_tensors
+        with torch.autocast(saved[0].device.type, enabled=False):
+            gradients = _backward(ctx.options, ctx.mask_BN, saved[:3], saved[3:16], saved[16:], *d_outputs)
         return None, None, None, *gradients
 
 
-def _backward(options, mask_BN, count, tensors, out, mean, d_value, d_row, d_out, d_mean, d_var):
-    """Gradients of the thirteen tensors; each block is computed again first."""
+def _backward(options, mask_BN, results, tensors, kept, d_value, d_row, d_out, d_mean, d_var):
+    """Gradients of the thirteen tensors; each block that was not kept is computed again first."""
+    count, out, mean = results
     block = _Block(options, mask_BN, tensors)
     y, scale, _, q, k, v = tensors[:6]
     dtype = options.dtype
@@ -399,51 +436,53 @@ def _backward(options, mask_BN, count, tensors, out, mean, d_value, d_row, d_out
         slope = torch.zeros_like(mean) if d_var is None else 2 * d_var / count
         offset = (torch.zeros_like(mean) if d_mean is None else d_mean / count) - slope * mean
     updates = out is not None and (d_out is not None or slope is not None)
-    for graphs, rows in block.blocks():
-        block.enter(graphs, rows)
-        g, r, places, width = block.shape
-        hat, y_PD = block.hat, block.y_PD
-        s, alpha, kept = block.attend(graphs)
-        alpha_kept = alpha if kept is None else alpha * kept
+    for i, (graphs, rows) in enumerate(block.blocks()):
+        fields = len(_Kept._fields)
+        computed = _Kept(*kept[fields * i : fields * (i + 1)]) if kept else block.compute(graphs, rows)
+        to_w, to_u, hat, s, alpha, factors = computed
+        y_PD = block.pairs(graphs, rows)
+        g, r, places, width = y[graphs, rows].shape
+        alpha_kept = alpha if factors is None else alpha * factors
 
-        d_hat = block.buffer("t", hat)
-        d_fresh = None
+        # d_y's block first takes what reaches y by the residual, then what reaches it through W_E.
+        d_block = d_y[graphs, rows]
+        d_hat = block.buffer("d_hat", hat)
+        edge_factors = block.edge_factors(hat) if options.update_edges else None
         if updates:
-            dropped = block.keep(hat, options.dropout)
-            d_fresh = _gradient_of_update(block, out, d_out, slope, offset, graphs, rows)
+            d_fresh = d_block if scale is None else block.buffer("d_fresh", d_block, y.dtype)
+            _gradient_of_update(block, out, d_out, slope, offset, graphs, rows, d_fresh)
             d_flat = d_fresh.view(-1, width)
             sums["o_bias"] += d_flat.sum(0)
             if d_scale is not None:
-                product = torch.mul(d_fresh, y[graphs, rows], out=block.buffer("product", d_fresh, y.dtype))
+                product = torch.mul(d_fresh, y[graphs, rows], out=d_block)
                 d_scale += product.view(-1, width).sum(0)
+                torch.mul(d_fresh, scale, out=d_block)
             d_flat = d_flat.to(dtype)
             torch.mm(d_flat, block.o_weight, out=d_hat)
             seen = hat
-            if dropped is not None:
-                d_hat.mul_(dropped)
-                seen = hat * dropped
+            if edge_factors is not None:
+                d_hat.mul_(edge_factors)
+                seen = edge_factors.mul_(hat)
             sums["o_weight"] += d_flat.t() @ seen
         else:
-            # Keeps the generator in step with the forward pass.
-            if options.update_edges:
-                block.keep(hat, options.dropout)
             d_hat.zero_()
+            d_block.zero_()
 
         # x̂'s two sums.
         d_value_HGRC = _to_heads(d_value[graphs, rows], options.heads)
         d_alpha = torch.matmul(d_value_HGRC, block.v_HBNC[:, graphs].transpose(2, 3))
         d_v_HBNC[:, graphs] += torch.matmul(alpha_kept.transpose(2, 3), d_value_HGRC)
         d_row_Q1D = d_row[graphs, rows].reshape(g * r, 1, width)
-        product = torch.mul(
-            hat.view(g * r, places, width), d_row_Q1D, out=block.buffer("size", hat).view(g * r, places, width)
-        )
-        d_alpha += torch.mm(block.own_HD, product.view(-1, width).t()).view_as(d_alpha)
-        if kept is not None:
-            d_alpha *= kept
-        d_s = alpha * (d_alpha - (alpha * d_alpha).sum(-1, keepdim=True))
+        product = block.buffer("product", hat)
+        torch.mul(hat.view(g * r, places, width), d_row_Q1D, out=product.view(g * r, places, width))
+        d_alpha.view(options.heads, -1).addmm_(block.own_HD, product.t())
+        if factors is not None:
+            d_alpha *= factors
+        d_s = torch.ops.aten._softmax_backward_data(d_alpha, alpha, -1, dtype)
         if options.clamp is not None:
-            d_s = d_s.masked_fill(s.abs() > options.clamp, 0.0)
-        d_s_HP = d_s.reshape(options.heads, -1)
+            # In the precision of s, where the bound is exactly what the clamp wrote.
+            d_s = torch.ops.aten.hardtanh_backward(d_s.to(s.dtype), s, -options.clamp, options.clamp).to(dtype)
+        d_s_HP = d_s.view(options.heads, -1)
         sums["score"] += (d_s_HP @ hat).t()
         d_hat.addmm_(d_s_HP.t(), block.score_t)
         d_hat.view(g * r, places, width).baddbmm_(
@@ -453,23 +492,17 @@ def _backward(options, mask_BN, count, tensors, out, mean, d_value, d_row, d_out
         torch.ops.aten.threshold_backward.grad_input(d_hat, hat, 0, grad_input=d_hat)  # ReLU
         sums["b_weight"] += d_hat.t() @ y_PD
         sums["b_bias"] += d_hat.sum(0)
-        d_e = torch.mm(d_hat, block.b_weight, out=block.buffer("d_e", hat))
-        d_t = d_hat.mul_(block.inverse)  # twice it: the halves come where numbers are few
-        d_w = torch.mul(d_t, block.u, out=block.u)
+        # Twice the gradients of w and u: the halves come where numbers are few.
+        d_w = torch.mul(d_hat, to_w, out=product)
         sums["w_weight"] += d_w.t() @ y_PD
         sums["w_bias"] += d_w.sum(0)
-        d_e.addmm_(d_w, block.w_weight, alpha=0.5)
-        d_u = torch.mul(d_t, block.w, out=d_t).view(block.shape)
+        if dtype == y.dtype:
+            d_block.view(-1, width).addmm_(d_hat, block.b_weight).addmm_(d_w, block.w_weight, alpha=0.5)
+        else:
+            d_block += (d_hat @ block.b_weight).addmm_(d_w, block.w_weight, alpha=0.5).view(d_block.shape)
+        d_u = d_hat.mul_(to_u).view(d_block.shape)
         d_q[graphs, rows] = d_u.sum(2)
         d_k[graphs] += d_u.sum(1)
-
-        d_block = d_y[graphs, rows]
-        if d_fresh is None:
-            d_block.copy_(d_e.view(block.shape))
-        elif scale is None:
-            torch.add(d_fresh, d_e.view(block.shape), out=d_block)
-        else:
-            torch.addcmul(d_e.view(block.shape), d_fresh, scale, out=d_block)
     d_v = d_v_HBNC.permute(1, 2, 0, 3).flatten(2)
     for twice in (d_q, d_k, sums["w_weight"], sums["w_bias"]):
         twice.mul_(0.5)
@@ -478,9 +511,8 @@ def _backward(options, mask_BN, count, tensors, out, mean, d_value, d_row, d_out
     return d_y, d_scale, d_shift, d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype), *sums.values()
 
 
-def _gradient_of_update(block: _Block, out, d_out, slope, offset, graphs: slice, rows: slice) -> Tensor:
-    """The whole gradient of the block's y', [G, R, N, D]: its own and through the moments."""
-    d_fresh = block.buffer("d_fresh", out[graphs, rows], out.dtype)
+def _gradient_of_update(block: _Block, out, d_out, slope, offset, graphs: slice, rows: slice, d_fresh: Tensor) -> None:
+    """Writes to d_fresh the whole gradient of the block's y', [G, R, N, D]: its own and through the moments."""
     if slope is None:
         d_fresh.copy_(d_out[graphs, rows])
     else:
@@ -488,7 +520,8 @@ def _gradient_of_update(block: _Block, out, d_out, slope, offset, graphs: slice,
         if d_out is not None:
             d_fresh.add_(d_out[graphs, rows])
     mask = block.real_pairs(graphs, rows)
-    return d_fresh if mask is None else d_fresh.mul_(mask)
+    if mask is not None:
+        d_fresh.mul_(mask)
 
 
 def _from_heads(x_HGRC: Tensor) -> Tensor:
@@ -511,13 +544,17 @@ def _sum_edges(alpha_HGRN: Tensor, hat_PD: Tensor, shape: torch.Size) -> Tensor:
     return own_QHC.reshape(g, r, width)
 
 
-def _moments(fresh_GRND: Tensor, mask: Tensor | None, scratch: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _moments(fresh_GRND: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """(count, mean, Σ of squares about it) over the block's real pairs; padding of the input is 0."""
-    flat = fresh_GRND.reshape(-1, fresh_GRND.shape[-1])
-    count = flat.new_full((), float(flat.shape[0])) if mask is None else mask.sum()
+    flat = fresh_GRND.flatten(0, 2)
+    if mask is None:
+        # Two passes, where the operators below make four.
+        mean, var = torch.batch_norm_update_stats(flat.t().view(1, flat.shape[1], -1, 1), None, None, 0.0)
+        count = flat.new_full((), float(flat.shape[0]))
+        return count, mean, var * count
+    count = mask.sum()
     mean = flat.sum(0) / count.clamp(min=1)
-    squares = torch.sub(flat, mean, out=scratch).square_()
-    return count, mean, squares.sum(0) if mask is None else mask.view(1, -1).mm(squares).squeeze(0)
+    return count, mean, mask.view(1, -1).mm((flat - mean).square_()).squeeze(0)
 
 
 def _pool_moments(moments: list[tuple[Tensor, Tensor, Tensor]], total: Tensor) -> tuple[Tensor, Tensor]:

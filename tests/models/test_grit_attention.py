@@ -66,12 +66,17 @@ def pad_pairs(pairs: list[Tensor], places: int) -> Tensor:
 SIZES = {"mixed": [5, 2, 7, 1, 4], "equal": [6, 6, 6], "one graph": [9]}
 
 
-@pytest.mark.parametrize("block", [1, 200, 1 << 16])
+# Elements of a block, bytes to keep.
+PLANS = {"rows, kept": (1, 1 << 20), "queries": (200, 0), "queries, kept": (200, 1 << 20), "graphs": (1 << 16, 0)}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 @pytest.mark.parametrize("clamp", [None, 0.4])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
-def test_two_layers_equal_the_equations_with_all_gradients(monkeypatch, sizes, clamp, block):
+def test_two_layers_equal_the_equations_with_all_gradients(monkeypatch, sizes, clamp, plan):
+    block, memory = plan
     monkeypatch.setitem(grit_attention._BLOCK_ELEMENTS, "cpu", block)
-    first, second = build(clamp=clamp), build(clamp=clamp)
+    first, second = (build(clamp=clamp, pair_memory=memory) for _ in range(2))
     x, pairs = inputs(sizes, 12)
     padding = make_graphs(sizes).padding
 
@@ -111,11 +116,12 @@ def normalise(norm: nn.BatchNorm1d, pairs: list[Tensor]) -> list[Tensor]:
     return [part.view(e.shape) for part, e in zip(rows.split([e.shape[0] ** 2 for e in pairs]), pairs)]
 
 
+@pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.3, "attention_dropout": 0.4}], ids=["plain", "dropout"])
-def test_gradcheck(monkeypatch, options):
+def test_gradcheck(monkeypatch, options, memory):
     monkeypatch.setitem(grit_attention._BLOCK_ELEMENTS, "cpu", 40)
     sizes = [3, 2]
-    layer = build(4, 2, **options)
+    layer = build(4, 2, pair_memory=memory, **options)
     x, pairs = inputs(sizes, 4)
     padding = make_graphs(sizes).padding
     scale, shift = torch.rand(4).double() + 0.5, torch.randn(4).double()
@@ -221,9 +227,36 @@ def test_empty_graphs(sizes):
     assert all(torch.isfinite(b).all() for b in layer.buffers())
 
 
-def test_saved_memory_is_one_pair_tensor_per_layer():
-    sizes, width = [20] * 4, 32
-    layers = [ConditionalAttention(width, 4) for _ in range(3)]
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.3, "attention_dropout": 0.4}], ids=["plain", "dropout"])
+def test_kept_blocks_give_the_gradients_of_computing_again_and_stay_as_they_are(monkeypatch, options):
+    monkeypatch.setitem(grit_attention._BLOCK_ELEMENTS, "cpu", 200)
+    results = []
+    for memory in (0, 1 << 20):
+        layer = build(clamp=0.4, pair_memory=memory, **options)
+        x, pairs = inputs([5, 2], 12)
+        torch.manual_seed(7)
+        out, state = layer(x, Pairs(pad_pairs(pairs, 5)), make_graphs([5, 2]).padding)
+        leaves = [x, *pairs, *layer.parameters()]
+        loss = out.square().sum() + state.states().pow(3).sum()
+        results += [torch.autograd.grad(loss, leaves, retain_graph=True) for _ in range(2)]
+    for other in results[1:]:
+        for one, two in zip(results[0], other):
+            torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+
+
+def test_a_nan_is_not_taken_for_a_zero():
+    layer = build()
+    x, pairs = inputs([3], 12)
+    padding = make_graphs([3]).padding
+    with torch.no_grad():
+        x[0, 0] = torch.nan
+    assert layer(x, Pairs(pad_pairs(pairs, 3)), padding)[0].isnan().all()
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 28])
+def test_saved_memory_of_pairs(memory):
+    sizes, width, heads = [20] * 4, 32, 4
+    layers = [ConditionalAttention(width, heads, attention_dropout=0.1, pair_memory=memory) for _ in range(3)]
     padding = make_graphs(sizes).padding
     x = torch.randn(80, width)
     state = Pairs(torch.randn(4, 20, 20, width, requires_grad=True))
@@ -237,13 +270,18 @@ def test_saved_memory_is_one_pair_tensor_per_layer():
         for layer in layers:
             x, state = layer(x, state, padding)
     pair_bytes = 4 * 20 * 20 * width * 4
-    # The input's and each layer's y; the rest is a tenth of one or less: rows of nodes.
-    large = [size for size in seen.values() if size > pair_bytes / 10]
-    assert large == [pair_bytes] * 4
+    # The input's and each layer's y, and what is kept besides; the rest is a tenth of one or less: rows of nodes.
+    found = sum(size for size in seen.values() if size > pair_bytes / 10) / pair_bytes
+    assert found == 4 + (3 * (3 + 3 * heads / width) if memory else 0)
+    with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        seen.clear()
+        layers[0](x, state, padding)
+    assert not seen
 
 
-def test_bfloat16_autocast_stays_close():
-    layer = ConditionalAttention(16, 4)
+@pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
+def test_bfloat16_autocast_stays_close(memory):
+    layer = ConditionalAttention(16, 4, clamp=0.7, pair_memory=memory)
     sizes = [6, 9]
     padding = make_graphs(sizes).padding
     torch.manual_seed(0)
