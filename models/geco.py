@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from models.dropout import Dropout
-from models.filters import FilterConfig, ImplicitFilter, circular_convolve
+from models.filters import FilterConfig, ImplicitFilter
 from models.gated_convolution import gated_convolve
 from models.node_layout import NodeLayout
 from models.node_order import gather_rows, inverse_order, node_order
@@ -114,20 +114,11 @@ class GlobalBlock(nn.Module):
     ) -> Tensor:
         """Returns [N, D] in the rows' own order; `order_N` is π and None means the rows as given. O(D N log N).
 
-        `layout` is where the rows and the channels are; None: all of them here.
+        `layout` is where the rows are; None: all of them here.
         """
         if layout is None:
             return self._mix_here(h_NC, order_N, inverse_N)
-        p_GDN = layout.to_sequences(self.projection(h_NC), self.order + 1, order_N, inverse_N)
-        filter_KDN = layout.filters(self.filter)
-        skip_KD = None if self.skip_KD is None else layout.channels(self.skip_KD)
-        v_DN = p_GDN[self.order]
-        for i in range(self.order):
-            convolved_DN = circular_convolve(filter_KDN[i], v_DN)
-            if skip_KD is not None:
-                convolved_DN = convolved_DN + skip_KD[i].unsqueeze(1) * v_DN
-            v_DN = p_GDN[i] * convolved_DN
-        return layout.to_rows(v_DN, self.width, order_N, inverse_N)
+        return layout.convolve(self.projection(h_NC), self.filter, self.skip_KD, order_N, inverse_N)
 
     def _mix_here(self, h_NC: Tensor, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
         """With all rows here, the rows of H are permuted rather than those of P: 2 D numbers a node in place of (K + 1) D."""

@@ -1,10 +1,10 @@
 """GECO's global convolution over workers: rows become channels by one all-to-all before it, and rows again by one after it.
 
 A convolution is per channel, so between the two a worker has all N nodes of its share of the channels and works alone. The order
-π crosses shards, so it is applied where all nodes are at hand. Filters are made where they are used, for a worker's own channels,
-by an FFN that every worker runs over all positions, in pieces that are computed again in the backward pass.
+π crosses shards, so it is applied where all nodes are at hand. Filters are made where they are used: each worker runs their FFN over
+all positions, and its last linear map for its own channels.
 
-Shapes: n rows here, N nodes, G groups of D channels, C of them here, K filters, I inner width of the filters.
+Shapes: n rows here, N nodes, G = K + 1 groups of D channels each, C of them here, K filters, I inner width of the filters.
 """
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from models.filters import ImplicitFilter
 from models.node_order import gather_rows
 from models.parallel.collectives import Peers
-from models.parallel.filter_pieces import channel_filters
+from models.parallel.gated_sequences import gated_sequences
 from models.parallel.shards import Shards
 
 
@@ -29,9 +29,23 @@ class ShardedLayout:
     def num_nodes(self) -> int:
         return self.rows.total
 
+    def convolve(
+        self,
+        rows_nE: Tensor,
+        filters: ImplicitFilter,
+        skip_KD: Tensor | None,
+        order_N: Tensor | None,
+        inverse_N: Tensor | None,
+    ) -> Tensor:
+        start, stop = Shards.even(filters.width, self.peers.size).range(self.peers.rank)
+        p_GCN = self.to_sequences(rows_nE, filters.num_filters + 1, order_N, inverse_N)
+        v_CN = gated_sequences(p_GCN, filters, None if skip_KD is None else skip_KD[:, start:stop], start, stop)
+        return self.to_rows(v_CN, filters.width, order_N, inverse_N)
+
     def to_sequences(
         self, rows_nE: Tensor, num_groups: int, order_N: Tensor | None, inverse_N: Tensor | None
     ) -> Tensor:
+        """[n, G·D] in the rows' own order → [G, C, N] in the order π, the node axis contiguous."""
         num_rows, wide = rows_nE.shape
         channels = Shards.even(wide // num_groups, self.peers.size)
         here = channels.sizes[self.peers.rank]
@@ -49,6 +63,7 @@ class ShardedLayout:
         return p_NE.t().reshape(num_groups, here, self.num_nodes)
 
     def to_rows(self, v_CN: Tensor, width: int, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
+        """[C, N] in the order π → [n, D] in the rows' own order."""
         y_NC = v_CN.t().contiguous()
         if order_N is not None and inverse_N is not None:
             y_NC = gather_rows(y_NC, inverse_N, order_N)
@@ -58,13 +73,3 @@ class ShardedLayout:
         flat = self.peers.all_to_all(y_NC.view(-1), [size * here for size in self.rows.sizes], received, "sequences")
         parts = [part.view(num_rows, size) for part, size in zip(flat.split(received), sizes, strict=True)]
         return torch.cat(parts, dim=1)
-
-    def filters(self, filters: ImplicitFilter) -> Tensor:
-        return channel_filters(filters, self.num_nodes, *self._channels(filters.width))
-
-    def channels(self, x_KD: Tensor) -> Tensor:
-        start, stop = self._channels(x_KD.shape[1])
-        return x_KD[:, start:stop]
-
-    def _channels(self, width: int) -> tuple[int, int]:
-        return Shards.even(width, self.peers.size).range(self.peers.rank)

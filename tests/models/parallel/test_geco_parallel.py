@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from models.filters import FilterConfig, ImplicitFilter
+from models.filters import FilterConfig, ImplicitFilter, circular_convolve
 from models.geco import GECO, GECOConfig
-from models.parallel import filter_pieces
+from models.parallel import gated_sequences
 from models.parallel.collectives import Peers, sum_gradients
-from models.parallel.filter_pieces import channel_filters
+from models.parallel.cost import sent_bytes
 from models.parallel.halo import ShardedAdjacency
 from models.parallel.sequences import ShardedLayout
 from models.parallel.shards import Shards
@@ -186,23 +186,37 @@ def test_bytes_sent_are_those_of_the_formula(results, size):
         degrees = found["halo_sent"] + found["halo_received"]
         assert found["sent"].get("halo", 0) == 8 * (halo + degrees)
         assert found["sent"].get("gradients", 0) == 2 * (size - 1) * 8 * parameters // size
+        # And the published formula, which leaves out the degrees.
+        shards = Shards.even(case.num_nodes, size)
+        predicted = sent_bytes(config, shards, rank, found["halo_sent"], found["halo_received"], element_size=8)
+        assert sum(predicted.values()) == sum(found["sent"].values()) - 8 * degrees
 
 
-@pytest.mark.parametrize("scale", ["none", "length", "sqrt_length"])
 @pytest.mark.parametrize("trainable", [True, False])
-def test_filters_in_pieces_are_the_filters(scale, trainable, monkeypatch):
-    monkeypatch.setattr(filter_pieces, "PIECE_POSITIONS", 4)
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("scale", ["none", "length"])
+def test_some_channels_in_chunks_are_the_equation(scale, skip, trainable, monkeypatch):
+    monkeypatch.setattr(gated_sequences, "CHUNK_BYTES", 2 * 8 * 3 * 11 * 8)  # two channels at a time
     torch.manual_seed(0)
     config = FilterConfig(bands=2, inner_width=8, scale=scale, trainable_frequency=trainable)
-    whole, pieces = (ImplicitFilter(config, 2, 5).double() for _ in range(2))
-    pieces.load_state_dict(whole.state_dict())
-    weight = torch.randn(2, 3, 11, dtype=torch.float64)
-    expected = whole(11)[:, 1:4]
-    (expected * weight).sum().backward()
-    found = channel_filters(pieces, 11, 1, 4)
+    whole, chunked = (ImplicitFilter(config, 2, 5).double() for _ in range(2))
+    chunked.load_state_dict(whole.state_dict())
+    p, q = (torch.randn(3, 3, 11, dtype=torch.float64).requires_grad_() for _ in range(2))
+    s, t = (torch.randn(2, 3, dtype=torch.float64).requires_grad_() for _ in range(2))
+    with torch.no_grad():
+        q.copy_(p), t.copy_(s)
+    weight = torch.randn(3, 11, dtype=torch.float64)
+    v, filters = p[2], whole(11)[:, 1:4]
+    for i in range(2):
+        v = p[i] * (circular_convolve(filters[i], v) + (s[i].unsqueeze(1) * v if skip else 0))
+    (v * weight).sum().backward()
+    found = gated_sequences.gated_sequences(q, chunked, t if skip else None, 1, 4)
     (found * weight).sum().backward()
-    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
-    for (name, ours), theirs in zip(pieces.named_parameters(), whole.parameters(), strict=True):
+    torch.testing.assert_close(found, v, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(q.grad, p.grad, rtol=1e-12, atol=1e-12)
+    if skip:
+        torch.testing.assert_close(t.grad, s.grad, rtol=1e-12, atol=1e-12)
+    for (name, ours), theirs in zip(chunked.named_parameters(), whole.parameters(), strict=True):
         assert (ours.grad is None) == (theirs.grad is None), name
         if theirs.grad is not None:
             torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12, msg=name)

@@ -1,0 +1,58 @@
+"""What a training step of GECO over workers takes, from the formulas: bytes sent by a worker, and memory of a worker.
+
+N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
+"""
+
+from models.geco import GECOConfig, num_parameters
+from models.parallel.gated_sequences import CHUNK_BYTES
+from models.parallel.shards import Shards
+
+
+def sent_bytes(
+    config: GECOConfig,
+    rows: Shards,
+    rank: int,
+    halo_sent: int,
+    halo_received: int,
+    *,
+    symmetric: bool = False,
+    element_size: int = 4,
+) -> dict[str, int]:
+    """Bytes that a worker sends to its peers in one forward and backward pass, by kind, the sum of gradients included.
+
+    sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W²; halo: L · h · D a
+    row, there and back, where of a symmetric graph the rows that are sent are the same both ways.
+    """
+    channels = Shards.even(config.width, rows.num_workers).sizes[rank]
+    num_rows = rows.sizes[rank]
+    others = (rows.total - num_rows) * channels  # own channels of the peers' rows
+    own = num_rows * (config.width - channels)  # the peers' channels of own rows
+    gates = config.order + 1
+    ring = 2 * (rows.num_workers - 1) * num_parameters(config) * element_size // rows.num_workers
+    return {
+        "sequences": element_size * config.num_layers * (gates + 1) * (own + others),
+        "halo": element_size
+        * config.num_layers
+        * config.hops
+        * config.width
+        * (halo_sent + (halo_sent if symmetric else halo_received)),
+        "gradients": ring,
+    }
+
+
+def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
+    """About the most memory that one worker's shard takes while training in float32, beyond the process itself."""
+    d, k, h = config.width, config.order, config.hops
+    rows = -(-num_nodes // num_workers)
+    # Kept per node and layer for the backward pass: [X, ÂX, …], gates and V, about eight D-wide inputs of norms, FFN and activation,
+    # and three masks of dropout.
+    kept = (h + 1) + (k + 1) + 8 + (3 if config.dropout else 0)
+    # At the backward pass's height, on top: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
+    passing = 4 * (k + 1) + 4
+    numbers = d * (config.num_layers * kept + passing) + 4 * (config.in_dim + config.encoding_dim)
+    # Whatever the number of workers: the order and its inverse while it is sorted, ids, the filters' features and their gradient, and
+    # rows of a halo that may be everyone's.
+    replicated = 96 + 8 * config.filter.inner_width + 4 * d * (num_workers > 1)
+    parameters = 6 * 4 * num_parameters(config)  # weights, gradients, two moments, best weights, the exchange
+    parameters += CHUNK_BYTES
+    return 4 * rows * numbers + 12 * -(-num_edges // num_workers) + replicated * num_nodes + parameters

@@ -1,0 +1,85 @@
+"""GECO's chain of gated convolutions for some of the channels, from gates and values that have arrived from all workers.
+
+    V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K
+
+Between forward and backward only P and V are kept, which would have to be sent again; filters, spectra and convolutions are computed
+again, a chunk of channels at a time. `models.gated_convolution` is the same chain where the projection before it is at hand too.
+
+Shapes: N nodes in the order π, G = K + 1 groups of C channels, I features of the filters' FFN.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from models.filters import ImplicitFilter, circular_convolve
+
+CHUNK_BYTES = 128 << 20
+
+
+def gated_sequences(p_GCN: Tensor, filters: ImplicitFilter, skip_KC: Tensor | None, start: int, stop: int) -> Tensor:
+    """Returns [C, N] for the filters' channels start … stop-1; gates first in P, V last. Differentiable once."""
+    weight_KDI, feature_IN = filters.factors(p_GCN.shape[2])
+    with torch.autocast(p_GCN.device.type, enabled=False):
+        return _GatedSequences.apply(p_GCN, weight_KDI[:, start:stop], feature_IN, skip_KC, filters)
+
+
+class _GatedSequences(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        p_GCN: Tensor,
+        weight_KCI: Tensor,
+        feature_IN: Tensor,
+        skip_KC: Tensor | None,
+        filters: ImplicitFilter,
+    ) -> Tensor:
+        ctx.filters = filters
+        ctx.save_for_backward(p_GCN, weight_KCI, skip_KC)  # not the features: they are the same again from their FFN
+        v_CN = p_GCN.new_empty(p_GCN.shape[1:])
+        for chunk in _chunks(p_GCN):
+            filter_KcN = weight_KCI[:, chunk] @ feature_IN
+            v_CN[chunk] = _chain(p_GCN[:, chunk], filter_KcN, None if skip_KC is None else skip_KC[:, chunk])
+        return v_CN
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_CN: Tensor) -> tuple[Tensor | None, ...]:
+        p_GCN, weight_KCI, skip_KC = ctx.saved_tensors
+        feature_IN = ctx.filters.factors(p_GCN.shape[2])[1].detach()
+        grad_p, grad_weight, grad_feature = (torch.zeros_like(t) for t in (p_GCN, weight_KCI, feature_IN))
+        grad_skip = None if skip_KC is None else torch.zeros_like(skip_KC)
+        for chunk in _chunks(p_GCN):
+            inputs = [p_GCN[:, chunk].detach(), weight_KCI[:, chunk] @ feature_IN]
+            inputs += [] if skip_KC is None else [skip_KC[:, chunk].detach()]
+            for value in inputs:
+                value.requires_grad_()
+            with torch.enable_grad(), torch.autocast(p_GCN.device.type, enabled=False):
+                v_cN = _chain(inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
+            grads = torch.autograd.grad(v_cN, inputs, grad_CN[chunk])
+            grad_p[:, chunk] = grads[0]
+            grad_weight[:, chunk] = grads[1] @ feature_IN.t()
+            grad_feature.addmm_(weight_KCI[:, chunk].flatten(0, 1).t(), grads[1].flatten(0, 1))
+            if grad_skip is not None:
+                grad_skip[:, chunk] = grads[2]
+        return grad_p, grad_weight, grad_feature, grad_skip, None
+
+
+def _chain(p_GcN: Tensor, filter_KcN: Tensor, skip_Kc: Tensor | None) -> Tensor:
+    order = filter_KcN.shape[0]
+    v_cN = p_GcN[order]
+    for i in range(order):
+        convolved_cN = circular_convolve(filter_KcN[i], v_cN)
+        if skip_Kc is not None:
+            convolved_cN = convolved_cN + skip_Kc[i].unsqueeze(1) * v_cN
+        v_cN = p_GcN[i] * convolved_cN
+    return v_cN
+
+
+def _chunks(p_GCN: Tensor) -> list[slice]:
+    # The backward pass holds about eight arrays of a chunk per convolution, spectra counted as one each.
+    groups, width, num_positions = p_GCN.shape
+    size = max(1, CHUNK_BYTES // max(1, 8 * groups * num_positions * p_GCN.element_size()))
+    return [slice(first, min(first + size, width)) for first in range(0, width, size)]
