@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Bytes that a chunk's intermediates may take by default, which is also never more than an eighth of the channels' (CPU, where they
-# then stay in the cache) or a quarter's (CUDA, where small kernels would cost more than they save).
-CHUNK_BYTES_CPU = 128 << 20
-CHUNK_BYTES_CUDA = 2 << 30
+# Bytes that a chunk's intermediates may take by default: (least, most, 1 / share of the channels). On a CPU an eighth of the channels'
+# stays in the cache where it fits; on CUDA a quarter fills the device. Below the least, calls would cost more than the work.
+_CHUNK_CPU = (16 << 20, 128 << 20, 8)
+_CHUNK_CUDA = (256 << 20, 2 << 30, 4)
 
 
 def gated_convolve(
@@ -43,7 +43,7 @@ def gated_convolve(
 ) -> Tensor:
     """Returns [N, D]: the module's equation for rows in the order π; E = (K + 1) D, gates first and V last.
 
-    `chunk_bytes` bounds the intermediates of the channels that go through at once (None: see CHUNK_BYTES_CPU); at least one does.
+    `chunk_bytes` bounds the intermediates of the channels that go through at once (None: by device and size); at least one does.
     O(D N log N + N C E) time. Differentiable once. Raises ValueError when shapes disagree.
     """
     num_filters, width, num_features = filter_KDI.shape
@@ -65,8 +65,9 @@ def gated_convolve(
     if skip_KD is not None:
         skip_KD = skip_KD.to(exact)
     if chunk_bytes is None:
-        most, share = (CHUNK_BYTES_CUDA, 4) if device == "cuda" else (CHUNK_BYTES_CPU, 8)
-        chunk_bytes = min(most, -(-width // share) * _channel_bytes(transform_length(h_NC.shape[0])))
+        least, most, parts = _CHUNK_CUDA if device == "cuda" else _CHUNK_CPU
+        share = -(-width // parts) * _channel_bytes(transform_length(h_NC.shape[0]))
+        chunk_bytes = min(most, max(least, share))
     with torch.autocast(device, enabled=False):
         return _GatedConvolution.apply(
             h_NC, weight_EC, bias_E, filter_KDI, feature_IN, skip_KD, chunk_bytes, torch.is_grad_enabled()
