@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jobs.exit_codes import run
-from jobs.node_options import GraphOptions, NodeJobOptions
+from jobs.node_options import GraphOptions, NodeFitOptions, NodeJobOptions
 from jobs.resume import config_defaults
 
 
@@ -27,17 +27,26 @@ class ModelOptions:
     width: int = 64
     """Channels of every layer."""
 
-    num_layers: int = 3
+    num_layers: int = 2
     """Layers."""
 
-    num_heads: int = 4
+    num_heads: int = 2
     """Attention heads."""
 
-    identifier: Literal["near_orf", "laplacian", "none"] = "near_orf"
-    """Who a node is: random near-orthogonal signs, eigenvectors of the Laplacian, or nobody."""
+    identifier: Literal["laplacian", "near_orf", "none"] = "laplacian"
+    """Who a node is: eigenvectors of the Laplacian (computed once, stored with the graph), random near-orthogonal signs, or nobody."""
 
-    identifier_dim: int = 64
-    """Width of the identifiers; of eigenvectors, half from each end of the spectrum."""
+    identifier_dim: int = 100
+    """Width of the identifiers."""
+
+    laplacian_ends: Literal["smallest", "both_ends"] = "smallest"
+    """Eigenvectors of the smallest eigenvalues, or half from each end of the spectrum as in the paper (heterophilic graphs)."""
+
+    unit_identifiers: bool = True
+    """Scale each node's row of eigenvectors to length 1; no: the paper's, whose entries shrink as the graph grows."""
+
+    sign_flip: bool = False
+    """Flip the signs of eigenvectors at random in training."""
 
     attention: Literal["performer", "softmax"] = "performer"
     """Linear or quadratic in the tokens."""
@@ -45,7 +54,10 @@ class ModelOptions:
     sparse_equivariant_basis: bool = True
     """Add the edge tokens to their nodes' after every layer."""
 
-    dropout: float = 0.1
+    basis_reduction: Literal["mean", "sum"] = "mean"
+    """How a node's edge tokens are added: their mean, or the paper's sum."""
+
+    dropout: float = 0.2
     """On the embedding and on what attention and FFN add."""
 
     activation_dropout: float = 0.1
@@ -60,6 +72,9 @@ class Config(NodeJobOptions):
     """TokenGT on a partitioned graph."""
 
     graph: GraphOptions = field(default_factory=lambda: replace(GraphOptions(), nodes=5_000))
+    fit: NodeFitOptions = field(
+        default_factory=lambda: replace(NodeFitOptions(), epochs=30, learning_rate=3e-3, warmup_epochs=3)
+    )
     model: ModelOptions = field(default_factory=ModelOptions)
 
 
@@ -84,7 +99,7 @@ def main() -> int:
 
     encoding = None
     if config.model.identifier == "laplacian":
-        encoding = EncodingOptions("laplacian", config.model.identifier_dim, "both_ends")
+        encoding = EncodingOptions("laplacian", config.model.identifier_dim, config.model.laplacian_ends)
 
     def model_config(in_dim: int, out_dim: Any) -> Any:
         name = None if encoding is None else encoding.name

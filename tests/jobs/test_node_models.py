@@ -36,6 +36,15 @@ def test_the_job_trains_and_reports(job, tmp_path):
     assert (tmp_path / "run" / "best" / "config.json").exists()
 
 
+def test_tokengt_default_is_the_preset_of_node_classification():
+    from jobs.products_tokengt import ModelOptions, build_model_config
+    from models.features import Features
+    from models.tokengt import node_classification
+
+    want = node_classification(Features(dim=9), 5, encoding="laplacian", seed=3)
+    assert build_model_config(ModelOptions(), 3, 9, 5, "laplacian") == want
+
+
 BAD = [
     ("products_primphormer", ["--width", "15", "--num-heads", "2"], "num_heads"),
     ("products_primphormer", ["--eta", "-1"], "eta"),
