@@ -15,7 +15,7 @@ The paper's formulas are the default. `as_released` switches to the released cod
 values in the stem's FFNs, a head whose hidden layers keep the width. Degrees are out-degrees.
 
 Cost: O(n²) pairs. Above `stem_memory` bytes nothing of that size is kept but P and p: the backward pass computes the stem again, block by
-block; the attention never keeps scores.
+block; and above `pair_memory` bytes a layer's attention computes its scores again.
 
 Legend: B graphs, n nodes, N places per graph, D width, E edge_width, C walk channels, r roots.
 """
@@ -35,7 +35,7 @@ from models.encodings.spe import spe
 from models.features import FeatureEncoder, Features, atoms, bonds
 from models.graphs import Graphs
 from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
-from models.sl2_attention import URPES, Sl2Attention, Urpe, sl2_attention
+from models.sl2_attention import PAIR_MEMORY, URPES, Sl2Attention, Urpe, sl2_attention
 
 # Pairs of a block of the stem: on a CPU what its caches hold, elsewhere enough to fill the device.
 _BLOCK_PAIRS_CPU = 1 << 13
@@ -75,6 +75,7 @@ class PPGTConfig:
     stem_memory: int = (
         1 << 29
     )  # bytes the pair stem may keep for the backward pass; with more to keep it computes it again
+    pair_memory: int = PAIR_MEMORY  # bytes each layer's attention may keep likewise
     # Head
     pool: Pool = "sum"
     pool_norm: bool = False  # BatchNorm on the pooled state
@@ -294,6 +295,7 @@ class PPGTLayer(nn.Module):
             urpe=config.urpe,
             unscaled_qk=config.unscaled_qk,
             dropout=config.attention_dropout,
+            pair_memory=config.pair_memory,
         )
         self.ffn = FeedForward(config.width, config.ffn_ratio, config.dropout)
         self.norm_1, self.norm_2 = AdaRMSNorm(config.width), AdaRMSNorm(config.width)

@@ -6,8 +6,9 @@
 pair states p_ij, of D_e → 2H; dropout comes after φ. Options: 1 + φ in place of φ and q·k without 1/√d_h (both as PPGT's
 released code has them), no φ.
 
-Without φ all is one call of `scaled_dot_product_attention` with a float mask. With φ, no [B, H, N, N] tensor outlives the computation of
-its own block: the backward pass computes θ, φ and the softmax again from p, which all layers share. Exact, no approximation.
+Without φ all is one call of `scaled_dot_product_attention` with a float mask. With φ it is computed in blocks. The softmax, φ and
+dropout's factors are kept for the backward pass where `pair_memory` has room for them; else no [B, H, N, N] tensor outlives its own block,
+and the backward pass computes them again from p, which all layers share. Exact, no approximation.
 
 Legend: B graphs, H heads, N places, d = d_h channels of a head, E = D_e channels of a pair; I queries of a block.
 """
@@ -27,6 +28,7 @@ URPES: tuple[str, ...] = ("phi", "one_plus_phi", "none")
 # Scores of a block: on a CPU as many as its caches hold, elsewhere enough to fill the device.
 _BLOCK_SCORES_CPU = 1 << 17
 _BLOCK_SCORES = 1 << 26
+PAIR_MEMORY = 1 << 26  # bytes
 
 
 def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None) -> Tensor:
@@ -72,18 +74,21 @@ def sl2_urpe_attention(
     qk_scale: float | None = None,
     dropout: float = 0.0,
     block_scores: int | None = None,
+    pair_memory: int = PAIR_MEMORY,
 ) -> Tensor:
     """[B, H, N, d]: the attention with (phi_offset + φ), where [θ; φ] = weight p + bias.
 
-    Keeps its inputs only. `block_scores` is how many scores (graphs · heads · queries · keys) are computed at a time; None
+    Keeps its inputs and, where that takes no more than `pair_memory` bytes, its blocks. `block_scores` is how many scores (graphs · heads · queries · keys) are computed at a time; None
     chooses by device. Draws one number from torch's CPU generator where dropout > 0.
     """
     if block_scores is None:
         block_scores = _BLOCK_SCORES_CPU if q_BHNd.device.type == "cpu" else _BLOCK_SCORES
     seed = int(torch.randint(1 << 62, ())) if dropout > 0 else 0
     scale = 1 / math.sqrt(q_BHNd.shape[-1]) if qk_scale is None else qk_scale
-    plan = _Plan(scale, phi_offset, dropout, seed, block_scores)
     dtype = q_BHNd.dtype
+    kept_bytes = q_BHNd[..., 0].numel() * q_BHNd.shape[2] * (3 if dropout else 2) * dtype.itemsize
+    keep = torch.is_grad_enabled() and kept_bytes <= pair_memory
+    plan = _Plan(scale, phi_offset, dropout, seed, block_scores, keep)
     with torch.autocast(q_BHNd.device.type, enabled=False):
         return _UrpeAttention.apply(
             q_BHNd.contiguous(),
@@ -106,6 +111,7 @@ class _Plan:
     dropout: float
     seed: int
     block_scores: int
+    keep: bool  # the blocks, for the backward pass
 
     def blocks(self, size: int, heads: int, places: int) -> Iterator[tuple[slice, slice]]:
         """Graphs and queries of each block: whole graphs where one fits, else some queries of one graph."""
@@ -146,24 +152,27 @@ class _UrpeAttention(torch.autograd.Function):
         bias_2H: Tensor,
         plan: _Plan,
     ) -> Tensor:
-        ctx.save_for_backward(q_BHNd, k_BHNd, v_BHNd, bias_BHN, p_BNNE, weight_2HE, bias_2H)
         ctx.plan = plan  # type: ignore[attr-defined]
+        blocks: list[Tensor | None] = []
         size, heads, places = bias_BHN.shape
         out_BHNd = torch.empty_like(q_BHNd)
         generator = plan.generator(q_BHNd.device)
         for b, i in plan.blocks(size, heads, places):
             softmax, gate = _block(q_BHNd[b, :, i], k_BHNd[b], bias_BHN[b], p_BNNE[b, i], weight_2HE, bias_2H, plan)
-            attention = softmax.mul_(gate)
-            kept = plan.kept(attention, generator)
+            kept = plan.kept(softmax, generator)
+            attention = softmax * gate
             if kept is not None:
                 attention.mul_(kept)
             out_BHNd[b, :, i] = attention @ v_BHNd[b]
+            if plan.keep:
+                blocks += softmax, gate, kept
+        ctx.save_for_backward(q_BHNd, k_BHNd, v_BHNd, bias_BHN, p_BNNE, weight_2HE, bias_2H, *blocks)  # type: ignore[arg-type]
         return out_BHNd
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, grad_BHNd: Tensor) -> tuple[Tensor | None, ...]:
-        q_BHNd, k_BHNd, v_BHNd, bias_BHN, p_BNNE, weight_2HE, bias_2H = ctx.saved_tensors  # type: ignore[attr-defined]
+        q_BHNd, k_BHNd, v_BHNd, bias_BHN, p_BNNE, weight_2HE, bias_2H, *blocks = ctx.saved_tensors  # type: ignore[attr-defined]
         plan: _Plan = ctx.plan  # type: ignore[attr-defined]
         size, heads, places = bias_BHN.shape
         weight_HE, weight_phi_HE = weight_2HE[:heads], weight_2HE[heads:]
@@ -171,20 +180,21 @@ class _UrpeAttention(torch.autograd.Function):
         dbias_BHN, dp_BNNE = torch.zeros_like(bias_BHN), torch.empty_like(p_BNNE)
         dweight, dbias_2H = torch.zeros_like(weight_2HE), torch.zeros_like(bias_2H)
         generator = plan.generator(q_BHNd.device)
-        for b, i in plan.blocks(size, heads, places):
+        for index, (b, i) in enumerate(plan.blocks(size, heads, places)):
             q, k, v, grad, p = q_BHNd[b, :, i], k_BHNd[b], v_BHNd[b], grad_BHNd[b, :, i], p_BNNE[b, i]
-            softmax, gate = _block(q, k, bias_BHN[b], p, weight_2HE, bias_2H, plan)
+            if blocks:
+                softmax, gate, kept = blocks[3 * index : 3 * index + 3]
+            else:
+                softmax, gate = _block(q, k, bias_BHN[b], p, weight_2HE, bias_2H, plan)
+                kept = plan.kept(softmax, generator)
             attention = softmax * gate
             dattention = grad @ v.transpose(-1, -2)
-            kept = plan.kept(attention, generator)
-            if kept is None:
-                dv[b] += attention.transpose(-1, -2) @ grad
-            else:
+            if kept is not None:
+                attention.mul_(kept)
                 dattention.mul_(kept)
-                dv[b] += kept.mul_(attention).transpose(-1, -2) @ grad
-            dscore = attention.mul_(dattention)  # softmax · ∂softmax, so far
-            dphi = dattention.mul_(softmax)
-            dscore.sub_(softmax.mul_(dscore.sum(-1, keepdim=True)))
+            dv[b] += attention.transpose(-1, -2) @ grad
+            dphi = dattention * softmax
+            dscore = torch.ops.aten._softmax_backward_data(dattention.mul_(gate), softmax, -1, softmax.dtype)
             dq[b, :, i] = (dscore @ k).mul_(plan.qk_scale)
             dk[b] += (dscore.transpose(-1, -2) @ q).mul_(plan.qk_scale)
             dbias_BHN[b] += dscore.sum(-2)
@@ -235,6 +245,7 @@ class Sl2Attention(nn.Module):
         urpe: Urpe = "phi",
         unscaled_qk: bool = False,
         dropout: float = 0.0,
+        pair_memory: int = PAIR_MEMORY,
     ) -> None:
         """Raises ValueError where the heads do not divide the width, or `urpe` is unknown."""
         super().__init__()
@@ -242,7 +253,7 @@ class Sl2Attention(nn.Module):
             raise ValueError(f"width must be a multiple of num_heads, got {width} and {num_heads}; set num_heads")
         if urpe not in URPES:
             raise ValueError(f"urpe must be one of {', '.join(URPES)}, got {urpe!r}; set urpe")
-        self.num_heads, self.urpe, self.dropout = num_heads, urpe, dropout
+        self.num_heads, self.urpe, self.dropout, self.pair_memory = num_heads, urpe, dropout, pair_memory
         self.qk_scale = 1.0 if unscaled_qk else 1 / math.sqrt(width // num_heads)
         self.qkv = nn.Linear(width, 3 * width)
         self.pair = nn.Linear(edge_width, num_heads if urpe == "none" else 2 * num_heads)
@@ -269,5 +280,6 @@ class Sl2Attention(nn.Module):
                 phi_offset=1.0 if self.urpe == "one_plus_phi" else 0.0,
                 qk_scale=self.qk_scale,
                 dropout=dropout,
+                pair_memory=self.pair_memory,
             )
         return self.out(y_BHNd.transpose(1, 2).reshape(size, places, width))

@@ -63,20 +63,24 @@ def test_the_released_scale_is_the_paper_with_larger_queries():
 
 @pytest.mark.parametrize("block_scores", [1, 20, 2 * H * N * N, None], ids=["rows", "queries", "graphs", "all"])
 @pytest.mark.parametrize(("phi_offset", "qk_scale"), [(0.0, None), (1.0, 1.0)], ids=["paper", "released"])
-def test_urpe_and_its_gradients(block_scores, phi_offset, qk_scale):
+@pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
+def test_urpe_and_its_gradients(block_scores, phi_offset, qk_scale, memory):
     tensors, mask = inputs()
     options = {"phi_offset": phi_offset, "qk_scale": qk_scale}
-    got = sl2_urpe_attention(*tensors, mask, **options, block_scores=block_scores)
+    got = sl2_urpe_attention(*tensors, mask, **options, block_scores=block_scores, pair_memory=memory)
     expected = reference(*tensors, mask, **options)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-13)
     weight = torch.randn_like(expected)
-    mine = torch.autograd.grad((got * weight).sum(), tensors)
-    for one, other in zip(mine, torch.autograd.grad((expected * weight).sum(), tensors), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    theirs = torch.autograd.grad((expected * weight).sum(), tensors)
+    for _ in range(2):  # what is kept stays as it is
+        mine = torch.autograd.grad((got * weight).sum(), tensors, retain_graph=True)
+        for one, other in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
 @pytest.mark.parametrize("block_scores", [20, None])
-def test_dropout_is_the_same_in_both_passes(block_scores):
+def test_dropout_is_the_same_in_both_passes(block_scores, memory):
     tensors, mask = inputs()
     # As many places as channels: with the identity for values, the output is the attention.
     q, k, v = (t[:, :, :D].detach().requires_grad_() for t in tensors[:3])
@@ -86,7 +90,8 @@ def test_dropout_is_the_same_in_both_passes(block_scores):
 
     def run(values):
         torch.manual_seed(3)
-        return sl2_urpe_attention(q, k, values, p, weight, bias, mask, dropout=0.4, block_scores=block_scores)
+        options = {"dropout": 0.4, "block_scores": block_scores, "pair_memory": memory}
+        return sl2_urpe_attention(q, k, values, p, weight, bias, mask, **options)
 
     free = sl2_urpe_attention(q, k, eye, p, weight, bias, mask).detach()
     kept = torch.where(mask[:, None, None], run(eye).detach() / free, 0.0)
@@ -165,3 +170,17 @@ def test_bad_options():
         Sl2Attention(10, 4, 3)
     with pytest.raises(ValueError, match="urpe must be one of"):
         Sl2Attention(8, 4, 3, urpe="both")
+
+
+@pytest.mark.parametrize(("memory", "tensors"), [(0, 0), (3 * 8 * 30 * 30 * 4 - 1, 0), (3 * 8 * 30 * 30 * 4, 3)])
+def test_scores_are_kept_where_there_is_room(memory, tensors):
+    layer = Sl2Attention(16, 8, 2, dropout=0.1, pair_memory=memory)
+    sizes = []
+
+    def keep(tensor):
+        sizes.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        layer(torch.randn(1, 30, 16), torch.randn(1, 30, 30, 2), None)
+    assert sizes.count(8 * 30 * 30) == tensors
