@@ -28,8 +28,8 @@ from torch.autograd.function import once_differentiable
 from models.graphs import Padding
 
 _LEVELS = 1 << 16
-# Elements of one buffer. CPU: a dozen such buffers stay in the last-level cache, and calls are few. CUDA: fewer still.
-_BLOCK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
+# Elements of one buffer. CPU: the few buffers stay in the last-level cache, and calls are few. CUDA: fewer still.
+_BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 PAIR_MEMORY = 1 << 28  # bytes
 
 
