@@ -65,6 +65,7 @@ def test_lengths_are_exact_or_leave_room_for_every_lag():
         assert length == num or length >= 2 * num - 1
     assert transform_length(1048573) == 2**21
     assert transform_length(61 * 2**14) == 2**21
+    assert transform_length(2**20 + 1) == 2**22  # 9 · 2^18 is shorter, but costs more
 
 
 def test_a_padded_length_in_single_precision_is_as_exact_as_the_direct_one(monkeypatch):
