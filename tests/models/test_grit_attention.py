@@ -244,15 +244,6 @@ def test_kept_blocks_give_the_gradients_of_computing_again_and_stay_as_they_are(
             torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
-def test_a_nan_is_not_taken_for_a_zero():
-    layer = build()
-    x, pairs = inputs([3], 12)
-    padding = make_graphs([3]).padding
-    with torch.no_grad():
-        x[0, 0] = torch.nan
-    assert layer(x, Pairs(pad_pairs(pairs, 3)), padding)[0].isnan().all()
-
-
 @pytest.mark.parametrize("memory", [0, 1 << 28])
 def test_saved_memory_of_pairs(memory):
     sizes, width, heads = [20] * 4, 32, 4
