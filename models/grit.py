@@ -88,7 +88,7 @@ class GRITConfig:
 
 
 class GRIT(nn.Module):
-    """GRIT over a batch of graphs; see the module's docstring. Time and memory O(Σ N²·D), one tensor of pairs per layer."""
+    """GRIT over a batch of graphs; see the module's docstring. Time and memory O(Σ N²·D); for `pair_memory` see the config."""
 
     def __init__(self, config: GRITConfig) -> None:
         super().__init__()
