@@ -11,8 +11,8 @@ with `null_token`, the code's [null].
 P are orthonormal node identifiers: then [P_u, P_v]·[P_k, P_k] reads off incidence. Laplacian eigenvectors, rows of a random
 orthogonal matrix (ORF), or random signs for large graphs (near-ORF).
 
-Options of ours, for large graphs (defaults: the paper's formulas, with which node classification did not learn in our hands):
-`basis_reduction="mean"`: SEB's sum of some fifty edge tokens drowns a node's own features, their mean does not;
+Options of ours, for large graphs; the defaults are the paper's formulas:
+`basis_reduction="mean"`: a sum of some fifty edge tokens outweighs a node's own features, their mean does not;
 `unit_identifiers`: the entries of an eigenvector of length 1 are about n^-½, next to nothing beside features where n is large,
 so each node's row of them is scaled to length 1, as the rows of truncated ORF are.
 
@@ -571,6 +571,10 @@ def node_classification(node: Features, out_dim: int, **options: Any) -> TokenGT
     stored eigenvectors keep theirs; and in 100 eigenvectors of the low end where the paper has 64 to 100 from both: each small
     component takes up one, and Amazon-Computers has 32. `laplacian_ends="both_ends"` is for heterophilic graphs.
     Above 4,096 nodes eigenvectors must be stored: set `encoding`.
+
+    One seed each, the epoch chosen on validation, eight random parts per epoch, AdamW at 3e-3, label smoothing 0.1: test accuracy
+    0.957 on Amazon-Photo (12 epochs) and 0.916 on Amazon-Computers (15); the paper, on its own splits, 0.949 and 0.912. Photo
+    after 6 epochs: 0.956; 0.927 with the sum, 0.933 with rows as they are, 0.914 without identifiers.
     """
     defaults: dict[str, Any] = {
         "task": "node",
