@@ -20,6 +20,9 @@ def describe_bad_numbers(model: nn.Module, forward: Callable[[], Any], batch: An
 
     A module is named where it is the first to finish with an output that is not finite, so inner ones come before those around them.
     """
+    # Before anything else, and always: where ranks share one graph, all of them are in this forward pass.
+    with _first_bad_output(model) as found, torch.no_grad():
+        forward()
     for name, value in vars(batch).items():
         # Targets may hold NaN on purpose: what is not known.
         if isinstance(value, Tensor) and name not in ("target", "y") and not _finite(value):
@@ -27,8 +30,6 @@ def describe_bad_numbers(model: nn.Module, forward: Callable[[], Any], batch: An
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
             return f"the weights of {name} are not finite"
-    with _first_bad_output(model) as found, torch.no_grad():
-        forward()
     if found:
         return f"first bad layer: {found[0]}"
     return "every layer's output is finite; the loss is not: are the targets and their scale finite?"

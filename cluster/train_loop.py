@@ -239,15 +239,16 @@ class Worker:
         """Raises NonFiniteLossError on all ranks where the loss of any is not finite; a collective call."""
         if math.isfinite(float(all_reduce_sum(loss.detach().double().clone()))):
             return
-        found = ""
-        if not math.isfinite(float(loss.detach())):
 
-            def forward() -> Any:
-                seed_dropout(*position)
-                with self._autocast():
-                    return self.model(batch)
+        def forward() -> Any:
+            seed_dropout(*position)
+            with self._autocast():
+                return self.model(batch)
 
-            found = f"batch {batch.index} (rank {self.rank}): {describe_bad_numbers(self.model, forward, batch)}"
+        # On every rank, because a model that spreads one graph over the ranks needs them all in its forward pass.
+        what = describe_bad_numbers(self.model, forward, batch)
+        bad = not math.isfinite(float(loss.detach()))
+        found = f"batch {batch.index} (rank {self.rank}): {what}" if bad else ""
         texts = gather_text(found, self.device) or ["the sum over ranks overflows"]
         where, _, what = texts[0].partition(": ")
         raise self._not_finite(epoch, step, where, "the loss", what)
@@ -280,18 +281,26 @@ class Worker:
     def _evaluate(self, model: torch.nn.Module, loader: Loader, split: str) -> dict[str, float]:
         """Scores of a split, each of its targets counted once. Raises NonFiniteLossError where a prediction is not finite."""
         model.eval()
-        scores, found = self.task.scores(self.device), ""
+        scores = self.task.scores(self.device)
+        bad = last = None
         for batch in loader.epoch(0):
+            with self._autocast():
+                prediction = step_output(model(batch)).prediction
+            if bad is None and not bool(torch.isfinite(prediction).all()):
+                bad = batch
+            last = batch
+            scores.update(prediction, self.data.target(batch))
+        found = ""
+        if float(all_reduce_sum(torch.tensor([float(bad is not None)], device=self.device))) and last is not None:
+            # Every rank looks, for the same reason as in `_check_loss`.
+            batch = last if bad is None else bad
 
-            def forward(batch: Any = batch) -> Any:
+            def forward() -> Any:
                 with self._autocast():
                     return model(batch)
 
-            prediction = step_output(forward()).prediction
-            if not found and not bool(torch.isfinite(prediction).all()):
-                found = f"batch {batch.index} of {split} (rank {self.rank}): "
-                found += describe_bad_numbers(model, forward, batch)
-            scores.update(prediction, self.data.target(batch))
+            what = describe_bad_numbers(model, forward, batch)
+            found = "" if bad is None else f"batch {batch.index} of {split} (rank {self.rank}): {what}"
         texts = gather_text(found, self.device)
         if texts:
             raise NonFiniteLossError(f"evaluation, {texts[0]}; a prediction is not finite")

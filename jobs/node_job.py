@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from cluster.train_spec import TrainSpec, full_evaluation
 from cluster.trainer import train
 from cluster.training_data import NodeData, NodeSamplerOptions, OpenNodes
 from jobs.baselines import Baselines, compute_baselines
-from jobs.node_options import NodeJobOptions
+from jobs.node_options import BatchOptions, NodeJobOptions
 from jobs.prepare_graph import prepare_graph, store_encoding
 from jobs.progress import progress
 from jobs.training_run import (
@@ -42,6 +42,9 @@ from storage.graph import StoredGraph
 from storage.manifest import Manifest
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
+if TYPE_CHECKING:
+    from jobs.whole_graph import WholeGraphData
+
 _RANDOM_CHUNKS = 4  # of a random cut, where --chunks is not given
 _SPLITS = (("train", SPLIT_TRAIN), ("valid", SPLIT_VALID), ("test", SPLIT_TEST))
 
@@ -54,13 +57,18 @@ def run_node_job(
     model_config: Callable[[Manifest], Mapping[str, Any]],
     *,
     encoding: EncodingOptions | None = None,
+    whole_graph: Callable[[StoredGraph], "WholeGraphData"] | None = None,
 ) -> int:
     """Runs the job; 0 where the model beats both baselines on the test split, else 1.
 
     `config` is the resolved configuration, saved with the run. `build_model` runs on every worker: its module takes a TorchBatch and
     returns logits [num_roots, num_classes], or a StepOutput with them. `encoding` is put on every batch; where the graph does not
     have it stored, it is computed first.
+    `whole_graph` makes the data of a run whose one batch is the whole graph, spread over the workers (`jobs.whole_graph`); the model
+    then takes its shards in place of a TorchBatch.
     """
+    if whole_graph is not None:
+        _check_whole_graph(options)
     started = time.monotonic()
     fit, run_options = options.fit, options.run
     names = () if encoding is None else (encoding.name,)
@@ -70,6 +78,8 @@ def run_node_job(
         threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=run_options.batch_timeout_s
     )
     workers = worker_options(run_options)
+    if whole_graph is not None:
+        workers = replace(workers, device="cpu")
     server_options = ServerOptions(
         timeout_s=run_options.server_timeout_s, verify=options.graph.verify, local_reads=run_options.local_reads
     )
@@ -77,6 +87,7 @@ def run_node_job(
     run_dir = choose_run_dir(job, run_options)
     graph = prepare_graph(options.graph)
     _check_graph(graph, options)
+    data = None if whole_graph is None else whole_graph(graph)
     if isinstance(train_sampler, RandomPartitionOptions):
         count_chunks(train_sampler, graph.manifest)
     if encoding is not None:
@@ -91,12 +102,17 @@ def run_node_job(
     )
     with ray_session(session_options(run_options)) as session, partition_servers(graph, server_options) as servers:
         place = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
+        if data is not None and session.is_ours:
+            data.check_memory(graph, workers.num_workers)
         print(f"{manifest.num_partitions} partition servers up on {place}", flush=True)
         if wants_bfloat16(fit, workers):
             fitted = replace(fitted, precision="bfloat16")
-        identity = _identity(manifest, options)
+        identity = _identity(manifest, options) | ({} if data is None else {"parallel": "graph"})
         router = connect(servers)
-        _check_before_training(router, options, (train_sampler, *evaluation.values()))
+        if data is None:
+            _check_before_training(router, options, (train_sampler, *evaluation.values()), options.run.workers)
+        else:
+            _check_before_training(router, options, (), 1)
         if fit.class_weights == "balanced":
             task = replace(task, class_weight=_balanced_weights(router, options.graph.split_set))
         if run_options.resume is not None:
@@ -106,13 +122,13 @@ def run_node_job(
         run = open_run(run_dir, run_options, config)
         try:
             spec = TrainSpec(
-                data=NodeData(servers),
+                data=NodeData(servers) if data is None else data,
                 build_model=lambda: build_model(manifest),
                 task=task,
                 model_config=the_model_config,
                 identity=identity,
-                sampler=train_sampler,
-                evaluation=evaluation,
+                sampler=train_sampler if data is None else data.roots()["train"],
+                evaluation=evaluation if data is None else data.roots(),
                 options=fitted,
                 loader=loader,
             )
@@ -124,6 +140,19 @@ def run_node_job(
             run.close()
     _print_summary(summary, fit.metric)
     return 0 if summary["beats_baselines"] else 1
+
+
+def _check_whole_graph(options: NodeJobOptions) -> None:
+    """Raises ConfigError for options that mean nothing where the whole graph is the batch, and the shards not GPUs'."""
+    useless = [f.name for f in fields(BatchOptions) if getattr(options.batch, f.name) != f.default]
+    useless += ["accumulate"] if options.fit.accumulate != 1 else []
+    if useless:
+        names = ", ".join("--" + name.replace("_", "-") for name in useless)
+        raise ConfigError(f"--parallel graph: the whole graph is the one batch of an epoch; leave out {names}")
+    if options.run.device == "gpu" or options.fit.precision == "bfloat16":
+        raise ConfigError(
+            "--parallel graph: expected CPU workers in float32; leave out --device gpu and --precision bfloat16"
+        )
 
 
 def _train_sampler(options: NodeJobOptions) -> NodeSamplerOptions:
@@ -203,15 +232,20 @@ def _identity(manifest: Manifest, options: NodeJobOptions) -> dict[str, Any]:
     }
 
 
-def _check_before_training(router: Router, options: NodeJobOptions, samplers: Iterable[NodeSamplerOptions]) -> None:
-    """Raises ConfigError where a split cannot be trained on or scored, or a sampler's options do not fit the graph."""
+def _check_before_training(
+    router: Router, options: NodeJobOptions, samplers: Iterable[NodeSamplerOptions], train_roots: int
+) -> None:
+    """Raises ConfigError where a split cannot be trained on or scored, or a sampler's options do not fit the graph.
+
+    `train_roots`: how many labelled nodes the training split needs at least.
+    """
     for name, code in _SPLITS:
         nodes = router.list_split(options.graph.split_set, code).node
         label = router.fetch(nodes, feature=False).label
         assert label is not None
         classes = np.unique(label[label >= 0])
         labelled = int(np.count_nonzero(label >= 0))
-        needed = options.run.workers if name == "train" else 1
+        needed = train_roots if name == "train" else 1
         if labelled < needed:
             raise ConfigError(
                 f"split {name}: expected at least {needed} labelled nodes (one root per worker), the graph has {labelled} "

@@ -3,6 +3,7 @@
     python jobs/products_geco.py                                  the embedded synthetic graph, about 2 minutes on 2 cores
     python jobs/products_geco.py --graph path/or/url              a graph prepared by jobs/ingest.py
     python jobs/products_geco.py --graph ogbn-products            OGB's set, once its files are under data/ogb
+    python jobs/products_geco.py --parallel graph                 the whole graph as one batch, its nodes spread over the workers
     ray job submit --working-dir . -- python jobs/products_geco.py
 
 Expect a test accuracy far above the features-only baseline on the embedded graph, whose labels are noisy on purpose: see
@@ -78,6 +79,9 @@ class Config(NodeJobOptions):
 
     model: ModelOptions = field(default_factory=ModelOptions)
 
+    parallel: Literal["data", "graph"] = "data"
+    """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers."""
+
 
 def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int) -> Any:
     """The GECOConfig for a graph's widths."""
@@ -109,13 +113,19 @@ def main() -> int:
     config = tyro.cli(
         tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
     )
-    from jobs.geco_classifier import GECOClassifier
+    from jobs.geco_classifier import GECOClassifier, GECOShardClassifier
     from jobs.node_job import run_node_job
+    from jobs.whole_graph import WholeGraphData
     from storage.errors import ConfigError
+    from storage.graph import StoredGraph
 
     def geco_config(manifest: Any) -> Any:
         return build_model_config(config.model, config.fit.seed, manifest.feature_dim, manifest.num_classes)
 
+    def whole_graph(graph: StoredGraph) -> WholeGraphData:
+        return WholeGraphData.of(graph, config.graph.split_set, geco_config(graph.manifest))
+
+    classifier = GECOShardClassifier if config.parallel == "graph" else GECOClassifier
     fanouts = config.batch.fanouts
     # With all edges among the nodes found, any number of hops makes a graph for any number of layers.
     sampled = config.batch.sampler == "neighbor" and config.batch.edges == "sampled"
@@ -132,8 +142,9 @@ def main() -> int:
         job=Path(__file__).stem,
         options=config,
         config=asdict(config),
-        build_model=lambda manifest: GECOClassifier(geco_config(manifest), config.model.filter_learning_rate),
+        build_model=lambda manifest: classifier(geco_config(manifest), config.model.filter_learning_rate),
         model_config=lambda manifest: asdict(geco_config(manifest)),
+        whole_graph=whole_graph if config.parallel == "graph" else None,
     )
 
 

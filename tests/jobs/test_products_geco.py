@@ -99,6 +99,28 @@ def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
     assert {path: path.read_bytes() for path in (workplace / "three").rglob("*") if path.is_file()} == files
 
 
+WHOLE = ["--parallel", "graph", *SMALL[:6], *SMALL[8:]]  # all but --chunks
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_whole_graph_over_workers_trains_and_resumes(workplace):
+    first = run_job([*WHOLE, "--epochs", "3", "--run-dir", "whole"], workplace)
+    assert "Traceback" not in first.stderr
+    summary = json.loads((workplace / "whole" / "summary.json").read_text())
+    assert summary["workers"] == 2
+    assert sum(summary["counts"].values()) == 1500
+    losses = [loss for loss, _, _ in curve(workplace / "whole")]
+    assert losses[-1] < losses[0]
+    run_job([*WHOLE, "--epochs", "2", "--run-dir", "parted"], workplace)
+    resumed = run_job(["--resume", "parted", "--epochs", "3"], workplace)
+    assert "Traceback" not in resumed.stderr
+    assert curve(workplace / "parted") == curve(workplace / "whole")
+    other = run_job(["--resume", "parted", "--epochs", "4", "--parallel", "data"], workplace)
+    assert other.returncode == 1
+    assert "another run (parallel: 'graph' there, None here)" in other.stderr
+
+
 @pytest.fixture(scope="module")
 def stored_graph(workplace) -> Path:
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=300)), str(workplace / "graph"), IngestOptions(num_partitions=2))
@@ -132,6 +154,8 @@ BAD_OPTIONS = [
     (["--resume", "broken-run"], "Invalid JSON"),
     (["--resume", "wrong-run"], "fit.epochs"),
     (["--graph", "ogbn-products"], "ogbn-products"),
+    (["--parallel", "graph", "--chunks", "2", "--accumulate", "2"], "leave out --chunks, --accumulate"),
+    (["--parallel", "graph", "--device", "gpu"], "leave out --device gpu"),
 ]
 
 

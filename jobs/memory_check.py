@@ -1,0 +1,31 @@
+"""Whether a run fits the memory that is there, said before it starts."""
+
+from pathlib import Path
+
+from storage.errors import ConfigError
+
+_SHARE = 0.9  # of the free memory, for estimates are estimates
+_LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+
+
+def available_bytes() -> int:
+    """Free memory of this machine, or of the container that the process is in, where that has less."""
+    import psutil  # travels inside Ray's wheel
+
+    free = psutil.virtual_memory().available
+    if _LIMIT.exists() and _USED.exists():
+        limit = _LIMIT.read_text().strip()
+        if limit != "max":
+            free = min(free, max(0, int(limit) - int(_USED.read_text())))
+    return free
+
+
+def check_fits(needed: int, available: int, num_workers: int) -> None:
+    """Raises ConfigError where a worker's shard needs more than `available` bytes."""
+    if needed <= _SHARE * available:
+        return
+    raise ConfigError(
+        f"the whole graph over {num_workers} workers needs about {needed / 2**30:.1f} GiB per worker, "
+        f"{available / 2**30:.1f} GiB are free for each; use more --workers on more machines, lower --width or --layers, "
+        "or pass --parallel data"
+    )

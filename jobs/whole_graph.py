@@ -1,0 +1,215 @@
+"""The whole graph as one batch over the workers: each reads its range of the nodes, and all plan who sends which rows to whom.
+
+To the trainer this is data like any other: a sampler with one batch per worker and epoch, which is the worker's shard.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from platform import node
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from jobs.memory_check import available_bytes, check_fits
+from models.geco import GECOConfig
+from models.parallel.collectives import Peers
+from models.parallel.cost import training_bytes
+from models.parallel.halo import ShardedAdjacency
+from models.parallel.sequences import ShardedLayout
+from models.parallel.shards import Shards
+from storage.arrow_files import is_local
+from storage.errors import FormatError
+from storage.graph import StoredGraph, open_graph
+from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+
+_NEAR = 0.05  # of a shard: how far its end is moved to the end of a stored partition
+
+
+@dataclass(frozen=True)
+class ShardRoots:
+    """Which of a shard's nodes are asked about: those with this split code."""
+
+    split: int
+
+
+@dataclass(frozen=True)
+class ShardBatch:
+    """A worker's rows of the whole graph: n rows here, N nodes."""
+
+    epoch: int
+    index: int  # the worker
+    x: Tensor  # float32 [n, feature_dim]
+    y: Tensor  # int64 [n]
+    split: Tensor  # int8 [n]
+    node_id: Tensor  # int64 [N]: permanent ids of all nodes
+    adjacency: ShardedAdjacency
+    layout: ShardedLayout
+    root_index: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    @property
+    def num_nodes(self) -> int:
+        return self.adjacency.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        return self.adjacency.num_edges
+
+    @property
+    def num_bytes(self) -> int:
+        return self.x.nbytes + self.y.nbytes + self.split.nbytes
+
+
+@dataclass(frozen=True)
+class WholeGraphData:
+    """Names the graph; opening it is a collective call of all workers."""
+
+    url: str  # absolute: workers may run in another folder
+    content_hash: str
+    split_set: int
+    model: GECOConfig
+
+    @classmethod
+    def of(cls, graph: StoredGraph, split_set: int, model: GECOConfig) -> "WholeGraphData":
+        url = graph.path if is_local(graph.filesystem) else graph.url
+        return cls(url, graph.manifest.content_hash, split_set, model)
+
+    def roots(self) -> dict[str, ShardRoots]:
+        """The sampler's options for every split."""
+        return {"train": ShardRoots(SPLIT_TRAIN), "valid": ShardRoots(SPLIT_VALID), "test": ShardRoots(SPLIT_TEST)}
+
+    def check_memory(self, graph: StoredGraph, num_workers: int) -> None:
+        """Raises ConfigError where this machine cannot hold all the workers."""
+        needed = training_bytes(self.model, graph.manifest.num_nodes, graph.manifest.num_edges, num_workers)
+        check_fits(needed, available_bytes() // num_workers, num_workers)
+
+    def open(self) -> "OpenShard":
+        """Raises ConfigError, on all workers, where the shards do not fit in memory; FormatError where the graph is damaged."""
+        graph = open_graph(self.url)
+        if graph.manifest.content_hash != self.content_hash:
+            raise FormatError(
+                f"{self.url}: expected the graph {self.content_hash}, found another one; start the run again"
+            )
+        peers = Peers.of_group(dist.new_group() if dist.is_initialized() else None)
+        shards = choose_shards(graph, peers.size)
+        _check_memory(graph, self.model, peers)
+        return OpenShard(read_shard(graph, shards, peers, self.split_set))
+
+
+class OpenShard:
+    """The trainer's view of a shard."""
+
+    def __init__(self, shard: ShardBatch) -> None:
+        self.shard = shard
+
+    def sampler(self, options: ShardRoots, num_ranks: int) -> "ShardSampler":
+        return ShardSampler(self.shard, options, num_ranks)
+
+    def collate(self, minibatch: ShardBatch) -> ShardBatch:
+        return minibatch
+
+    def target(self, batch: ShardBatch) -> Tensor:
+        return batch.y[batch.root_index]
+
+    def sizes(self, batch: ShardBatch) -> tuple[int, int]:
+        return batch.num_nodes, batch.num_edges
+
+
+class ShardSampler:
+    """One batch per worker and epoch: its shard, with one split's roots."""
+
+    def __init__(self, shard: ShardBatch, options: ShardRoots, num_ranks: int) -> None:
+        self._options, self._num_ranks = options, num_ranks
+        self._shard = replace(shard, root_index=torch.nonzero(shard.split == options.split).squeeze(1))
+
+    @property
+    def options(self) -> ShardRoots:
+        return self._options
+
+    @property
+    def num_batches(self) -> int:
+        return self._num_ranks
+
+    def sample(self, epoch: int, batch: int) -> ShardBatch:
+        return replace(self._shard, epoch=epoch, index=batch)
+
+
+def choose_shards(graph: StoredGraph, num_workers: int) -> Shards:
+    """Even ranges of the stored ids, their ends moved to those of stored partitions where these are near."""
+    even = Shards.even(graph.manifest.num_nodes, num_workers)
+    near = _NEAR * even.total / num_workers
+    ends = []
+    for end in even.bounds[1:-1]:
+        offset = int(graph.offsets[np.abs(graph.offsets - end).argmin()])
+        ends.append(offset if abs(offset - end) <= near else end)
+    return Shards((0, *ends, even.total))
+
+
+def _check_memory(graph: StoredGraph, model: GECOConfig, peers: Peers) -> None:
+    """Raises ConfigError on all workers where one of them lacks the memory for its shard."""
+    manifest = graph.manifest
+    needed = training_bytes(model, manifest.num_nodes, manifest.num_edges, peers.size)
+    # Workers of one machine share its memory: each counts on its part only. A name is a machine.
+    neighbors = _same_machine(peers)
+    lack = torch.tensor([needed - available_bytes() // neighbors], dtype=torch.int64)
+    check_fits(needed, needed - int(peers.max(lack)), peers.size)
+
+
+def _same_machine(peers: Peers) -> int:
+    """How many of the workers run on this machine, this one included."""
+    names = peers.gather(torch.tensor([zlib.crc32(node().encode())]), [1] * peers.size)
+    return int((names == names[peers.rank]).sum())
+
+
+def read_shard(graph: StoredGraph, shards: Shards, peers: Peers, split_set: int) -> ShardBatch:
+    """Reads this worker's rows, from the partitions that hold them, and plans the exchange; a collective call."""
+    start, stop = shards.range(peers.rank)
+    pieces = [_read_rows(graph, index, start, stop, split_set) for index in _partitions_of(graph, start, stop)]
+    indptr = np.concatenate([[0], np.cumsum(_joined([p["degree"] for p in pieces], np.int64))]).astype(np.int64)
+    index_dtype = np.dtype(graph.manifest.index_dtype)
+    source_id = torch.from_numpy(_joined([p.pop("source_id") for p in pieces], index_dtype))
+    adjacency = ShardedAdjacency(torch.from_numpy(indptr), source_id, shards, peers, symmetric=graph.manifest.symmetric)
+    del source_id
+    original_id = torch.from_numpy(_joined([p["original_id"] for p in pieces], np.int64))
+    feature = [p["feature"] for p in pieces] or [np.empty((0, graph.manifest.feature_dim), np.float32)]
+    return ShardBatch(
+        epoch=0,
+        index=peers.rank,
+        x=torch.from_numpy(np.concatenate(feature)),
+        y=torch.from_numpy(_joined([p["label"] for p in pieces], np.int64)),
+        split=torch.from_numpy(_joined([p["split"] for p in pieces], np.int8)),
+        node_id=peers.gather(original_id, shards.sizes),
+        adjacency=adjacency,
+        layout=ShardedLayout(shards, peers),
+    )
+
+
+def _partitions_of(graph: StoredGraph, start: int, stop: int) -> range:
+    if start == stop:
+        return range(0)
+    first = int(np.searchsorted(graph.offsets, start, side="right")) - 1
+    return range(first, int(np.searchsorted(graph.offsets, stop, side="left")))
+
+
+def _read_rows(graph: StoredGraph, index: int, start: int, stop: int, split_set: int) -> dict[str, np.ndarray]:
+    """Copies of one partition's rows within [start, stop); the partition's files are let go again."""
+    part = graph.partition(index)
+    rows = slice(max(start, part.start) - part.start, min(stop, part.stop) - part.start)
+    assert part.feature is not None
+    assert part.label is not None
+    assert part.split is not None
+    return {
+        "degree": np.diff(part.indptr[rows.start : rows.stop + 1]),
+        "source_id": part.indices[part.indptr[rows.start] : part.indptr[rows.stop]].copy(),
+        "original_id": part.original_id[rows].copy(),
+        "feature": np.array(part.feature[rows], np.float32),
+        "label": np.array(part.label[rows], np.int64),
+        "split": part.split[split_set, rows].copy(),
+    }
+
+
+def _joined(pieces: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *pieces]).astype(dtype, copy=False)

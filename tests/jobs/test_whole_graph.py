@@ -1,0 +1,177 @@
+"""The whole graph as one batch over workers: the trainer's own steps on real processes, and what is refused before a run."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from cluster.bad_numbers import NonFiniteLossError
+from cluster.tasks import Classification
+from cluster.train_loop import Worker
+from cluster.train_spec import TrainOptions, TrainSpec
+from jobs import memory_check, whole_graph
+from jobs.geco_classifier import GECOClassifier, GECOShardClassifier
+from jobs.products_geco import ModelOptions, build_model_config
+from jobs.whole_graph import WholeGraphData, choose_shards
+from models.geco import GECOConfig
+from models.parallel.collectives import Peers
+from models.parallel.cost import training_bytes
+from models.parallel.shards import Shards
+from models.propagation import Adjacency
+from samplers.loader import LoaderOptions
+from storage.errors import ConfigError, FormatError
+from storage.graph import StoredGraph, open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+CPU = torch.device("cpu")
+EPOCHS = 3
+
+
+class Hub:
+    """Takes what the worker tells the driver."""
+
+    def __init__(self) -> None:
+        self.push = self
+
+    def remote(self, record: dict) -> None:
+        pass
+
+
+def stored(folder: Path) -> StoredGraph:
+    return open_graph(str(folder / "graph"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("whole")
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=211)), str(path / "graph"), IngestOptions(num_partitions=3))
+    return path
+
+
+def model_config(graph: StoredGraph) -> GECOConfig:
+    options = ModelOptions(width=8, layers=2, dropout=0.0, input_dropout=0.0, permutation="dynamic", hops=2)
+    return build_model_config(options, 0, graph.manifest.feature_dim, graph.manifest.num_classes)
+
+
+def train_spec(graph: StoredGraph) -> TrainSpec:
+    config = model_config(graph)
+    data = WholeGraphData.of(graph, 0, config)
+    return TrainSpec(
+        data=data,
+        build_model=lambda: GECOShardClassifier(config),
+        task=Classification(graph.manifest.num_classes or 0, label_smoothing=0.1),
+        model_config={},
+        identity={},
+        sampler=data.roots()["train"],
+        evaluation=data.roots(),
+        options=TrainOptions(epochs=EPOCHS, learning_rate=1e-2),
+        loader=LoaderOptions(),
+    )
+
+
+def outcome(folder: Path, rank: int, size: int) -> dict[str, Any]:
+    """A few epochs as the trainer runs them, and then an evaluation with weights gone bad on one rank only."""
+    worker = Worker(train_spec(stored(folder)), Hub(), rank, size, CPU)
+    with worker._loader(worker.spec.sampler) as train, worker._loader(worker.spec.evaluation["valid"]) as valid:
+        records = [worker._train_epoch(train, epoch) for epoch in range(EPOCHS)]
+        scores = worker._evaluate(worker.model, valid, "valid")
+        state = {name: tensor.clone() for name, tensor in worker.model.state_dict().items()}
+        if rank == size - 1:
+            with torch.no_grad():
+                worker.model.model.head.weight.fill_(float("nan"))
+        try:
+            worker._evaluate(worker.model, valid, "valid")
+            error = ""
+        except NonFiniteLossError as bad:
+            error = str(bad)
+    kept = ("train_loss", "roots", "learning_rate")
+    return {
+        "records": [{name: record[name] for name in kept} for record in records],
+        "scores": scores,
+        "model": state,
+        "error": error,
+    }
+
+
+def one_rank(rank: int, folder: Path, size: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+    torch.save(outcome(folder, rank, size), folder / f"{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_workers_train_as_one_does(folder):
+    multiprocessing.start_processes(one_rank, args=(folder, 2), nprocs=2, join=True, start_method="spawn")
+    alone = outcome(folder, 0, 1)
+    assert "the weights of model.head.weight are not finite" in alone["error"]
+    for rank in range(2):
+        found = torch.load(folder / f"{rank}.pt", weights_only=True)
+        for ours, theirs in zip(found["records"], alone["records"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+        assert found["scores"] == pytest.approx(alone["scores"], rel=1e-4)
+        # Both looked, because a look is a forward pass of all; the one that found it is named to both.
+        assert "batch 1 of valid (rank 1): the weights of model.head.weight are not finite" in found["error"]
+        for name, tensor in alone["model"].items():
+            torch.testing.assert_close(found["model"][name], tensor, rtol=0, atol=2e-5)
+
+
+def test_one_worker_has_the_whole_graphs_logits_and_the_same_weights_serve_batches(folder):
+    graph = stored(folder)
+    config = model_config(graph)
+    shard = WholeGraphData.of(graph, 0, config).open().shard
+    torch.manual_seed(0)
+    sharded, plain = GECOShardClassifier(config).eval(), GECOClassifier(config).eval()
+    plain.load_state_dict(sharded.state_dict())
+    parts = list(graph.partitions())
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(p.indptr) for p in parts]))])
+    indices = np.concatenate([p.indices for p in parts])
+    x = torch.from_numpy(np.concatenate([p.feature for p in parts if p.feature is not None]))
+    ids = torch.from_numpy(np.concatenate([p.original_id for p in parts]))
+    assert torch.equal(shard.x, x)
+    assert torch.equal(shard.node_id, ids)
+    with torch.no_grad():
+        adjacency = Adjacency(torch.from_numpy(indptr), torch.from_numpy(indices))
+        expected = plain.model(x, adjacency, node_id_N=ids, epoch=2)
+        found = sharded(replace(shard, epoch=2, root_index=torch.arange(211)))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_shards_end_where_partitions_do_when_these_are_near(folder):
+    graph = stored(folder)
+    third = choose_shards(graph, 3).bounds
+    assert all(
+        bound in graph.offsets or bound == even for bound, even in zip(third, Shards.even(211, 3).bounds, strict=True)
+    )
+    assert choose_shards(graph, 2).bounds == Shards.even(211, 2).bounds
+    assert choose_shards(graph, 300).num_workers == 300
+
+
+def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
+    graph = stored(folder)
+    data = WholeGraphData.of(graph, 0, model_config(graph))
+    data.check_memory(graph, 1)
+    monkeypatch.setattr(whole_graph, "available_bytes", lambda: 2**20)
+    for refused in (lambda: data.check_memory(graph, 1), data.open):
+        with pytest.raises(ConfigError, match=r"needs about .* GiB per worker, 0.0 GiB are free.*--workers"):
+            refused()
+    assert memory_check.available_bytes() > 2**20
+    large = replace(data.model, width=128, num_layers=3)
+    one, two, four = (training_bytes(large, 2_449_029, 123_000_000, w) for w in (1, 2, 4))
+    assert two < 0.6 * one
+    assert four < 0.35 * one
+
+
+def test_another_graph_at_the_same_place_is_refused(folder):
+    graph = stored(folder)
+    data = replace(WholeGraphData.of(graph, 0, model_config(graph)), content_hash="other")
+    with pytest.raises(FormatError, match="expected the graph other"):
+        data.open()
+    assert Peers.of_group().size == 1
