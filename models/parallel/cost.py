@@ -54,5 +54,5 @@ def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_worke
     # rows of a halo that may be everyone's.
     replicated = 96 + 8 * config.filter.inner_width + 4 * d * (num_workers > 1)
     parameters = 6 * 4 * num_parameters(config)  # weights, gradients, two moments, best weights, the exchange
-    parameters += CHUNK_BYTES
+    parameters += min(CHUNK_BYTES, 2 * rows * (k + 1) * d)
     return 4 * rows * numbers + 12 * -(-num_edges // num_workers) + replicated * num_nodes + parameters

@@ -79,7 +79,9 @@ def _chain(p_GcN: Tensor, filter_KcN: Tensor, skip_Kc: Tensor | None) -> Tensor:
 
 
 def _chunks(p_GCN: Tensor) -> list[slice]:
-    # The backward pass holds about eight arrays of a chunk per convolution, spectra counted as one each.
+    # The backward pass holds about eight arrays of a chunk per convolution, spectra counted as one each. Half of what is kept anyhow
+    # is enough for them: so a chunk falls with the number of workers too.
     groups, width, num_positions = p_GCN.shape
-    size = max(1, CHUNK_BYTES // max(1, 8 * groups * num_positions * p_GCN.element_size()))
+    room = min(CHUNK_BYTES, p_GCN.nbytes // 2)
+    size = max(1, room // max(1, 8 * groups * num_positions * p_GCN.element_size()))
     return [slice(first, min(first + size, width)) for first in range(0, width, size)]
