@@ -77,16 +77,17 @@ def gated_convolve(
 def transform_length(num_positions: int) -> int:
     """The length L of the transforms for N positions: N itself, or the fast length from 2N - 1 on that costs least, if that costs less.
 
-    Costs per number are relative to a power of two, as measured with MKL (one thread, N about 2^20, forward and inverse): 1.9 with
-    factors up to 13, 2.3 up to 31, 4 to 9 beyond; cuFFT, too, has kernels for small factors and Bluestein's algorithm for the rest.
+    Costs per place, products with the features' spectra included, are relative to a power of two: 1.4 with small factors, 2.8 with large
+    ones, 5.5 where they make N odd (a compromise between N of 16 thousand and a million with MKL; docs/decisions/0011). cuFFT,
+    too, has kernels for small factors and Bluestein's algorithm for the rest.
     """
     if num_positions < 64 or _largest_prime(num_positions, 32) <= 31:
         return num_positions
     least = 2 * num_positions - 1
-    best, best_cost = num_positions, 5.0 * num_positions
+    best, best_cost = num_positions, (5.5 if num_positions % 2 else 2.8) * num_positions
     for odd in (1, 3, 5, 9, 15, 25, 27, 45):
         length = odd << max((-(-least // odd) - 1).bit_length(), 1)
-        cost = length * (1.0 if odd == 1 else 1.9)
+        cost = length * (1.0 if odd == 1 else 1.4)
         if cost < best_cost:
             best, best_cost = length, cost
     return best
