@@ -199,20 +199,19 @@ def measure_size(
         else:
             began = time.perf_counter()
             graph = SyntheticGraph(nodes, config.degree, config.device) if graph is None else graph
-            step = build_subject(name, level, shape, graph, bf16=config.bf16, compiled=config.compile)
             try:
-                memory[name] = (saved_bytes(step), peak_bytes(step, config.device))
+                steps[name] = build_subject(name, level, shape, graph, bf16=config.bf16, compiled=config.compile)
+                memory[name] = (saved_bytes(steps[name]), peak_bytes(steps[name], config.device))
             except torch.OutOfMemoryError as error:
                 skips.append(Skip(name, level, nodes, f"out of memory: {str(error).splitlines()[0]}"))
                 say(f"{level} {name}, {nodes} nodes: skipped, {skips[-1].reason}")
-                del step
+                steps.pop(name, None)
                 budget[name] = 0.0
                 continue
             took = time.perf_counter() - began
             budget[name] -= took
             guess = one if one else took
             rounds[name] = max(1, min(config.rounds, int(budget[name] / max(guess, 1e-9) / 1.2)))
-            steps[name] = step
             continue
         skips.append(Skip(name, level, nodes, reason))
         say(f"{level} {name}, {nodes} nodes: skipped, {reason}")

@@ -6,7 +6,7 @@
     ray job submit --working-dir . -- python jobs/products_tokengt.py
 
 Eigenvectors are computed once and stored with the graph. The defaults are `models.tokengt.node_classification`, which departs from the
-paper in three options, named there; `--basis-reduction sum --no-unit-identifiers --sign-flip` takes them back.
+paper in the options named there; `--basis-reduction sum --no-unit-identifiers --sign-flip` takes them back.
 
 Batches are random parts of the graph with the edges inside them; splits are scored on the whole graph, or on `--eval-chunks` parts of it
 where a token per edge is too much. The embedded graph is small for that reason: 5,000 nodes, 400 labels. Seen on it: test accuracy 0.798

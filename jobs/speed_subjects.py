@@ -190,7 +190,7 @@ class Stack(nn.Module):
 
 
 class PlainGECOLayer(nn.Module):
-    """The paper's layer without any of this project's operators, on a GECOLayer's weights; mean propagation, no dropout, no skip."""
+    """The paper's layer in plain operators, on a GECOLayer's weights, filters and projections; mean propagation, no dropout, no skip."""
 
     def __init__(self, layer: GECOLayer, graph: SyntheticGraph) -> None:
         super().__init__()
@@ -201,14 +201,14 @@ class PlainGECOLayer(nn.Module):
         layer, num_nodes = self.layer, x_ND.shape[0]
         with torch.autocast(x_ND.device.type, enabled=False):  # sparse products know no bfloat16 everywhere
             h_NC = torch.cat([x_ND, torch.sparse.mm(self.matrix, x_ND)], dim=1)
-        p_NE = layer.glob.projection(h_NC)[self.order_N]
+        p_NE = layer.glob.projection(h_NC).index_select(0, self.order_N)
         p_GDN = p_NE.float().t().contiguous().view(layer.glob.order + 1, -1, num_nodes)
         filters_KDN = layer.glob.filter(num_nodes)
         v_DN = p_GDN[-1]
         for i in range(layer.glob.order):
             spectrum_DM = torch.fft.rfft(filters_KDN[i]) * torch.fft.rfft(v_DN)
             v_DN = p_GDN[i] * torch.fft.irfft(spectrum_DM, n=num_nodes)
-        x_ND = layer.norm_1(v_DN.t()[self.inverse_N] + x_ND)
+        x_ND = layer.norm_1(v_DN.t().index_select(0, self.inverse_N) + x_ND)
         return layer.norm_2(layer.ffn(x_ND) + x_ND)
 
 

@@ -6,6 +6,7 @@ To the trainer this is data like any other: a sampler with one batch per worker 
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from platform import node
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from cluster.session import COLLECTIVE_TIMEOUT_S
 from jobs.memory_check import available_bytes, check_fits
 from models.geco import GECOConfig
 from models.parallel.collectives import Peers
@@ -93,7 +95,9 @@ class WholeGraphData:
             raise FormatError(
                 f"{self.url}: expected the graph {self.content_hash}, found another one; start the run again"
             )
-        peers = Peers.of_group(dist.new_group() if dist.is_initialized() else None)
+        # A group of its own, since DDP's calls are under way beside ours; its deadline is not inherited.
+        deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        peers = Peers.of_group(dist.new_group(timeout=deadline) if dist.is_initialized() else None)
         shards = choose_shards(graph, peers.size)
         _check_memory(graph, self.model, peers)
         return OpenShard(read_shard(graph, shards, peers, self.split_set))

@@ -7,14 +7,15 @@ The operator is the circular convolution of length N exactly, to rounding. What 
 - Filters enter as factors F_i = A_i Z: Z [I, N] are the features that the filter FFN ends with, A_i [D, I] its last linear map. The
   transform is linear, so A_i rfft(Z) is F_i's spectrum: I transforms instead of K·D, and the gradient needs I as well.
 - Gradients are correlations, which are real transforms; autograd's own gradient of rfft is a full complex one, twice the work.
-- Between forward and backward only H, the convolutions F_i ⊛ V and Z's spectrum are kept (C + K·D + I numbers a node); gates,
+- Between forward and backward only H, the convolutions F_i ⊛ V and Z's spectrum are kept (C + K·D + I·L/N numbers a node); gates,
   filters and every other spectrum are computed again.
 - Channels go through in chunks, so complex intermediates exist for a chunk only and stay in the cache where they fit.
 - Where N has large prime factors, a transform of length N is several times slower. Then signals are padded with zeros to a fast length
   L ≥ 2N - 1 and the filter's features are repeated periodically over the lags -(N-1) … N-1, so that the first N places hold the
   circular convolution of length N: the same operator, no approximation (`transform_length` chooses).
 
-Transforms run in float32 at least; with half-precision gates (autocast) H, the kept convolutions and the result are in half precision.
+Transforms run in float32 at least; with bfloat16 gates (autocast) H, the kept convolutions and the result are in bfloat16. float16 cannot
+hold a sum over many nodes: everything is float32 then.
 
 Shapes: N nodes in the order π, C input channels, D width, K order, I features, L transform length, M = L // 2 + 1 frequencies.
 """
@@ -60,6 +61,8 @@ def gated_convolve(
     if torch.is_autocast_enabled(device):
         half = torch.get_autocast_dtype(device)
         h_NC, weight_EC, bias_E = h_NC.to(half), weight_EC.to(half), bias_E.to(half)
+    if h_NC.dtype == torch.float16:  # 65,504 at most: sums over all nodes pass it
+        h_NC, weight_EC, bias_E = h_NC.float(), weight_EC.float(), bias_E.float()
     exact = torch.promote_types(torch.promote_types(h_NC.dtype, feature_IN.dtype), torch.float32)
     filter_KDI, feature_IN = filter_KDI.to(exact), feature_IN.to(exact)
     if skip_KD is not None:

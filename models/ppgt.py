@@ -91,7 +91,14 @@ class PPGTConfig:
     input_dropout: float = 0.0  # on numeric node features; 0 in the paper
 
     def __post_init__(self) -> None:
-        leasts = {"num_layers": 0, "walk_steps": 0, "spe_scales": 0, "stem_layers": 0, "class_layers": 0}
+        leasts = {
+            "num_layers": 0,
+            "pair_memory": 0,
+            "walk_steps": 0,
+            "spe_scales": 0,
+            "stem_layers": 0,
+            "class_layers": 0,
+        }
         positive = ("out_dim", "width", "num_heads", "ffn_ratio", "stem_hidden", "edge_width", "head_layers")
         for name, least in {**leasts, **dict.fromkeys(positive, 1)}.items():
             value = getattr(self, name)

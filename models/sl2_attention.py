@@ -78,7 +78,8 @@ def sl2_urpe_attention(
 ) -> Tensor:
     """[B, H, N, d]: the attention with (phi_offset + φ), where [θ; φ] = weight p + bias.
 
-    Keeps its inputs and, where that takes no more than `pair_memory` bytes, its blocks. `block_scores` is how many scores (graphs · heads · queries · keys) are computed at a time; None
+    Keeps its inputs and, where that takes no more than `pair_memory` bytes, its blocks.
+    `block_scores` is how many scores (graphs · heads · queries · keys) are computed at a time; None
     chooses by device. Draws one number from torch's CPU generator where dropout > 0.
     """
     if block_scores is None:

@@ -8,7 +8,10 @@ its content: nothing is numbered, nothing is rewritten, and any change in the so
 """
 
 import hashlib
+import pickle
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,22 +37,24 @@ class _EntryFiles(IndexDataCacheFile):
     def __init__(self, cache_path: str, filename_base: str, source_stamp: str) -> None:
         super().__init__(cache_path, filename_base, source_stamp)
         self._base, self._folder = filename_base, Path(cache_path)
+        # Whatever the line that the function stood on: it moves with every edit above it.
+        self._any_line = re.sub(r"-\d+(\.py\w+)$", r"-*\1", filename_base)
 
     def flush(self) -> None:
-        self._remove(f"{self._base}-*.nbc")
+        self._remove(f"{self._any_line}-*.nbc")
 
     def save(self, key: Any, data: Any) -> None:
-        name = self._name(key)
-        self._save_data(name, (key, data))
+        with suppress(OSError):  # a full or foreign disk: the loop is compiled, and runs
+            self._save_data(self._name(key), (key, data))
         # What older sources left. Whoever still runs them compiles again.
-        self._remove(f"{self._base}-*.nbc", keep=f"{self._base}-{self._source_stamp}-")
-        self._remove(f"{self._base}.*.nbc")
-        self._remove(self._index_name)
+        self._remove(f"{self._any_line}-*.nbc", keep=f"-{self._source_stamp}-")
+        self._remove(f"{self._any_line}.*.nbc")
+        self._remove(f"{self._any_line}.nbi")
 
     def load(self, key: Any) -> Any:
         try:
             stored_key, data = self._load_data(self._name(key))
-        except FileNotFoundError:
+        except (OSError, EOFError, pickle.UnpicklingError):  # absent, not ours to read, or cut short: compile
             return None
         return data if stored_key == key else None
 
@@ -59,8 +64,9 @@ class _EntryFiles(IndexDataCacheFile):
 
     def _remove(self, pattern: str, keep: str | None = None) -> None:
         for path in self._folder.glob(pattern):
-            if keep is None or not path.name.startswith(keep):
-                path.unlink(missing_ok=True)
+            if keep is None or keep not in path.name:
+                with suppress(OSError):  # removed by another process, or not ours to remove
+                    path.unlink()
 
 
 class _Cache(FunctionCache):

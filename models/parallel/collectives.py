@@ -7,6 +7,7 @@ the same order; every wait ends at the process group's timeout.
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -114,13 +115,20 @@ class _Sum(torch.autograd.Function):
 
 
 def sum_gradients(parameters: Sequence[torch.nn.Parameter], peers: Peers) -> None:
-    """Adds up all workers' parts of the gradients, in one collective call per dtype; on each worker, in place."""
+    """Adds up all workers' parts of the gradients, in one collective call per dtype and a small one; on each worker, in place.
+
+    A parameter without a gradient on some workers has no part there; without one on all, it keeps none.
+    """
     if peers.size == 1:
         return
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
-    for parameter in parameters:
-        if parameter.grad is not None:
-            by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
+    present = peers.max(
+        torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8), "plan"
+    )
+    for parameter in compress(parameters, present.tolist()):
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
     for grads in by_dtype.values():
         flat = peers.sum(torch.cat([grad.flatten() for grad in grads]), "gradients")
         for grad, part in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):

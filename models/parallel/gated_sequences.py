@@ -51,19 +51,20 @@ class _GatedSequences(torch.autograd.Function):
         feature_IN = ctx.filters.factors(p_GCN.shape[2])[1].detach()
         grad_p, grad_weight, grad_feature = (torch.zeros_like(t) for t in (p_GCN, weight_KCI, feature_IN))
         grad_skip = None if skip_KC is None else torch.zeros_like(skip_KC)
-        for chunk in _chunks(p_GCN):
-            inputs = [p_GCN[:, chunk].detach(), weight_KCI[:, chunk] @ feature_IN]
-            inputs += [] if skip_KC is None else [skip_KC[:, chunk].detach()]
-            for value in inputs:
-                value.requires_grad_()
-            with torch.enable_grad(), torch.autocast(p_GCN.device.type, enabled=False):
-                v_cN = _chain(inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
-            grads = torch.autograd.grad(v_cN, inputs, grad_CN[chunk])
-            grad_p[:, chunk] = grads[0]
-            grad_weight[:, chunk] = grads[1] @ feature_IN.t()
-            grad_feature.addmm_(weight_KCI[:, chunk].flatten(0, 1).t(), grads[1].flatten(0, 1))
-            if grad_skip is not None:
-                grad_skip[:, chunk] = grads[2]
+        with torch.autocast(p_GCN.device.type, enabled=False):
+            for chunk in _chunks(p_GCN):
+                inputs = [p_GCN[:, chunk].detach(), weight_KCI[:, chunk] @ feature_IN]
+                inputs += [] if skip_KC is None else [skip_KC[:, chunk].detach()]
+                for value in inputs:
+                    value.requires_grad_()
+                with torch.enable_grad():
+                    v_cN = _chain(inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
+                grads = torch.autograd.grad(v_cN, inputs, grad_CN[chunk])
+                grad_p[:, chunk] = grads[0]
+                grad_weight[:, chunk] = grads[1] @ feature_IN.t()
+                grad_feature.addmm_(weight_KCI[:, chunk].flatten(0, 1).t(), grads[1].flatten(0, 1))
+                if grad_skip is not None:
+                    grad_skip[:, chunk] = grads[2]
         return grad_p, grad_weight, grad_feature, grad_skip, None
 
 

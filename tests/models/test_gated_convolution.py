@@ -160,3 +160,14 @@ def test_shapes_that_disagree_are_refused():
         gated_convolve(h, weight[:-1], bias, filters, features)
     with pytest.raises(ValueError, match="features at 9 positions"):
         gated_convolve(h, weight, bias, filters, features[:, :-1])
+
+
+def test_float16_is_widened():
+    """Filters of size 1 over 4,096 nodes: sums beyond what float16 holds."""
+    values = inputs(4096, 2, dtype=torch.float32)
+    expected = gated_convolve(*values)
+    assert float(expected.detach().abs().max()) > 65_504
+    with torch.autocast("cpu", dtype=torch.float16):
+        y = gated_convolve(*values)
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y, expected, rtol=5e-2, atol=5e-2 * float(expected.detach().abs().max()))

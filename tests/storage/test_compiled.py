@@ -65,7 +65,7 @@ def test_processes_at_the_same_time_and_one_after(module):
 def test_another_source_starts_afresh_and_clears_the_old(module):
     hits(run(module, "int32"))
     (old,) = entries(module)
-    module.write_text(module.read_text().replace("45", "45.0"))  # another function keeps its own code
+    module.write_text("\n" + module.read_text().replace("45", "45.0"))  # the function moves by a line, too
     assert hits(run(module, "int32")) == 0
     (new,) = entries(module)
     assert new != old
@@ -109,6 +109,17 @@ def test_two_caches_that_know_nothing_of_each_other(monkeypatch, tmp_path):
     assert third(np.arange(3, dtype=np.int32)).dtype == np.int32
     assert third(np.arange(3, dtype=np.float32)).dtype == np.float32
     assert sum(third.stats.cache_hits.values()) == 2
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: (path.unlink(), path.mkdir())])
+def test_a_file_that_cannot_be_read_is_compiled_again(monkeypatch, tmp_path, damage):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    compiled(square)(np.arange(3, dtype=np.int32))
+    (path,) = tmp_path.glob("*/*.nbc")
+    damage(path)
+    second = compiled(square)
+    assert (second(np.arange(3, dtype=np.int32)) == [0, 1, 4]).all()
+    assert not second.stats.cache_hits
 
 
 def test_a_file_with_another_s_code_is_not_taken(monkeypatch, tmp_path):

@@ -102,3 +102,24 @@ def test_favor_attention_equals_one_process(results, name, size):
 def test_nodes_need_a_shard_per_worker():
     with pytest.raises(ValueError, match="one per worker: 1 workers, got 2"):
         ShardedNodes(Shards.even(4, 2), Peers())
+
+
+def uneven_gradients(peers: Peers) -> list[torch.Tensor]:
+    """Of a parameter that only the last worker used, one that only the first used, and one of nobody."""
+    first, second, nobody = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
+    if peers.rank == 0:
+        first.grad = torch.ones(2)
+    if peers.rank == peers.size - 1:
+        second.grad = torch.full((2,), 2.0)
+    sum_gradients([second, nobody, first], peers)
+    assert nobody.grad is None
+    assert first.grad is not None
+    assert second.grad is not None
+    return [first.grad, second.grad]
+
+
+def test_gradients_that_some_workers_lack():
+    for results in on_workers(uneven_gradients).values():
+        for first, second in results:
+            assert first.tolist() == [1.0, 1.0]
+            assert second.tolist() == [2.0, 2.0]
