@@ -50,17 +50,32 @@ def build_config(model: str, preset: str, changes: dict[str, Any], manifest: Gra
         config = getattr(module, preset)(
             node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task="graph"
         )
-        known = {field.name for field in fields(config)}
-        for name in changes:
-            if name not in known:
-                raise ConfigError(
-                    f"{name}: {model} has no such option; leave --{name.replace('_', '-')} out, or set another --model"
-                )
-        return replace(config, **changes)
+        return replace(config, **_by_field(model, config, changes))
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+# Options that the GPS hybrids keep in a part of their configuration: (part, its own name for it).
+_NESTED = {"dropout": ("layer", "dropout"), "attention_dropout": ("primal", "dropout")}
+
+
+def _by_field(model: str, config: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """What to replace in the configuration, at once, since options are checked together."""
+    known = {field.name for field in fields(config)}
+    found: dict[str, Any] = {}
+    for name, value in changes.items():
+        part, its_name = _NESTED.get(name, (name, name))
+        if name in known:
+            found[name] = value
+        elif part in known:
+            found[part] = replace(getattr(config, part), **{its_name: value})
+        else:
+            raise ConfigError(
+                f"{name}: {model} has no such option; leave --{name.replace('_', '-')} out, or set another --model"
+            )
+    return found
 
 
 def build_network(model: str, config: Any) -> nn.Module:

@@ -20,7 +20,7 @@ from jobs.graph_baselines import compute_graph_baselines
 from jobs.graph_models import MODELS, build_config, build_network
 from samplers.graph_batches import GraphBatchOptions
 from samplers.loader import LoaderOptions
-from storage.errors import GraphmillError
+from storage.errors import ConfigError, GraphmillError
 
 pytest.importorskip("rdkit")
 
@@ -119,6 +119,16 @@ def test_every_model_trains_through_the_loop(model, molecules):
         name for name, p in worker.model.named_parameters() if p.requires_grad and p not in worker.optimizer.state
     ]
     assert not missing, "data parallelism would wait for a gradient that never comes"
+
+
+def test_options_that_a_hybrid_keeps_in_a_part(molecules):
+    changes = {"dropout": 0.3, "attention_dropout": 0.2, "width": 30, "num_heads": 5}
+    config = build_config("primphormer", "small", changes, molecules.manifest, 1)
+    assert (config.layer.dropout, config.primal.dropout, config.width, config.num_heads) == (0.3, 0.2, 30, 5)
+    config = build_config("geco", "small", {"dropout": 0.3}, molecules.manifest, 1)
+    assert config.layer.dropout == 0.3
+    with pytest.raises(ConfigError, match="attention_dropout: geco has no such option"):
+        build_config("geco", "small", {"attention_dropout": 0.3}, molecules.manifest, 1)
 
 
 BAD_OPTIONS = [
