@@ -73,6 +73,17 @@ class Permutation:
             rounds.append((multiplier, pow(multiplier, -1, modulus), addend_draw % modulus))
         return tuple(rounds)
 
+    @property
+    def compiled_form(self) -> tuple[np.ndarray, np.uint64, np.uint64, np.uint64]:
+        """(multipliers and addends uint64 [rounds, 2], mask, shift, size): what a compiled loop needs for `forward`."""
+        rounds = np.array([(multiplier, addend) for multiplier, _, addend in self._rounds], np.uint64)
+        return (
+            rounds,
+            np.uint64((1 << self._bits) - 1),
+            np.uint64((self._bits + 1) // 2),
+            np.uint64(self.size),
+        )
+
     def _forward_once(self, x: np.ndarray) -> np.ndarray:
         mask, shift = np.uint64((1 << self._bits) - 1), np.uint64((self._bits + 1) // 2)
         for multiplier, _, addend in self._rounds:

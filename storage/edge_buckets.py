@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 
@@ -100,10 +101,14 @@ class EdgeBuckets:
         ]
         self._bounds = np.concatenate([*bounds, offsets[-1:]]).astype(np.int64)  # bucket b: [bounds[b], bounds[b + 1])
         self._per_partition = per_partition
+        # A key is a destination's place in its range, then the source row: 63 bits for both, whatever the number of nodes.
+        self._row_bits = max(1, int(offsets[-1] - 1).bit_length())
+        self._max_span = 1 << (63 - self._row_bits)
         self._paths = [
             {name: directory / f"{bucket}.{name}" for name in columns}
             for bucket in range(per_partition * num_partitions)
         ]
+        self._num_spilled = np.zeros(num_partitions, np.int64)
         for paths in self._paths:
             for path in paths.values():
                 path.touch()
@@ -119,26 +124,36 @@ class EdgeBuckets:
             "feature": edges.feature,
         }
         if len(self._paths) == 1:
-            self._append(0, values, slice(None))
+            self._append(0, {name: self._column(values, name) for name in self._columns}, slice(None))
             return
-        # The stable sort of 16-bit integers is a radix sort.
-        bucket = np.searchsorted(self._bounds, dst, side="right") - 1
-        bucket = bucket.astype(np.uint16 if len(self._paths) <= 1 << 16 else np.int64)
-        order = np.argsort(bucket, kind="stable")
-        ends = np.cumsum(np.bincount(bucket, minlength=len(self._paths)))
-        start = 0
-        for index, end in enumerate(ends):
-            if end > start:
-                self._append(index, values, order[start:end])
-            start = int(end)
+        # numba: imported where it is used, for who opens a graph does not sort edges
+        from storage.bucket_kernels import group_by_bucket
 
-    def _append(self, bucket: int, values: dict[str, np.ndarray | None], which: np.ndarray | slice) -> None:
-        for name, (dtype, _) in self._columns.items():
-            column = values[name]
-            assert column is not None
+        order, ends = group_by_bucket(dst, self._bounds)
+        grouped = {name: self._column(values, name)[order] for name in self._columns}
+        start = 0
+        for index, end in enumerate(ends.tolist()):
+            if end > start:
+                self._append(index, grouped, slice(start, end))
+            start = end
+
+    def _column(self, values: dict[str, np.ndarray | None], name: str) -> np.ndarray:
+        column = values[name]
+        assert column is not None
+        return np.ascontiguousarray(column, dtype=self._columns[name][0])
+
+    def _append(self, bucket: int, columns: dict[str, np.ndarray], which: slice) -> None:
+        self._num_spilled[bucket // self._per_partition] += (
+            which.stop - which.start if which.stop else len(columns["dst"])
+        )
+        for name, column in columns.items():
             # Opened for each write: buckets times columns may be more files than a process may hold open.
-            with open(self._paths[bucket][name], "ab") as file:
-                file.write(np.ascontiguousarray(column[which], dtype=dtype).data)
+            with open(self._paths[bucket][name], "ab", buffering=0) as file:
+                file.write(column[which].data)
+
+    def num_spilled(self, partition: int) -> int:
+        """How many edges the partition has got, before any duplicates are dropped."""
+        return int(self._num_spilled[partition])
 
     def sorted_buckets(self, partition: int, *, drop_duplicates: bool) -> Iterator[Bucket]:
         """Yields the partition's edges in ascending destination order and deletes their spill files."""
@@ -156,37 +171,54 @@ class EdgeBuckets:
             last = (
                 self._bounds[bucket + 1] if bucket + 1 < first + self._per_partition else self._offsets[partition + 1]
             )
-            for low, high in self._ranges(columns["dst"], int(self._bounds[bucket]), int(last)):
-                yield self._sort(columns, low, high, drop_duplicates)
+            ranges = self._ranges(columns["dst"], int(self._bounds[bucket]), int(last))
+            for low, high in ranges:
+                chosen = slice(None) if len(ranges) == 1 else self._positions(columns["dst"], low, high)
+                yield self._sort(columns, chosen, low, drop_duplicates)
             del columns
             for path in paths.values():
                 path.unlink()
 
     def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
-        """Consecutive destination ranges of at most about max_records edges each (a single hub may exceed it)."""
-        if len(dst) <= self._max_records or high - low <= 1:
+        """Consecutive destination ranges of at most about max_records edges each (a single hub may exceed it), with keys of
+        63 bits."""
+        if len(dst) <= self._max_records and high - low <= self._max_span:
+            return [(low, high)]
+        starts = range(low, max(high, low + 1), self._max_span)
+        return [some for start in starts for some in self._split(dst, start, min(start + self._max_span, high))]
+
+    def _split(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
+        parts = [dst[start : start + self._max_records] for start in range(0, len(dst), self._max_records)]
+        num_edges = sum(int(np.count_nonzero((part >= low) & (part < high))) for part in parts)
+        if num_edges <= self._max_records or high - low <= 1:
             return [(low, high)]
         counts = np.zeros(high - low, np.int64)
-        for start in range(0, len(dst), self._max_records):
-            counts += np.bincount(dst[start : start + self._max_records] - low, minlength=high - low)
+        for part in parts:
+            counts += np.bincount(part[(part >= low) & (part < high)] - low, minlength=high - low)
         group = (np.cumsum(counts) - 1) // self._max_records
         cuts = np.flatnonzero(np.diff(group)) + 1
         edges = [low, *(low + cuts).tolist(), high]
         return list(pairwise(edges))
 
-    def _sort(self, columns: dict[str, np.ndarray], low: int, high: int, drop_duplicates: bool) -> Bucket:
+    def _positions(self, dst: np.ndarray, low: int, high: int) -> np.ndarray:
+        """Where in `dst` the ids of a range are."""
+        return np.concatenate(
+            [
+                start + np.flatnonzero((part >= low) & (part < high))
+                for start in range(0, len(dst), self._max_records)
+                for part in [dst[start : start + self._max_records]]
+            ]
+        )
+
+    def _sort(
+        self, columns: dict[str, np.ndarray], chosen: np.ndarray | slice, low: int, drop_duplicates: bool
+    ) -> Bucket:
+        """Of the edges `chosen`, whose destinations begin at `low`."""
         dst = columns["dst"]
-        chosen: np.ndarray | slice = slice(None)
-        if len(dst) > self._max_records:
-            chosen = np.concatenate(
-                [
-                    start + np.flatnonzero((part >= low) & (part < high))
-                    for start in range(0, len(dst), self._max_records)
-                    for part in [dst[start : start + self._max_records]]
-                ]
-            )
-        num_nodes = int(self._offsets[-1])
-        key = (dst[chosen].astype(np.int64) - low) * num_nodes + columns["src"][chosen]
+        key = dst[chosen].astype(np.int64)
+        key -= low
+        key <<= self._row_bits
+        key |= columns["src"][chosen]
         extras = {name: column for name, column in columns.items() if name not in ("dst", "src")}
         if not extras:
             key.sort()
@@ -200,10 +232,12 @@ class EdgeBuckets:
                 keep = np.concatenate([[True], np.diff(key) != 0])
                 key, order = key[keep], order[keep]
             sorted_extras = {name: np.asarray(column[chosen])[order] for name, column in extras.items()}
-        dst_sorted, src_sorted = np.divmod(key, num_nodes)
+        src_row = key & ((1 << self._row_bits) - 1)
+        key >>= self._row_bits
+        key += low
         return Bucket(
-            dst=dst_sorted + low,
-            src_row=src_sorted,
+            dst=key,
+            src_row=src_row,
             edge_id=sorted_extras.get("edge_id"),
             weight=sorted_extras.get("weight"),
             feature=sorted_extras.get("feature"),
@@ -211,10 +245,19 @@ class EdgeBuckets:
 
 
 class SortedEdges:
-    """Edge columns of one partition, appended bucket by bucket and then seen as whole arrays over scratch files."""
+    """Edge columns of one partition, appended bucket by bucket and then seen as whole arrays: in memory where `num_edges`, the most
+    that will come, fit `memory_bytes`, else over scratch files."""
 
     def __init__(
-        self, stem: Path, index_dtype: np.dtype, with_edge_id: bool, with_weight: bool, feature_dim: int
+        self,
+        stem: Path,
+        index_dtype: np.dtype,
+        with_edge_id: bool,
+        with_weight: bool,
+        feature_dim: int,
+        *,
+        num_edges: int | None = None,
+        memory_bytes: int = 0,
     ) -> None:
         columns: dict[str, tuple[np.dtype, int]] = {"index": (index_dtype, 0)}
         if with_edge_id:
@@ -225,14 +268,25 @@ class SortedEdges:
             columns["feature"] = (np.dtype(np.float32), feature_dim)
         self._columns = columns
         self._paths = {name: stem.with_suffix(f".{name}") for name in columns}
+        self._files: dict[str, BinaryIO] = {}
+        self._arrays: dict[str, np.ndarray] = {}
+        self._num_appended = 0
+        edge_bytes = sum(dtype.itemsize * max(1, width) for dtype, width in columns.values())
+        if num_edges is not None and num_edges * edge_bytes <= memory_bytes:
+            self._arrays = {
+                name: np.empty((num_edges, width) if width else num_edges, dtype)
+                for name, (dtype, width) in columns.items()
+            }
 
     def __enter__(self) -> "SortedEdges":
-        self._files = {name: open(path, "wb") for name, path in self._paths.items()}  # noqa: SIM115
+        if not self._arrays:
+            self._files = {name: open(path, "wb") for name, path in self._paths.items()}  # noqa: SIM115
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._arrays = {}
         for file in self._files.values():
             file.close()
         for path in self._paths.values():
@@ -242,13 +296,19 @@ class SortedEdges:
         self, index: np.ndarray, edge_id: np.ndarray | None, weight: np.ndarray | None, feature: np.ndarray | None
     ) -> None:
         values = {"index": index, "edge_id": edge_id, "weight": weight, "feature": feature}
-        for name, file in self._files.items():
+        start, self._num_appended = self._num_appended, self._num_appended + len(index)
+        for name, (dtype, _) in self._columns.items():
             column = values[name]
             assert column is not None
-            file.write(np.ascontiguousarray(column, dtype=self._columns[name][0]).data)
+            if self._arrays:
+                self._arrays[name][start : self._num_appended] = column
+            else:
+                self._files[name].write(np.ascontiguousarray(column, dtype=dtype).data)
 
     def columns(self) -> dict[str, np.ndarray]:
-        """All columns, mapped from their files; valid until the context ends."""
+        """All columns; valid until the context ends."""
+        if self._arrays:
+            return {name: array[: self._num_appended] for name, array in self._arrays.items()}
         for file in self._files.values():
             file.flush()
         arrays = {}

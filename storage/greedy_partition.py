@@ -14,46 +14,86 @@ def place_window(src: np.ndarray, dst: np.ndarray, partition: np.ndarray, size: 
 
     src, dst: int64 [k]. Updates partition (int32 [num_nodes], -1: not placed) and size (int64 [num_partitions]).
     """
-    ids = np.stack([src, dst], axis=1).ravel()
-    new = ids[partition[ids] < 0]
-    if not len(new):
+    new_id, degree = _number_new(src, dst, partition)
+    if not len(new_id):
         return
-    new_id, first = np.unique(new, return_index=True)
-    # Adjacency of the new nodes only, grouped by node: a stable sort keeps it a function of the stream.
-    owner = np.concatenate([src, dst])
-    other = np.concatenate([dst, src])
-    mine = partition[owner] < 0
-    owner, other = np.searchsorted(new_id, owner[mine]), other[mine]
-    order = np.argsort(owner, kind="stable")
-    indptr = np.zeros(len(new_id) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(owner, minlength=len(new_id)), out=indptr[1:])
-    neighbour, appearance = other[order], np.argsort(first)
+    indptr = np.concatenate([[0], np.cumsum(degree)])
+    neighbour = _neighbours(src, dst, partition, indptr)
+    place = np.full(len(new_id), -1, np.int32)
     for _ in range(1 + NUM_RESTREAMS):
-        _place(appearance, new_id, indptr, neighbour, partition, size, capacity)
+        _sweep(indptr, neighbour, place, size, capacity)
+    partition[new_id] = place
 
 
 @compiled
-def _place(order, new_id, indptr, neighbour, partition, size, capacity):
-    """One greedy sweep; a node that has a partition leaves it first and may come back."""
+def _number_new(src, dst, partition):
+    """Ids (in order of first appearance) and degrees of the nodes without a partition; number k of them is left in
+    `partition` as -2 - k, so that no table of all nodes is needed."""
+    room = 1024
+    new_id, degree = np.empty(room, np.int64), np.empty(room, np.int64)
+    count = 0
+    for i in range(len(src)):
+        for end in range(2):
+            node = src[i] if end == 0 else dst[i]
+            found = partition[node]
+            if found == -1:
+                if count == room:
+                    room *= 2
+                    new_id = np.concatenate((new_id, np.empty(count, np.int64)))
+                    degree = np.concatenate((degree, np.empty(count, np.int64)))
+                partition[node] = -2 - count
+                new_id[count], degree[count] = node, 1
+                count += 1
+            elif found < -1:
+                degree[-2 - found] += 1
+    return new_id[:count].copy(), degree[:count].copy()
+
+
+@compiled
+def _neighbours(src, dst, partition, indptr):
+    """int32: the new nodes' neighbours in the window: a new one as its number, one that has a partition p as -1 - p."""
+    neighbour = np.empty(indptr[-1], np.int32)
+    fill = indptr[:-1].copy()
+    for i in range(len(src)):
+        one, other = partition[src[i]], partition[dst[i]]
+        if one < -1:
+            neighbour[fill[-2 - one]] = -2 - other if other < -1 else -1 - other
+            fill[-2 - one] += 1
+        if other < -1:
+            neighbour[fill[-2 - other]] = -2 - one if one < -1 else -1 - one
+            fill[-2 - other] += 1
+    return neighbour
+
+
+@compiled
+def _sweep(indptr, neighbour, place, size, capacity):
+    """One greedy sweep over the new nodes; one that has a partition (`place`) leaves it first and may come back."""
     num_partitions = len(size)
     count = np.zeros(num_partitions, dtype=np.int64)
-    for row in order:
-        if partition[new_id[row]] >= 0:
-            size[partition[new_id[row]]] -= 1
+    space = np.empty(num_partitions)
+    for p in range(num_partitions):
+        space[p] = 1.0 - size[p] / capacity
+    for row in range(len(place)):
+        left = place[row]
+        if left >= 0:
+            size[left] -= 1
+            space[left] = 1.0 - size[left] / capacity
         count[:] = 0
         for position in range(indptr[row], indptr[row + 1]):
-            owner = partition[neighbour[position]]
+            other = neighbour[position]
+            owner = place[other] if other >= 0 else -1 - other
             if owner >= 0:
                 count[owner] += 1
         best, best_score = -1, -1.0
         for p in range(num_partitions):
             if size[p] >= capacity:
                 continue
-            score = count[p] * (1.0 - size[p] / capacity)
+            score = count[p] * space[p]
             if score > best_score or (score == best_score and size[p] < size[best]):
                 best, best_score = p, score
-        partition[new_id[row]] = best
+        place[row] = best
         size[best] += 1
+        space[best] = 1.0 - size[best] / capacity
 
 
 @compiled

@@ -3,8 +3,9 @@
 The way of a graph: spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive
 destinations → sort each bucket → write the partition's files → checksums → publish, the manifest last.
 
-Memory: about 20 bytes per node (assignment, order, new ids) plus `memory_budget_bytes` for chunks and buckets; features and
-edges pass through scratch files next to the destination. The destination appears whole or not at all.
+Memory: 12 bytes per node (assignment, new ids, order; 20 from 2^31 nodes on), 8 for labels and one for each split set, plus
+`memory_budget_bytes` for chunks, buckets and a partition's lists while they fit; features and edges pass through scratch files next to
+the destination. The destination appears whole or not at all.
 """
 
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from storage.source import SPLIT_TEST, GraphSource, NodeChunk, SourceInfo
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
+
+_ROWS_AT_ONCE = 1 << 20  # of whole columns, so that their temporaries stay small
 
 
 @dataclass(frozen=True)
@@ -141,24 +144,23 @@ class _Ingestion:
         part_of_row = assign_partitions(options.partitioner, self.source, options.num_partitions, options.seed)
         counts = np.bincount(part_of_row, minlength=options.num_partitions)
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        row_of_id = np.argsort(part_of_row, kind="stable")  # rows of a partition stay in ascending original id
+        id_of_row, row_of_id = _renumber(part_of_row, offsets, self.index_dtype)
         del part_of_row
-        id_of_row = np.empty(self.info.num_nodes, self.index_dtype)
-        id_of_row[row_of_id] = np.arange(self.info.num_nodes, dtype=self.index_dtype)
 
+        self.progress("edges", 0, self.info.num_edges)
         buckets = {"topology": self._new_buckets("edges", offsets)}
         if self.out_edges:
             buckets["out_topology"] = self._new_buckets("out_edges", offsets)
         self._spill_edges(buckets, id_of_row)
         num_edges = 0
+        self.progress("write", 0, options.num_partitions)
         for partition in range(options.num_partitions):
             directory = self.staged / partition_dir(partition)
             directory.mkdir()
             for name, edges in buckets.items():
                 written = self._write_edges(name, edges, partition, offsets, id_of_row, directory)
                 num_edges += written if name == "topology" else 0
-            rows = row_of_id[offsets[partition] : offsets[partition + 1]]
-            nodes.write(rows, directory)
+            nodes.write(row_of_id[offsets[partition] : offsets[partition + 1]].astype(np.int64), directory)
             self.progress("write", partition + 1, options.num_partitions)
         self.progress("checksum", 0, None)
         files = {
@@ -218,8 +220,8 @@ class _Ingestion:
                 )
             _check_edge_columns(info, chunk.weight, chunk.feature, count, options.allow_nonfinite)
             for ids in (chunk.src, chunk.dst):
-                bad = (ids < 0) | (ids >= info.num_nodes)
-                if bad.any():
+                if count and (ids.min() < 0 or ids.max() >= info.num_nodes):
+                    bad = (ids < 0) | (ids >= info.num_nodes)
                     row = int(np.argmax(bad))
                     raise DataError(
                         f"{info.name}: edge {done + row}: expected node ids in [0, {info.num_nodes}), got {int(ids[row])}; "
@@ -252,12 +254,18 @@ class _Ingestion:
             self.options.edge_ids,
             self.info.has_edge_weight,
             self.info.edge_feature_dim if name == "topology" else 0,
+            num_edges=buckets.num_spilled(partition),
+            memory_bytes=self.options.memory_budget_bytes // 2,  # the other half sorts
         )
         indptr = np.zeros(num_owned + 1, np.int64)
         with spool:
             for bucket in buckets.sorted_buckets(partition, drop_duplicates=self.drop_duplicates):
-                degrees = np.bincount(bucket.dst - offsets[partition], minlength=num_owned) if len(bucket.dst) else 0
-                indptr[1:] += degrees
+                if not len(bucket.dst):
+                    continue
+                first = int(bucket.dst[0])
+                degrees = np.bincount(bucket.dst - first)
+                low = first - int(offsets[partition]) + 1
+                indptr[low : low + len(degrees)] += degrees
                 spool.append(id_of_row[bucket.src_row], bucket.edge_id, bucket.weight, bucket.feature)
             np.cumsum(indptr, out=indptr)
             columns = spool.columns()
@@ -266,6 +274,22 @@ class _Ingestion:
             if feature is not None:
                 write_batch(directory / "edges.arrow", {"feature": array_from_numpy(feature)})
         return int(indptr[-1])
+
+
+def _renumber(part_of_row: np.ndarray, offsets: np.ndarray, index_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """(new id of every row, row of every new id), [num_nodes] each. Rows of a partition stay in ascending original id."""
+    id_of_row, row_of_id = (np.empty(len(part_of_row), index_dtype) for _ in range(2))
+    ends = offsets[:-1].copy()
+    for start in range(0, len(part_of_row), _ROWS_AT_ONCE):
+        part = part_of_row[start : start + _ROWS_AT_ONCE]
+        order = np.argsort(part, kind="stable")
+        counts = np.bincount(part, minlength=len(ends))
+        # The block's rows of a partition follow those of the blocks before.
+        new_id = np.arange(len(part)) + np.repeat(ends - (np.cumsum(counts) - counts), counts)
+        id_of_row[start + order] = new_id
+        row_of_id[new_id] = start + order
+        ends += counts
+    return id_of_row, row_of_id
 
 
 def _check_edge_columns(

@@ -14,7 +14,7 @@ from storage.errors import ConfigError, DataError, MissingDependencyError
 from storage.source import GraphSource
 
 LDG_SLACK = 0.03
-# Edges that LDG sees at once, about 170 bytes each: the more, the better the partitions. A constant, not an option: the same
+# Edges that LDG sees at once, about 60 bytes each: the more, the better the partitions. A constant, not an option: the same
 # graph gets the same partitions on every machine.
 LDG_WINDOW_EDGES = 1 << 21
 
@@ -124,9 +124,8 @@ def _windows(source: GraphSource, window_edges: int) -> Iterator[tuple[np.ndarra
     num_pending = 0
     for chunk in source.edges(min(window_edges, _READ_EDGES)):
         for ids in (chunk.src, chunk.dst):
-            outside = (ids < 0) | (ids >= num_nodes)
-            if outside.any():
-                found = ids[int(np.argmax(outside))]
+            if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
+                found = ids[int(np.argmax((ids < 0) | (ids >= num_nodes)))]
                 raise DataError(f"edge ids must be 0 to {num_nodes - 1} (num_nodes = {num_nodes}), got {found}")
         src, dst = chunk.src, chunk.dst
         while len(src):

@@ -26,7 +26,7 @@ _ROWS, _SPLIT, _DEGREE, _MIXING, _DRAW, _CROSS, _LABEL, _OTHER_LABEL, _FEATURE, 
 GENERATOR_VERSION = 1
 
 _MAX_DRAWS = 4096  # per node: draw j of node i has counter i * _MAX_DRAWS + j
-_BLOCK_DRAWS = 1 << 16  # draws made at once, so that temporaries stay in cache
+_BLOCK_DRAWS = 1 << 16  # feature entries drawn at once, so that temporaries stay in cache
 _CLASS_TABLE_BITS = 14
 _HUB_FLOOR = 0.01  # bounds the density of draws at the very front: hubs of thousands at millions of nodes, not more
 
@@ -94,21 +94,34 @@ class SyntheticGraph:
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         """Both directions of every pair, once each, no self-loop; the same stream whatever `chunk_edges`."""
-        pending: list[tuple[np.ndarray, np.ndarray]] = []
-        num_pending, chunk_pairs = 0, max(1, chunk_edges // 2)
-        for start in range(0, self.options.num_nodes, self._block_nodes):
-            stop = min(start + self._block_nodes, self.options.num_nodes)
-            pair = self._draw_pairs(start, stop)
-            while len(pair[0]):
-                space = chunk_pairs - num_pending
-                pending.append((pair[0][:space], pair[1][:space]))
-                num_pending += len(pending[-1][0])
-                pair = (pair[0][space:], pair[1][space:])
-                if num_pending == chunk_pairs:
-                    yield _both_directions(pending)
-                    pending, num_pending = [], 0
-        if num_pending:
-            yield _both_directions(pending)
+        # numba: only who reads edges waits for the compiler
+        from storage.synthetic_kernels import both_directions, draw_pairs
+
+        keys = np.array([self._key(purpose) for purpose in (_DEGREE, _MIXING, _DRAW, _CROSS)], np.uint64)
+        fixed = (
+            keys,
+            self._degree_threshold,
+            3.0 * self.options.cross_share,
+            self._offset,
+            self._class_table,
+            np.uint64((1 << _CLASS_TABLE_BITS) - 1),
+            _HUB_FLOOR,
+            _MAX_DRAWS,
+            self._rows.compiled_form,
+        )
+        chunk_pairs = max(1, chunk_edges // 2)
+        a, b = (np.empty(chunk_pairs + _MAX_DRAWS, np.int64) for _ in range(2))
+        node = filled = 0
+        while node < self.options.num_nodes or filled:
+            while node < self.options.num_nodes and filled < chunk_pairs:
+                node, filled = draw_pairs(node, *fixed, a, b, filled)
+            count = min(chunk_pairs, filled)
+            src, dst = (np.empty(2 * count, np.int64) for _ in range(2))
+            both_directions(a, b, count, src, dst)
+            filled -= count
+            a[:filled], b[:filled] = a[count : count + filled].copy(), b[count : count + filled].copy()
+            if count:
+                yield EdgeChunk(src=src, dst=dst)
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
         for start in range(0, self.options.num_nodes, chunk_nodes):
@@ -169,53 +182,8 @@ class SyntheticGraph:
         )
         return entries.reshape(self.options.num_classes, self.options.feature_dim)
 
-    @cached_property
-    def _block_nodes(self) -> int:
-        return max(1, int(_BLOCK_DRAWS * 2 / self.options.mean_degree))
-
     def _community_of(self, node: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._offset, node, side="right") - 1
-
-    def _draw_pairs(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows (a, b) of the distinct pairs that nodes start … stop-1 draw."""
-        node = np.arange(start, stop)
-        quantile = unit_interval(hash_counters(self._key(_DEGREE), node))
-        num_draws = np.searchsorted(self._degree_threshold, quantile, side="right") + 1
-        mixing = unit_interval(hash_counters(self._key(_MIXING), node))
-        cross_below = 3.0 * self.options.cross_share * (mixing * mixing)
-
-        local = np.repeat(np.arange(stop - start), num_draws)
-        j = np.arange(len(local)) - np.repeat(np.cumsum(num_draws) - num_draws, num_draws)
-        counter = node[local] * _MAX_DRAWS + j
-        # One draw per stratum of the popularity scale: the same distribution, far fewer repeats.
-        x = (j + unit_interval(hash_counters(self._key(_DRAW), counter))) / num_draws[local]
-        cross = hash_counters(self._key(_CROSS), counter)
-        is_cross = unit_interval(cross) < cross_below[local]
-
-        community = self._community_of(node)
-        size = np.diff(self._offset)
-        position, own_size = (node - self._offset[community])[local], size[community][local]
-        # The class index uses the hash's lowest bits; the coin above used the highest.
-        target_class = np.where(
-            is_cross,
-            self._class_table[(cross & np.uint64((1 << _CLASS_TABLE_BITS) - 1)).astype(np.int64)],
-            community[local],
-        )
-        target_size = size[target_class]
-        reach = np.where(is_cross, (position + 1) * (target_size / own_size), position)
-        target_position = (x * (_HUB_FLOOR + (1.0 - _HUB_FLOOR) * x) * reach).astype(np.int64)
-        # Pairs point from later to earlier by (position / size, class), so that none has two owners.
-        here, there = (position + 1) / own_size, (target_position + 1) / target_size
-        keep = (target_position < target_size) & (
-            (there < here) | ((there == here) & (target_class < community[local]))
-        )
-
-        target = (self._offset[target_class] + target_position)[keep]
-        pair = np.sort((local[keep].astype(np.uint64) << np.uint64(40)) | target.astype(np.uint64))
-        pair = pair[np.concatenate([[True], pair[1:] != pair[:-1]])] if len(pair) else pair
-        owner = node[(pair >> np.uint64(40)).astype(np.int64)]
-        drawn = (pair & np.uint64((1 << 40) - 1)).astype(np.int64)
-        return self._rows.forward(owner), self._rows.forward(drawn)
 
     def _labels(self, node: np.ndarray) -> np.ndarray:
         noisy = unit_interval(hash_counters(self._key(_LABEL), node)) < self.options.label_noise
@@ -250,10 +218,3 @@ def _normal(hashes: np.ndarray) -> np.ndarray:
         total += lanes[..., lane]
     total -= 2 * 0xFFFF
     return total.astype(np.float32) * np.float32((3.0 / (2**32 - 1)) ** 0.5)
-
-
-def _both_directions(pairs: list[tuple[np.ndarray, np.ndarray]]) -> EdgeChunk:
-    a = np.concatenate([pair[0] for pair in pairs])
-    b = np.concatenate([pair[1] for pair in pairs])
-    # Interleaved, so that an edge's place in the stream does not depend on where the chunks end.
-    return EdgeChunk(src=np.stack([a, b], axis=1).ravel(), dst=np.stack([b, a], axis=1).ravel())
