@@ -33,6 +33,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_FAILED: list[str] = []
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        crash = getattr(report.longrepr, "reprcrash", None)
+        said = crash.message if crash else str(report.longrepr)
+        _FAILED.append(f"{report.nodeid} ({report.when}): " + " | ".join(said.split("\n")[:3])[:300])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """The last lines of a run say what failed: whoever sees only the end of a long log has the names."""
+    for line in _FAILED:
+        print(f"FAILED {line}")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _remove_ray_token() -> Iterator[None]:
     yield
