@@ -1,0 +1,191 @@
+"""The compiled loops of ingestion against plain definitions, with ids and offsets beyond 2^31."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import storage.ingest
+from storage.bucket_kernels import group_by_bucket
+from storage.counter_random import Permutation, hash_counters, unit_interval
+from storage.edge_buckets import EdgeBuckets, SortedEdges, SpilledEdges
+from storage.graph import open_graph
+from storage.greedy_partition import NUM_RESTREAMS, place_window
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from storage.synthetic_kernels import draw_pairs
+from tests.listed_graph import ListedGraph, expected_graph, stored_graph
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_grouping_is_a_stable_sort_by_bucket(data: st.DataObject) -> None:
+    largest = data.draw(st.sampled_from([1, 7, 1000, 2**31 + 5, 2**40]))
+    inner = data.draw(st.lists(st.integers(0, largest), max_size=9))
+    bounds = np.array(sorted([0, *inner, largest]), np.int64)  # buckets may be empty
+    ids = data.draw(st.lists(st.integers(0, largest - 1), max_size=60))
+    dst = np.array(ids, np.int64 if largest > 2**31 else np.int32)
+    order, ends = group_by_bucket(dst, bounds)
+    bucket = np.searchsorted(bounds, dst, side="right") - 1
+    assert order.tolist() == np.argsort(bucket, kind="stable").tolist()
+    assert ends.tolist() == np.cumsum(np.bincount(bucket, minlength=len(bounds) - 1)).tolist()
+
+
+def test_a_bucket_of_four_billion_ids_sorts(tmp_path: Path) -> None:
+    """Destination times source does not fit 64 bits there: (2^33)^2."""
+    num_nodes = 2**33
+    buckets = EdgeBuckets(
+        tmp_path / "edges",
+        np.asarray([0, num_nodes]),
+        expected_edges=1,
+        memory_budget_bytes=1 << 24,
+        index_dtype=np.dtype(np.int64),
+        with_edge_id=True,
+        with_weight=False,
+        feature_dim=0,
+    )
+    rng = np.random.default_rng(0)
+    dst, src = rng.integers(0, num_nodes, (2, 500))
+    dst[::3] = dst[0]  # one destination with many sources
+    edge_id = np.arange(500) + 2**33  # the source's edges before these
+
+    class Identity:  # the map of new ids, without its 64 GB
+        def __getitem__(self, row: np.ndarray) -> np.ndarray:
+            return row
+
+    buckets.spill(SpilledEdges(src, dst, edge_id, None, None), Identity())  # type: ignore[arg-type]
+    found: list[tuple[int, int, int]] = []
+    for bucket in buckets.sorted_buckets(0, drop_duplicates=False):
+        assert bucket.edge_id is not None
+        found += zip(bucket.dst.tolist(), bucket.src_row.tolist(), bucket.edge_id.tolist(), strict=True)
+    assert found == sorted(zip(dst.tolist(), src.tolist(), edge_id.tolist(), strict=True))
+
+
+def test_sparse_original_ids_beyond_two_to_the_31st(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    original_id = np.unique(np.concatenate([[5, 2**31 - 1, 2**31, 2**32, 2**62], rng.integers(0, 2**50, 40)]))
+    num_nodes = len(original_id)
+    edges = rng.integers(0, num_nodes, (300, 2)).tolist()
+    graph = ListedGraph(num_nodes=num_nodes, edges_listed=edges, original_id=original_id.tolist())
+    for partitioner in ("random", "range", "ldg"):
+        options = IngestOptions(num_partitions=3, partitioner=partitioner, edge_ids=True)
+        ingest(graph, str(tmp_path / partitioner), options)
+        opened = open_graph(str(tmp_path / partitioner))
+        assert stored_graph(opened) == expected_graph(graph, options)
+        ids = np.concatenate([opened.partition(p).original_id for p in range(3)])
+        assert sorted(ids.tolist()) == original_id.tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_new_ids_keep_the_order_of_rows(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.ingest, "_ROWS_AT_ONCE", 7)
+    part = np.random.default_rng(0).integers(0, 5, 100).astype(np.int32)
+    part[part == 3] = 4  # an empty partition
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=5))])
+    id_of_row, row_of_id = storage.ingest._renumber(part, offsets, np.dtype(dtype))
+    assert id_of_row.dtype == row_of_id.dtype == dtype
+    assert row_of_id.tolist() == np.argsort(part, kind="stable").tolist()
+    assert id_of_row[row_of_id].tolist() == list(range(100))
+
+
+def test_lists_in_memory_are_the_lists_on_disk(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    appended = [
+        (rng.integers(0, 9, n), rng.integers(0, 2**40, n), rng.random(n), rng.random((n, 2))) for n in (3, 0, 4)
+    ]
+    seen = []
+    # The most that will come is more than comes where duplicates are dropped.
+    for memory_bytes in (9 * 24, 9 * 24 - 1):
+        spool = SortedEdges(
+            tmp_path / "sorted", np.dtype(np.int32), True, True, 2, num_edges=9, memory_bytes=memory_bytes
+        )
+        with spool:
+            for columns in appended:
+                spool.append(*columns)
+            seen.append({name: (values.dtype, values.tolist()) for name, values in spool.columns().items()})
+            assert bool(list(tmp_path.iterdir())) == (memory_bytes < 9 * 24)
+    assert seen[0] == seen[1]
+    assert seen[0]["edge_id"][1] == np.concatenate([columns[1] for columns in appended]).tolist()
+
+
+def reference_window(edges: list[tuple[int, int]], partition: list[int], size: list[int], capacity: int) -> None:
+    """`place_window`, as `assign_ldg` describes it."""
+    new = dict.fromkeys(node for edge in edges for node in edge if partition[node] < 0)
+    around: dict[int, list[int]] = {node: [] for node in new}
+    for src, dst in edges:
+        for node, other in ((src, dst), (dst, src)):
+            if node in around:
+                around[node].append(other)
+    for _ in range(1 + NUM_RESTREAMS):
+        for node in new:
+            if partition[node] >= 0:
+                size[partition[node]] -= 1
+            count = [sum(partition[other] == p for other in around[node]) for p in range(len(size))]
+            open_to = [p for p in range(len(size)) if size[p] < capacity]
+            best = max(open_to, key=lambda p: (count[p] * (1.0 - size[p] / capacity), -size[p], -p))
+            partition[node] = best
+            size[best] += 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), max_size=80),
+    window=st.integers(1, 80),
+    num_partitions=st.integers(1, 5),
+)
+def test_windows_are_placed_as_the_definition_says(
+    edges: list[tuple[int, int]], window: int, num_partitions: int
+) -> None:
+    capacity = -(-20 // num_partitions) + 1
+    expected, expected_size = [-1] * 20, [0] * num_partitions
+    partition, size = np.full(20, -1, np.int32), np.zeros(num_partitions, np.int64)
+    for start in range(0, len(edges), window):
+        some = edges[start : start + window]
+        reference_window(some, expected, expected_size, capacity)
+        src, dst = np.array(some, np.int64).reshape(-1, 2).T
+        place_window(src, dst, partition, size, capacity)
+        assert partition.tolist() == expected
+        assert size.tolist() == expected_size
+
+
+@pytest.mark.parametrize("num_nodes", [5000, 2**31 + 11, 2**33])
+def test_drawn_pairs_are_distinct_and_permuted_as_the_rows_are(num_nodes: int) -> None:
+    """The compiled permutation and hashes are the ones that labels and splits are made by."""
+    size = num_nodes
+    keys = np.arange(1, 5, dtype=np.uint64) * np.uint64(2**63 - 25)
+    offset, table = np.array([0, size // 2, size]), np.zeros(4, np.int64)
+    threshold = np.array([0.3, 0.6, 0.9])
+    permutation = Permutation(size, 99)
+    identity = (np.empty((0, 2), np.uint64), np.uint64(2**62 - 1), np.uint64(31), np.uint64(size))
+    first = size - 1000
+    plain, permuted = (np.empty((2, 9000), np.int64) for _ in range(2))
+    for form, (a, b) in ((identity, plain), (permutation.compiled_form, permuted)):
+        node, filled = draw_pairs(first, keys, threshold, 0.15, offset, table, np.uint64(3), 0.01, 8, form, a, b, 0)
+        assert node == size
+    plain, permuted = plain[:, :filled], permuted[:, :filled]
+    assert np.array_equal(permutation.forward(plain.ravel()), permuted.ravel())
+    assert plain.min() >= 0
+    assert plain[0].min() >= first
+    assert plain[0].max() == size - 1
+    assert np.all(np.diff(plain[0]) >= 0)
+    assert len(np.unique(plain, axis=1).T) == filled
+    # Each node draws as often as its hash says, but for repeats and what points forward.
+    nodes = np.arange(first, size)
+    draws = 1 + np.searchsorted(threshold, unit_interval(hash_counters(int(keys[0]), nodes)), side="right")
+    kept = np.bincount(plain[0] - first, minlength=1000)
+    assert np.all(kept <= draws)
+    assert kept.sum() > 0.8 * draws.sum()
+
+
+def test_a_synthetic_graph_of_more_than_two_to_the_31_nodes() -> None:
+    graph = SyntheticGraph(SyntheticOptions(num_nodes=2**33, mean_degree=16, feature_dim=1))
+    chunks = graph.edges(1 << 14)
+    for chunk in (next(chunks), next(chunks)):
+        assert len(chunk.src) == 1 << 14
+        ids = np.concatenate([chunk.src, chunk.dst])
+        assert ids.min() >= 0
+        assert 2**31 < ids.max() < 2**33
+        assert np.array_equal(chunk.src[0::2], chunk.dst[1::2])
+        assert np.array_equal(chunk.src[1::2], chunk.dst[0::2])
