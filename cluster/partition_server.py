@@ -6,7 +6,7 @@ be retried; every wait has a deadline.
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -184,8 +184,11 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
             ray.kill(handle, no_restart=True)
 
 
-def connect(servers: PartitionServers) -> Router:
-    """The router of this process: partitions on this node are read in process, the others asked for."""
+def connect(servers: PartitionServers, watch: Callable[[Owner], Owner] = lambda owner: owner) -> Router:
+    """The router of this process: partitions on this node are read in process, the others asked for.
+
+    `watch` may put something around each owner, a `LocalOwner` or a `RemoteOwner`, that sees its messages; a cache stands before it.
+    """
     graph = _open_same(servers.url, servers.content_hash)
     here = ray.get_runtime_context().get_node_id()
     tables, manifest = NodeTables(graph), graph.manifest
@@ -197,9 +200,10 @@ def connect(servers: PartitionServers) -> Router:
     owners: list[Owner] = []
     for info, handle, near in zip(servers.infos, servers.handles, is_near, strict=True):
         if near:
-            owners.append(LocalOwner(PartitionOwner(graph.partition(info.partition), manifest.num_nodes, tables)))
+            local = PartitionOwner(graph.partition(info.partition), manifest.num_nodes, tables)
+            owners.append(watch(LocalOwner(local)))
             continue
-        far: Owner = RemoteOwner(handle, info.partition, servers.options.timeout_s)
+        far = watch(RemoteOwner(handle, info.partition, servers.options.timeout_s))
         if servers.options.cache_bytes:
             budget = servers.options.cache_bytes * int(num_owned[info.partition]) // max(num_far, 1)
             far = CachedOwner(far, manifest, info.partition, budget)

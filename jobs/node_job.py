@@ -72,7 +72,7 @@ def run_node_job(
     started = time.monotonic()
     fit, run_options = options.fit, options.run
     names = () if encoding is None else (encoding.name,)
-    train_sampler = replace(_train_sampler(options), encodings=names)
+    training = replace(train_sampler(options), encodings=names)
     evaluation = {split: replace(sampler, encodings=names) for split, sampler in _evaluation(options).items()}
     loader = LoaderOptions(
         threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=run_options.batch_timeout_s
@@ -88,8 +88,8 @@ def run_node_job(
     graph = prepare_graph(options.graph)
     _check_graph(graph, options)
     data = None if whole_graph is None else whole_graph(graph)
-    if isinstance(train_sampler, RandomPartitionOptions):
-        count_chunks(train_sampler, graph.manifest)
+    if isinstance(training, RandomPartitionOptions):
+        count_chunks(training, graph.manifest)
     if encoding is not None:
         store_encoding(graph, encoding)
     manifest = graph.manifest
@@ -110,7 +110,7 @@ def run_node_job(
         identity = _identity(manifest, options) | ({} if data is None else {"parallel": "graph"})
         router = connect(servers)
         if data is None:
-            _check_before_training(router, options, (train_sampler, *evaluation.values()), options.run.workers)
+            _check_before_training(router, options, (training, *evaluation.values()), options.run.workers)
         else:
             _check_before_training(router, options, (), 1)
         if fit.class_weights == "balanced":
@@ -127,7 +127,7 @@ def run_node_job(
                 task=task,
                 model_config=the_model_config,
                 identity=identity,
-                sampler=train_sampler if data is None else data.roots()["train"],
+                sampler=training if data is None else data.roots()["train"],
                 evaluation=evaluation if data is None else data.roots(),
                 options=fitted,
                 loader=loader,
@@ -155,7 +155,8 @@ def _check_whole_graph(options: NodeJobOptions) -> None:
         )
 
 
-def _train_sampler(options: NodeJobOptions) -> NodeSamplerOptions:
+def train_sampler(options: NodeJobOptions) -> NodeSamplerOptions:
+    """What the training split's batches are drawn by. Raises ConfigError where the options contradict each other."""
     batch = options.batch
     if batch.sampler != "random-partition":
         return _root_sampler(options, SPLIT_TRAIN, shuffle=True)

@@ -1,0 +1,191 @@
+"""What a worker's batches ask of partitions, counted: messages and their bytes, and the worker's memory and CPU time.
+
+`MeasuredNodes` is the training data of a run that is measured: the same servers, router and samplers as any run's (`NodeData`), with a
+counter around each owner, and epochs cut to a number of steps. After the last batch of each epoch a worker pushes its counts so far.
+Bytes are those of the arrays in requests and replies; what Ray puts around a message is not among them.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cluster.partition_server import PartitionServers, RemoteOwner, connect
+from cluster.training_data import NodeSamplerOptions, OpenNodes
+from samplers.messages import FetchRows, NodeRows, Reply, Request
+from samplers.minibatch import TorchBatch
+from samplers.protocol import Batch, Sampler
+from samplers.router import LocalOwner, Owner, Pending
+
+
+@dataclass
+class MessageCounts:
+    """Totals since the worker began; safe to add to from several threads."""
+
+    remote_requests: int = 0
+    sent_bytes: int = 0  # in requests to other processes
+    received_bytes: int = 0  # in their replies
+    local_requests: int = 0  # answered in this process
+    local_bytes: int = 0  # what their requests and replies would have been on a wire
+    train_thread_s: float = 0.0  # CPU time of the thread that trains, when it last asked for a batch's targets
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, **amounts: int) -> None:
+        with self._lock:
+            for name, amount in amounts.items():
+                setattr(self, name, getattr(self, name) + amount)
+
+    def as_dict(self) -> dict[str, float]:
+        with self._lock:
+            return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def array_bytes(message: Request | Reply) -> int:
+    """Bytes of the arrays of a request or a reply."""
+    return sum(value.nbytes for value in vars(message).values() if isinstance(value, np.ndarray))
+
+
+class CountedRemote:
+    """A remote owner, its messages counted."""
+
+    def __init__(self, owner: Owner, counts: MessageCounts) -> None:
+        self._owner, self._counts = owner, counts
+
+    def submit(self, request: Request) -> Pending:
+        self._counts.add(remote_requests=1, sent_bytes=array_bytes(request))
+        return _CountedReply(self._owner.submit(request), self._counts)
+
+
+class _CountedReply:
+    def __init__(self, pending: Pending, counts: MessageCounts) -> None:
+        self._pending, self._counts = pending, counts
+
+    def result(self) -> Reply:
+        reply = self._pending.result()
+        self._counts.add(received_bytes=array_bytes(reply))
+        return reply
+
+
+class CountedLocal:
+    """An owner in this process, its messages counted; it still writes rows where they belong at once."""
+
+    def __init__(self, owner: LocalOwner, counts: MessageCounts) -> None:
+        self._owner, self._counts = owner, counts
+
+    def submit(self, request: Request) -> Pending:
+        pending = self._owner.submit(request)  # answered already
+        self._counts.add(local_requests=1, local_bytes=array_bytes(request) + array_bytes(pending.result()))
+        return pending
+
+    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
+        self._owner.place_rows(request, into, position)
+        row_bytes = sum(v.nbytes // max(len(v), 1) for v in vars(into).values() if v is not None)
+        self._counts.add(local_requests=1, local_bytes=array_bytes(request) + row_bytes * len(position))
+
+
+def counted(owner: Owner, counts: MessageCounts) -> Owner:
+    """The owner with its messages counted, as remote or as local ones."""
+    if isinstance(owner, LocalOwner):
+        return CountedLocal(owner, counts)
+    assert isinstance(owner, RemoteOwner), f"expected a local or a remote owner, got {type(owner).__name__}"
+    return CountedRemote(owner, counts)
+
+
+class CountedSampler:
+    """The first steps of a sampler's epochs; after a rank's last batch of an epoch it pushes what was counted until then."""
+
+    def __init__(self, sampler: Sampler, num_ranks: int, max_steps: int, counts: MessageCounts, hub: Any) -> None:
+        self._sampler, self._num_ranks, self._counts, self._hub = sampler, num_ranks, counts, hub
+        self._num_steps = min(max_steps, sampler.num_batches // num_ranks)
+        self._done: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def options(self) -> Any:
+        return self._sampler.options
+
+    @property
+    def num_batches(self) -> int:
+        return self._num_steps * self._num_ranks
+
+    def sample(self, epoch: int, batch: int) -> Batch:
+        minibatch = self._sampler.sample(epoch, batch)
+        with self._lock:
+            self._done[epoch] = done = self._done.get(epoch, 0) + 1
+        if done == self._num_steps and self._hub is not None:
+            record = {
+                "epoch": epoch,
+                "rank": batch % self._num_ranks,
+                "steps": self._num_steps,
+                "time_s": time.time(),
+                "process_s": time.process_time(),
+                "torch_threads": torch.get_num_threads(),
+                "pid": os.getpid(),
+                "node_id": _node_id(),
+                **memory_bytes(),
+                **self._counts.as_dict(),
+            }
+            self._hub.push.remote(record)
+        return minibatch
+
+
+def memory_bytes() -> dict[str, int]:
+    """This process's most resident memory so far, maps of the graph among it, and what is its own of it now."""
+    found = {"VmHWM": 0, "RssAnon": 0}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in found:
+            found[name] = int(value.split()[0]) * 1024
+    return {"peak_bytes": found["VmHWM"], "own_bytes": found["RssAnon"]}
+
+
+def _node_id() -> str:
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+
+class OpenMeasured(OpenNodes):
+    """One graph through a router whose messages are counted.
+
+    The options of the training are those whose `shuffle` is on; others, of evaluations, get a single step and are not counted.
+    """
+
+    def __init__(self, servers: PartitionServers, hub: Any, max_steps: int) -> None:
+        self._counts = MessageCounts()
+        super().__init__(connect(servers, lambda owner: counted(owner, self._counts)))
+        self._hub, self._max_steps = hub, max_steps
+
+    def sampler(self, options: NodeSamplerOptions, num_ranks: int) -> Sampler:
+        sampler = super().sampler(options, num_ranks)
+        if options.shuffle:
+            return CountedSampler(sampler, num_ranks, self._max_steps, self._counts, self._hub)
+        return CountedSampler(sampler, num_ranks, 1, self._counts, None)
+
+    def target(self, batch: TorchBatch) -> torch.Tensor:
+        self._counts.train_thread_s = time.thread_time()  # the trainer asks once a step, in its own thread
+        return super().target(batch)
+
+
+@dataclass(frozen=True)
+class MeasuredNodes:
+    """One partitioned graph, measured; `hub` is an actor with the method `push` (`cluster.metrics_hub.MetricsHub`)."""
+
+    servers: PartitionServers
+    hub: Any
+    max_steps: int  # of an epoch
+
+    def open(self) -> OpenMeasured:
+        torch.set_num_threads(1)
+        return OpenMeasured(self.servers, self.hub, self.max_steps)
+
+
+def evaluation_of(training: NodeSamplerOptions) -> Mapping[str, NodeSamplerOptions]:
+    """The trainer scores splits at the end of every run; where only its steps count, a batch of the training's kind will do."""
+    return dict.fromkeys(("train", "valid", "test"), replace(training, shuffle=False))

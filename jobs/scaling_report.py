@@ -1,0 +1,282 @@
+"""A scaling sweep's report: one table as text, as CSV, and as a self-contained HTML page with plots (no scripts, nothing from a network)."""
+
+import csv
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from jobs.ratio_plot import Series, log_log_svg
+
+Point = Mapping[str, Any]
+
+_GROUP = (
+    "sampler",
+    "model",
+    "scaling",
+    "partitions",
+    "nodes",
+    "placement",
+)  # what a row is called by, besides its workers
+_ROOTS_OF_PLOTS = ("sampler", "model", "partitions", "placement")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The repeats of one point, as medians; None where nothing could be measured."""
+
+    settings: Mapping[str, Any]  # without `repeat`
+    values: Mapping[str, float | None]
+    repeats: int
+    efficiency: float | None  # roots/s per worker, against the row of the fewest workers that is otherwise the same
+    cpu_efficiency: float | None  # the same of CPU time per root: what more workers cost where they do not share cores
+    ceiling: (
+        float | None
+    )  # of the efficiency, where the baseline's busy cores grow with the workers and the machine's do not
+    cause: str | None
+
+
+_MEDIANS = (
+    "roots_per_s", "edges_per_s", "nodes_per_s", "step_s", "steps", "seconds", "wait_share", "wait_s", "roots_per_batch", "nodes_per_batch",
+    "edges_per_batch", "remote_requests_per_batch", "sent_bytes_per_batch", "received_bytes_per_batch", "local_bytes_per_batch",
+    "peak_bytes_per_worker", "own_bytes_per_worker", "worker_cpu_s_per_step", "train_cpu_s_per_batch", "own_cores", "machine_cores", "num_parameters", "cores",
+    "torch_threads",
+)  # fmt: skip
+
+
+def summarise(points: Iterable[Point]) -> list[Row]:
+    """Rows in the order of their settings."""
+    by_settings: dict[str, list[Point]] = {}
+    for point in points:
+        by_settings.setdefault(_without(point["settings"], "repeat"), []).append(point)
+    rows = []
+    for same in by_settings.values():
+        good = [point for point in same if point["status"] == "ok"]
+        values = {name: _median([point.get(name) for point in good]) for name in _MEDIANS}
+        settings = {name: value for name, value in same[0]["settings"].items() if name != "repeat"}
+        cause = next((point["cause"] for point in same if point["status"] != "ok"), None)
+        rows.append(Row(settings, values, len(good), None, None, None, cause))
+    rows.sort(key=lambda row: [str(row.settings[name]).zfill(4) for name in (*_GROUP, "workers")])
+    return [_with_efficiency(row, rows) for row in rows]
+
+
+def _with_efficiency(row: Row, rows: Sequence[Row]) -> Row:
+    others = [
+        other
+        for other in rows
+        if other.values["roots_per_s"] and _without(other.settings, "workers") == _without(row.settings, "workers")
+    ]
+    if not others or not row.values["roots_per_s"]:
+        return row
+    base = min(others, key=lambda other: other.settings["workers"])
+    ratio = row.settings["workers"] / base.settings["workers"]
+    base_cpu, own_cpu = cpu_s_per_root(base), cpu_s_per_root(row)
+    ceiling = None
+    if base.values["own_cores"] and base.values["cores"]:
+        ceiling = min(1.0, base.values["cores"] / (base.values["own_cores"] * ratio))
+    return Row(
+        row.settings,
+        row.values,
+        row.repeats,
+        row.values["roots_per_s"] / (ratio * (base.values["roots_per_s"] or 1.0)),
+        base_cpu / own_cpu if base_cpu and own_cpu else None,
+        ceiling,
+        row.cause,
+    )
+
+
+def cpu_s_per_root(row: Row) -> float | None:
+    """CPU seconds of all processes of the point (workers, servers, Ray) for each root."""
+    cores, rate = row.values["own_cores"], row.values["roots_per_s"]
+    return cores / rate if cores and rate else None
+
+
+def _without(settings: Mapping[str, Any], name: str) -> str:
+    return json.dumps({key: value for key, value in settings.items() if key not in (name, "repeat")}, sort_keys=True)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+_COLUMNS = (
+    ("workers", "DDP workers, one thread each"),
+    ("roots/s", "training roots of all workers together"),
+    ("edges/s", "edges in their batches"),
+    ("efficiency", "roots/s per worker against the fewest workers of the same kind"),
+    ("ceiling", "the efficiency that the machine's cores allow, if each further worker keeps as many busy as at the baseline; 1 without sharing"),
+    ("CPU efficiency", "the same ratio of CPU time per root, all processes: the cost of more workers where they have cores of their own"),
+    ("wait", "share of the training time in which rank 0's step waited for its batch"),
+    ("ms/step", "wall time of a step, the start of each epoch with its empty loader included"),
+    ("steps", "measured steps"),
+    ("remote kB", "bytes in requests and replies of a batch to other processes"),
+    ("requests", "requests of a batch to other processes"),
+    ("local kB", "bytes of a batch that were read in process instead"),
+    ("all-reduce kB", "bytes a worker sends for a step's gradients in a ring, computed: 2 (W - 1) / W of them"),
+    ("peak MB", "most resident memory of a worker, pages of the graph's files included"),
+    ("cores", "cores busy with this point / with anything, on average"),
+)  # fmt: skip
+
+
+def cells(row: Row) -> list[str]:
+    """One row under the columns above."""
+    v = row.values
+
+    def show(value: float | None, form: str = ",.0f", scale: float = 1.0) -> str:
+        return "–" if value is None else format(value * scale, form)
+
+    remote = (
+        None if v["sent_bytes_per_batch"] is None else v["sent_bytes_per_batch"] + (v["received_bytes_per_batch"] or 0)
+    )
+    workers = row.settings["workers"]
+    gradients = None if v["num_parameters"] is None else 8 * v["num_parameters"] * (workers - 1) / workers
+    return [
+        str(workers),
+        show(v["roots_per_s"]),
+        show(v["edges_per_s"]),
+        show(row.efficiency, ".2f"),
+        show(row.ceiling, ".2f"),
+        show(row.cpu_efficiency, ".2f"),
+        show(v["wait_share"], ".0%"),
+        show(v["step_s"], ",.0f", 1e3),
+        show(v["steps"]),
+        show(remote, ",.0f", 1e-3),
+        show(v["remote_requests_per_batch"], ".1f"),
+        show(v["local_bytes_per_batch"], ",.0f", 1e-3),
+        show(gradients, ",.0f", 1e-3),
+        show(v["peak_bytes_per_worker"], ",.0f", 1e-6),
+        f"{show(v['own_cores'], '.1f')} / {show(v['machine_cores'], '.1f')}",
+    ]
+
+
+def name_of(settings: Mapping[str, Any], names: Sequence[str] = _GROUP) -> str:
+    """A row's kind in words."""
+    words = {
+        "partitions": f"{settings['partitions']} partitions",
+        "nodes": f"{settings['nodes']} nodes",
+        "placement": "store apart" if settings["placement"] == "store" else "servers spread",
+    }
+    return ", ".join(words.get(name, str(settings[name])) for name in names)
+
+
+def print_table(points: Iterable[Point]) -> None:
+    """To standard output, as Markdown."""
+    print("| kind | " + " | ".join(name for name, _ in _COLUMNS) + " |")
+    print("|---" * (len(_COLUMNS) + 1) + "|")
+    for row in summarise(points):
+        if row.repeats:
+            print(f"| {name_of(row.settings)} | " + " | ".join(cells(row)) + " |")
+        if row.cause:
+            print(f"failed: {name_of(row.settings)}, {row.settings['workers']} workers: {row.cause}")
+
+
+def write_report(out: Path, points: Sequence[Point], machine: Mapping[str, Any]) -> None:
+    """Writes points.csv and report.html."""
+    _write_csv(out / "points.csv", points)
+    (out / "report.html").write_text(html(points, machine))
+
+
+def _write_csv(path: Path, points: Sequence[Point]) -> None:
+    """All points, repeats and failures too, every value as measured."""
+    flat = [{**point["settings"], **{k: v for k, v in point.items() if k != "settings"}} for point in points]
+    names = list(dict.fromkeys(name for point in flat for name in point))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def html(points: Sequence[Point], machine: Mapping[str, Any]) -> str:
+    """The page; well-formed as XML too."""
+    rows = summarise(points)
+    parts = [
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/><title>Scaling sweep</title><style>',
+        "body{font-family:sans-serif;margin:2em;max-width:90em} table{border-collapse:collapse;font-size:13px;margin:1em 0}",
+        "td,th{border:1px solid #ccc;padding:3px 7px;text-align:right} td:first-child,th:first-child{text-align:left}",
+        "svg{width:48%;min-width:30em} .bad{color:#b00}",
+        "</style></head><body><h1>Scaling sweep</h1>",
+        f"<p>{escape(where(points))}</p>",
+        f"<p>{escape(', '.join(f'{name}: {value}' for name, value in machine.items()))}</p>",
+    ]
+    for scaling in ("weak", "strong"):
+        some = [row for row in rows if row.settings["scaling"] == scaling and row.repeats]
+        if some:
+            parts += [f"<h2>{scaling.capitalize()} scaling</h2>", *_plots(some, scaling), _table(some)]
+    failed = [row for row in rows if row.cause]
+    if failed:
+        parts.append("<h2>Failed points</h2><ul>")
+        parts += [
+            f'<li class="bad">{escape(name_of(row.settings))}, {row.settings["workers"]} workers: {escape(str(row.cause))}</li>'
+            for row in failed
+        ]
+        parts.append("</ul>")
+    parts.append("<h2>Columns</h2><ul>")
+    parts += [f"<li><b>{escape(name)}</b>: {escape(meaning)}</li>" for name, meaning in _COLUMNS]
+    parts.append("</ul></body></html>\n")
+    return "\n".join(parts)
+
+
+def where(points: Sequence[Point]) -> str:
+    """On what the points ran, in words."""
+    good = [point for point in points if point["status"] == "ok"]
+    counts = sorted({point["ray_nodes"] for point in good})
+    if not counts:
+        return "No point was measured."
+    listed = ", ".join(map(str, counts))
+    if all(point["raylets_on_one_machine"] for point in good):
+        return (
+            f"{listed} raylets on one machine: no real network, and all share its {good[0]['cores']} cores. Requests between nodes pass "
+            "through sockets and object stores, so bytes and requests are those of a cluster; times are not."
+        )
+    return f"A Ray cluster of {listed} nodes."
+
+
+def _table(rows: Sequence[Row]) -> str:
+    head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in _COLUMNS)
+    lines = [f"<table><tr><th>kind</th>{head}</tr>"]
+    for row in rows:
+        body = "".join(f"<td>{escape(cell)}</td>" for cell in cells(row))
+        lines.append(f"<tr><td>{escape(name_of(row.settings))}</td>{body}</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def _plots(rows: Sequence[Row], scaling: str) -> list[str]:
+    throughput, efficiency, traffic = [], [], []
+    for kind, same in _by_kind(rows).items():
+        rates = [(float(r.settings["workers"]), r.values["roots_per_s"] or 0.0) for r in same]
+        throughput.append(Series(kind, rates))
+        first_workers, first_rate = rates[0]
+        throughput.append(Series("ideal", [(w, first_rate * w / first_workers) for w, _ in rates], "dashed"))
+        efficiency.append(Series(kind, [(r.settings["workers"], r.efficiency or 0.0) for r in same]))
+        traffic.append(Series(kind, [(r.settings["workers"], _remote(r)) for r in same]))
+    plots = [log_log_svg(f"Throughput, {scaling} scaling", "workers", "roots/s", throughput)]
+    plots.append(log_log_svg(f"Efficiency, {scaling} scaling", "workers", "efficiency", efficiency))
+    if any(y > 0 for series in traffic for _, y in series.points):
+        plots.append(log_log_svg("Remote bytes", "workers", "bytes a batch", traffic))
+    by_nodes = _over_nodes(rows)
+    if by_nodes:
+        plots.append(log_log_svg("Remote bytes over nodes", "nodes", "bytes a batch", by_nodes))
+    return plots
+
+
+def _remote(row: Row) -> float:
+    return (row.values["sent_bytes_per_batch"] or 0) + (row.values["received_bytes_per_batch"] or 0)
+
+
+def _by_kind(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(name_of(row.settings, ("sampler", "model", "partitions", "nodes")), []).append(row)
+    return found
+
+
+def _over_nodes(rows: Sequence[Row]) -> list[Series]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        name = f"{name_of(row.settings, _ROOTS_OF_PLOTS)}, {row.settings['workers']} workers"
+        found.setdefault(name, []).append((row.settings["nodes"], _remote(row)))
+    return [Series(name, some) for name, some in found.items() if len(some) > 1]

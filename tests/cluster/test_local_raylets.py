@@ -1,0 +1,29 @@
+"""Raylets beside a local Ray: nodes to Ray, gone at the end; partitions on one are far from another."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cluster.local_raylets import local_raylets
+from cluster.session import Session, SessionOptions, ray_session
+from storage.errors import ConfigError
+
+
+@pytest.mark.ray
+def test_a_raylet_is_a_node_of_its_own_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with ray_session(SessionOptions(address="local", num_cpus=1, object_store_bytes=80 * 2**20)) as session:
+        import ray
+
+        before = {child.pid for child in psutil.Process().children(recursive=True)}
+        with local_raylets(session, 1, tmp_path / "raylets.log", num_cpus=3):
+            assert sorted(node["Resources"]["CPU"] for node in ray.nodes()) == [1.0, 3.0]
+            added = {child.pid for child in psutil.Process().children(recursive=True)} - before
+            assert added
+        assert not [pid for pid in added if psutil.pid_exists(pid)]
+
+
+def test_a_cluster_that_is_not_ours_gets_no_raylets(tmp_path: Path) -> None:
+    others = Session("127.0.0.1:1", is_ours=False, dashboard_url=None)
+    with pytest.raises(ConfigError, match="Ray of their own"), local_raylets(others, 1, tmp_path / "log"):
+        pass

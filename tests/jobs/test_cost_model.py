@@ -1,0 +1,226 @@
+"""The cost model against real batches: its bytes are those of their messages, and it knows what more workers and caches change."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs.cost_model import (
+    BatchShape,
+    Degrees,
+    Link,
+    Rates,
+    Widths,
+    Workload,
+    all_reduce_bytes,
+    cache_hits,
+    chunk_traffic,
+    expected_batch,
+    fit_rates,
+    load_points,
+    neighbor_traffic,
+    point_batch,
+    predict,
+    random_halo,
+    remote_traffic,
+    step_cost,
+)
+from jobs.message_counts import CountedLocal, CountedRemote, MessageCounts
+from models.geco import GECOConfig
+from models.parallel.cost import sent_bytes
+from models.parallel.shards import Shards
+from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.node_tables import NodeTables
+from samplers.partition_owner import PartitionOwner
+from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.router import LocalOwner, Router
+from storage.errors import ConfigError, FormatError
+from storage.graph import StoredGraph, open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
+    url = tmp_path_factory.mktemp("cost") / "graph"
+    source = SyntheticGraph(SyntheticOptions(num_nodes=6000, mean_degree=20, feature_dim=12))
+    ingest(source, str(url), IngestOptions(num_partitions=PARTITIONS, partitioner="random"))
+    return open_graph(str(url))
+
+
+@pytest.fixture(scope="module")
+def degrees(graph: StoredGraph) -> Degrees:
+    return Degrees.of(np.concatenate([np.diff(partition.indptr) for partition in graph.partitions()]))
+
+
+def counted_router(graph: StoredGraph, kind: type) -> tuple[Router, MessageCounts]:
+    counts, tables = MessageCounts(), NodeTables(graph)
+    owners = [
+        kind(LocalOwner(PartitionOwner(partition, graph.manifest.num_nodes, tables)), counts)
+        for partition in graph.partitions()
+    ]
+    return Router(graph.manifest, owners), counts
+
+
+@pytest.mark.parametrize("kind", [CountedRemote, CountedLocal])
+def test_bytes_of_neighbor_batches_are_those_of_their_messages(graph: StoredGraph, kind: type) -> None:
+    router, counts = counted_router(graph, kind)
+    sampler = NeighborSampler(router, NeighborOptions(fanouts=(4, 3), batch_size=50))
+    roots = sampler.roots_of(0, 0)
+    before = counts.as_dict()
+    batch = sampler.sample(0, 0)
+    found = {name: value - before[name] for name, value in counts.as_dict().items()}
+
+    assert batch.hop is not None
+    per_hop = np.bincount(batch.hop, minlength=3)
+    ends = np.cumsum(per_hop)
+    drawn = [int(batch.indptr[ends[0]]), int(batch.indptr[ends[1]] - batch.indptr[ends[0]])]
+    assert per_hop[0] == len(roots)
+    shape = BatchShape(tuple(per_hop[:2].tolist()), tuple(drawn), batch.num_nodes)
+    model = neighbor_traffic(shape, Widths(feature=12 * 4, index=4), PARTITIONS)
+    if kind is CountedRemote:
+        assert found["sent_bytes"] == model.sent
+        assert found["received_bytes"] == model.received
+        assert found["remote_requests"] == model.requests
+        assert found["local_bytes"] == 0
+    else:
+        assert found["local_bytes"] == model.total
+        assert found["remote_requests"] == 0
+
+
+def test_bytes_of_chunk_batches_are_those_of_their_messages(graph: StoredGraph) -> None:
+    router, counts = counted_router(graph, CountedRemote)
+    sampler = RandomPartitionSampler(router, RandomPartitionOptions(num_chunks=5))
+    before = counts.as_dict()
+    batch = sampler.sample(0, 0)
+    found = {name: value - before[name] for name, value in counts.as_dict().items()}
+    model = chunk_traffic(batch.num_nodes, batch.num_edges, Widths(feature=12 * 4), PARTITIONS)
+    assert (found["sent_bytes"], found["received_bytes"]) == (model.sent, model.received)
+    assert found["remote_requests"] == model.requests
+
+
+def test_expected_batches_are_near_real_ones(graph: StoredGraph, degrees: Degrees) -> None:
+    assert degrees.num_nodes == graph.manifest.num_nodes
+    assert degrees.num_edges == pytest.approx(graph.manifest.num_edges)
+    router, _ = counted_router(graph, CountedLocal)
+    sampler = NeighborSampler(router, NeighborOptions(fanouts=(5, 3), batch_size=60))
+    batches = [sampler.sample(0, number) for number in range(6)]
+    shape, _ = expected_batch(degrees, float(np.mean([batch.num_roots for batch in batches])), (5, 3))
+    assert shape.nodes == pytest.approx(np.mean([batch.num_nodes for batch in batches]), rel=0.08)
+    assert shape.edges == pytest.approx(np.mean([batch.num_edges for batch in batches]), rel=0.08)
+
+
+def test_batches_grow_with_fanouts_and_never_beyond_the_graph(degrees: Degrees) -> None:
+    sizes = [expected_batch(degrees, 100, fanouts)[0].nodes for fanouts in ((), (2,), (5,), (5, 5), (-1, -1, -1, -1))]
+    assert sizes == sorted(sizes)
+    assert sizes[0] == pytest.approx(100)
+    assert sizes[-1] <= degrees.num_nodes
+    even = expected_batch(Degrees.even(1e9, 30e9), 1, (3, 2))[0]
+    assert even.nodes == pytest.approx(1 + 3 + 6)  # nothing is met twice
+    with pytest.raises(ConfigError, match="roots: expected 1 to"):
+        expected_batch(degrees, degrees.num_nodes + 1, (5,))
+
+
+def test_power_law_has_the_mean_asked_for() -> None:
+    law = Degrees.power_law(1e6, 30e6)
+    assert law.num_nodes == pytest.approx(1e6)
+    assert law.num_edges == pytest.approx(30e6)
+    assert law.degree.min() >= 15
+
+
+def test_one_worker_needs_no_communication() -> None:
+    assert all_reduce_bytes(1e6, 1) == 0
+    assert all_reduce_bytes(1e6, 4) == 6e6
+    workload = Workload("small", 1e5, 3e6, 400, roots=100)
+    remote, cost = predict(workload, 1, Link(10), Rates())
+    assert (remote.total, remote.requests, remote.rounds) == (0, 0, 0)
+    assert (cost.reduce_s, cost.link_s) == (0, 0)
+    assert random_halo(workload.degrees, 1) == 0
+    config = GECOConfig(in_dim=4, out_dim=3, width=8)
+    assert set(sent_bytes(config, Shards.even(100, 1), 0, 0, 0).values()) == {0}
+
+
+def test_more_nodes_more_bytes_faster_links_fewer_seconds() -> None:
+    workload = Workload("small", 1e6, 3e7, 400, roots=100)
+    moved = [predict(workload, nodes, Link(10), Rates())[0].total for nodes in (1, 2, 4, 8, 64)]
+    assert moved == sorted(moved)
+    seconds = [predict(workload, 8, Link(speed), Rates(), train_s=0.0)[1].step_s for speed in (1, 10, 25, 100)]
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[0] > 2 * seconds[-1]
+    assert predict(workload, 8, Link(10), Rates(), train_s=60.0)[1].bound == "training"
+    assert predict(workload, 8, Link(0.01), Rates(), train_s=0.0)[1].bound == "link"
+    shared = predict(workload, 8, Link(10), Rates(), cores_per_worker=0.25)[1]
+    assert shared.bound == "cores"
+    assert shared.step_s == pytest.approx(4 * shared.cpu_s)
+
+
+def test_a_cache_of_hot_rows_hits_more_than_its_share(degrees: Degrees) -> None:
+    _, share = expected_batch(degrees, 60, (5, 3))
+    hits = [cache_hits(degrees, share, part * degrees.num_nodes) for part in (0, 0.1, 0.5, 1)]
+    assert hits[0] == 0
+    assert hits[3] == pytest.approx(1)
+    assert 0.1 < hits[1] < hits[2] < 1
+    workload = Workload("small", 1e6, 3e7, 400, roots=100)
+    without, cached = (predict(workload, 8, Link(10), Rates(), part)[0].total for part in (0, 0.5))
+    assert cached < without
+
+
+def test_near_partitions_are_not_asked() -> None:
+    whole = neighbor_traffic(BatchShape((10, 20), (30, 40), 50), Widths(100), 4)
+    assert whole.rounds == 3
+    half = remote_traffic(whole, 0.5, 2, 4)
+    assert (half.total, half.requests) == (whole.total / 2, 6)
+    assert remote_traffic(whole, 1.0, 4, 4).total == 0
+
+
+def test_a_halo_is_the_nodes_elsewhere_with_a_neighbor_here() -> None:
+    rng = np.random.default_rng(0)
+    num_nodes, degree, workers = 4000, 6, 4
+    source = rng.integers(0, num_nodes, (num_nodes, degree))  # the neighbors of each node
+    owner = rng.integers(0, workers, num_nodes)
+    needed = [np.count_nonzero((owner[source] == w).any(axis=1) & (owner != w)) for w in range(workers)]
+    assert random_halo(Degrees.even(num_nodes, num_nodes * degree), workers) == pytest.approx(np.mean(needed), rel=0.03)
+
+
+def made_up_point(batch_size: int, requests: bool) -> dict:
+    """A point whose times are exactly those of known rates."""
+    settings = {
+        "sampler": "neighbor", "scaling": "weak", "workers": 1, "nodes": 2 if requests else 1, "partitions": 2, "chunks": 4,
+        "placement": "store" if requests else "spread", "local_reads": True, "fanouts": (5, 3), "batch_size": batch_size,
+    }  # fmt: skip
+    degree = ([20.0], [100_000.0])
+    point = {
+        "settings": settings, "degrees": degree, "roots_per_batch": batch_size, "feature_bytes": 400, "index_bytes": 4, "cores": 2,
+    }  # fmt: skip
+    shape, remote = point_batch(point)
+    cost = step_cost(shape, remote, 1e5, 1, Rates())
+    loaded = 2e-6 * shape.nodes + 1e-3 * remote.requests + 1e-9 * remote.total
+    return point | {
+        "remote_requests_per_batch": remote.requests,
+        "sent_bytes_per_batch": remote.sent,
+        "received_bytes_per_batch": remote.received,
+        "train_cpu_s_per_batch": cost.train_s,
+        "worker_cpu_s_per_step": cost.train_s + loaded,
+        "own_cores": cost.cpu_s / cost.step_s,
+        "step_s": cost.step_s,
+    }
+
+
+def test_rates_are_found_again_in_points_made_from_them() -> None:
+    points = [made_up_point(size, requests) for size in (50, 200, 800) for requests in (False, True)]
+    found = fit_rates(points)
+    for name in ("train_step_s", "train_node_s", "load_node_s", "load_request_s", "serve_request_s"):
+        assert getattr(found, name) == pytest.approx(getattr(Rates(), name), rel=0.05), name
+    assert fit_rates([replace_settings(points[0], workers=1)]) == replace(found, **vars(fit_rates([points[0]])))
+
+
+def replace_settings(point: dict, **changes) -> dict:
+    return point | {"settings": point["settings"] | changes}
+
+
+def test_a_missing_sweep_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"none\.jsonl: expected points"):
+        load_points(tmp_path / "none.jsonl")
