@@ -17,7 +17,7 @@ from typing import Any
 from cluster.session import MIN_OBJECT_STORE_BYTES, Session
 from storage.errors import ConfigError, DeadlineError, StageError
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 20.0
 
 

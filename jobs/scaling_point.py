@@ -37,6 +37,7 @@ PLACEMENTS = ("spread", "store")
 
 _HUB_TIMEOUT_S = 30.0
 _RESERVE_TIMEOUT_S = 60.0
+_SERVERS_START_TIMEOUT_S = 300.0  # several Rays may share few cores; --point-timeout-s bounds it too
 
 
 @dataclass(frozen=True)
@@ -301,7 +302,10 @@ def measure(settings: PointSettings, data_dir: str, folder: Path) -> dict[str, A
         count_chunks(sampler, manifest)
     build_model(settings, manifest)  # refused here, not on every worker
     server_options = ServerOptions(
-        verify=False, local_reads=settings.local_reads, cache_bytes=settings.cache_mb * 2**20
+        start_timeout_s=_SERVERS_START_TIMEOUT_S,
+        verify=False,
+        local_reads=settings.local_reads,
+        cache_bytes=settings.cache_mb * 2**20,
     )
     load = _Load()
     with placed(settings, graph, server_options, folder) as (session, servers):
