@@ -20,11 +20,30 @@ _MAX_BUCKETS = 256  # a chunk is appended to each of them, so more buckets make 
 class Bucket:
     """Edges of consecutive destinations, sorted by (destination, source row, position in the source)."""
 
-    dst: np.ndarray  # int64 [k], new ids
-    src_row: np.ndarray  # [k], source rows
+    key: np.ndarray  # int64 [k]: (new id - low) · 2^row_bits + source row
+    low: int
+    row_bits: int
     edge_id: np.ndarray | None
     weight: np.ndarray | None
     feature: np.ndarray | None
+
+    @property
+    def dst(self) -> np.ndarray:
+        """int64 [k], new ids"""
+        return (self.key >> self.row_bits) + self.low
+
+    @property
+    def src_row(self) -> np.ndarray:
+        """int64 [k], source rows"""
+        return self.key & ((1 << self.row_bits) - 1)
+
+    def neighbors(self, id_of_row: np.ndarray, degree: np.ndarray) -> np.ndarray:
+        """The sources' new ids; adds to `degree` (int64, of the nodes from `low` on) what each destination has here."""
+        from storage.bucket_kernels import unpack_lists
+
+        neighbor = np.empty(len(self.key), id_of_row.dtype)
+        unpack_lists(self.key, self.low, self.row_bits, id_of_row, degree, neighbor)
+        return neighbor
 
 
 @dataclass(frozen=True)
@@ -124,13 +143,15 @@ class EdgeBuckets:
             "feature": edges.feature,
         }
         if len(self._paths) == 1:
-            self._append(0, {name: self._column(values, name) for name in self._columns}, slice(None))
+            self._append(0, {name: self._column(values, name) for name in self._columns}, slice(0, len(dst)))
             return
         # numba: imported where it is used, for who opens a graph does not sort edges
         from storage.bucket_kernels import group_by_bucket
 
-        order, ends = group_by_bucket(dst, self._bounds)
-        grouped = {name: self._column(values, name)[order] for name in self._columns}
+        by_dst, by_src, order, ends = group_by_bucket(dst, edges.src, self._bounds)
+        grouped = {"dst": by_dst, "src": by_src}
+        for name in self._columns.keys() - grouped.keys():
+            grouped[name] = self._column(values, name)[order]
         start = 0
         for index, end in enumerate(ends.tolist()):
             if end > start:
@@ -143,12 +164,10 @@ class EdgeBuckets:
         return np.ascontiguousarray(column, dtype=self._columns[name][0])
 
     def _append(self, bucket: int, columns: dict[str, np.ndarray], which: slice) -> None:
-        self._num_spilled[bucket // self._per_partition] += (
-            which.stop - which.start if which.stop else len(columns["dst"])
-        )
+        self._num_spilled[bucket // self._per_partition] += which.stop - which.start
         for name, column in columns.items():
             # Opened for each write: buckets times columns may be more files than a process may hold open.
-            with open(self._paths[bucket][name], "ab", buffering=0) as file:
+            with open(self._paths[bucket][name], "ab") as file:
                 file.write(column[which].data)
 
     def num_spilled(self, partition: int) -> int:
@@ -214,11 +233,11 @@ class EdgeBuckets:
         self, columns: dict[str, np.ndarray], chosen: np.ndarray | slice, low: int, drop_duplicates: bool
     ) -> Bucket:
         """Of the edges `chosen`, whose destinations begin at `low`."""
-        dst = columns["dst"]
-        key = dst[chosen].astype(np.int64)
-        key -= low
-        key <<= self._row_bits
-        key |= columns["src"][chosen]
+        from storage.bucket_kernels import pack_keys
+
+        dst, src = columns["dst"][chosen], columns["src"][chosen]
+        key = np.empty(len(dst), np.int64)
+        pack_keys(dst, src, low, self._row_bits, key)
         extras = {name: column for name, column in columns.items() if name not in ("dst", "src")}
         if not extras:
             key.sort()
@@ -232,12 +251,10 @@ class EdgeBuckets:
                 keep = np.concatenate([[True], np.diff(key) != 0])
                 key, order = key[keep], order[keep]
             sorted_extras = {name: np.asarray(column[chosen])[order] for name, column in extras.items()}
-        src_row = key & ((1 << self._row_bits) - 1)
-        key >>= self._row_bits
-        key += low
         return Bucket(
-            dst=key,
-            src_row=src_row,
+            key=key,
+            low=low,
+            row_bits=self._row_bits,
             edge_id=sorted_extras.get("edge_id"),
             weight=sorted_extras.get("weight"),
             feature=sorted_extras.get("feature"),

@@ -260,13 +260,8 @@ class _Ingestion:
         indptr = np.zeros(num_owned + 1, np.int64)
         with spool:
             for bucket in buckets.sorted_buckets(partition, drop_duplicates=self.drop_duplicates):
-                if not len(bucket.dst):
-                    continue
-                first = int(bucket.dst[0])
-                degrees = np.bincount(bucket.dst - first)
-                low = first - int(offsets[partition]) + 1
-                indptr[low : low + len(degrees)] += degrees
-                spool.append(id_of_row[bucket.src_row], bucket.edge_id, bucket.weight, bucket.feature)
+                neighbors = bucket.neighbors(id_of_row, indptr[bucket.low - int(offsets[partition]) + 1 :])
+                spool.append(neighbors, bucket.edge_id, bucket.weight, bucket.feature)
             np.cumsum(indptr, out=indptr)
             columns = spool.columns()
             feature = columns.pop("feature", None)

@@ -27,9 +27,13 @@ def test_grouping_is_a_stable_sort_by_bucket(data: st.DataObject) -> None:
     bounds = np.array(sorted([0, *inner, largest]), np.int64)  # buckets may be empty
     ids = data.draw(st.lists(st.integers(0, largest - 1), max_size=60))
     dst = np.array(ids, np.int64 if largest > 2**31 else np.int32)
-    order, ends = group_by_bucket(dst, bounds)
+    src = np.arange(len(ids)) + largest // 2
+    by_dst, by_src, order, ends = group_by_bucket(dst, src, bounds)
     bucket = np.searchsorted(bounds, dst, side="right") - 1
     assert order.tolist() == np.argsort(bucket, kind="stable").tolist()
+    assert by_dst.dtype == by_src.dtype == dst.dtype
+    assert by_dst.tolist() == dst[order].tolist()
+    assert by_src.tolist() == src[order].tolist()
     assert ends.tolist() == np.cumsum(np.bincount(bucket, minlength=len(bounds) - 1)).tolist()
 
 
