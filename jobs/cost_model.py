@@ -234,11 +234,13 @@ def step_cost(
     link: Link | None = None,
     cores_per_worker: float = float("inf"),
     train_s: float | None = None,
+    loader_threads: int = 1,
 ) -> StepCost:
     """A step of one worker, on whose node as much is asked as is served. `link` None: no network between nodes, as on one machine.
 
     The loader works ahead, so training and loading overlap, and the slower decides; the ring of gradients does not overlap. All that the
-    processes compute needs `cores_per_worker` cores. `train_s`: of an accelerator, in place of the CPU's.
+    processes compute needs `cores_per_worker` cores. `train_s`: of an accelerator, in place of the CPU's. Several loader threads make
+    several batches at a time.
     """
     train = rates.train_step_s + rates.train_node_s * shape.nodes if train_s is None else train_s
     load_cpu = (
@@ -253,7 +255,7 @@ def step_cost(
         reduce = reduce_bytes / link.bytes_per_s + 2 * (workers - 1) * link.latency_s
         busy = (remote.total + reduce_bytes) / link.bytes_per_s  # this node asks, and is asked as much: each way once
     # Servers answer while the loader waits for them; on average they are as quick as they are busy.
-    load = load_cpu + serve_cpu / max(1.0, remote.requests / max(remote.rounds, 1)) + wire
+    load = (load_cpu + serve_cpu / max(1.0, remote.requests / max(remote.rounds, 1)) + wire) / loader_threads
     cpu = (0.0 if train_s is not None else train) + load_cpu + serve_cpu
     step = max(train + reduce, load, busy, cpu / cores_per_worker)
     return StepCost(train, load, reduce, busy, cpu, step)
@@ -407,7 +409,7 @@ def predict(
     rates: Rates,
     cache_share: float = 0.0,
     train_s: float | None = None,
-    cores_per_worker: float = float("inf"),
+    loader_threads: int = 1,
 ) -> tuple[Traffic, StepCost]:
     """A worker per node, partitions spread at random over the nodes; caches hold `cache_share` of all rows, the hottest."""
     shape, share = expected_batch(workload.degrees, workload.roots, workload.fanouts)
@@ -415,7 +417,9 @@ def predict(
     remote = remote_traffic(whole, 1 / nodes, 1, nodes)
     hits = cache_hits(workload.degrees, share, cache_share * workload.num_nodes)
     remote = cached_traffic(remote, shape, workload.widths, 1 - 1 / nodes, hits)
-    return remote, step_cost(shape, remote, workload.num_parameters, nodes, rates, link, cores_per_worker, train_s)
+    return remote, step_cost(
+        shape, remote, workload.num_parameters, nodes, rates, link, train_s=train_s, loader_threads=loader_threads
+    )
 
 
 def graph_parallel_bytes(workload: Workload, workers: int, width: int = 128, layers: int = 3) -> dict[str, int]:
@@ -439,8 +443,10 @@ class Config:
     """Nodes of the predicted clusters, a worker on each."""
     gigabits: tuple[float, ...] = (10.0, 25.0, 100.0)
     """Speeds of their links."""
-    train_ms: float | None = None
-    """A step's training time on an accelerator, in place of the fitted CPU's."""
+    train_ms: float = 100.0
+    """A step's training time on an accelerator, for a second table; the first one trains on the fitted CPU."""
+    loader_threads: int = 4
+    """Sampling threads of a worker, each with a core."""
     cache_share: float = 0.0
     """Share of all rows, the hottest, that each node caches."""
 
@@ -457,8 +463,8 @@ def print_checks(checks: Sequence[Check]) -> None:
         print(f"| {c.name} | {' | '.join(pair)} | {error:+.0%} | {'fitted' if c.fitted else ''} |")
 
 
-def print_predictions(config: Config, rates: Rates) -> None:
-    train_s = None if config.train_ms is None else config.train_ms / 1e3
+def print_predictions(config: Config, rates: Rates, train_s: float | None) -> None:
+    threads = config.loader_threads
     head = " | ".join(f"{g:g} Gb/s: ms a step, efficiency, bound" for g in config.gigabits)
     print(f"| graph | nodes | GB a node | MB a batch | rounds × owners | {head} |")
     print("|---" * (5 + len(config.gigabits)) + "|")
@@ -466,8 +472,8 @@ def print_predictions(config: Config, rates: Rates) -> None:
         for nodes in config.nodes:
             cells = []
             for gigabits in config.gigabits:
-                remote, cost = predict(workload, nodes, Link(gigabits), rates, config.cache_share, train_s)
-                _, alone = predict(workload, 1, Link(gigabits), rates, 0.0, train_s)
+                remote, cost = predict(workload, nodes, Link(gigabits), rates, config.cache_share, train_s, threads)
+                _, alone = predict(workload, 1, Link(gigabits), rates, 0.0, train_s, threads)
                 cells.append(f"{1e3 * cost.step_s:,.0f}, {alone.step_s / cost.step_s:.0%}, {cost.bound}")
             print(
                 f"| {workload.name} | {nodes} | {workload.stored_bytes / nodes / 1e9:,.1f} | {remote.total / 1e6:,.1f} | "
@@ -496,8 +502,15 @@ def main() -> int | None:
     import tyro
 
     config = tyro.cli(Config, description=__doc__)
-    if not config.nodes or not config.gigabits or min(config.nodes) < 1 or min(config.gigabits) <= 0:
-        raise ConfigError(f"expected positive --nodes and --gigabits, got {config.nodes} and {config.gigabits}")
+    if (
+        not config.nodes
+        or not config.gigabits
+        or min(config.nodes) < 1
+        or min(config.gigabits) <= 0
+        or config.train_ms <= 0
+        or config.loader_threads < 1
+    ):
+        raise ConfigError(f"expected positive --nodes, --gigabits, --train-ms and --loader-threads, got {config}")
     rates = Rates()
     if config.points is not None:
         points = load_points(Path(config.points))
@@ -507,8 +520,11 @@ def main() -> int | None:
         print_checks(check_points(known, rates, fitted))
         print()
     print("rates: " + ", ".join(f"{f.name} {getattr(rates, f.name):.3g}" for f in fields(rates)) + "\n")
-    print_predictions(config, rates)
-    print()
+    print("Trained on the CPU of the rates:\n")
+    print_predictions(config, rates, None)
+    print(f"\nTrained on accelerators, {config.train_ms:g} ms a step:\n")
+    print_predictions(config, rates, config.train_ms / 1e3)
+    print("\nThe whole graph as one batch, GECO 3 x 128, bytes of a step:\n")
     print_graph_parallel(config)
     return None
 

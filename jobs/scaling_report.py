@@ -21,7 +21,6 @@ _GROUP = (
     "nodes",
     "placement",
 )  # what a row is called by, besides its workers
-_ROOTS_OF_PLOTS = ("sampler", "model", "partitions", "placement")
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def summarise(points: Iterable[Point]) -> list[Row]:
         settings = {name: value for name, value in same[0]["settings"].items() if name != "repeat"}
         cause = next((point["cause"] for point in same if point["status"] != "ok"), None)
         rows.append(Row(settings, values, len(good), None, None, None, cause))
-    rows.sort(key=lambda row: [str(row.settings[name]).zfill(4) for name in (*_GROUP, "workers")])
+    rows.sort(key=lambda row: [str(row.settings[name]).zfill(8) for name in (*_GROUP, "workers")])
     return [_with_efficiency(row, rows) for row in rows]
 
 
@@ -155,23 +154,39 @@ def cells(row: Row) -> list[str]:
 
 def name_of(settings: Mapping[str, Any], names: Sequence[str] = _GROUP) -> str:
     """A row's kind in words."""
-    words = {
-        "partitions": f"{settings['partitions']} partitions",
-        "nodes": f"{settings['nodes']} nodes",
+    plural = ("partitions", "nodes", "workers")
+    words = {name: f"{settings[name]} {name}" for name in plural} | {
         "placement": "store apart" if settings["placement"] == "store" else "servers spread",
+        "sampler": settings["sampler"],
+        "model": settings["model"],
+        "scaling": settings["scaling"],
     }
-    return ", ".join(words.get(name, str(settings[name])) for name in names)
+    return ", ".join(words.get(name, f"{name} {settings[name]}") for name in names)
+
+
+def varying(rows: Sequence[Row], but: Sequence[str] = ("workers",)) -> list[str]:
+    """Names of the settings in which rows differ, but for some."""
+    names = rows[0].settings if rows else {}
+    return [name for name in names if name not in but and len({str(row.settings[name]) for row in rows}) > 1]
+
+
+def full_names(rows: Sequence[Row]) -> list[str]:
+    """A name for each row that tells it from the others, their workers aside."""
+    more = [name for name in varying(rows) if name not in _GROUP]
+    return [name_of(row.settings, (*_GROUP, *more)) for row in rows]
 
 
 def print_table(points: Iterable[Point]) -> None:
     """To standard output, as Markdown."""
     print("| kind | " + " | ".join(name for name, _ in _COLUMNS) + " |")
     print("|---" * (len(_COLUMNS) + 1) + "|")
-    for row in summarise(points):
+    rows = summarise(points)
+    for row, name in zip(rows, full_names(rows), strict=True):
         if row.repeats:
-            print(f"| {name_of(row.settings)} | " + " | ".join(cells(row)) + " |")
+            print(f"| {name} | " + " | ".join(cells(row)) + " |")
+    for row, name in zip(rows, full_names(rows), strict=True):
         if row.cause:
-            print(f"failed: {name_of(row.settings)}, {row.settings['workers']} workers: {row.cause}")
+            print(f"failed: {name}, {row.settings['workers']} workers: {row.cause}")
 
 
 def write_report(out: Path, points: Sequence[Point], machine: Mapping[str, Any]) -> None:
@@ -210,8 +225,8 @@ def html(points: Sequence[Point], machine: Mapping[str, Any]) -> str:
     if failed:
         parts.append("<h2>Failed points</h2><ul>")
         parts += [
-            f'<li class="bad">{escape(name_of(row.settings))}, {row.settings["workers"]} workers: {escape(str(row.cause))}</li>'
-            for row in failed
+            f'<li class="bad">{escape(name)}, {row.settings["workers"]} workers: {escape(str(row.cause))}</li>'
+            for row, name in zip(failed, full_names(failed), strict=True)
         ]
         parts.append("</ul>")
     parts.append("<h2>Columns</h2><ul>")
@@ -238,28 +253,35 @@ def where(points: Sequence[Point]) -> str:
 def _table(rows: Sequence[Row]) -> str:
     head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in _COLUMNS)
     lines = [f"<table><tr><th>kind</th>{head}</tr>"]
-    for row in rows:
+    for row, name in zip(rows, full_names(rows), strict=True):
         body = "".join(f"<td>{escape(cell)}</td>" for cell in cells(row))
-        lines.append(f"<tr><td>{escape(name_of(row.settings))}</td>{body}</tr>")
+        lines.append(f"<tr><td>{escape(name)}</td>{body}</tr>")
     return "\n".join([*lines, "</table>"])
 
 
 def _plots(rows: Sequence[Row], scaling: str) -> list[str]:
     throughput, efficiency, traffic = [], [], []
-    for kind, same in _by_kind(rows).items():
+    for kind, same in _by_kind(rows, ("workers",)).items():
         rates = [(float(r.settings["workers"]), r.values["roots_per_s"] or 0.0) for r in same]
         throughput.append(Series(kind, rates))
-        first_workers, first_rate = rates[0]
-        throughput.append(Series("ideal", [(w, first_rate * w / first_workers) for w, _ in rates], "dashed"))
         efficiency.append(Series(kind, [(r.settings["workers"], r.efficiency or 0.0) for r in same]))
         traffic.append(Series(kind, [(r.settings["workers"], _remote(r)) for r in same]))
+    longest = max(throughput, key=lambda series: len(series.points)).points
+    if len(longest) > 1:
+        first_workers, first_rate = longest[0]
+        throughput.append(Series("ideal", [(w, first_rate * w / first_workers) for w, _ in longest], "dashed"))
     plots = [log_log_svg(f"Throughput, {scaling} scaling", "workers", "roots/s", throughput)]
-    plots.append(log_log_svg(f"Efficiency, {scaling} scaling", "workers", "efficiency", efficiency))
+    if len(longest) > 1:
+        plots.append(log_log_svg(f"Efficiency, {scaling} scaling", "workers", "efficiency", efficiency))
     if any(y > 0 for series in traffic for _, y in series.points):
         plots.append(log_log_svg("Remote bytes", "workers", "bytes a batch", traffic))
-    by_nodes = _over_nodes(rows)
-    if by_nodes:
-        plots.append(log_log_svg("Remote bytes over nodes", "nodes", "bytes a batch", by_nodes))
+    over_nodes = [
+        Series(kind, [(r.settings["nodes"], _remote(r)) for r in same])
+        for kind, same in _by_kind(rows, ("nodes",)).items()
+        if len(same) > 1
+    ]
+    if over_nodes:
+        plots.append(log_log_svg("Remote bytes over nodes", "nodes", "bytes a batch", over_nodes))
     return plots
 
 
@@ -267,16 +289,10 @@ def _remote(row: Row) -> float:
     return (row.values["sent_bytes_per_batch"] or 0) + (row.values["received_bytes_per_batch"] or 0)
 
 
-def _by_kind(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _by_kind(rows: Sequence[Row], along: Sequence[str]) -> dict[str, list[Row]]:
+    """Rows that differ in `along` alone, by the settings in which the kinds differ: short, for a plot's legend."""
+    names = varying(rows, but=along) or ["sampler", "model"]
     found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(name_of(row.settings, ("sampler", "model", "partitions", "nodes")), []).append(row)
+        found.setdefault(name_of(row.settings, names).replace("-partition", ""), []).append(row)
     return found
-
-
-def _over_nodes(rows: Sequence[Row]) -> list[Series]:
-    found: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        name = f"{name_of(row.settings, _ROOTS_OF_PLOTS)}, {row.settings['workers']} workers"
-        found.setdefault(name, []).append((row.settings["nodes"], _remote(row)))
-    return [Series(name, some) for name, some in found.items() if len(some) > 1]

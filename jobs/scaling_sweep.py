@@ -15,6 +15,7 @@ two, most of it for Ray to start; nothing else should run meanwhile. Repeats run
 moment meets different points; the report shows medians.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -36,6 +37,7 @@ from jobs.scaling_report import print_table, write_report
 from storage.errors import ConfigError, FormatError
 
 _STOP_TIMEOUT_S = 45.0  # for a point to stop its Ray, before what is left is killed
+_LEAVE_TIMEOUT_S = 5.0  # for processes that the point itself has told to end, or that were killed
 _SCRIPT = Path(__file__).with_name("scaling_point.py")
 
 
@@ -208,8 +210,6 @@ def run_process(command: list[str], log: Path, timeout_s: float) -> str | None:
 
     It is ended, with everything it has started, where it takes too long or this process is interrupted.
     """
-    import psutil  # travels inside Ray's wheel
-
     with log.open("wb") as sink:
         # A session of its own, so that Ctrl-C comes here first, and the point is ended in order.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
@@ -219,22 +219,30 @@ def run_process(command: list[str], log: Path, timeout_s: float) -> str | None:
             return f"no result within {timeout_s:g} s; see {log} (raise --point-timeout-s if it is only slow)"
         finally:
             if process.poll() is None:
-                tree = [psutil.Process(process.pid)]
-                tree += tree[0].children(recursive=True)
-                process.terminate()
-                _, left = psutil.wait_procs(tree, timeout=_STOP_TIMEOUT_S)
-                for one in left:
-                    try:
-                        one.kill()
-                    except psutil.NoSuchProcess:
-                        continue
-                process.wait(timeout=_STOP_TIMEOUT_S)
+                _end(process)
     if status == 0:
         return None
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     end = said[-1] if said else (lines[-1] if lines else "no output")
     return f"{end[:500]} (exit status {status})" if status != 1 or not said else end[:500]
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Asks a point to stop its Ray and itself; then kills what is left of its processes as they were before."""
+    import psutil  # travels inside Ray's wheel
+
+    tree = [psutil.Process(process.pid)]
+    tree += tree[0].children(recursive=True)
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_STOP_TIMEOUT_S)
+    _, left = psutil.wait_procs(tree, timeout=_LEAVE_TIMEOUT_S)
+    for one in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(left, timeout=_LEAVE_TIMEOUT_S)
+    process.wait(timeout=_LEAVE_TIMEOUT_S)
 
 
 def describe_machine(config: SweepConfig) -> dict[str, Any]:

@@ -152,7 +152,8 @@ def test_more_nodes_more_bytes_faster_links_fewer_seconds() -> None:
     assert seconds[0] > 2 * seconds[-1]
     assert predict(workload, 8, Link(10), Rates(), train_s=60.0)[1].bound == "training"
     assert predict(workload, 8, Link(0.01), Rates(), train_s=0.0)[1].bound == "link"
-    shared = predict(workload, 8, Link(10), Rates(), cores_per_worker=0.25)[1]
+    shape, remote = expected_batch(workload.degrees, 100, (5, 3))[0], predict(workload, 8, Link(10), Rates())[0]
+    shared = step_cost(shape, remote, 1e5, 8, Rates(), Link(10), cores_per_worker=0.25)
     assert shared.bound == "cores"
     assert shared.step_s == pytest.approx(4 * shared.cpu_s)
 
