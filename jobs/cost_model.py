@@ -188,7 +188,7 @@ class Rates:
     load_node_s: float = 2e-6  # sampling and collating
     load_request_s: float = 1e-3  # the asking side of a request
     load_byte_s: float = 1e-9
-    serve_request_s: float = 2e-3  # the answering side, and Ray's own processes
+    serve_request_s: float = 2e-3  # the answering side
     serve_byte_s: float = 1e-9
 
 
@@ -261,6 +261,13 @@ def step_cost(
     return StepCost(train, load, reduce, busy, cpu, step)
 
 
+def worker_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
+    """CPU time of a worker for a batch, its loader included."""
+    train = rates.train_step_s + rates.train_node_s * shape.nodes
+    load = rates.load_node_s * shape.nodes + rates.load_request_s * remote.requests + rates.load_byte_s * remote.total
+    return train + load
+
+
 @dataclass(frozen=True)
 class Check:
     """One measured point beside the model."""
@@ -269,6 +276,7 @@ class Check:
     nodes: tuple[float, float]  # of a batch: (model, measured)
     remote_bytes: tuple[float, float]
     requests: tuple[float, float]
+    cpu_s: tuple[float, float]  # of a worker, a batch
     step_s: tuple[float, float]
     fitted: bool  # whether the rates come from it, too
 
@@ -330,9 +338,9 @@ def fit_rates(points: Sequence[Point]) -> Rates:
         load_s = point["worker_cpu_s_per_step"] / point["settings"]["workers"] - train_s
         train.append(([1.0, shape.nodes], train_s))
         load.append(([shape.nodes, requests, moved], load_s))
-        if point["own_cores"] is not None and requests:
-            whole = point["own_cores"] * point["step_s"] / point["settings"]["workers"]
-            serve.append(([requests, moved], max(0.0, whole - train_s - load_s)))
+        if point.get("server_cores") is not None and requests:
+            batch_s = point["step_s"] / point["settings"]["workers"]
+            serve.append(([requests, moved], point["server_cores"] * batch_s))
 
     def solve(rows: list[tuple[list[float], float]]) -> list[float]:
         if not rows:
@@ -362,6 +370,7 @@ def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] 
                 (shape.nodes, point["nodes_per_batch"]),
                 (remote.total, point["sent_bytes_per_batch"] + point["received_bytes_per_batch"]),
                 (remote.requests, point["remote_requests_per_batch"]),
+                (worker_cpu_s(shape, remote, rates), point["worker_cpu_s_per_step"] / s["workers"]),
                 (cost.step_s, point["step_s"]),
                 any(point is one for one in fitted),
             )
@@ -452,15 +461,17 @@ class Config:
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    print("| point | nodes a batch, model / measured | remote kB | requests | ms a step | error of it | |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| point | nodes a batch, model / measured | remote kB | requests | CPU ms a batch | its error | ms a step | its error | |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     for c in checks:
-        pair = [
-            f"{a * k:,.{d}f} / {b * k:,.{d}f}"
-            for (a, b), k, d in ((c.nodes, 1, 0), (c.remote_bytes, 1e-3, 0), (c.requests, 1, 0), (c.step_s, 1e3, 0))
-        ]
-        error = c.step_s[0] / c.step_s[1] - 1
-        print(f"| {c.name} | {' | '.join(pair)} | {error:+.0%} | {'fitted' if c.fitted else ''} |")
+        pairs = ((c.nodes, 1), (c.remote_bytes, 1e-3), (c.requests, 1), (c.cpu_s, 1e3), (c.step_s, 1e3))
+        cells = [f"{model * scale:,.0f} / {measured * scale:,.0f}" for (model, measured), scale in pairs]
+        cells.insert(4, f"{c.cpu_s[0] / c.cpu_s[1] - 1:+.0%}")
+        print(
+            f"| {c.name} | {' | '.join(cells)} | {c.step_s[0] / c.step_s[1] - 1:+.0%} | {'fitted' if c.fitted else ''} |"
+        )
 
 
 def print_predictions(config: Config, rates: Rates, train_s: float | None) -> None:

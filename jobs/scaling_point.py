@@ -105,9 +105,11 @@ class PointSettings:
 
 @dataclass
 class _Load:
-    """Cores in use between the first and the last report of the measured steps: those of this point's processes, and all."""
+    """Cores in use between the first and the last report of the measured steps: by this point's processes, by its servers, by all."""
 
+    server_pids: frozenset[int] = frozenset()
     own_s: list[float] = field(default_factory=list)
+    server_s: list[float] = field(default_factory=list)
     machine_s: list[float] = field(default_factory=list)
     time_s: list[float] = field(default_factory=list)
 
@@ -117,7 +119,7 @@ class _Load:
             return
         import psutil  # travels inside Ray's wheel
 
-        own = 0.0
+        own = servers = 0.0
         this = psutil.Process()
         for process in (this, *this.children(recursive=True)):
             try:
@@ -125,17 +127,21 @@ class _Load:
             except psutil.NoSuchProcess:
                 continue
             own += times.user + times.system
+            if process.pid in self.server_pids:
+                servers += times.user + times.system
         machine = psutil.cpu_times()
         self.own_s.append(own)
+        self.server_s.append(servers)
         self.machine_s.append(sum(machine) - machine.idle - getattr(machine, "iowait", 0.0) - _counted_twice(machine))
         self.time_s.append(time.monotonic())
 
-    def cores(self) -> tuple[float | None, float | None]:
-        """(own, machine's) cores in use on average; None where the steps were too few to tell."""
+    def cores(self) -> dict[str, float | None]:
+        """Cores in use on average; None where the steps were too few to tell."""
+        totals = {"own_cores": self.own_s, "server_cores": self.server_s, "machine_cores": self.machine_s}
         if len(self.time_s) < 2 or self.time_s[-1] - self.time_s[0] < 0.5:
-            return None, None
+            return dict.fromkeys(totals)
         elapsed = self.time_s[-1] - self.time_s[0]
-        return (self.own_s[-1] - self.own_s[0]) / elapsed, (self.machine_s[-1] - self.machine_s[0]) / elapsed
+        return {name: (total[-1] - total[0]) / elapsed for name, total in totals.items()}
 
 
 def _counted_twice(times: Any) -> float:
@@ -311,6 +317,7 @@ def measure(settings: PointSettings, data_dir: str, folder: Path) -> dict[str, A
     with placed(settings, graph, server_options, folder) as (session, servers):
         import ray
 
+        load.server_pids = frozenset(info.pid for info in servers.infos)
         actor: Any = ray.remote(num_cpus=0)(MetricsHub)
         hub = actor.remote()
         spec = TrainSpec(
@@ -362,7 +369,7 @@ def measures(
     result: Mapping[str, Any],
     epochs: list[dict[str, Any]],
     ranks: list[Mapping[str, Any]],
-    cores: tuple[float | None, float | None],
+    cores: Mapping[str, float | None],
 ) -> dict[str, Any]:
     """What the measured epochs (all but the first) cost.
 
@@ -384,7 +391,6 @@ def measures(
     def per_batch(name: str) -> float:
         return sum(b[name] - a[name] for a, b in zip(first, last, strict=True)) / batches
 
-    own, machine = cores
     num_parameters = result["num_parameters"]
     return {
         "steps": steps,
@@ -410,8 +416,7 @@ def measures(
         "torch_threads": max(record["torch_threads"] for record in last),
         "worker_nodes": len({record["node_id"] for record in last}),
         "num_parameters": num_parameters,
-        "own_cores": own,
-        "machine_cores": machine,
+        **cores,
         "cores": os.cpu_count(),
     }
 

@@ -41,7 +41,7 @@ class Row:
 _MEDIANS = (
     "roots_per_s", "edges_per_s", "nodes_per_s", "step_s", "steps", "seconds", "wait_share", "wait_s", "roots_per_batch", "nodes_per_batch",
     "edges_per_batch", "remote_requests_per_batch", "sent_bytes_per_batch", "received_bytes_per_batch", "local_bytes_per_batch",
-    "peak_bytes_per_worker", "own_bytes_per_worker", "worker_cpu_s_per_step", "train_cpu_s_per_batch", "own_cores", "machine_cores", "num_parameters", "cores",
+    "peak_bytes_per_worker", "own_bytes_per_worker", "worker_cpu_s_per_step", "train_cpu_s_per_batch", "own_cores", "server_cores", "machine_cores", "num_parameters", "cores",
     "torch_threads",
 )  # fmt: skip
 
@@ -117,7 +117,7 @@ _COLUMNS = (
     ("local kB", "bytes of a batch that were read in process instead"),
     ("all-reduce kB", "bytes a worker sends for a step's gradients in a ring, computed: 2 (W - 1) / W of them"),
     ("peak MB", "most resident memory of a worker, pages of the graph's files included"),
-    ("cores", "cores busy with this point / with anything, on average"),
+    ("cores", "cores busy with the servers / with all of this point, Ray included / with anything, on average"),
 )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def cells(row: Row) -> list[str]:
         show(v["local_bytes_per_batch"], ",.0f", 1e-3),
         show(gradients, ",.0f", 1e-3),
         show(v["peak_bytes_per_worker"], ",.0f", 1e-6),
-        f"{show(v['own_cores'], '.1f')} / {show(v['machine_cores'], '.1f')}",
+        " / ".join(show(v[name], ".2f") for name in ("server_cores", "own_cores", "machine_cores")),
     ]
 
 
@@ -197,7 +197,10 @@ def write_report(out: Path, points: Sequence[Point], machine: Mapping[str, Any])
 
 def _write_csv(path: Path, points: Sequence[Point]) -> None:
     """All points, repeats and failures too, every value as measured."""
-    flat = [{**point["settings"], **{k: v for k, v in point.items() if k != "settings"}} for point in points]
+    flat = [
+        {**point["settings"], **{k: v for k, v in point.items() if k not in ("settings", "degrees")}}
+        for point in points
+    ]
     names = list(dict.fromkeys(name for point in flat for name in point))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, restval="")

@@ -1,6 +1,5 @@
 """The cost model against real batches: its bytes are those of their messages, and it knows what more workers and caches change."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from jobs.cost_model import (
     Workload,
     all_reduce_bytes,
     cache_hits,
+    check_points,
     chunk_traffic,
     expected_batch,
     fit_rates,
@@ -195,6 +195,7 @@ def made_up_point(batch_size: int, requests: bool) -> dict:
     degree = ([20.0], [100_000.0])
     point = {
         "settings": settings, "degrees": degree, "roots_per_batch": batch_size, "feature_bytes": 400, "index_bytes": 4, "cores": 2,
+        "num_parameters": 1e5,
     }  # fmt: skip
     shape, remote = point_batch(point)
     cost = step_cost(shape, remote, 1e5, 1, Rates())
@@ -203,9 +204,10 @@ def made_up_point(batch_size: int, requests: bool) -> dict:
         "remote_requests_per_batch": remote.requests,
         "sent_bytes_per_batch": remote.sent,
         "received_bytes_per_batch": remote.received,
+        "nodes_per_batch": shape.nodes,
         "train_cpu_s_per_batch": cost.train_s,
         "worker_cpu_s_per_step": cost.train_s + loaded,
-        "own_cores": cost.cpu_s / cost.step_s,
+        "server_cores": (cost.cpu_s - cost.train_s - loaded) / cost.step_s,
         "step_s": cost.step_s,
     }
 
@@ -215,11 +217,10 @@ def test_rates_are_found_again_in_points_made_from_them() -> None:
     found = fit_rates(points)
     for name in ("train_step_s", "train_node_s", "load_node_s", "load_request_s", "serve_request_s"):
         assert getattr(found, name) == pytest.approx(getattr(Rates(), name), rel=0.05), name
-    assert fit_rates([replace_settings(points[0], workers=1)]) == replace(found, **vars(fit_rates([points[0]])))
-
-
-def replace_settings(point: dict, **changes) -> dict:
-    return point | {"settings": point["settings"] | changes}
+    for check in check_points(points, found, points[:1]):
+        for model, measured in (check.nodes, check.remote_bytes, check.requests, check.cpu_s):
+            assert model == pytest.approx(measured, rel=0.05, abs=1e-9)
+    assert [check.fitted for check in check_points(points, found, points[:1])] == [True] + [False] * 5
 
 
 def test_a_missing_sweep_is_named(tmp_path: Path) -> None:
