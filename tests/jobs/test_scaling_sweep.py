@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
+from jobs import scaling_sweep
 from jobs.scaling_point import PointSettings, settings_of
 from jobs.scaling_report import html, summarise
 from jobs.scaling_sweep import SweepConfig, grid, key, load_points, run_process, sweep
@@ -87,8 +88,47 @@ def measured(workers: int, rate: float, **others) -> dict:
         "cores": 2,
         "ray_nodes": 1,
     }
+    values |= {"wait_share": 0.1, "ray_nodes": 1}
     settings = asdict(PointSettings(workers=workers, **others))
     return {"settings": settings, "status": "ok", "cause": None, "raylets_on_one_machine": True, **values}
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> list[PointSettings]:
+    """Points that cost nothing: those of two workers are interrupted, those of three fail; which ones were asked for."""
+    asked: list[PointSettings] = []
+
+    def measure_point(settings: PointSettings, config: SweepConfig, folder: Path) -> dict:
+        asked.append(settings)
+        if settings.workers == 2:
+            raise KeyboardInterrupt
+        bad = {"status": "failed", "cause": "a reason"} if settings.workers == 3 else {}
+        return {**measured(settings.workers, 100.0), "settings": asdict(settings), **bad}
+
+    monkeypatch.setattr(scaling_sweep, "measure_point", measure_point)
+    monkeypatch.setattr(scaling_sweep, "prepare_graphs", lambda *_: None)
+    return asked
+
+
+def test_an_interrupted_sweep_keeps_what_is_finished(tmp_path: Path, without_ray: list[PointSettings]) -> None:
+    config = SweepConfig(workers=(1, 2, 4), out=str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        sweep(config)
+    assert [point["settings"]["workers"] for point in load_points(tmp_path / "points.jsonl")] == [1]
+    assert (tmp_path / "report.html").exists()
+    without_ray.clear()
+    assert sweep(replace(config, workers=(1, 4))) == 0
+    assert [settings.workers for settings in without_ray] == [4]
+
+
+def test_failed_points_are_measured_again_on_demand(tmp_path: Path, without_ray: list[PointSettings], capsys) -> None:
+    config = SweepConfig(workers=(1, 3), out=str(tmp_path))
+    assert sweep(config) == 1
+    assert "1 of 2 points failed" in capsys.readouterr().err
+    assert sweep(config) == 1
+    assert sweep(replace(config, retry=True)) == 1
+    assert [settings.workers for settings in without_ray] == [1, 3, 3]
+    assert len(load_points(tmp_path / "points.jsonl")) == 2
 
 
 def test_efficiency_is_per_worker_against_the_fewest_workers_of_the_same_kind() -> None:
