@@ -300,7 +300,9 @@ def small(**options: Any) -> GECOGraphsConfig:
         "width": 76,
         "num_layers": 5,
         "filter": FilterConfig(inner_width=32, scale="length"),
-        "layer": GPSOptions(mlp="residual"),
+        # Not by batch: the gated convolution is of third degree in its input, and statistics of molecules of twenty atoms let those of
+        # two or three grow without bound.
+        "layer": GPSOptions(mlp="residual", norm="layer"),
         "position": PositionOptions("random_walk", 16),
     }
     return GECOGraphsConfig(**defaults | options)
