@@ -8,68 +8,88 @@ from storage.compiled import compiled
 # "Restreaming graph partitioning", KDD 2013): the edges are at hand, so it costs no further pass over the source.
 NUM_RESTREAMS = 8
 
+_BLOCK_EDGES = 512  # looked up ahead
+
 
 def place_window(src: np.ndarray, dst: np.ndarray, partition: np.ndarray, size: np.ndarray, capacity: int) -> None:
     """Places, in order of first appearance, the window's nodes that have no partition yet; edges count both ways.
 
     src, dst: int64 [k]. Updates partition (int32 [num_nodes], -1: not placed) and size (int64 [num_partitions]).
     """
-    new_id, degree = _number_new(src, dst, partition)
+    new_id, degree, ends, _ = _number_new(src, dst, partition)
     if not len(new_id):
         return
     indptr = np.concatenate([[0], np.cumsum(degree)])
-    neighbour = _neighbours(src, dst, partition, indptr)
+    neighbour = _neighbours(ends, indptr)
     place = np.full(len(new_id), -1, np.int32)
     for _ in range(1 + NUM_RESTREAMS):
-        _sweep(indptr, neighbour, place, size, capacity)
+        if not _sweep(indptr, neighbour, place, size, capacity):
+            break  # from the same state, the next sweep would move none either
     partition[new_id] = place
 
 
 @compiled
 def _number_new(src, dst, partition):
-    """Ids (in order of first appearance) and degrees of the nodes without a partition; number k of them is left in
-    `partition` as -2 - k, so that no table of all nodes is needed."""
+    """(ids, degrees, ends, nothing of use): the nodes without a partition in order of first appearance, and int32 [k, 2], what each edge's ends are.
+
+    An end is a new node's number, or -1 - p where it has partition p. Number k is left in `partition` as -2 - k, so that no table of
+    all nodes is needed; a node is looked up there once per edge, for tables of all nodes do not stay in cache.
+    """
     room = 1024
     new_id, degree = np.empty(room, np.int64), np.empty(room, np.int64)
-    count = 0
+    ends = np.empty((len(src), 2), np.int32)
+    count = touched = 0
     for i in range(len(src)):
+        if i % _BLOCK_EDGES == 0:
+            # Reads that wait for nothing and so wait for memory together; below, each would be waited for by a branch.
+            for k in range(i, min(i + _BLOCK_EDGES, len(src))):
+                touched += partition[src[k]] + partition[dst[k]]
         for end in range(2):
             node = src[i] if end == 0 else dst[i]
             found = partition[node]
+            if found >= 0:
+                ends[i, end] = -1 - found
+                continue
             if found == -1:
                 if count == room:
                     room *= 2
                     new_id = np.concatenate((new_id, np.empty(count, np.int64)))
                     degree = np.concatenate((degree, np.empty(count, np.int64)))
-                partition[node] = -2 - count
-                new_id[count], degree[count] = node, 1
+                found = -2 - count
+                partition[node] = found
+                new_id[count], degree[count] = node, 0
                 count += 1
-            elif found < -1:
-                degree[-2 - found] += 1
-    return new_id[:count].copy(), degree[:count].copy()
+            ends[i, end] = -2 - found
+            degree[-2 - found] += 1
+    return new_id[:count].copy(), degree[:count].copy(), ends, touched
 
 
 @compiled
-def _neighbours(src, dst, partition, indptr):
-    """int32: the new nodes' neighbours in the window: a new one as its number, one that has a partition p as -1 - p."""
+def _neighbours(ends, indptr):
+    """int32: the new nodes' neighbours in the window, as ends."""
     neighbour = np.empty(indptr[-1], np.int32)
     fill = indptr[:-1].copy()
-    for i in range(len(src)):
-        one, other = partition[src[i]], partition[dst[i]]
-        if one < -1:
-            neighbour[fill[-2 - one]] = -2 - other if other < -1 else -1 - other
-            fill[-2 - one] += 1
-        if other < -1:
-            neighbour[fill[-2 - other]] = -2 - one if one < -1 else -1 - one
-            fill[-2 - other] += 1
+    for i in range(len(ends)):
+        one, other = ends[i, 0], ends[i, 1]
+        if one >= 0:
+            neighbour[fill[one]] = other
+            fill[one] += 1
+        if other >= 0:
+            neighbour[fill[other]] = one
+            fill[other] += 1
     return neighbour
 
 
 @compiled
 def _sweep(indptr, neighbour, place, size, capacity):
-    """One greedy sweep over the new nodes; one that has a partition (`place`) leaves it first and may come back."""
+    """One greedy sweep over the new nodes; one that has a partition (`place`) leaves it first and may come back.
+
+    Returns how many have moved.
+    """
+    num_moved = 0
     num_partitions = len(size)
     count = np.zeros(num_partitions, dtype=np.int64)
+    touched = np.empty(num_partitions, dtype=np.int64)
     space = np.empty(num_partitions)
     for p in range(num_partitions):
         space[p] = 1.0 - size[p] / capacity
@@ -78,22 +98,32 @@ def _sweep(indptr, neighbour, place, size, capacity):
         if left >= 0:
             size[left] -= 1
             space[left] = 1.0 - size[left] / capacity
-        count[:] = 0
+        num_touched = 0
         for position in range(indptr[row], indptr[row + 1]):
             other = neighbour[position]
             owner = place[other] if other >= 0 else -1 - other
             if owner >= 0:
+                if count[owner] == 0:
+                    touched[num_touched] = owner
+                    num_touched += 1
                 count[owner] += 1
-        best, best_score = -1, -1.0
-        for p in range(num_partitions):
+        # An open partition with a neighbour scores above 0, one without exactly 0: few need a look.
+        best, best_score = -1, 0.0
+        for i in range(num_touched):
+            p = touched[i]
+            score = count[p] * space[p]
+            count[p] = 0
             if size[p] >= capacity:
                 continue
-            score = count[p] * space[p]
-            if score > best_score or (score == best_score and size[p] < size[best]):
+            if score > best_score or (score == best_score and (size[p], p) < (size[best], best)):
                 best, best_score = p, score
+        if best < 0:
+            best = int(np.argmin(size))
+        num_moved += best != left
         place[row] = best
         size[best] += 1
         space[best] = 1.0 - size[best] / capacity
+    return num_moved
 
 
 @compiled
