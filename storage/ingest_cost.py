@@ -1,0 +1,79 @@
+"""What an ingestion needs before it starts: bytes of disk, bytes written and read, bytes of memory; a pure function of counts.
+
+An external sort writes its records once, reads them once and writes the result; that is the floor. Beyond it come the files of what
+passes through scratch a second time: features, and the lists of partitions that are larger than half the budget.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.ingest import IngestOptions
+from storage.source import SourceInfo
+
+_PROCESS_BYTES = 320 << 20  # the interpreter with numpy, pyarrow and the compiled loops
+
+
+@dataclass(frozen=True)
+class IngestCost:
+    """Bytes. Estimates assume partitions of equal size."""
+
+    spilled: int
+    """Records of edges in buckets on scratch."""
+    spooled: int
+    """What passes through scratch once more: features twice, and sorted lists that exceed memory."""
+    graph: int
+    """The stored graph."""
+    peak_disk: int
+    """The most that lies on disk at once, scratch and graph together."""
+    memory: int
+    """Resident memory of the process, without pages of mapped files."""
+
+    @property
+    def written(self) -> int:
+        return self.spilled + self.spooled + self.graph
+
+    @property
+    def read(self) -> int:
+        """Scratch, and the graph's files for their checksums; mostly from the page cache, where it holds them."""
+        return self.written
+
+    @property
+    def floor(self) -> int:
+        """The fewest bytes to write for any graph larger than memory."""
+        return self.spilled + self.graph
+
+
+def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
+    """The cost of ingesting a source of which no more than `info` is known; an unknown number of edges counts as 16 per node."""
+    num_nodes, num_partitions = info.num_nodes, options.num_partitions
+    add_reverse = info.undirected_once if options.undirected is None else options.undirected
+    num_edges = (info.num_edges or 16 * num_nodes) * (2 if add_reverse else 1)
+    with_out_edges = options.out_edges and not (add_reverse or info.symmetric)
+    index_bytes = 4 if num_nodes < 2**31 else 8
+    extra_bytes = 8 * options.edge_ids + 4 * info.has_edge_weight
+    feature_bytes = 4 * info.edge_feature_dim  # beside the in-edges alone
+    lists = 2 if with_out_edges else 1
+    list_bytes = num_edges * (lists * (index_bytes + extra_bytes) + feature_bytes)
+    spilled = num_edges * (lists * (2 * index_bytes + extra_bytes) + feature_bytes)
+
+    one_sorted = num_edges // num_partitions * (index_bytes + extra_bytes + feature_bytes)
+    sorted_on_disk = one_sorted > options.memory_budget_bytes // 2
+    node_features = num_nodes * info.feature_dim * np.dtype(options.feature_dtype).itemsize
+    node_columns = 8 + 8 * info.has_label + info.num_split_sets
+    graph = list_bytes + lists * 8 * (num_nodes + num_partitions) + num_nodes * node_columns + node_features
+
+    # Spilled buckets go as the partition's files come: the most is at the first partition or at the last.
+    first = spilled + graph // num_partitions
+    last = spilled // num_partitions + graph
+    beside = node_features + max(one_sorted if sorted_on_disk else 0, node_features // num_partitions)
+    return IngestCost(
+        spilled=spilled,
+        spooled=2 * node_features + (list_bytes if sorted_on_disk else 0),
+        graph=graph,
+        peak_disk=max(first, last) + beside,
+        memory=num_nodes * (4 + 2 * index_bytes + node_columns - 8)
+        + options.memory_budget_bytes
+        + num_nodes // num_partitions * (16 + node_columns)
+        + _PROCESS_BYTES,
+    )
