@@ -181,15 +181,20 @@ def random_halo(degrees: Degrees, workers: int) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds of CPU per unit of work, of one core of the machine where they were fitted. The defaults: docs/cost-model.md."""
+    """Seconds per unit of work, of one core. `fit_rates` finds CPU times in a sweep's points.
 
-    train_step_s: float = 0.02  # forward, backward and optimizer, whatever the batch
-    train_node_s: float = 20e-6  # the same for each node of the batch, its edges included
-    load_node_s: float = 2e-6  # sampling and collating
-    load_request_s: float = 1e-3  # the asking side of a request
-    load_byte_s: float = 1e-9
-    serve_request_s: float = 2e-3  # the answering side
-    serve_byte_s: float = 1e-9
+    The defaults come from bench_sampling's rows in docs/performance.md: 584,319 nodes a batch sampled with their rows in 0.19 s in process; 63 ms
+    more through 16 requests and 20 MB, and 114 ms more through 16 and 254 MB, the owners' answering included. Training: GECO 3 x 128.
+    """
+
+    train_step_s: float = 0.0  # forward, backward and optimizer, whatever the batch
+    train_node_s: float = 200e-6  # the same for each node of the batch, its edges included
+    load_step_s: float = 0.0  # the worker's other threads, whatever the batch
+    load_node_s: float = 0.33e-6  # sampling and collating
+    load_request_s: float = 3.7e-3  # a request and its reply
+    load_byte_s: float = 0.22e-9
+    serve_request_s: float = 0.0  # the answering side, where it is not in the above
+    serve_byte_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -243,9 +248,7 @@ def step_cost(
     several batches at a time.
     """
     train = rates.train_step_s + rates.train_node_s * shape.nodes if train_s is None else train_s
-    load_cpu = (
-        rates.load_node_s * shape.nodes + rates.load_request_s * remote.requests + rates.load_byte_s * remote.total
-    )
+    load_cpu = load_cpu_s(shape, remote, rates)
     serve_cpu = rates.serve_request_s * remote.requests + rates.serve_byte_s * remote.total
     reduce_bytes = all_reduce_bytes(num_parameters, workers)
     if link is None:
@@ -261,11 +264,15 @@ def step_cost(
     return StepCost(train, load, reduce, busy, cpu, step)
 
 
+def load_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
+    """CPU time of a worker's loader for a batch, and of its other threads besides the one that trains."""
+    messages = rates.load_request_s * remote.requests + rates.load_byte_s * remote.total
+    return rates.load_step_s + rates.load_node_s * shape.nodes + messages
+
+
 def worker_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
     """CPU time of a worker for a batch, its loader included."""
-    train = rates.train_step_s + rates.train_node_s * shape.nodes
-    load = rates.load_node_s * shape.nodes + rates.load_request_s * remote.requests + rates.load_byte_s * remote.total
-    return train + load
+    return rates.train_step_s + rates.train_node_s * shape.nodes + load_cpu_s(shape, remote, rates)
 
 
 @dataclass(frozen=True)
@@ -337,7 +344,7 @@ def fit_rates(points: Sequence[Point]) -> Rates:
         train_s = point["train_cpu_s_per_batch"]
         load_s = point["worker_cpu_s_per_step"] / point["settings"]["workers"] - train_s
         train.append(([1.0, shape.nodes], train_s))
-        load.append(([shape.nodes, requests, moved], load_s))
+        load.append(([1.0, shape.nodes, requests, moved], load_s))
         if point.get("server_cores") is not None and requests:
             batch_s = point["step_s"] / point["settings"]["workers"]
             serve.append(([requests, moved], point["server_cores"] * batch_s))

@@ -18,6 +18,7 @@ from jobs.cost_model import (
     chunk_traffic,
     expected_batch,
     fit_rates,
+    load_cpu_s,
     load_points,
     neighbor_traffic,
     point_batch,
@@ -186,6 +187,9 @@ def test_a_halo_is_the_nodes_elsewhere_with_a_neighbor_here() -> None:
     assert random_halo(Degrees.even(num_nodes, num_nodes * degree), workers) == pytest.approx(np.mean(needed), rel=0.03)
 
 
+KNOWN = Rates(0.02, 20e-6, 3e-3, 2e-6, 1e-3, 1e-9, 2e-3, 1e-9)
+
+
 def made_up_point(batch_size: int, requests: bool) -> dict:
     """A point whose times are exactly those of known rates."""
     settings = {
@@ -198,8 +202,8 @@ def made_up_point(batch_size: int, requests: bool) -> dict:
         "num_parameters": 1e5,
     }  # fmt: skip
     shape, remote = point_batch(point)
-    cost = step_cost(shape, remote, 1e5, 1, Rates())
-    loaded = 2e-6 * shape.nodes + 1e-3 * remote.requests + 1e-9 * remote.total
+    cost = step_cost(shape, remote, 1e5, 1, KNOWN)
+    loaded = load_cpu_s(shape, remote, KNOWN)
     return point | {
         "remote_requests_per_batch": remote.requests,
         "sent_bytes_per_batch": remote.sent,
@@ -215,8 +219,8 @@ def made_up_point(batch_size: int, requests: bool) -> dict:
 def test_rates_are_found_again_in_points_made_from_them() -> None:
     points = [made_up_point(size, requests) for size in (50, 200, 800) for requests in (False, True)]
     found = fit_rates(points)
-    for name in ("train_step_s", "train_node_s", "load_node_s", "load_request_s", "serve_request_s"):
-        assert getattr(found, name) == pytest.approx(getattr(Rates(), name), rel=0.05), name
+    for name in ("train_step_s", "train_node_s", "load_step_s", "load_node_s", "load_request_s", "serve_request_s"):
+        assert getattr(found, name) == pytest.approx(getattr(KNOWN, name), rel=0.05), name
     for check in check_points(points, found, points[:1]):
         for model, measured in (check.nodes, check.remote_bytes, check.requests, check.cpu_s):
             assert model == pytest.approx(measured, rel=0.05, abs=1e-9)
