@@ -1,11 +1,10 @@
 """What a worker's batches ask of partitions, counted: messages and their bytes, and the worker's memory and CPU time.
 
 `MeasuredNodes` is the training data of a run that is measured: the same servers, router and samplers as any run's (`NodeData`), with a
-counter around each owner, and epochs cut to a number of steps. After the last batch of each epoch a worker pushes its counts so far.
+counter around each owner, and epochs cut to a number of steps. At the last step of each epoch a worker pushes its counts so far.
 Bytes are those of the arrays in requests and replies; what Ray puts around a message is not among them.
 """
 
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 
 from cluster.partition_server import PartitionServers, RemoteOwner, connect
@@ -33,7 +33,6 @@ class MessageCounts:
     received_bytes: int = 0  # in their replies
     local_requests: int = 0  # answered in this process
     local_bytes: int = 0  # what their requests and replies would have been on a wire
-    train_thread_s: float = 0.0  # CPU time of the thread that trains, when it last asked for a batch's targets
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, **amounts: int) -> None:
@@ -41,7 +40,7 @@ class MessageCounts:
             for name, amount in amounts.items():
                 setattr(self, name, getattr(self, name) + amount)
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, int]:
         with self._lock:
             return {name: value for name, value in vars(self).items() if not name.startswith("_")}
 
@@ -97,14 +96,12 @@ def counted(owner: Owner, counts: MessageCounts) -> Owner:
     return CountedRemote(owner, counts)
 
 
-class CountedSampler:
-    """The first steps of a sampler's epochs; after a rank's last batch of an epoch it pushes what was counted until then."""
+class FirstSteps:
+    """The first steps of a sampler's epochs."""
 
-    def __init__(self, sampler: Sampler, num_ranks: int, max_steps: int, counts: MessageCounts, hub: Any) -> None:
-        self._sampler, self._num_ranks, self._counts, self._hub = sampler, num_ranks, counts, hub
-        self._num_steps = min(max_steps, sampler.num_batches // num_ranks)
-        self._done: dict[int, int] = {}
-        self._lock = threading.Lock()
+    def __init__(self, sampler: Sampler, num_ranks: int, max_steps: int) -> None:
+        self._sampler, self.num_ranks = sampler, num_ranks
+        self.num_steps = min(max_steps, sampler.num_batches // num_ranks)
 
     @property
     def options(self) -> Any:
@@ -112,27 +109,10 @@ class CountedSampler:
 
     @property
     def num_batches(self) -> int:
-        return self._num_steps * self._num_ranks
+        return self.num_steps * self.num_ranks
 
     def sample(self, epoch: int, batch: int) -> Batch:
-        minibatch = self._sampler.sample(epoch, batch)
-        with self._lock:
-            self._done[epoch] = done = self._done.get(epoch, 0) + 1
-        if done == self._num_steps and self._hub is not None:
-            record = {
-                "epoch": epoch,
-                "rank": batch % self._num_ranks,
-                "steps": self._num_steps,
-                "time_s": time.time(),
-                "process_s": time.process_time(),
-                "torch_threads": torch.get_num_threads(),
-                "pid": os.getpid(),
-                "node_id": _node_id(),
-                **memory_bytes(),
-                **self._counts.as_dict(),
-            }
-            self._hub.push.remote(record)
-        return minibatch
+        return self._sampler.sample(epoch, batch)
 
 
 def memory_bytes() -> dict[str, int]:
@@ -145,32 +125,51 @@ def memory_bytes() -> dict[str, int]:
     return {"peak_bytes": found["VmHWM"], "own_bytes": found["RssAnon"]}
 
 
-def _node_id() -> str:
-    import ray
-
-    return ray.get_runtime_context().get_node_id()
-
-
 class OpenMeasured(OpenNodes):
     """One graph through a router whose messages are counted.
 
-    The options of the training are those whose `shuffle` is on; others, of evaluations, get a single step and are not counted.
+    The options of the training are those whose `shuffle` is on; others, of evaluations, get a single step and are not counted. The trainer
+    asks for a batch's targets once a step, in its own thread: with those of an epoch's last step, when all its batches have come, a
+    worker pushes what it has counted so far. So what lies between two reports is an epoch's.
     """
 
     def __init__(self, servers: PartitionServers, hub: Any, max_steps: int) -> None:
         self._counts = MessageCounts()
         super().__init__(connect(servers, lambda owner: counted(owner, self._counts)))
         self._hub, self._max_steps = hub, max_steps
+        self._training: FirstSteps | None = None
+        self._num_targets = 0
 
     def sampler(self, options: NodeSamplerOptions, num_ranks: int) -> Sampler:
         sampler = super().sampler(options, num_ranks)
-        if options.shuffle:
-            return CountedSampler(sampler, num_ranks, self._max_steps, self._counts, self._hub)
-        return CountedSampler(sampler, num_ranks, 1, self._counts, None)
+        if not options.shuffle:
+            return FirstSteps(sampler, num_ranks, 1)
+        self._training = FirstSteps(sampler, num_ranks, self._max_steps)
+        return self._training
 
     def target(self, batch: TorchBatch) -> torch.Tensor:
-        self._counts.train_thread_s = time.thread_time()  # the trainer asks once a step, in its own thread
+        training = self._training
+        assert training is not None, "the trainer makes its sampler before it asks for targets"
+        epoch, step = divmod(self._num_targets, training.num_steps)
+        self._num_targets += 1
+        if step + 1 == training.num_steps and epoch == batch.epoch:  # an evaluation's batches are of epoch 0
+            self._push(epoch, batch.index % training.num_ranks, training.num_steps)
         return super().target(batch)
+
+    def _push(self, epoch: int, rank: int, num_steps: int) -> None:
+        self._hub.push.remote(
+            {
+                "epoch": epoch,
+                "rank": rank,
+                "steps": num_steps,
+                "train_thread_s": time.thread_time(),
+                "process_s": time.process_time(),
+                "torch_threads": torch.get_num_threads(),
+                "node_id": ray.get_runtime_context().get_node_id(),
+                **memory_bytes(),
+                **self._counts.as_dict(),
+            }
+        )
 
 
 @dataclass(frozen=True)
