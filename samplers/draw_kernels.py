@@ -38,6 +38,33 @@ def _unit(hashed):
     return (np.float64(hashed >> np.uint64(11)) + 1.0) * (1.0 / 9007199254740992.0)
 
 
+@compiled
+def waiting_time(hashed):
+    """-log u of the number u in (0, 1] that the uint64 `hashed` stands for (as `_unit`), within 4e-16 of it, and the same to the last
+    bit on every machine.
+
+    A C library's logarithm is neither, and which one a compiled loop is linked with depends on what its process has loaded; draws
+    that shall be equal everywhere cannot be ordered by it. With n = u 2^53 = x 2^b, x in [sqrt 1/2, sqrt 2], and s = (x - 1) / (x + 1):
+    log x = 2 (s + s^3 / 3 + s^5 / 5 + ...), |s| < 0.172, where ten terms leave less than 1e-17 of it.
+    """
+    number = (hashed >> np.uint64(11)) + np.uint64(1)
+    bits, rest = 0, number
+    for step in (32, 16, 8, 4, 2, 1):
+        if rest >> np.uint64(step):
+            bits += step
+            rest >>= np.uint64(step)
+    # 2^bits <= number < 2^(bits + 1); both are exact in float64.
+    x = np.float64(number) / np.float64(np.uint64(1) << np.uint64(bits))
+    if x > 1.4142135623730951:
+        x *= 0.5
+        bits += 1
+    s = (x - 1.0) / (x + 1.0)
+    square, total = s * s, 0.0
+    for odd in range(21, 1, -2):
+        total = (total + 1.0 / odd) * square
+    return (53 - bits) * 0.6931471805599453 - 2.0 * (s + s * total)
+
+
 @numba.njit(inline="always")
 def _bit_position(bit):
     """Which bit is set in a uint64 of one bit."""
@@ -206,7 +233,7 @@ def draw_weighted(first, degree, keys, fanout, weight_first, weight):
                 chosen[size] = first[i] + j
                 size += 1
                 continue
-            wait = -np.log(_unit(hash64(keys[i], np.uint64(j)))) / w
+            wait = waiting_time(hash64(keys[i], np.uint64(j))) / w
             if size < take:
                 heap_key[size], chosen[size] = wait, first[i] + j
                 size += 1

@@ -1,5 +1,7 @@
 """The three ways to draw without replacement are one draw, and a fair one."""
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -63,3 +65,30 @@ def test_lists_of_every_length_side_by_side(fanout: int) -> None:
         assert (position[end : end + take] - first[i]).tolist() == chosen
         end += take
     assert end == len(position)
+
+
+@settings(deadline=None)
+@given(
+    hashed=st.integers(0, 2**64 - 1)
+    | st.integers(0, 63).map(lambda k: 2**k)
+    | st.integers(0, 63).map(lambda k: 2**64 - 2**k)
+)
+def test_waiting_times_are_logarithms_that_every_machine_finds(hashed: int) -> None:
+    """Close to the true logarithm, and bit for bit what exact IEEE operations give: no fused or rearranged ones, no library's."""
+    number = (hashed >> 11) + 1
+    bits = number.bit_length() - 1
+    x = number / (1 << bits)
+    if x > 1.4142135623730951:
+        x, bits = 0.5 * x, bits + 1
+    s = (x - 1.0) / (x + 1.0)
+    total = 0.0
+    for odd in range(21, 1, -2):
+        total = (total + 1.0 / odd) * (s * s)
+    found = draw_kernels.waiting_time(np.uint64(hashed))
+    assert found == (53 - bits) * 0.6931471805599453 - 2.0 * (s + s * total)
+    if number == 1 << 53:
+        assert found == 0.0
+    else:
+        with localcontext(prec=60):
+            true = -Decimal(number).ln() + 53 * Decimal(2).ln()
+            assert abs(Decimal(float(found)) - true) <= Decimal("4e-16") * true
