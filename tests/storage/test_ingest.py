@@ -641,16 +641,21 @@ def test_memory_is_bounded_by_the_budget_and_not_by_the_graph(tmp_path: Path) ->
         import numpy as np
         from storage.ingest import IngestOptions, ingest
         from storage.source import EdgeChunk, NodeChunk, SourceInfo
-        class Big:  # 8 million edges and 100 MB of features, made as they are asked for
-            info = SourceInfo(name="big", num_nodes=50_000, num_edges=8_000_000, feature_dim=512)
+        class Made:  # edges and features made as they are asked for
+            def __init__(self, num_nodes, num_edges):
+                self.info = SourceInfo(name="made", num_nodes=num_nodes, num_edges=num_edges, feature_dim=512)
             def edges(self, chunk_edges):
-                for start in range(0, 8_000_000, chunk_edges):
+                num_nodes, num_edges = self.info.num_nodes, self.info.num_edges
+                for start in range(0, num_edges, chunk_edges):
                     rng = np.random.default_rng(start)
-                    count = min(chunk_edges, 8_000_000 - start)
-                    yield EdgeChunk(rng.integers(0, 50_000, count), rng.integers(0, 50_000, count))
+                    count = min(chunk_edges, num_edges - start)
+                    yield EdgeChunk(rng.integers(0, num_nodes, count), rng.integers(0, num_nodes, count))
             def nodes(self, chunk_nodes):
-                for start in range(0, 50_000, chunk_nodes):
-                    yield NodeChunk(feature=np.ones((min(chunk_nodes, 50_000 - start), 512), np.float32))
+                num_nodes = self.info.num_nodes
+                for start in range(0, num_nodes, chunk_nodes):
+                    yield NodeChunk(feature=np.ones((min(chunk_nodes, num_nodes - start), 512), np.float32))
+        folder, options = {str(tmp_path)!r}, IngestOptions(num_partitions=4, memory_budget_bytes=1 << 24)
+        ingest(Made(100, 1000), folder + "/small", options)  # loads the compiler, and what it compiles
         def anonymous():  # mapped scratch files are the page cache's, and are given back under pressure
             status = open("/proc/self/status").read()
             return int(status.split("RssAnon:")[1].split()[0]) * 1024
@@ -658,7 +663,7 @@ def test_memory_is_bounded_by_the_budget_and_not_by_the_graph(tmp_path: Path) ->
         def watch(*_):
             global most
             most = max(most, anonymous())
-        ingest(Big(), {str(tmp_path / "graph")!r}, IngestOptions(num_partitions=4, memory_budget_bytes=1 << 24), watch)
+        ingest(Made(50_000, 8_000_000), folder + "/graph", options, watch)  # 100 MB of features
         print(most - start)
     """
     if not Path("/proc/self/status").exists():
