@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import ray
 import ray.train
+from ray.exceptions import OutOfMemoryError
 from ray.train import TrainingFailedError as RayTrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -117,5 +118,10 @@ def _cause(error: RayTrainingFailedError, log: Path) -> GraphmillError:
     controller = getattr(error, "controller_failure", None)
     first = next(iter(failures.values()), controller or error)
     lines = str(first).strip().splitlines()
+    if isinstance(first, OutOfMemoryError):  # the figures come first, advice last
+        return StageError(
+            f"training failed: out of memory: {lines[0][:400]}; set fewer --workers or smaller batches, or stop what else uses the "
+            f"node's memory (its largest users are in {log})"
+        )
     text = lines[-1] if lines else repr(first)
     return StageError(f"training failed: {type(first).__name__}: {text[:400]}; the workers' tracebacks are in {log}")
