@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -61,10 +60,8 @@ def test_points_are_measured_once_failures_are_recorded_and_the_report_stands_al
         assert point["peak_bytes_per_worker"] > 50e6
 
     before = (out / "points.jsonl").read_bytes()
-    started = time.monotonic()
     assert sweep(config) == 1
-    assert time.monotonic() - started < 5, "nothing was to be measured again"
-    assert (out / "points.jsonl").read_bytes() == before
+    assert (out / "points.jsonl").read_bytes() == before, "nothing was to be measured again"
     assert "4 points, 4 of them measured before" in capsys.readouterr().out
 
     page = (out / "report.html").read_text()
