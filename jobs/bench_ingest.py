@@ -2,7 +2,7 @@
 
     python jobs/bench_ingest.py                                                          # 1M nodes, 16M edges, under a minute
     python jobs/bench_ingest.py --nodes 2000000 --edges 32000000 --partitioners random range ldg metis --partitions 8
-    python jobs/bench_ingest.py --nodes 100000000 --edges 1600000000 --reserve-gib 8     # 25 GB of disk, see docs/performance.md
+    python jobs/bench_ingest.py --nodes 100000000 --edges 1600000000 --reserve-gib 8     # 14 GB of disk, see docs/performance.md
 
 Each row is a fresh process that generates the graph (topology alone, made as it is read: ldg reads it twice), writes its partitions
 under --work and sees them to the disk (fsync). Before each row the disk's own rate is measured: one file, written in sequence and fsynced.
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
 _METIS_BYTES_PER_EDGE = 100  # edge lists, the adjacency in scipy's and in METIS's form
+_KILL_TIMEOUT_S = 30.0
 _PROBE_BLOCK_BYTES = 16 << 20
 _SOURCE_EDGES = 50_000_000  # as many as tell the source's own rate
 
@@ -271,10 +272,14 @@ def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: in
             target=ingest_row, args=(partitioner, config, result), daemon=True
         )
         process.start()
-        process.join(config.timeout_s)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        try:
+            process.join(config.timeout_s)
+        finally:  # also where a signal ends this process: the folder cannot go while somebody writes into it
+            late = process.is_alive()
+            if late:
+                process.kill()
+                process.join(_KILL_TIMEOUT_S)
+        if late:
             row = {"error": f"not done after {config.timeout_s:g} s; raise --timeout-s"}
         elif result.exists():
             row = json.loads(result.read_text())

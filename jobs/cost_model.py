@@ -145,7 +145,7 @@ def chunk_traffic(nodes: float, edges: float, widths: Widths, owners: int) -> Tr
     return Traffic(sent, received, 3 * owners, 3)
 
 
-def remote_traffic(traffic: Traffic, near_share: float, near_owners: int, owners: int) -> Traffic:
+def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owners: int) -> Traffic:
     """What of it leaves the process, where `near_owners` of the owners, with `near_share` of the nodes, are read in process."""
     far = owners - near_owners
     return traffic.scaled(0.0 if not far else 1.0 - near_share, traffic.requests * far / owners)
@@ -293,10 +293,19 @@ Point = Mapping[str, Any]
 
 def load_points(path: Path) -> list[Point]:
     """The points of a sweep that went well. Raises FormatError where there is none."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    good = [point for point in map(json.loads, lines) if point["status"] == "ok"]
+    complete = (
+        path.read_text().rpartition("\n")[0] if path.exists() else ""
+    )  # a kill may leave the last line unfinished
+    good = []
+    for number, line in enumerate(complete.splitlines(), 1):
+        try:
+            point = json.loads(line)
+            if point["status"] == "ok":
+                good.append(point)
+        except (ValueError, KeyError, TypeError) as error:
+            raise FormatError(f"{path}, line {number}: expected a point of jobs/scaling_sweep.py ({error})") from None
     if not good:
-        raise FormatError(f"{path}: expected points of jobs/scaling_sweep.py, found none")
+        raise FormatError(f"{path}: expected points of jobs/scaling_sweep.py, found none that went well")
     return good
 
 
@@ -323,11 +332,11 @@ def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
     return shape, remote_traffic(traffic, near / s["partitions"], near, s["partitions"])
 
 
-def near_partitions(settings: Mapping[str, Any]) -> int:
-    """Partitions that a worker reads in process: those on its node, of equally many on every node."""
+def near_partitions(settings: Mapping[str, Any]) -> float:
+    """Partitions that a worker reads in process, those on its node: the mean over the nodes."""
     if not settings["local_reads"] or settings["placement"] == "store":
-        return 0
-    return -(-settings["partitions"] // settings["nodes"])
+        return 0.0
+    return settings["partitions"] / settings["nodes"]
 
 
 def fit_rates(points: Sequence[Point]) -> Rates:
@@ -533,6 +542,10 @@ def main() -> int | None:
     if config.points is not None:
         points = load_points(Path(config.points))
         known = [point for point in points if point["settings"]["sampler"] != "node2subgraph"]
+        if not known:
+            raise ConfigError(
+                f"{config.points}: expected points of neighbor or random-partition sampling, found others only"
+            )
         fitted = [point for point in known if point["settings"]["workers"] == 1] or known
         rates = fit_rates(fitted)
         print_checks(check_points(known, rates, fitted))

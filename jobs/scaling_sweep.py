@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import platform
+import secrets
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from jobs.scaling_report import print_table, write_report
 from storage.errors import ConfigError, FormatError
 
 _STOP_TIMEOUT_S = 45.0  # for a point to stop its Ray, before what is left is killed
+_TAG = "GRAPHMILL_SWEEP_POINT"  # in the environment of all that a point starts
 _LEAVE_TIMEOUT_S = 5.0  # for processes that the point itself has told to end, or that were killed
 _SCRIPT = Path(__file__).with_name("scaling_point.py")
 
@@ -210,9 +212,17 @@ def run_process(command: list[str], log: Path, timeout_s: float) -> str | None:
 
     It is ended, with everything it has started, where it takes too long or this process is interrupted.
     """
+    tag = secrets.token_hex(8)
     with log.open("wb") as sink:
         # A session of its own, so that Ctrl-C comes here first, and the point is ended in order.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+            env=os.environ | {_TAG: tag},
+        )
         try:
             status = process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -220,6 +230,8 @@ def run_process(command: list[str], log: Path, timeout_s: float) -> str | None:
         finally:
             if process.poll() is None:
                 _end(process)
+            if process.returncode != 0:
+                _kill_tagged(tag)
     if status == 0:
         return None
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -243,6 +255,19 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             one.kill()
     psutil.wait_procs(left, timeout=_LEAVE_TIMEOUT_S)
     process.wait(timeout=_LEAVE_TIMEOUT_S)
+
+
+def _kill_tagged(tag: str) -> None:
+    """Kills what a point left behind that could not end its own: raylets, say, whose sessions are not the point's."""
+    import psutil
+
+    left = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if one.environ().get(_TAG) == tag:
+                one.kill()
+                left.append(one)
+    psutil.wait_procs(left, timeout=_LEAVE_TIMEOUT_S)
 
 
 def describe_machine(config: SweepConfig) -> dict[str, Any]:

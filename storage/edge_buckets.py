@@ -201,7 +201,7 @@ class EdgeBuckets:
     def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
         """Consecutive destination ranges of at most about max_records edges each (a single hub may exceed it), with keys of
         63 bits."""
-        if len(dst) <= self._max_records and high - low <= self._max_span:
+        if not len(dst) or (len(dst) <= self._max_records and high - low <= self._max_span):
             return [(low, high)]
         starts = range(low, max(high, low + 1), self._max_span)
         return [some for start in starts for some in self._split(dst, start, min(start + self._max_span, high))]

@@ -123,6 +123,10 @@ def _windows(source: GraphSource, window_edges: int) -> Iterator[tuple[np.ndarra
     pending: list[tuple[np.ndarray, np.ndarray]] = []
     num_pending = 0
     for chunk in source.edges(min(window_edges, _READ_EDGES)):
+        if len(chunk.src) != len(chunk.dst):  # the compiled loops read both by one index
+            raise DataError(
+                f"{source.info.name}: expected as many sources as destinations, got {len(chunk.src)} and {len(chunk.dst)}"
+            )
         for ids in (chunk.src, chunk.dst):
             if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
                 found = ids[int(np.argmax((ids < 0) | (ids >= num_nodes)))]

@@ -47,7 +47,7 @@ def test_a_small_run_writes_its_table_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_size_that_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = bench("--nodes", 10**9, "--edges", 4 * 10**11, "--out", tmp_path)
+    done = bench("--nodes", 1000, "--edges", 16_000, "--reserve-gib", 1e9, "--out", tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "GiB of disk at once" in done.stderr

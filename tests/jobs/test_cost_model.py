@@ -20,6 +20,7 @@ from jobs.cost_model import (
     fit_rates,
     load_cpu_s,
     load_points,
+    near_partitions,
     neighbor_traffic,
     point_batch,
     predict,
@@ -170,6 +171,13 @@ def test_a_cache_of_hot_rows_hits_more_than_its_share(degrees: Degrees) -> None:
     assert cached < without
 
 
+def test_near_partitions_are_a_mean_over_the_nodes() -> None:
+    spread = {"local_reads": True, "placement": "spread", "partitions": 2, "nodes": 4}
+    assert near_partitions(spread) == 0.5  # half of the nodes have one, half none
+    assert near_partitions(spread | {"partitions": 3, "nodes": 2}) == 1.5
+    assert near_partitions(spread | {"placement": "store"}) == 0
+
+
 def test_near_partitions_are_not_asked() -> None:
     whole = neighbor_traffic(BatchShape((10, 20), (30, 40), 50), Widths(100), 4)
     assert whole.rounds == 3
@@ -225,6 +233,15 @@ def test_rates_are_found_again_in_points_made_from_them() -> None:
         for model, measured in (check.nodes, check.remote_bytes, check.requests, check.cpu_s):
             assert model == pytest.approx(measured, rel=0.05, abs=1e-9)
     assert [check.fitted for check in check_points(points, found, points[:1])] == [True] + [False] * 5
+
+
+def test_an_unfinished_last_point_is_left_out_and_a_broken_one_named(tmp_path: Path) -> None:
+    path = tmp_path / "points.jsonl"
+    path.write_text('{"status": "ok"}\n{"status": "o')
+    assert load_points(path) == [{"status": "ok"}]
+    path.write_text('{"status": "ok"}\n[1]\n{"status": "ok"}\n')
+    with pytest.raises(FormatError, match=r"points\.jsonl, line 2: expected a point"):
+        load_points(path)
 
 
 def test_a_missing_sweep_is_named(tmp_path: Path) -> None:

@@ -108,6 +108,13 @@ def test_ids_beyond_two_to_the_31st(tmp_path: Path) -> None:
     assert found == sorted(zip(dst, src, strict=True))
 
 
+def test_a_bucket_without_edges_of_more_nodes_than_one_key_holds(tmp_path: Path) -> None:
+    buckets = make_buckets(
+        tmp_path / "edges", [0, 2**33], index_dtype=np.dtype(np.int64), max_records=2, expected_edges=1
+    )
+    assert sum(len(bucket.dst) for bucket in buckets.sorted_buckets(0, drop_duplicates=False)) == 0
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 5])
 def test_reverses_follow_their_edges(chunk: int) -> None:
     src, dst = [0, 1, 2, 1, 0], [1, 0, 2, 3, 0]

@@ -26,7 +26,7 @@ import storage.ingest
 from storage.edge_buckets import EdgeBuckets
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
+from storage.ingest import IngestOptions, Partitioner, ingest
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
 from tests.listed_graph import (
     ListedGraph,
@@ -513,6 +513,14 @@ def test_a_source_that_breaks_the_rules_is_refused_in_one_line(name: str, tmp_pa
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert str(refused.value).startswith("listed: ")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("partitioner", ["ldg", "metis"])
+def test_partitioners_refuse_ends_of_unequal_number(partitioner: Partitioner, tmp_path: Path) -> None:
+    source = EdgeRows(lambda c: replace(c, dst=c.dst[:-1]))
+    with pytest.raises(DataError, match=r"^listed: expected as many sources as destinations, got 40 and 39$"):
+        ingest(source, str(tmp_path / "graph"), IngestOptions(num_partitions=2, partitioner=partitioner))
     assert os.listdir(tmp_path) == []
 
 
