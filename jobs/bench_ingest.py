@@ -173,12 +173,6 @@ def written_bytes() -> int:
     return int(fields["write_bytes"]) - int(fields["cancelled_write_bytes"])
 
 
-def peak_bytes() -> int:
-    """The most resident memory that this process has had."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
-
-
 def sync_files(folder: Path) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
@@ -188,7 +182,7 @@ def sync_files(folder: Path) -> None:
 
 def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, result: Path) -> None:
     """One row, in a process of its own; writes what it measured, or the reason why not, to `result`."""
-    from jobs.memory_check import available_bytes
+    from jobs.memory_check import available_bytes, own_bytes
     from jobs.progress import progress
     from storage.errors import GraphmillError
     from storage.ingest import ingest
@@ -228,7 +222,7 @@ def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, result: Path
             "stages": stages,
             "written_bytes": written_bytes() - written,
             "graph_bytes": sum(entry.num_bytes for entry in manifest.files.values()),
-            "peak_bytes": peak_bytes(),
+            "peak_bytes": own_bytes("VmHWM"),
         }
         row |= quality(str(graph))
     except (GraphmillError, OSError, MemoryError) as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.exit_codes import run
+from jobs.memory_check import own_bytes
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,7 @@ class Config:
 
 def resident_bytes() -> tuple[int, int]:
     """(resident, peak) bytes of this process; the peak counts from `reset_peak` on."""
-    values = {}
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name in ("VmRSS", "VmHWM"):
-            values[name] = int(value.split()[0]) * 1024
-    return values["VmRSS"], values["VmHWM"]
+    return own_bytes("VmRSS"), own_bytes("VmHWM")
 
 
 def reset_peak() -> None:

@@ -1,4 +1,4 @@
-"""Whether a run fits the memory that is there, said before it starts."""
+"""Memory: what this process has, what the machine has left, and whether a run fits, said before it starts."""
 
 from pathlib import Path
 
@@ -18,6 +18,15 @@ def available_bytes() -> int:
         if limit != "max":
             free = min(free, max(0, int(limit) - int(_USED.read_text())))
     return free
+
+
+def own_bytes(field: str) -> int:
+    """A field of this process's status in bytes: VmRSS (resident), VmHWM (its peak), RssAnon (without mapped files); 0 where there is none."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    return 0
 
 
 def check_fits(needed: int, available: int, num_workers: int) -> None:

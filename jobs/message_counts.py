@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 
 from cluster.partition_server import PartitionServers, RemoteOwner, connect
 from cluster.training_data import NodeSamplerOptions, OpenNodes
+from jobs.memory_check import own_bytes
 from samplers.messages import FetchRows, NodeRows, Reply, Request
 from samplers.minibatch import TorchBatch
 from samplers.protocol import Batch, Sampler
@@ -117,12 +117,7 @@ class FirstSteps:
 
 def memory_bytes() -> dict[str, int]:
     """This process's most resident memory so far, maps of the graph among it, and what is its own of it now."""
-    found = {"VmHWM": 0, "RssAnon": 0}
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name in found:
-            found[name] = int(value.split()[0]) * 1024
-    return {"peak_bytes": found["VmHWM"], "own_bytes": found["RssAnon"]}
+    return {"peak_bytes": own_bytes("VmHWM"), "own_bytes": own_bytes("RssAnon")}
 
 
 class OpenMeasured(OpenNodes):

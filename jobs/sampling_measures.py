@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from jobs.memory_check import own_bytes
 from samplers.array_pool import ArrayPool
 from samplers.draw_kernels import draw_uniform, list_keys
 from samplers.messages import Request
@@ -106,9 +106,9 @@ def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost
     graph = open_graph(url)
     router = local_router(graph)
     time_sampler(router, options, 1, Effort(effort.batches, effort.warmup, 1))
-    before = anonymous_bytes()
+    before = own_bytes("RssAnon")  # not the mapped graph, which the system may drop and share
     rate = time_sampler(router, options, 1, effort)
-    grown = anonymous_bytes() - before
+    grown = own_bytes("RssAnon") - before
     sampler = NeighborSampler(router, options)
     roots = [sampler.roots_of(0, i % sampler.num_batches) for i in range(effort.batches)]
     limit = time_reads(next(iter(graph.partitions())), roots, options.fanouts, 1, effort)
@@ -239,14 +239,6 @@ def time_subgraphs(router: Router, options: Node2SubgraphOptions, threads: int, 
 
 def _sizes(batch: MiniBatch) -> tuple[int, int, int]:
     return batch.num_roots, batch.num_nodes, batch.num_edges
-
-
-def anonymous_bytes() -> int:
-    """Bytes of memory that are this process's own: not the mapped graph, which the system may drop and share."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 class CountingOwner:

@@ -10,11 +10,8 @@ import numba
 import numpy as np
 
 from storage.compiled import compiled
+from storage.counter_kernels import hash64
 from storage.counter_random import derive_key
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Purpose(IntEnum):
@@ -33,15 +30,6 @@ class Purpose(IntEnum):
 def stream_key(seed: int, purpose: Purpose, *position: int) -> np.uint64:
     """Key of the stream at a position, such as (epoch, batch, hop)."""
     return np.uint64(derive_key(seed, int(purpose), *position))
-
-
-@numba.njit(inline="always")
-def hash64(key, counter):
-    """SplitMix64 output of stream `key` at `counter`, both uint64."""
-    x = key + (counter + np.uint64(1)) * _GOLDEN
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
 
 
 @numba.njit(inline="always")

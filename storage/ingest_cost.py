@@ -33,16 +33,6 @@ class IngestCost:
     def written(self) -> int:
         return self.spilled + self.spooled + self.graph
 
-    @property
-    def read(self) -> int:
-        """Scratch, and the graph's files for their checksums; mostly from the page cache, where it holds them."""
-        return self.written
-
-    @property
-    def floor(self) -> int:
-        """The fewest bytes to write for any graph larger than memory."""
-        return self.spilled + self.graph
-
 
 def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     """The cost of ingesting a source of which no more than `info` is known; an unknown number of edges counts as 16 per node."""

@@ -1,27 +1,16 @@
 """The compiled inner loop of the synthetic graph (`storage.synthetic`): the pairs that nodes draw, one node after the other.
 
 The same integers and the same float64 operations, in the same order, as the definitions in `storage.counter_random`, so every machine
-draws the same. About ten times the rate of whole-array expressions, which write and read every intermediate.
+draws the same. Whole-array expressions would write and read every intermediate: 3.6 times the CPU time.
 """
 
 import numpy as np
 
 from storage.compiled import compiled
+from storage.counter_kernels import hash64
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
-_ONE, _ELEVEN, _30, _27, _31 = (np.uint64(number) for number in (1, 11, 30, 27, 31))
+_ELEVEN = np.uint64(11)
 _UNIT = 2.0**-53
-
-
-@compiled
-def _hash(key, counter):
-    """`counter_random.hash_counters` of one counter."""
-    x = (np.uint64(counter) + _ONE) * _GOLDEN + key
-    x = (x ^ (x >> _30)) * _FIRST_FACTOR
-    x = (x ^ (x >> _27)) * _SECOND_FACTOR
-    return x ^ (x >> _31)
 
 
 @compiled
@@ -60,11 +49,11 @@ def draw_pairs(
     while node < num_nodes and filled + max_draws <= len(a):
         while offset[community + 1] <= node:
             community += 1
-        quantile = _unit(_hash(keys[0], node))
+        quantile = _unit(hash64(keys[0], np.uint64(node)))
         num_draws = 1
         while num_draws <= len(threshold) and threshold[num_draws - 1] <= quantile:
             num_draws += 1
-        mixing = _unit(_hash(keys[1], node))
+        mixing = _unit(hash64(keys[1], np.uint64(node)))
         cross_below = cross_scale * (mixing * mixing)
         position, own_size = node - offset[community], offset[community + 1] - offset[community]
         here = (position + 1) / own_size
@@ -72,8 +61,8 @@ def draw_pairs(
         for j in range(num_draws):
             counter = node * max_draws + j
             # One draw per stratum of the popularity scale: the same distribution, far fewer repeats.
-            x = (j + _unit(_hash(keys[2], counter))) / num_draws
-            cross = _hash(keys[3], counter)
+            x = (j + _unit(hash64(keys[2], np.uint64(counter)))) / num_draws
+            cross = hash64(keys[3], np.uint64(counter))
             # The class index uses the hash's lowest bits; the coin uses the highest.
             if _unit(cross) < cross_below:
                 target_class = class_table[np.int64(cross & class_mask)]

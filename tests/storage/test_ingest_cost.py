@@ -44,7 +44,6 @@ def test_estimates_are_what_is_written(name: str, tmp_path: Path, monkeypatch: p
     assert cost.spooled == 2 * 3000 * info.feature_dim * (2 if options.feature_dtype == "float16" else 4)
     stored = sum(entry.num_bytes for entry in manifest.files.values())
     assert stored == pytest.approx(cost.graph, rel=0.05)
-    assert cost.floor <= cost.written == cost.read
     assert max(cost.spilled, cost.graph) <= cost.peak_disk <= cost.written + cost.spooled
 
 
