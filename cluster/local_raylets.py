@@ -82,7 +82,7 @@ def _wait_for(raylets: list[subprocess.Popen[bytes]], num_nodes: int, log: Path,
 
 def _stop(raylets: list[subprocess.Popen[bytes]]) -> None:
     """Asks all to stop, then kills what is left of their trees as they were before."""
-    import psutil  # travels inside Ray's wheel
+    import psutil
 
     trees: list[Any] = []
     for raylet in raylets:

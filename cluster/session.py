@@ -166,7 +166,7 @@ def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _started(options: SessionOptions) -> Iterator[Session]:
-    import psutil  # travels inside Ray's wheel
+    import psutil
     import ray
 
     if options.dashboard_port is not None:

@@ -10,7 +10,7 @@ _LIMIT, _USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.c
 
 def available_bytes() -> int:
     """Free memory of this machine, or of the container that the process is in, where that has less."""
-    import psutil  # travels inside Ray's wheel
+    import psutil
 
     free = psutil.virtual_memory().available
     if _LIMIT.exists() and _USED.exists():

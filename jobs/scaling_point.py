@@ -117,7 +117,7 @@ class _Load:
         """For every record of the trainer."""
         if record["kind"] != "step" or record["epoch"] < 1:
             return
-        import psutil  # travels inside Ray's wheel
+        import psutil
 
         own = servers = 0.0
         this = psutil.Process()

@@ -242,7 +242,7 @@ def run_process(command: list[str], log: Path, timeout_s: float) -> str | None:
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """Asks a point to stop its Ray and itself; then kills what is left of its processes as they were before."""
-    import psutil  # travels inside Ray's wheel
+    import psutil
 
     tree = [psutil.Process(process.pid)]
     tree += tree[0].children(recursive=True)
