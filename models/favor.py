@@ -156,11 +156,10 @@ def map_queries(q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsi
 
 
 def _chunks(x_BHTD: Tensor, mask_BT: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
-    starts = range(0, x_BHTD.shape[2], CHUNK_TOKENS)
-    return [
-        (x_BHTD[:, :, i : i + CHUNK_TOKENS], None if mask_BT is None else mask_BT[:, i : i + CHUNK_TOKENS])
-        for i in starts
-    ]
+    # Not by slices: the gradient of each would be a tensor of all T tokens, and all of them together quadratic in T.
+    parts = x_BHTD.split(CHUNK_TOKENS, dim=2)
+    masks = [None] * len(parts) if mask_BT is None else mask_BT.split(CHUNK_TOKENS, dim=1)
+    return list(zip(parts, masks, strict=True))
 
 
 def _recomputed(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import models.favor as favor
 from models.favor import FavorAttention, default_num_features, draw_projection, exponents, favor_attention
@@ -143,6 +145,27 @@ def test_chunks_change_nothing(monkeypatch):
     torch.testing.assert_close(chunked, whole, rtol=1e-12, atol=1e-13)
     for got, want in zip(torch.autograd.grad(chunked.square().sum(), (q, k, v)), whole_grad):
         torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+def test_the_gradient_of_chunks_is_linear_in_tokens(monkeypatch):
+    # A slice's gradient is a tensor of all tokens, so slices as chunks cost tokens² / chunk.
+    class Produced(TorchDispatchMode):
+        elements = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            self.elements += sum(part.numel() for part in tree_leaves(out) if isinstance(part, torch.Tensor))
+            return out
+
+    monkeypatch.setattr(favor, "CHUNK_TOKENS", 8)
+    w = draw_projection(10, 6, torch.Generator().manual_seed(1))
+    counts = []
+    for tokens in (256, 1024):
+        q, k, v = (torch.randn(1, 2, tokens, 6).requires_grad_() for _ in range(3))
+        with Produced() as produced:
+            favor_attention(q, k, v, w).sum().backward()
+        counts.append(produced.elements)
+    assert counts[1] < 4.2 * counts[0]
 
 
 def test_no_keys_and_large_norms_stay_finite():
