@@ -1,0 +1,128 @@
+"""Is this machine, or this cluster, fit for a run? Checks before a run what would end it later.
+
+    python jobs/doctor.py                                          this machine, and that a local Ray starts and answers
+    python jobs/doctor.py --graph graphs/products                  and every checksum of a stored graph, or set of graphs
+    python jobs/doctor.py --address auto --graph s3://bucket/g     and all nodes of a cluster: versions, clocks, the graph
+    python jobs/doctor.py --store s3://bucket/runs                 and that this URL can be written
+
+One line per check: ok, warn (it will run, but slower or at a risk) or fail, and what to do. Exit status 0 unless a check fails.
+Takes about ten seconds, and the time to read the graph once (--quick does not read it). Nothing is changed or left behind.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from jobs.exit_codes import run
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.machine_checks import Finding
+
+_CLOCK_S = 1.0
+
+
+@dataclass(frozen=True)
+class DoctorConfig:
+    """Check a machine or a cluster before a run."""
+
+    graph: str | None = None
+    """A stored graph or set of graphs, to open and to check every checksum of."""
+    quick: bool = False
+    """Open the graph, but do not read all of it."""
+    store: str | None = None
+    """A URL or folder that must take files, such as where predictions go."""
+    run_dir: Path = Path("runs")
+    """Where runs are kept."""
+    address: str | None = None
+    """A running Ray cluster (host:port or auto); the default starts a local Ray and stops it again."""
+    ray: bool = True
+    """Start Ray, or connect to it."""
+    object_store_gb: float = 1.0
+    """Of a local Ray, as a job will be told."""
+    timeout_s: float = 60.0
+    """For all nodes of the cluster to answer."""
+
+    def __post_init__(self) -> None:
+        for name in ("object_store_gb", "timeout_s"):
+            if not getattr(self, name) > 0:
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}; set {flag}")
+
+
+def check_all(config: DoctorConfig) -> "Iterator[Finding]":
+    """Every finding as soon as it is known."""
+    from jobs import machine_checks as machine
+
+    yield from machine.check_versions()
+    yield from machine.check_cores()
+    yield from machine.check_memory(int(config.object_store_gb * 2**30))
+    yield from machine.check_folder("run directory", config.run_dir)
+    yield from machine.check_open_files()
+    yield from machine.check_loopback()
+    yield from machine.check_gpu()
+    if config.store is not None:
+        yield from machine.check_store(config.store)
+    if config.graph is not None:
+        yield from machine.check_graph(config.graph, config.quick)
+    if config.ray:
+        yield from check_ray(config)
+
+
+def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
+    """That Ray starts, or answers, and what each of its nodes says."""
+    import time
+
+    from cluster.node_checks import ask_nodes, local_versions
+    from cluster.session import MIN_OBJECT_STORE_BYTES, SessionOptions, ray_session
+    from jobs.machine_checks import Finding
+
+    began = time.perf_counter()
+    # A small object store is enough to see that Ray starts; whether the asked one fits was checked before.
+    options = SessionOptions(address=config.address, object_store_bytes=MIN_OBJECT_STORE_BYTES)
+    try:
+        with ray_session(options) as session:
+            started = time.perf_counter() - began
+            reports = ask_nodes(config.graph if not session.is_ours else None, config.timeout_s)
+            seconds = time.perf_counter() - began
+    except ConfigError as error:
+        yield Finding("ray", "fail", str(error))
+        return
+    how = "started" if session.is_ours else f"cluster at {session.address} reached"
+    yield Finding("ray", "ok", f"{how} in {started:.1f} s, {len(reports)} of its nodes answered after {seconds:.1f} s")
+    here = local_versions()
+    for report in reports:
+        problems = [] if report.error is None else [f"no answer: {report.error}"]
+        if report.error is None:
+            problems += [
+                f"{name} {report.versions.get(name)}, here {mine}: install the same"
+                for name, mine in here.items()
+                if report.versions.get(name) != mine
+            ]
+            problems += [report.path_problem] if report.path_problem else []
+        if problems:
+            yield Finding("node", "fail", f"{report.address}: {'; '.join(problems)}")
+            continue
+        clock = f"{report.clock_s:+.3f} s ± {report.round_trip_s / 2:.3f}"
+        described = f"{report.address}: {report.free_memory_bytes / 2**30:.1f} GiB free, clock {clock}"
+        late = abs(report.clock_s) > max(_CLOCK_S, report.round_trip_s)
+        yield Finding("node", "warn" if late else "ok", described + ("; synchronise its clock (NTP)" if late else ""))
+
+
+def main() -> int:
+    config = tyro.cli(DoctorConfig, description=__doc__)
+    counts = {"ok": 0, "warn": 0, "fail": 0}
+    for finding in check_all(config):
+        counts[finding.verdict] += 1
+        # One line each, whatever a message holds.
+        print(f"{finding.verdict:<4}  {finding.name:<13}  {' '.join(finding.message.split())}", flush=True)
+    print(f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed", file=sys.stderr)
+    return 1 if counts["fail"] else 0
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,143 @@
+"""jobs/doctor.py: each check on a healthy machine and on one that lacks what it looks for."""
+
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs import machine_checks
+from jobs.doctor import DoctorConfig, check_all
+from storage.errors import ConfigError
+from storage.ingest import ingest
+from tests.listed_graph import random_listed_graph
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def doctor(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "jobs/doctor.py", *arguments]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=200)
+
+
+def found(findings, name: str) -> list[machine_checks.Finding]:
+    return [finding for finding in findings if finding.name == name]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    ingest(random_listed_graph(40, 160), str(tmp_path / "graph"))
+    return str(tmp_path / "graph")
+
+
+def test_a_healthy_machine_and_graph_pass(url, tmp_path):
+    findings = list(
+        check_all(DoctorConfig(graph=url, store=str(tmp_path / "out"), run_dir=tmp_path / "runs", ray=False))
+    )
+    assert not [finding for finding in findings if finding.verdict == "fail"]
+    assert "40 nodes" in found(findings, "graph")[0].message
+    assert "every checksum" in found(findings, "graph")[0].message
+    # Nothing is left behind.
+    assert not (tmp_path / "runs").exists()
+    assert list((tmp_path / "out").iterdir()) == []
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".graphmill")]
+
+
+def test_one_changed_byte_fails(url):
+    file = Path(url) / "part-00000" / "topology.arrow"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    done = doctor("--graph", url, "--no-ray")
+    assert done.returncode == 1
+    line = next(line for line in done.stdout.splitlines() if line.startswith("fail"))
+    assert "topology.arrow" in line
+    assert "sha256" in line or "corrupt" in line
+    assert "1 failed" in done.stderr
+
+
+def test_no_graph_fails_and_quick_reads_less(url, tmp_path, monkeypatch):
+    assert found(machine_checks.check_graph(str(tmp_path), quick=False), "graph")[0].verdict == "fail"
+    monkeypatch.setattr("storage.graph.StoredGraph.verify", lambda graph: pytest.fail("it was read"))
+    assert found(machine_checks.check_graph(url, quick=True), "graph")[0].verdict == "ok"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    (finding,) = machine_checks.check_folder("run directory", file / "runs")
+    assert finding.verdict == "fail"
+    assert str(file) in finding.message
+    (finding,) = machine_checks.check_store("nosuch://bucket/x")
+    assert finding.verdict == "fail"
+
+
+def test_little_disk_memory_and_shared_memory_are_said(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(machine_checks.shutil, "disk_usage", lambda path: usage._replace(free=2**20))
+    monkeypatch.setattr(machine_checks, "available_bytes", lambda: 2**30)
+    assert [f.verdict for f in machine_checks.check_folder("run directory", tmp_path)] == ["warn"]
+    assert [f.verdict for f in machine_checks.check_memory(2**30)] == ["warn", "warn"]
+
+
+def test_few_open_files_and_a_taken_port_are_said(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (256, 1024))
+    (finding,) = machine_checks.check_open_files()
+    assert finding.verdict == "warn"
+    assert "ulimit -n 1024" in finding.message
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind(("127.0.0.1", 8265))
+            server.listen()
+        except OSError:
+            pass  # somebody else's Ray is there: taken as well
+        messages = [f.message for f in machine_checks.check_loopback() if f.verdict == "warn"]
+    assert any("8265" in message for message in messages)
+    assert any("no_proxy" in message for message in messages)
+
+
+def test_a_missing_and_an_old_package_fail(monkeypatch):
+    monkeypatch.setattr(
+        machine_checks, "requires", lambda name: ["nosuchpackage>=1", "numpy>=999", "scipy", "x; extra == 'dev'"]
+    )
+    messages = [f.message for f in machine_checks.check_versions() if f.verdict == "fail"]
+    assert len(messages) == 2
+    assert "nosuchpackage>=1 is missing" in messages[0]
+    assert "numpy>=999" in messages[1]
+
+
+def test_a_container_s_share_of_the_cores(tmp_path, monkeypatch):
+    limit = tmp_path / "cpu.max"
+    monkeypatch.setattr(machine_checks, "_CPU_LIMIT", limit)
+    limit.write_text("50000 100000\n")
+    assert [f.verdict for f in machine_checks.check_cores()] == ["warn"]
+    limit.write_text("max 100000\n")
+    assert [f.verdict for f in machine_checks.check_cores()] == ["ok"]
+
+
+def test_bad_options():
+    with pytest.raises(ConfigError, match="--timeout-s"):
+        DoctorConfig(timeout_s=0)
+
+
+@pytest.mark.ray
+def test_ray_starts_and_its_node_answers(tmp_path):
+    done = doctor("--run-dir", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert ["ok", "ray"] in [line[:2] for line in lines]
+    assert any(line[1] == "node" and "clock" in line[2] for line in lines)
+
+
+@pytest.mark.ray
+def test_a_cluster_that_is_not_there_fails(tmp_path):
+    done = doctor("--run-dir", str(tmp_path), "--address", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert "no Ray cluster answers at 127.0.0.1:1" in done.stdout
