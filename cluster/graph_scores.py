@@ -42,6 +42,10 @@ class RegressionScores:
             [known.sum().double(), error.abs().sum(), error.square().sum(), (error / self._scale).abs().sum()]
         )
 
+    def add(self, other: "RegressionScores") -> None:
+        """Takes in another rank's part."""
+        self._sums += other._sums
+
     def compute(self) -> dict[str, float]:
         """{"count", "mae", "rmse", "loss"} over all ranks."""
         count, absolute, squared, standard = all_reduce_sum(self._sums.clone()).tolist()
@@ -61,6 +65,10 @@ class BinaryScores:
         """Adds graphs: logits and targets [g, num_tasks], NaN where the answer is not known."""
         target = target.double().reshape(prediction.shape)
         self._rows.append(torch.stack([prediction.double(), target], dim=2))
+
+    def add(self, other: "BinaryScores") -> None:
+        """Takes in another rank's part."""
+        self._rows += other._rows
 
     def compute(self) -> dict[str, float]:
         """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks; NaN where no task has both answers."""

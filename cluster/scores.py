@@ -70,6 +70,11 @@ class SplitScores:
         if self.binary:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
+    def add(self, other: "SplitScores") -> None:
+        """Takes in another rank's part."""
+        self._sums += other._sums
+        self._scores += other._scores
+
     def compute(self) -> dict[str, float]:
         """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks."""
         sums = all_reduce_sum(self._sums.clone())

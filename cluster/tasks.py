@@ -31,6 +31,10 @@ class Scores(Protocol):
 
     def update(self, prediction: Tensor, target: Tensor) -> None: ...
 
+    def add(self, other: Any) -> None:
+        """Takes in what the same kind of scores has of another rank, as reducing over ranks would."""
+        ...
+
     def compute(self) -> dict[str, float]:
         """Scores by name, "count" and "loss" among them; a collective call."""
         ...

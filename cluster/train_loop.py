@@ -31,6 +31,7 @@ from cluster.checkpoint import (
     load_weights,
     save_checkpoint,
 )
+from cluster.evaluation import autocast, predictions
 from cluster.schedule import rate_factor
 from cluster.scores import all_reduce_sum
 from cluster.tasks import StepOutput, Task, step_output
@@ -149,7 +150,7 @@ class Worker:
         )
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.precision == "bfloat16")
+        return autocast(self.device, self.options.precision)
 
     def _train_epoch(self, loader: Loader, epoch: int) -> dict[str, float]:
         """Trains one epoch; returns its mean loss and throughput over all ranks."""
@@ -280,12 +281,9 @@ class Worker:
     @torch.no_grad()
     def _evaluate(self, model: torch.nn.Module, loader: Loader, split: str) -> dict[str, float]:
         """Scores of a split, each of its targets counted once. Raises NonFiniteLossError where a prediction is not finite."""
-        model.eval()
         scores = self.task.scores(self.device)
         bad = last = None
-        for batch in loader.epoch(0):
-            with self._autocast():
-                prediction = step_output(model(batch)).prediction
+        for batch, prediction in predictions(model, loader.epoch(0), self.device, self.options.precision):
             if bad is None and not bool(torch.isfinite(prediction).all()):
                 bad = batch
             last = batch

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from cluster.partition_server import PartitionServers, connect
@@ -77,6 +78,10 @@ class OpenNodes:
         assert batch.y is not None
         return batch.y[batch.root_index]
 
+    def ids(self, batch: TorchBatch) -> Tensor:
+        """int64 [r]: permanent ids of the nodes that are predicted."""
+        return batch.node_id[batch.root_index]
+
     def sizes(self, batch: TorchBatch) -> tuple[int, int]:
         return len(batch.node_id), len(batch.indices)
 
@@ -94,8 +99,17 @@ class NodeData:
 class SplitGraphStore(GraphStore, Protocol):
     """Many graphs with splits; sent to workers by pickle (a `storage.graph_store.StoredGraphs` travels by name)."""
 
+    @property
+    def original_id(self) -> np.ndarray:
+        """int64 [num_graphs]: each graph's row in its source."""
+        ...
+
     def split(self, name: str) -> np.ndarray:
         """int64: the numbers of the graphs in this split, ascending."""
+        ...
+
+    def unsplit(self) -> np.ndarray:
+        """int64: the numbers of the graphs in no split, ascending."""
         ...
 
 
@@ -103,7 +117,7 @@ class SplitGraphStore(GraphStore, Protocol):
 class GraphSplitOptions:
     """Batches of one split's graphs."""
 
-    split: str
+    split: str | None  # None: of the graphs in no split
     batch: GraphBatchOptions
 
 
@@ -114,7 +128,8 @@ class OpenGraphs:
         self.store, self._columns, self._labels = store, columns, labels
 
     def sampler(self, options: GraphSplitOptions, num_ranks: int) -> Sampler:
-        return GraphBatchSampler(self.store, options.batch, num_ranks, self.store.split(options.split))
+        graphs = self.store.unsplit() if options.split is None else self.store.split(options.split)
+        return GraphBatchSampler(self.store, options.batch, num_ranks, graphs)
 
     def collate(self, minibatch: GraphBatch) -> TorchGraphBatch:
         batch = graphs_to_torch(minibatch)
@@ -125,6 +140,10 @@ class OpenGraphs:
     def target(self, batch: TorchGraphBatch) -> Tensor:
         assert batch.target is not None
         return graph_labels(batch.target) if self._labels else batch.target
+
+    def ids(self, batch: TorchGraphBatch) -> Tensor:
+        """int64 [g]: rows of the source."""
+        return torch.from_numpy(self.store.original_id[batch.graph_id.cpu().numpy()])
 
     def sizes(self, batch: TorchGraphBatch) -> tuple[int, int]:
         feature = batch.node_feature

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from jobs.exit_codes import run
 from jobs.node_options import BatchOptions, GraphOptions, NodeFitOptions, NodeJobOptions
 from jobs.resume import config_defaults
+from jobs.run_models import NodeModel
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,30 @@ def build_model_config(model: ModelOptions, in_dim: int, out_dim: int) -> Any:
     return arxiv(node=Features(dim=in_dim), out_dim=out_dim, **asdict(model))
 
 
+def node_model(config: Config) -> NodeModel:
+    """What is trained, and what predicts afterwards. Raises ConfigError for options that cannot work."""
+    from jobs.model_inputs import OverGraphs, checked_config, node_batch_graphs
+    from models.ppgt import PPGT
+
+    def model_config(in_dim: int, out_dim: Any) -> Any:
+        return checked_config(lambda: build_model_config(config.model, in_dim, out_dim))
+
+    model_config(1, 2)  # options that cannot work are refused before anything starts
+    return NodeModel(
+        build=lambda manifest: OverGraphs(
+            PPGT(model_config(manifest.feature_dim, manifest.num_classes)), node_batch_graphs
+        ),
+        config=lambda manifest: asdict(model_config(manifest.feature_dim, manifest.num_classes)),
+    )
+
+
 def main() -> int:
     import tyro
 
     config = tyro.cli(
         tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
     )
-    from jobs.model_inputs import OverGraphs, checked_config, node_batch_graphs
     from jobs.node_job import run_node_job
-    from models.ppgt import PPGT
     from storage.errors import ConfigError
 
     if config.batch.sampler != "node2subgraph" or config.batch.evaluation != "sampled":
@@ -109,18 +125,13 @@ def main() -> int:
             "set --sampler node2subgraph --evaluation sampled"
         )
 
-    def model_config(in_dim: int, out_dim: Any) -> Any:
-        return checked_config(lambda: build_model_config(config.model, in_dim, out_dim))
-
-    model_config(1, 2)  # options that cannot work are refused before anything starts
+    model = node_model(config)
     return run_node_job(
         job=Path(__file__).stem,
         options=config,
         config=asdict(config),
-        build_model=lambda manifest: OverGraphs(
-            PPGT(model_config(manifest.feature_dim, manifest.num_classes)), node_batch_graphs
-        ),
-        model_config=lambda manifest: asdict(model_config(manifest.feature_dim, manifest.num_classes)),
+        build_model=model.build,
+        model_config=model.config,
     )
 
 

@@ -26,6 +26,15 @@ class GECOClassifier(nn.Module):
         logits = self.model(batch.x, adjacency, node_id_N=batch.node_id, epoch=batch.epoch)
         return logits[batch.root_index]
 
+    @property
+    def head(self) -> nn.Module:
+        """What reads the states of all the batch's nodes."""
+        return self.model.head
+
+    def predicted_rows(self, states: Tensor, batch: TorchBatch) -> Tensor:
+        """The roots' states [num_roots, width]."""
+        return states[batch.root_index]
+
     def param_groups(self, learning_rate: float, weight_decay: float) -> list[dict[str, Any]]:
         return param_groups(self.model, learning_rate, weight_decay, self._filter_learning_rate)
 

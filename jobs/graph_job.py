@@ -61,8 +61,8 @@ def run_graph_job(
     run_dir = choose_run_dir(job, run_options)
     store = prepare(options)
     manifest = store.manifest
-    columns = _columns(store, options)
-    task = _task(store, columns, fit)
+    columns = target_columns(store, options)
+    task = graph_task(store, columns, fit)
     splits = _scored_splits(store, columns, task, fit, run_options.workers)
     the_model_config = model_config(manifest, task.out_dim)
     print(
@@ -73,7 +73,7 @@ def run_graph_job(
     print("fitting the baselines (mean, composition only)", flush=True)
     baselines = compute_graph_baselines(store, columns, task, splits)
     data = GraphData(store, columns, labels=fit.task == "classes")
-    evaluation = {split: GraphSplitOptions(split, _eval_batches(options)) for split in splits}
+    evaluation = {split: GraphSplitOptions(split, eval_batches(options)) for split in splits}
     _check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
     identity = _identity(manifest, columns, task, options)
     with ray_session(session_options(run_options)):
@@ -120,11 +120,11 @@ def _batches(options: GraphJobOptions) -> GraphBatchOptions:
     )
 
 
-def _eval_batches(options: GraphJobOptions) -> GraphBatchOptions:
+def eval_batches(options: GraphJobOptions) -> GraphBatchOptions:
     return replace(_batches(options), max_graphs=options.batch.eval_batch_size, shuffle=False)
 
 
-def _columns(store: StoredGraphs, options: GraphJobOptions) -> tuple[int, ...]:
+def target_columns(store: StoredGraphs, options: GraphJobOptions) -> tuple[int, ...]:
     """Which targets the run is about."""
     names, wanted = store.target_names, options.graphs.target
     if not names:
@@ -162,7 +162,7 @@ def _scored_splits(
     return tuple(found[1:])
 
 
-def _task(store: StoredGraphs, columns: tuple[int, ...], fit: GraphFitOptions) -> Task:
+def graph_task(store: StoredGraphs, columns: tuple[int, ...], fit: GraphFitOptions) -> Task:
     """The task with what it must know of the training split."""
     target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
     if np.isinf(target).any():
@@ -262,6 +262,7 @@ def _summary(
         "job": job,
         "graphs": store.url,
         "graphs_hash": store.manifest.content_hash,
+        "task": dict(vars(task)),
         "metric": task.metric,
         "scores": scores,
         "all_scores": result["scores"],

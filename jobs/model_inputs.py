@@ -65,6 +65,15 @@ class OverGraphs(nn.Module):
     def forward(self, batch: Any) -> StepOutput:
         return StepOutput(*self._predict(self.model, self._to_graphs(batch), batch.epoch))
 
+    @property
+    def head(self) -> nn.Module | None:
+        """What reads the states of those that are predicted; None where the model ends with states."""
+        return getattr(getattr(self.model, "readout", self.model), "head", None)
+
+    def predicted_rows(self, states: Tensor, batch: Any) -> Tensor:
+        """All of them: these models read no other states."""
+        return states
+
 
 def plain(model: nn.Module, graphs: Graphs, epoch: int) -> tuple[Tensor, None]:
     """The predictions of a model without a penalty."""

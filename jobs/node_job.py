@@ -73,7 +73,7 @@ def run_node_job(
     fit, run_options = options.fit, options.run
     names = () if encoding is None else (encoding.name,)
     training = replace(train_sampler(options), encodings=names)
-    evaluation = {split: replace(sampler, encodings=names) for split, sampler in _evaluation(options).items()}
+    evaluation = {split: replace(sampler, encodings=names) for split, sampler in evaluation_samplers(options).items()}
     loader = LoaderOptions(
         threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=run_options.batch_timeout_s
     )
@@ -191,7 +191,8 @@ def _root_sampler(options: NodeJobOptions, split: int, *, shuffle: bool) -> Neig
     return NeighborOptions(fanouts=batch.fanouts, edges=batch.edges, **common)
 
 
-def _evaluation(options: NodeJobOptions) -> dict[str, NodeSamplerOptions]:
+def evaluation_samplers(options: NodeJobOptions) -> dict[str, NodeSamplerOptions]:
+    """What each split is scored through."""
     batch = options.batch
     if batch.evaluation == "full":
         return {**full_evaluation(options.graph.split_set, batch.eval_chunks)}

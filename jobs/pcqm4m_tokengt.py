@@ -23,6 +23,7 @@ from typing import Any, Literal
 from jobs.exit_codes import run
 from jobs.graph_options import GraphJobOptions
 from jobs.resume import config_defaults
+from jobs.run_models import GraphModel
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,21 @@ def changes(options: ModelOptions) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("model", "preset") and value is not None}
 
 
+def graph_model(config: Config) -> GraphModel:
+    """What is trained, and what predicts afterwards."""
+    from jobs.graph_models import build_config, build_network
+
+    options = config.model
+
+    def model_config(manifest: Any, out_dim: int) -> Any:
+        return build_config(options.model, options.preset, changes(options), manifest, out_dim)
+
+    return GraphModel(
+        build=lambda manifest, out_dim: build_network(options.model, model_config(manifest, out_dim)),
+        config=lambda manifest, out_dim: {"model": options.model, **asdict(model_config(manifest, out_dim))},
+    )
+
+
 def main() -> int:
     import tyro
 
@@ -89,21 +105,16 @@ def main() -> int:
         tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
     )
     from jobs.graph_job import run_graph_job
-    from jobs.graph_models import build_config, build_network
     from jobs.prepare_molecules import prepare_molecules
 
-    options = config.model
-
-    def model_config(manifest: Any, out_dim: int) -> Any:
-        return build_config(options.model, options.preset, changes(options), manifest, out_dim)
-
+    model = graph_model(config)
     return run_graph_job(
-        job=f"{Path(__file__).stem.partition('_')[0]}-{options.model}",
+        job=f"{Path(__file__).stem.partition('_')[0]}-{config.model.model}",
         options=config,
         config=asdict(config),
         prepare=prepare_molecules,
-        build_model=lambda manifest, out_dim: build_network(options.model, model_config(manifest, out_dim)),
-        model_config=lambda manifest, out_dim: {"model": options.model, **asdict(model_config(manifest, out_dim))},
+        build_model=model.build,
+        model_config=model.config,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from jobs.exit_codes import run
 from jobs.node_options import NodeJobOptions
 from jobs.resume import config_defaults
+from jobs.run_models import NodeModel
 
 
 @dataclass(frozen=True)
@@ -107,25 +108,39 @@ def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int
     )
 
 
+def node_model(config: Config) -> NodeModel:
+    """What is trained, and what predicts afterwards."""
+    from jobs.geco_classifier import GECOClassifier
+
+    return NodeModel(
+        build=lambda manifest: GECOClassifier(_geco_config(config, manifest), config.model.filter_learning_rate),
+        config=lambda manifest: asdict(_geco_config(config, manifest)),
+    )
+
+
+def _geco_config(config: Config, manifest: Any) -> Any:
+    return build_model_config(config.model, config.fit.seed, manifest.feature_dim, manifest.num_classes)
+
+
 def main() -> int:
     import tyro
 
     config = tyro.cli(
         tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
     )
-    from jobs.geco_classifier import GECOClassifier, GECOShardClassifier
+    from jobs.geco_classifier import GECOShardClassifier
     from jobs.node_job import run_node_job
     from jobs.whole_graph import WholeGraphData
     from storage.errors import ConfigError
     from storage.graph import StoredGraph
 
-    def geco_config(manifest: Any) -> Any:
-        return build_model_config(config.model, config.fit.seed, manifest.feature_dim, manifest.num_classes)
-
     def whole_graph(graph: StoredGraph) -> WholeGraphData:
-        return WholeGraphData.of(graph, config.graph.split_set, geco_config(graph.manifest))
+        return WholeGraphData.of(graph, config.graph.split_set, _geco_config(config, graph.manifest))
 
-    classifier = GECOShardClassifier if config.parallel == "graph" else GECOClassifier
+    def build_shards(manifest: Any) -> Any:
+        return GECOShardClassifier(_geco_config(config, manifest), config.model.filter_learning_rate)
+
+    model = node_model(config)
     fanouts = config.batch.fanouts
     # With all edges among the nodes found, any number of hops makes a graph for any number of layers.
     sampled = config.batch.sampler == "neighbor" and config.batch.edges == "sampled"
@@ -142,8 +157,8 @@ def main() -> int:
         job=Path(__file__).stem,
         options=config,
         config=asdict(config),
-        build_model=lambda manifest: classifier(geco_config(manifest), config.model.filter_learning_rate),
-        model_config=lambda manifest: asdict(geco_config(manifest)),
+        build_model=build_shards if config.parallel == "graph" else model.build,
+        model_config=model.config,
         whole_graph=whole_graph if config.parallel == "graph" else None,
     )
 

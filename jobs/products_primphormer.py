@@ -18,6 +18,7 @@ from typing import Any, Literal
 from jobs.exit_codes import run
 from jobs.node_options import NodeJobOptions
 from jobs.resume import config_defaults
+from jobs.run_models import NodeModel
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,9 @@ def build_model_config(model: ModelOptions, in_dim: int, out_dim: int, encoding:
     )
 
 
-def main() -> int:
-    import tyro
-
-    config = tyro.cli(
-        tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
-    )
+def node_model(config: Config) -> NodeModel:
+    """What is trained, and what predicts afterwards. Raises ConfigError for options that cannot work."""
     from jobs.model_inputs import OverGraphs, checked_config, node_batch_graphs, with_penalty
-    from jobs.node_job import run_node_job
     from models.primphormer import Primphormer
     from storage.encodings import EncodingOptions
 
@@ -113,15 +109,31 @@ def main() -> int:
         return checked_config(lambda: build_model_config(config.model, in_dim, out_dim, name))
 
     model_config(1, 2)  # options that cannot work are refused before anything starts
+    return NodeModel(
+        build=lambda manifest: OverGraphs(
+            Primphormer(model_config(manifest.feature_dim, manifest.num_classes)), node_batch_graphs, with_penalty
+        ),
+        config=lambda manifest: asdict(model_config(manifest.feature_dim, manifest.num_classes)),
+        encoding=encoding,
+    )
+
+
+def main() -> int:
+    import tyro
+
+    config = tyro.cli(
+        tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
+    )
+    from jobs.node_job import run_node_job
+
+    model = node_model(config)
     return run_node_job(
         job=Path(__file__).stem,
         options=config,
         config=asdict(config),
-        build_model=lambda manifest: OverGraphs(
-            Primphormer(model_config(manifest.feature_dim, manifest.num_classes)), node_batch_graphs, with_penalty
-        ),
-        model_config=lambda manifest: asdict(model_config(manifest.feature_dim, manifest.num_classes)),
-        encoding=encoding,
+        build_model=model.build,
+        model_config=model.config,
+        encoding=model.encoding,
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from jobs.exit_codes import run
 from jobs.node_options import GraphOptions, NodeFitOptions, NodeJobOptions
 from jobs.resume import config_defaults
+from jobs.run_models import NodeModel
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,9 @@ def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int
     return node_classification(Features(dim=in_dim), out_dim, encoding=encoding, seed=seed, **asdict(model))
 
 
-def main() -> int:
-    import tyro
-
-    config = tyro.cli(
-        tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
-    )
+def node_model(config: Config) -> NodeModel:
+    """What is trained, and what predicts afterwards. Raises ConfigError for options that cannot work."""
     from jobs.model_inputs import OverGraphs, checked_config, node_batch_graphs
-    from jobs.node_job import run_node_job
     from models.tokengt import TokenGT
     from storage.encodings import EncodingOptions
 
@@ -111,15 +107,31 @@ def main() -> int:
         return checked_config(lambda: build_model_config(config.model, config.fit.seed, in_dim, out_dim, name))
 
     model_config(1, 2)  # options that cannot work are refused before anything starts
+    return NodeModel(
+        build=lambda manifest: OverGraphs(
+            TokenGT(model_config(manifest.feature_dim, manifest.num_classes)), node_batch_graphs
+        ),
+        config=lambda manifest: asdict(model_config(manifest.feature_dim, manifest.num_classes)),
+        encoding=encoding,
+    )
+
+
+def main() -> int:
+    import tyro
+
+    config = tyro.cli(
+        tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
+    )
+    from jobs.node_job import run_node_job
+
+    model = node_model(config)
     return run_node_job(
         job=Path(__file__).stem,
         options=config,
         config=asdict(config),
-        build_model=lambda manifest: OverGraphs(
-            TokenGT(model_config(manifest.feature_dim, manifest.num_classes)), node_batch_graphs
-        ),
-        model_config=lambda manifest: asdict(model_config(manifest.feature_dim, manifest.num_classes)),
-        encoding=encoding,
+        build_model=model.build,
+        model_config=model.config,
+        encoding=model.encoding,
     )
 
 

@@ -1,4 +1,4 @@
-"""`--resume RUN`: an earlier run's options become the defaults, so that only what changes has to be said."""
+"""A run's saved options, and `--resume RUN`: an earlier run's options become the defaults, so that only what changes has to be said."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -14,17 +14,18 @@ def config_defaults(kind: type[T], arguments: list[str]) -> T:
     Raises FormatError where that run has no valid configuration.
     """
     run = _resumed_run(arguments)
-    if run is None:
-        return kind()
+    return kind() if run is None else read_config(kind, run, "start one without --resume")
+
+
+def read_config(kind: type[T], run: str, advice: str) -> T:
+    """The configuration saved with a run. Raises FormatError, with `advice` where there is no run at all."""
     from pydantic import TypeAdapter, ValidationError
 
     path = Path(run) / "config.json"
     try:
         return TypeAdapter(kind).validate_json(path.read_text())
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
-        raise FormatError(
-            f"{run}: expected a run directory (config.json), found none; start one without --resume"
-        ) from None
+        raise FormatError(f"{run}: expected a run directory (config.json), found none; {advice}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"

@@ -109,7 +109,13 @@ class StoredGraphs:
         """int64: the graphs of this part, ascending. Raises ConfigError for a part that the store does not have."""
         if name not in self.split_names:
             raise ConfigError(f"{self.url}: expected a split of {', '.join(self.split_names) or 'none'}, got {name!r}")
-        code = self.split_names.index(name) + 1
+        return self._with_code(self.split_names.index(name) + 1)
+
+    def unsplit(self) -> np.ndarray:
+        """int64: the graphs in no part, ascending."""
+        return self._with_code(0)
+
+    def _with_code(self, code: int) -> np.ndarray:
         return np.flatnonzero(_joined([shard.split for shard in self.shards]) == code)
 
     def fetch(self, graph: np.ndarray) -> PackedGraphs:

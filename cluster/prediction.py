@@ -1,0 +1,381 @@
+"""A finished run's predictions for every node of a graph, or every graph of a set: in parallel, restartable, out as Parquet in id order.
+
+The batches are those by which the run's splits were scored: the same samplers for the same number of ranks, so that every prediction has
+the bits that the run saw, and the scores made of them are its own. A piece is a few batches in a row of one split. Actors predict the
+pieces that are not there yet; when all are, the scores are taken batch by batch, as the ranks did, and actors join the pieces to parts.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import ray
+import torch
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from safetensors.torch import load as load_tensors
+from torch import Tensor
+
+from cluster.evaluation import predictions
+from cluster.tasks import Classification, Regression, Scores, Task
+from cluster.training_data import OpenData
+from samplers.loader import Loader, LoaderOptions
+from samplers.protocol import Batch, Sampler
+from storage.arrow_files import array_from_numpy
+from storage.errors import DataError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.prediction_files import PredictionFolder, part_name
+
+_PIECES_PER_SPLIT = 8  # at least, where there are batches for them: so that workers share a split
+UNSPLIT = "none"
+Progress = Callable[[str, int, int], None]  # stage, units done, units in all
+
+
+class OpenPredicted(OpenData, Protocol):
+    """Data as a process that predicts sees it."""
+
+    def ids(self, batch: Any) -> Tensor:
+        """int64: whom the model's predictions for this batch are about."""
+        ...
+
+
+class PredictedData(Protocol):
+    """A small value that the driver sends to every worker."""
+
+    def open(self) -> OpenPredicted: ...
+
+
+class ShowsStates(Protocol):
+    """A model that offers what its head reads."""
+
+    @property
+    def head(self) -> torch.nn.Module | None:
+        """The module that reads the states; None where there is none."""
+        ...
+
+    def predicted_rows(self, states: Tensor, batch: Any) -> Tensor:
+        """Those of the states that head's own input holds for which there are predictions, in their order."""
+        ...
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """One split, and how it is cut into batches."""
+
+    name: str  # UNSPLIT: what is in no split
+    sampler: Any  # its options
+    num_ranks: int
+
+
+@dataclass(frozen=True)
+class PredictionSpec:
+    """Everything a worker needs."""
+
+    data: PredictedData
+    build_model: Callable[[], torch.nn.Module]
+    weights: bytes  # a safetensors file
+    task: Task
+    target_names: tuple[str, ...]  # of a task with columns
+    has_targets: bool
+    splits: tuple[SplitPlan, ...]
+    embeddings: bool
+    precision: str
+    seed: int
+    loader: LoaderOptions
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Batches [start, stop) of a split."""
+
+    split: int
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.split:03d}-{self.start:08d}.parquet"
+
+
+def plan_pieces(num_batches: Sequence[int], most: int) -> list[Piece]:
+    """Pieces of at most `most` batches, by split and batch. A function of its arguments alone: any number of workers has the same."""
+    pieces = []
+    for split, count in enumerate(num_batches):
+        size = max(1, min(most, -(-count // _PIECES_PER_SPLIT)))
+        pieces += [Piece(split, start, min(start + size, count)) for start in range(0, count, size)]
+    return pieces
+
+
+class _BatchRange:
+    """Some consecutive batches of a sampler, under their own numbers, as a sampler."""
+
+    def __init__(self, sampler: Sampler, start: int, stop: int) -> None:
+        self._sampler, self._start, self._stop = sampler, start, stop
+
+    @property
+    def options(self) -> Any:
+        return self._sampler.options
+
+    @property
+    def num_batches(self) -> int:
+        return self._stop - self._start
+
+    def sample(self, epoch: int, batch: int) -> Batch:
+        return self._sampler.sample(epoch, self._start + batch)
+
+
+class Predictor:
+    """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them."""
+
+    def __init__(self, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, device: str) -> None:
+        """`bounds`: int64 [num_parts], the first id of each part."""
+        self._spec, self._folder, self._bounds, self._device = spec, folder, bounds, torch.device(device)
+        self._opened: tuple[OpenPredicted, torch.nn.Module] | None = None
+        self._samplers: dict[int, Sampler] = {}
+
+    def predict(self, piece: Piece) -> None:
+        """Writes the piece. Raises DataError where a prediction is not finite."""
+        spec = self._spec
+        data, model = self._open()
+        if piece.split not in self._samplers:
+            split = spec.splits[piece.split]
+            self._samplers[piece.split] = data.sampler(split.sampler, split.num_ranks)
+        rows = []
+        sampler = _BatchRange(self._samplers[piece.split], piece.start, piece.stop)
+        states: list[Tensor] = []
+        with (
+            _capture(model, states) if spec.embeddings else nullcontext(),
+            Loader(sampler, spec.loader, device=self._device, collate=data.collate) as loader,
+        ):
+            for batch, prediction in predictions(model, loader.epoch(0), self._device, spec.precision):
+                self._check_finite(batch, data.ids(batch), prediction, spec.splits[piece.split].name)
+                found = model.predicted_rows(states.pop(), batch) if spec.embeddings else None  # type: ignore[operator]
+                target = data.target(batch) if spec.has_targets else None
+                rows.append(_batch_table(batch.index, data.ids(batch), prediction, target, found))
+        self._folder.write_piece(piece.name, pa.concat_tables(rows), self._bounds)
+
+    def join(self, index: int, pieces: Sequence[Piece]) -> None:
+        """Writes one part of what these pieces hold."""
+        spec, limit = self._spec, np.iinfo(np.int64).max
+        start = int(self._bounds[index])
+        stop = int(self._bounds[index + 1]) if index + 1 < len(self._bounds) else limit
+        tables = []
+        for piece in pieces:
+            name = spec.splits[piece.split].name
+            table = self._folder.read_piece(piece.name, of=(start, stop))
+            split = pa.array([None if name == UNSPLIT else name] * table.num_rows, pa.string())
+            tables.append(table.append_column("split", split))
+        table = pa.concat_tables(tables).sort_by("id")
+        columns = {"id": table["id"], "split": table["split"], **_public_columns(table, spec.task, spec.target_names)}
+        if spec.embeddings:
+            columns["embedding"] = table["embedding"]
+        self._folder.write_part(index, pa.table(columns))
+
+    def _open(self) -> tuple[OpenPredicted, torch.nn.Module]:
+        if self._opened is None:
+            torch.manual_seed(self._spec.seed)  # as the trainer does: what a model draws when it is built is the run's
+            model = self._spec.build_model()
+            model.load_state_dict(load_tensors(self._spec.weights))
+            self._opened = self._spec.data.open(), model.to(self._device)
+        return self._opened
+
+    def _check_finite(self, batch: Any, ids: Tensor, prediction: Tensor, split: str) -> None:
+        finite = torch.isfinite(prediction.reshape(len(ids), -1)).all(dim=1)
+        if not bool(finite.all()):
+            bad = int(ids[~finite.to(ids.device)][0])
+            raise DataError(
+                f"split {split}, batch {batch.index}: the prediction for id {bad} is not finite; check its features, or the run's weights"
+            )
+
+
+@contextmanager
+def _capture(model: Any, states: list[Tensor]) -> Iterator[None]:
+    """Every forward pass inside the block appends what the model's head reads."""
+    handle = model.head.register_forward_pre_hook(lambda _, inputs: states.append(inputs[0]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _batch_table(index: int, ids: Tensor, prediction: Tensor, target: Tensor | None, states: Tensor | None) -> pa.Table:
+    """A batch's rows: whose, in which batch at which place, what was predicted, what is true."""
+    count = len(ids)
+    columns = {
+        "id": _array(ids),
+        "batch": pa.array(np.full(count, index, np.int64)),
+        "row": pa.array(np.arange(count)),
+        "prediction": _array(prediction.float().reshape(count, -1)),
+    }
+    if target is not None:
+        columns["target"] = _array(target if target.dtype == torch.int64 else target.float().reshape(count, -1))
+    if states is not None:
+        columns["embedding"] = _array(states.float())
+    return pa.table(columns)
+
+
+def _array(tensor: Tensor) -> pa.Array:
+    return array_from_numpy(np.ascontiguousarray(tensor.detach().cpu().numpy()))
+
+
+def _rows(column: pa.ChunkedArray) -> np.ndarray:
+    """[n] of numbers, [n, width] of fixed-size lists."""
+    kind = column.type
+    if not pa.types.is_fixed_size_list(kind):
+        return column.to_numpy()
+    return column.combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, kind.list_size)
+
+
+def _public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[str, Any]:
+    """What the parts hold of targets and predictions; unknown targets are null."""
+    found = _rows(table["prediction"])
+    true = _rows(table["target"]) if "target" in table.column_names else None
+    if isinstance(task, Classification):
+        known = {} if true is None else {"target": pa.array(true, mask=true < 0)}
+        return {**known, "prediction": pa.array(found.argmax(axis=1)), "logits": table["prediction"]}
+    columns: dict[str, Any] = {}
+    if true is not None:
+        columns |= {f"target_{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}
+    if isinstance(task, Regression):  # as it is scored, in the target's own unit
+        found = found.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
+        return columns | {f"prediction_{name}": pa.array(found[:, i].copy()) for i, name in enumerate(names)}
+    return columns | {f"logit_{name}": pa.array(found[:, i].copy()) for i, name in enumerate(names)}
+
+
+def split_scores(
+    folder: PredictionFolder, spec: PredictionSpec, pieces: Sequence[Piece]
+) -> dict[str, dict[str, float]]:
+    """Scores by split, each taken as the run's ranks did: every rank batch by batch, then their sum. Splits without targets have none.
+
+    Equal to the run's own to the last bit on the same kind of device; with more than two ranks, sums of errors up to the order in which
+    the ranks' parts are added.
+    """
+    found = {}
+    for number, split in enumerate(spec.splits if spec.has_targets else ()):
+        ranks = [spec.task.scores(torch.device("cpu")) for _ in range(split.num_ranks)]
+        for piece in pieces:
+            if piece.split == number:
+                _feed(ranks, folder.read_piece(piece.name, ("batch", "row", "prediction", "target")))
+        for other in ranks[1:]:
+            ranks[0].add(other)
+        values = {name: value for name, value in ranks[0].compute().items() if math.isfinite(value)}
+        if values.get("count"):
+            found[split.name] = values
+    return found
+
+
+def _feed(ranks: Sequence[Scores], table: pa.Table) -> None:
+    table = table.sort_by([("batch", "ascending"), ("row", "ascending")])
+    batch = _rows(table["batch"])
+    prediction, target = _rows(table["prediction"]), _rows(table["target"])
+    ends = np.flatnonzero(np.diff(batch, append=-1)) + 1
+    for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        rank = ranks[int(batch[start]) % len(ranks)]
+        rank.update(torch.tensor(prediction[start:end]), torch.tensor(target[start:end]))
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """The workers."""
+
+    num_workers: int
+    use_gpu: bool
+    restarts: int  # of each worker
+    deadline_s: float  # longest wait for the next finished piece or part
+
+
+def predict_all(
+    spec: PredictionSpec,
+    folder: PredictionFolder,
+    settings: Mapping[str, Any],
+    plan: tuple[Sequence[Piece], np.ndarray],
+    pool: PoolOptions,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Makes what is missing of the folder, inside a Ray session; returns the summary, which is then there too.
+
+    `plan`: the pieces, and the ids of all that they hold, ascending, of which every `settings["shard_rows"]`th begins a part.
+    Raises what a worker raised on purpose, StageError where one failed or died too often, DeadlineError where nothing came in time;
+    what is finished stays, and the same call goes on from there.
+    """
+    pieces, ids = plan
+    bounds = ids[:: settings["shard_rows"]]
+    folder.begin(settings)
+    with _workers(spec, folder, bounds, pool) as workers:
+        there = folder.piece_names()
+        missing = [piece for piece in pieces if piece.name not in there]
+        _run(workers, "predict", [(piece,) for piece in missing], pool, progress, len(pieces))
+        lost = sorted({piece.name for piece in pieces} - folder.piece_names())
+        if lost:
+            raise FormatError(
+                f"{folder.url}: expected {len(pieces)} pieces, found none named {lost[0]}; all nodes must see this folder: choose one on "
+                "storage that they share"
+            )
+        scores = split_scores(folder, spec, pieces)
+        there = folder.part_names()
+        parts = [index for index in range(len(bounds)) if part_name(index) not in there]
+        _run(workers, "join", [(index, pieces) for index in parts], pool, progress, len(bounds))
+    summary = {"rows": len(ids), "parts": len(bounds), "metric": spec.task.metric, "scores": scores}
+    folder.finish(summary)
+    return summary
+
+
+@contextmanager
+def _workers(
+    spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, pool: PoolOptions
+) -> Iterator[list[Any]]:
+    actor: Any = ray.remote(
+        num_cpus=1,
+        num_gpus=1 if pool.use_gpu else 0,
+        max_restarts=pool.restarts,
+        max_task_retries=pool.restarts,
+    )(Predictor)
+    shared = ray.put(spec)
+    device = "cuda" if pool.use_gpu else "cpu"
+    workers = [actor.remote(shared, folder, bounds, device) for _ in range(pool.num_workers)]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            ray.kill(worker, no_restart=True)
+
+
+def _run(
+    workers: Sequence[Any], method: str, calls: Sequence[tuple], pool: PoolOptions, progress: Progress, total: int
+) -> None:
+    """Makes these calls, each by the next worker that is free; ends at the first that fails."""
+    waiting, running, done = iter(calls), {}, total - len(calls)
+    for worker, call in zip(workers, waiting):
+        running[getattr(worker, method).remote(*call)] = worker
+    while running:
+        ready, _ = ray.wait(list(running), num_returns=1, timeout=pool.deadline_s)
+        if not ready:
+            raise DeadlineError(
+                f"{method}: expected a finished piece within {pool.deadline_s:g} s, got none; has the cluster a free CPU (or GPU) per worker? "
+                "Lower --workers or raise --deadline-s; run again to go on"
+            )
+        worker = running.pop(ready[0])
+        _result(ready[0], method, pool)
+        done += 1
+        progress(method, done, total)
+        for call in islice(waiting, 1):
+            running[getattr(worker, method).remote(*call)] = worker
+
+
+def _result(reference: Any, method: str, pool: PoolOptions) -> None:
+    try:
+        ray.get(reference, timeout=pool.deadline_s)
+    except GetTimeoutError as error:
+        raise DeadlineError(f"{method}: expected a result within {pool.deadline_s:g} s, got none") from error
+    except RayTaskError as error:
+        if isinstance(error.cause, GraphmillError):
+            raise error.cause from error
+        raise StageError(f"{method}: {type(error.cause).__name__}: {error.cause}; run again to go on") from error
+    except RayError as error:  # the worker died, or its node
+        raise StageError(
+            f"{method}: a worker died {pool.restarts + 1} times ({type(error).__name__}); is memory short? Lower --workers; "
+            "run again to go on"
+        ) from error

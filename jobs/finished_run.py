@@ -1,0 +1,87 @@
+"""A finished run's directory, read back: what it was, its scores, and its best weights."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cluster.checkpoint import TrainState, load_state
+from storage.errors import FormatError
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """Read one with `read_run`."""
+
+    path: Path
+    summary: dict[str, Any]
+    state: TrainState  # of the best weights
+
+    @property
+    def job(self) -> str:
+        return str(self.summary["job"])
+
+    @property
+    def is_graph_set(self) -> bool:
+        """Whether it was trained on many graphs."""
+        return "graphs" in self.summary
+
+    @property
+    def data_url(self) -> str:
+        """The graph, or the set, that it was trained on; relative to where it was started."""
+        return str(self.summary["graphs" if self.is_graph_set else "graph"])
+
+    @property
+    def data_hash(self) -> str:
+        return str(self.summary["graphs_hash" if self.is_graph_set else "graph_hash"])
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers that trained and scored."""
+        return int(self.summary["workers"])
+
+    @property
+    def on_gpu(self) -> bool:
+        return str(self.summary["device"]).startswith("cuda")
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """By split, in the run's own metric."""
+        return dict(self.summary["scores"])
+
+    @property
+    def weights_path(self) -> Path:
+        return self.path / "best" / "model.safetensors"
+
+    @cached_property
+    def weights(self) -> bytes:
+        """The file of the best weights. Raises FormatError where it cannot be read."""
+        try:
+            return self.weights_path.read_bytes()
+        except OSError as error:
+            raise FormatError(f"{self.weights_path}: cannot read the run's best weights ({error.strerror})") from None
+
+    @property
+    def weights_hash(self) -> str:
+        return hashlib.sha256(self.weights).hexdigest()
+
+
+def read_run(path: str) -> FinishedRun:
+    """The run in this directory. Raises FormatError where there is none, or one that has not finished."""
+    run, file = Path(path), Path(path) / "summary.json"
+    try:
+        summary = json.loads(file.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        begun = (run / "config.json").exists()
+        what = "one that has not finished; continue it with its job's --resume" if begun else "none"
+        raise FormatError(f"{path}: expected a finished run's directory (summary.json), found {what}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
+    kind = "graphs" if isinstance(summary, dict) and "graphs" in summary else "graph"
+    needed = ("job", "workers", "device", "scores", kind, f"{kind}_hash")
+    lacking = [name for name in needed if not isinstance(summary, dict) or name not in summary]
+    if lacking:
+        raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")
+    return FinishedRun(run, summary, load_state(run / "best"))

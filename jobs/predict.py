@@ -1,0 +1,203 @@
+"""Predicts every node of a graph, or every molecule of a set, with a finished run's best weights: Parquet files in order of id.
+
+    python jobs/predict.py runs/my-run predictions                             all that the run's own graph or set holds
+    python jobs/predict.py runs/my-run s3://bucket/predictions --workers 8     the same, elsewhere and faster
+    python jobs/predict.py runs/my-run predictions --split test --embeddings   one split, with the states before the model's head
+    python jobs/predict.py runs/my-run predictions --graph graphs/new --other-graph
+
+Batches are the run's own, so the scores of its splits are those of its summary to the last digit; you should see that said. Interrupted
+(Ctrl-C, a dead machine), the same command goes on from the pieces that are finished. Exit status 1 and one line where something does not
+fit. docs/guides/predict.md tells what the columns are.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from jobs.exit_codes import run
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from cluster.prediction import Piece, PredictionSpec
+    from jobs.finished_run import FinishedRun
+    from jobs.prediction_subject import Served, Subject
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """Predict with a finished run."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """The run's directory."""
+    out: Annotated[str, tyro.conf.Positional]
+    """The folder of predictions: a path or an fsspec URL that all workers see. Absent, empty, or of the same command before."""
+    graph: str | None = None
+    """Where the graph or set lies; the default is where the run had it."""
+    other_graph: bool = False
+    """Predict a graph or set that is not the one of the training."""
+    split: str = "all"
+    """all, or one of: train, valid, test (or as the set names them), and none: what is in no split."""
+    embeddings: bool = False
+    """Add the states that the model's head reads, where it has one."""
+    workers: int = 2
+    """Ray actors, each with a CPU, or with a GPU."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: GPUs where the cluster has one per worker."""
+    address: str | None = None
+    """A running Ray cluster (host:port or auto); the default starts a local Ray, or joins the job's cluster."""
+    object_store_gb: float = 0.5
+    """Shared memory of a local Ray."""
+    verify: bool = True
+    """Check the data's checksums first."""
+    shard_rows: int = 250_000
+    """Rows of one Parquet file."""
+    piece_batches: int = 32
+    """Batches of one piece at most: what an interruption costs each worker."""
+    restarts: int = 3
+    """How often a worker that died is started again."""
+    deadline_s: float = 600.0
+    """Longest wait for the next finished piece."""
+
+
+def main() -> int | None:
+    config = tyro.cli(PredictConfig, description=__doc__)
+    _check(config)
+    from cluster.prediction import PoolOptions, predict_all
+    from cluster.session import SessionOptions, ray_session
+    from cluster.trainer import WorkerOptions, choose_device
+    from jobs.finished_run import read_run
+    from jobs.prediction_subject import graph_set_subject, node_subject
+    from jobs.progress import progress
+    from storage.prediction_files import PredictionFolder
+
+    finished = read_run(config.run)
+    of = graph_set_subject if finished.is_graph_set else node_subject
+    subject = of(finished, config.graph, other=config.other_graph, verify=config.verify)
+    chosen = _splits(config, subject)
+    if config.embeddings and getattr(subject.build_model(), "head", None) is None:
+        raise ConfigError(
+            f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
+        )
+    settings = _settings(config, finished, subject, chosen)
+    folder = PredictionFolder(config.out)
+    summary = folder.check(settings)
+    print(subject.text, flush=True)
+    if summary is not None:
+        print("these predictions are whole: nothing to do")
+    else:
+        session = SessionOptions(
+            address=config.address, num_cpus=config.workers, object_store_bytes=int(config.object_store_gb * 2**30)
+        )
+        with ray_session(session), subject.serve() as served:
+            use_gpu = choose_device(WorkerOptions(config.workers, config.device)) == "gpu"
+            spec, plan = _plan(config, finished, subject, served, chosen)
+            pool = PoolOptions(config.workers, use_gpu, config.restarts, config.deadline_s)
+            with progress("predicting") as bar:
+                summary = predict_all(
+                    spec, folder, settings, plan, pool, lambda stage, done, total: bar.update(done, total, stage)
+                )
+    _print_summary(config, finished, subject, summary)
+    return None
+
+
+def _check(config: PredictConfig) -> None:
+    """Raises ConfigError for options that cannot work."""
+    for name, least in (("workers", 1), ("shard_rows", 1), ("piece_batches", 1), ("restarts", 0)):
+        if getattr(config, name) < least:
+            raise ConfigError(
+                f"{name}: expected at least {least}, got {getattr(config, name)}; set --{name.replace('_', '-')}"
+            )
+    if not config.deadline_s > 0:
+        raise ConfigError(f"deadline_s: expected more than 0 seconds, got {config.deadline_s}; set --deadline-s")
+
+
+def _splits(config: PredictConfig, subject: "Subject") -> tuple[str, ...]:
+    """The splits that are asked for."""
+    if config.split == "all":
+        return tuple(subject.samplers)
+    if config.split not in subject.samplers:
+        raise ConfigError(f"split: expected all, {', '.join(subject.samplers)}, got {config.split!r}; set --split")
+    return (config.split,)
+
+
+def _settings(
+    config: PredictConfig, finished: "FinishedRun", subject: "Subject", chosen: tuple[str, ...]
+) -> dict[str, Any]:
+    """All that a prediction, or the files' layout, depends on. The number of workers is not among it."""
+    return {
+        "format": "graphmill-predictions",
+        "format_version": 1,
+        "job": finished.job,
+        "weights": finished.weights_hash,
+        "data": subject.content_hash,
+        "splits": {name: repr(subject.samplers[name]) for name in chosen},
+        "ranks": finished.num_ranks,
+        "precision": subject.precision,
+        "seed": subject.seed,
+        "device": config.device,
+        "embeddings": config.embeddings,
+        "shard_rows": config.shard_rows,
+        "piece_batches": config.piece_batches,
+    }
+
+
+def _plan(
+    config: PredictConfig, finished: "FinishedRun", subject: "Subject", served: "Served", chosen: tuple[str, ...]
+) -> "tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]":
+    """What the workers need, the pieces of the work, and the ids of all that is predicted, ascending."""
+    import numpy as np
+
+    from cluster.prediction import PredictionSpec, SplitPlan, plan_pieces
+
+    data, members = served
+    opened = data.open()
+    splits, num_batches, ids = [], [], [np.empty(0, np.int64)]
+    for name in chosen:
+        found = members(name)
+        if not len(found):
+            continue
+        # As many ranks as scored the run, so that batches are the same; a tiny split of another graph may not be enough for them.
+        split = SplitPlan(name, subject.samplers[name], finished.num_ranks if len(found) >= finished.num_ranks else 1)
+        splits.append(split)
+        num_batches.append(opened.sampler(split.sampler, split.num_ranks).num_batches)
+        ids.append(found)
+    if not splits:
+        raise ConfigError(f"{subject.url}: expected something in split {config.split}, found nothing; set --split")
+    spec = PredictionSpec(
+        data=data,
+        build_model=subject.build_model,
+        weights=finished.weights,
+        task=subject.task,
+        target_names=subject.target_names,
+        has_targets=subject.has_targets,
+        splits=tuple(splits),
+        embeddings=config.embeddings,
+        precision=subject.precision,
+        seed=subject.seed,
+        loader=subject.loader,
+    )
+    return spec, (plan_pieces(num_batches, config.piece_batches), np.sort(np.concatenate(ids)))
+
+
+def _print_summary(config: PredictConfig, finished: "FinishedRun", subject: "Subject", summary: dict[str, Any]) -> None:
+    metric = summary["metric"]
+    same = subject.content_hash == finished.data_hash
+    for split, values in summary["scores"].items():
+        if metric not in values:
+            continue
+        told = finished.scores.get(split) if same else None
+        if told is None:
+            note = ""
+        elif told == values[metric]:
+            note = ", as in the run's summary"
+        else:
+            note = f"; the run's summary has {told!r}"
+        print(f"{split} {metric} {values[metric]!r} over {values['count']:,.0f}{note}")
+    print(f"{summary['rows']:,} predictions in {summary['parts']} file(s) at {config.out}")
+
+
+if __name__ == "__main__":
+    run(main)

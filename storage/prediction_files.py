@@ -1,0 +1,195 @@
+"""Predictions on their way to Parquet: pieces as batches come, then parts in order of id. An interrupted run goes on from its pieces.
+
+    _settings.json           what makes these predictions; the first file: another run must mean the same
+    _pieces/<name>.parquet   some batches' rows, ascending in id, one row group for each part they touch; gone at the end
+    part-00000.parquet …     the rows of consecutive ranges of ids, ascending
+    _summary.json            counts and scores; the last file: what it stands beside is whole
+
+Names with an underscore are passed over by whatever reads a folder of Parquet files as one table. Every file is written beside its name
+and renamed (or put whole, on object stores): a name that is there has its whole content.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.memory import MemoryFileSystem
+
+from storage.arrow_files import is_local, split_url
+from storage.errors import ConfigError, FormatError
+from storage.filesystem_errors import one_line_errors
+from storage.publish import check_bucket
+
+SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
+
+
+@dataclass(frozen=True)
+class PredictionFolder:
+    """A folder of predictions. Small, and safe to send to workers, which must see the same storage."""
+
+    url: str
+
+    def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The summary, where these predictions are whole; None where they are to be made or finished.
+
+        Raises ConfigError, with nothing written, where the folder cannot be used or holds something else.
+        """
+        filesystem, path = self._open()
+        if isinstance(filesystem, MemoryFileSystem):
+            raise ConfigError(f"{self.url}: memory:// is not shared by workers; choose a path or another url")
+        with one_line_errors(self.url, "look at this folder", ConfigError):
+            there = filesystem.exists(path)
+            if there and not filesystem.isdir(path):
+                raise ConfigError(f"{self.url}: expected a folder or nothing, found a file; choose another one")
+            contents = filesystem.ls(path, detail=False) if there else []
+            if is_local(filesystem):
+                _check_writable(Path(path), self.url)
+            elif not there:
+                check_bucket(filesystem, path, self.url)
+        if not contents:
+            return None
+        found = self._read_json(SETTINGS)
+        if found is None:
+            raise ConfigError(
+                f"{self.url}: expected predictions or nothing there, found other files; choose another one"
+            )
+        wanted = json.loads(json.dumps(dict(settings)))
+        differing = sorted(key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key))
+        if differing:
+            shown = ", ".join(
+                f"{key}: {_short(found.get(key))} there, {_short(wanted.get(key))} here" for key in differing[:3]
+            )
+            raise ConfigError(
+                f"{self.url}: these predictions were made with other settings ({shown}); give the same ones to go on, or choose "
+                "another folder"
+            )
+        return self._read_json(SUMMARY)
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Makes the folder and writes the settings. Call `check` first."""
+        self.write_json(SETTINGS, settings)
+
+    def piece_names(self) -> set[str]:
+        """Pieces that are there."""
+        return {name for name in self._list(PIECES) if name.endswith(".parquet") and not name.startswith(".")}
+
+    def part_names(self) -> set[str]:
+        """Parts that are there."""
+        return {name for name in self._list("") if name.startswith("part-")}
+
+    def write_piece(self, name: str, table: pa.Table, bounds: np.ndarray) -> None:
+        """Writes some batches' rows; `bounds`: int64 [num_parts], the first id of each part."""
+        table = table.sort_by("id")
+        start = np.searchsorted(table["id"].to_numpy(), bounds)
+        starts = sorted({0, *start.tolist()} - {table.num_rows})
+        groups = [table.slice(a, b - a) for a, b in zip(starts, [*starts[1:], table.num_rows], strict=True)]
+        self._write(f"{PIECES}/{name}", groups, table.schema)
+
+    def read_piece(
+        self, name: str, columns: Sequence[str] | None = None, of: tuple[int, int] | None = None
+    ) -> pa.Table:
+        """A piece's rows, or those of the part whose ids lie in [of[0], of[1]). Raises FormatError where the file is damaged."""
+        filesystem, path = self._open()
+        where = f"{path}/{PIECES}/{name}"
+        with one_line_errors(where, "read this file; remove it and run again"), filesystem.open(where, "rb") as stream:
+            file = pq.ParquetFile(stream)  # what it raises of damage is a ValueError
+            groups = list(range(file.num_row_groups))
+            if of is not None:
+                groups = [group for group in groups if of[0] <= _first_id(file, group) < of[1]]
+            return file.read_row_groups(groups, columns=columns)
+
+    def write_part(self, index: int, table: pa.Table) -> None:
+        """Writes one part."""
+        self._write(part_name(index), [table], table.schema)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Removes the pieces and says that the predictions are whole."""
+        filesystem, path = self._open()
+        self.write_json(SUMMARY, summary)
+        with one_line_errors(f"{path}/{PIECES}", f"remove these files; the predictions are whole at {self.url}"):
+            filesystem.invalidate_cache()
+            if filesystem.exists(f"{path}/{PIECES}"):
+                filesystem.rm(f"{path}/{PIECES}", recursive=True)
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        self._put(name, (json.dumps(dict(value), indent=1) + "\n").encode())
+
+    def _open(self) -> tuple[fsspec.AbstractFileSystem, str]:
+        return split_url(self.url)
+
+    def _list(self, folder: str) -> list[str]:
+        filesystem, path = self._open()
+        path = f"{path}/{folder}".rstrip("/")
+        with one_line_errors(path, "list this folder"):
+            filesystem.invalidate_cache()
+            found = filesystem.ls(path, detail=False) if filesystem.isdir(path) else []
+        return sorted(each.rstrip("/").rsplit("/", 1)[-1] for each in found)
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        filesystem, path = self._open()
+        where = f"{path}/{name}"
+        try:
+            with one_line_errors(where, "read this file"):
+                if not filesystem.exists(where):
+                    return None
+                content = filesystem.cat_file(where)
+            found = json.loads(content)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise FormatError(f"{where}: expected JSON, got broken text ({error}); choose another folder") from None
+        if not isinstance(found, dict):
+            raise FormatError(f"{where}: expected an object, got {type(found).__name__}; choose another folder")
+        return found
+
+    def _write(self, name: str, groups: Sequence[pa.Table], schema: pa.Schema) -> None:
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, schema) as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=max(1, group.num_rows))
+        self._put(name, sink.getvalue().to_pybytes())
+
+    def _put(self, name: str, content: bytes) -> None:
+        filesystem, path = self._open()
+        where = f"{path}/{name}"
+        with one_line_errors(where, "write this file"):
+            if not is_local(filesystem):
+                filesystem.pipe_file(where, content)
+                return
+            target = Path(where)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+            try:
+                beside.write_bytes(content)
+                beside.rename(target)
+            finally:
+                beside.unlink(missing_ok=True)
+
+
+def part_name(index: int) -> str:
+    return f"part-{index:05d}.parquet"
+
+
+def _first_id(file: pq.ParquetFile, group: int) -> int:
+    column = file.schema_arrow.get_field_index("id")
+    return int(file.metadata.row_group(group).column(column).statistics.min)
+
+
+def _check_writable(path: Path, url: str) -> None:
+    """Raises ConfigError where the folder could not be made, or not be written to."""
+    nearest = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not nearest.is_dir():
+        raise ConfigError(f"{url}: expected a folder, found that {nearest} is a file; choose another one")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"{url}: expected a folder to write to, but {nearest} is read-only; choose another one")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,406 @@
+"""Predictions of finished runs: the scores are the run's own to the last digit, the files whole and in order, bad input one line."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import save
+
+from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
+from cluster.prediction_data import PredictedNodes, unsplit
+from cluster.session import SessionOptions, ray_session
+from cluster.tasks import BinaryClassification, Classification, Regression
+from cluster.train_loop import Worker
+from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+from cluster.training_data import GraphData, GraphSplitOptions
+from jobs import pcqm4m_tokengt, predict, products_geco
+from jobs.geco_classifier import GECOClassifier
+from jobs.graph_models import build_config, build_network
+from models.geco import GECOConfig
+from samplers.graph_batches import GraphBatchOptions
+from samplers.loader import LoaderOptions
+from samplers.neighbor import NeighborOptions
+from samplers.node_tables import NodeTables
+from samplers.partition_owner import PartitionOwner
+from samplers.router import LocalOwner, Router
+from storage.errors import ConfigError, DataError, GraphmillError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.prediction_files import PIECES, SETTINGS, SUMMARY, PredictionFolder
+from storage.source import SPLIT_NAMES
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+pytest.importorskip("rdkit")
+
+
+@pytest.fixture(scope="module")
+def molecules(tmp_path_factory):
+    from cluster.molecule_ingest import ingest_molecules
+    from storage.graph_store import open_graphs
+    from storage.importers.enumerated_molecules import EnumeratedMolecules
+
+    url = str(tmp_path_factory.mktemp("molecules") / "set")
+    ingest_molecules(EnumeratedMolecules(120), url)
+    return open_graphs(url)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    url = str(tmp_path_factory.mktemp("graph") / "graph")
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=300)), url, IngestOptions(num_partitions=1))
+    return open_graph(url)
+
+
+class LocalNodes:
+    """A graph in this process, as a worker would open it."""
+
+    def __init__(self, graph) -> None:
+        owner = PartitionOwner(graph.partition(0), graph.manifest.num_nodes, NodeTables(graph))
+        self._router = Router(graph.manifest, [LocalOwner(owner)])
+
+    def open(self) -> PredictedNodes:
+        return PredictedNodes(self._router)
+
+
+def predictions_of(folder: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))])
+
+
+def make(spec: PredictionSpec, url: Path, ids: np.ndarray, shard_rows: int, most: int = 2):
+    """All that the workers do, in this process: the folder's table, and the scores."""
+    folder = PredictionFolder(str(url))
+    folder.begin({})
+    predictor = Predictor(spec, folder, np.sort(ids)[::shard_rows], "cpu")
+    opened = spec.data.open()
+    pieces = plan_pieces([opened.sampler(split.sampler, split.num_ranks).num_batches for split in spec.splits], most)
+    for piece in reversed(pieces):
+        predictor.predict(piece)
+    scores = split_scores(folder, spec, pieces)
+    for index in range(-(-len(ids) // shard_rows)):
+        predictor.join(index, pieces)
+    return predictions_of(url), scores
+
+
+def spec_of(training: TrainSpec, splits: tuple[SplitPlan, ...], **changes) -> PredictionSpec:
+    torch.manual_seed(3)
+    weights = training.build_model().state_dict()
+    common = {
+        "data": training.data,
+        "build_model": training.build_model,
+        "weights": save({name: tensor.contiguous() for name, tensor in weights.items()}),
+        "task": training.task,
+        "target_names": ("y",),
+        "has_targets": True,
+        "splits": splits,
+        "embeddings": True,
+        "precision": "float32",
+        "seed": 0,
+        "loader": LoaderOptions(),
+    }
+    return PredictionSpec(**{**common, **changes})
+
+
+def scored_by_trainer(training: TrainSpec) -> dict[str, float]:
+    """What the trainer's own evaluation says of the test split, by one rank."""
+    worker = Worker(training, None, 0, 1, torch.device("cpu"))
+    torch.manual_seed(3)
+    worker.model.load_state_dict(training.build_model().state_dict())
+    with worker._loader(training.evaluation["test"]) as loader:
+        return worker._evaluate(worker.model, loader, "test")
+
+
+def training_of(data, build_model, task, evaluation) -> TrainSpec:
+    return TrainSpec(
+        data=data,
+        build_model=build_model,
+        task=task,
+        model_config={},
+        identity={},
+        sampler=None,
+        evaluation=evaluation,
+        options=TrainOptions(),
+        loader=LoaderOptions(),
+    )
+
+
+def test_pieces_cover_every_batch_once():
+    pieces = plan_pieces([1, 40, 0, 7], 4)
+    covered = [(piece.split, batch) for piece in pieces for batch in range(piece.start, piece.stop)]
+    assert covered == [(split, batch) for split, count in enumerate((1, 40, 0, 7)) for batch in range(count)]
+    assert max(piece.stop - piece.start for piece in pieces) == 4
+    assert len({piece.name for piece in pieces}) == len(pieces)
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary", "classes"])
+def test_molecules_are_predicted_as_they_are_scored(kind, molecules, tmp_path):
+    tasks = {
+        "regression": Regression((1.5,), (0.7,)),
+        "binary": BinaryClassification(1),
+        "classes": Classification(3),
+    }
+    task = tasks[kind]
+    target = molecules.target.copy()
+    if kind != "regression":
+        target = np.floor(np.abs(target)) % task_classes(kind)
+    target[molecules.split("test")[1]] = np.nan
+    store = Retargeted(molecules, target)
+    config = build_config("grit", "small", {"num_layers": 1, "width": 16}, molecules.manifest, task.out_dim)
+    batches = GraphBatchOptions(max_graphs=5, shuffle=False)
+    samplers = {split: GraphSplitOptions(split, batches) for split in ("train", "valid", "test")}
+    data = GraphData(store, (0,), labels=kind == "classes")
+    training = training_of(data, lambda: build_network("grit", config), task, samplers)
+    spec = spec_of(training, tuple(SplitPlan(name, options, 1) for name, options in samplers.items()))
+    table, scores = make(spec, tmp_path / "out", molecules.original_id, shard_rows=50)
+    expected = scored_by_trainer(training)
+    assert scores["test"] == {name: value for name, value in expected.items() if np.isfinite(value)}
+    assert table["id"].to_pylist() == molecules.original_id.tolist()
+    for split in ("train", "valid", "test"):
+        ids = table.filter(pa.compute.equal(table["split"], split))["id"].to_pylist()
+        assert ids == molecules.original_id[molecules.split(split)].tolist()
+    named = {"regression": "target_y", "binary": "target_y", "classes": "target"}[kind]
+    known = table[named].is_valid().to_numpy()
+    assert known.tolist() == (~np.isnan(target[:, 0])).tolist()
+    assert np.array_equal(table[named].drop_null().to_numpy().astype(np.float32), target[known, 0])
+    # The states belong to these rows: the head makes the predictions of them.
+    torch.manual_seed(3)
+    head = training.build_model().eval().head
+    states = torch.tensor(np.stack(table["embedding"].to_numpy()))
+    with torch.no_grad():
+        raw = head(states).numpy()
+    if kind == "regression":
+        shown = ((table["prediction_y"].to_numpy() - 1.5) / 0.7)[:, None]
+    else:
+        shown = table["logit_y"].to_numpy()[:, None] if kind == "binary" else np.stack(table["logits"].to_numpy())
+    assert np.allclose(raw, shown, atol=1e-4)
+    assert np.ptp(raw) > 0.05
+
+
+def task_classes(kind: str) -> int:
+    return 2 if kind == "binary" else 3
+
+
+class Retargeted:
+    """A set with other targets."""
+
+    def __init__(self, store, target) -> None:
+        self._store, self.target = store, target
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def fetch(self, graphs):
+        return replace(self._store.fetch(graphs), target=self.target[graphs].astype(np.float32))
+
+
+@pytest.mark.parametrize("sampler", ["full", "chunks", "neighbor"])
+def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, graph, tmp_path):
+    data, num_classes = LocalNodes(graph), graph.manifest.num_classes
+    if sampler == "neighbor":
+        codes = enumerate(SPLIT_NAMES)
+        own = {name: NeighborOptions((3,), batch_size=20, root_split=code, shuffle=False) for code, name in codes}
+        del own[UNSPLIT]
+    else:
+        own = dict(full_evaluation(0, 1 if sampler == "full" else 3))
+    config = GECOConfig(in_dim=graph.manifest.feature_dim, out_dim=num_classes, width=8, num_layers=1)
+    training = training_of(data, lambda: GECOClassifier(config), Classification(num_classes), own)
+    samplers = {**own, UNSPLIT: unsplit(own["test"])}
+    router = data.open().router
+    members = {name: router.list_split(0, code).original_id for code, name in enumerate(SPLIT_NAMES)}
+    splits = tuple(SplitPlan(name, options, 1) for name, options in samplers.items() if len(members[name]))
+    spec = spec_of(training, splits, target_names=())
+    ids = np.concatenate([members[split.name] for split in splits])
+    table, scores = make(spec, tmp_path / "out", ids, shard_rows=128)
+    assert scores["test"] == scored_by_trainer(training)
+    assert table["id"].to_pylist() == list(range(graph.manifest.num_nodes))
+    label = router.fetch(np.arange(graph.manifest.num_nodes), feature=False).label
+    original = router.list_partitions([0])
+    assert table["target"].to_numpy().tolist() == label[original.node].tolist()
+    test = table.filter(pa.compute.equal(table["split"], "test"))
+    assert test["id"].to_pylist() == members["test"].tolist()
+    right = pa.compute.mean(pa.compute.equal(test["prediction"], test["target"])).as_py()
+    assert right == scores["test"]["accuracy"]
+    torch.manual_seed(3)
+    with torch.no_grad():
+        head = training.build_model().head(torch.tensor(np.stack(table["embedding"].to_numpy())))
+    assert np.allclose(head.numpy(), np.stack(table["logits"].to_numpy()), atol=1e-5)
+
+
+def test_roots_in_no_split_are_the_rest(graph):
+    router = LocalNodes(graph).open().router
+    options = unsplit(full_evaluation(0, 2)["test"])
+    sampler = PredictedNodes(router).sampler(options, 1)
+    batches = [sampler.sample(0, index) for index in range(sampler.num_batches)]
+    found = np.concatenate([batch.node_id[batch.root_index] for batch in batches])
+    assert sorted(found.tolist()) == router.list_split(0, 0).original_id.tolist()
+
+
+def test_a_prediction_that_is_not_finite_is_an_error(molecules, tmp_path):
+    config = build_config("grit", "small", {"num_layers": 1, "width": 16}, molecules.manifest, 1)
+    options = GraphSplitOptions("test", GraphBatchOptions(max_graphs=5, shuffle=False))
+    training = training_of(GraphData(molecules, (0,)), lambda: build_network("grit", config), Regression(), {})
+    spec = spec_of(training, (SplitPlan("test", options, 1),))
+    state = training.build_model().state_dict()
+    weights = {name: t + float("nan") if t.is_floating_point() else t for name, t in state.items()}
+    predictor = Predictor(
+        replace(spec, weights=save(weights)), PredictionFolder(str(tmp_path)), np.zeros(1, int), "cpu"
+    )
+    with pytest.raises(DataError, match=r"split test, batch 0: the prediction for id .* is not finite"):
+        predictor.predict(Piece(0, 0, 1))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+SMALL_NODE = ["--nodes", "400", "--width", "8", "--layers", "1", "--epochs", "2", "--partitions", "1"]
+SMALL_SET = ["--molecules", "200", "--model", "grit", "--width", "16", "--num-layers", "1", "--epochs", "1"]
+SMALL_SET += ["--warmup-epochs", "0", "--eval-batch-size", "7"]
+
+
+def call(main, monkeypatch, *arguments: str) -> int | None:
+    monkeypatch.setattr(sys, "argv", ["job.py", *arguments])
+    return main()
+
+
+@pytest.fixture(scope="module")
+def ray_here():
+    with ray_session(SessionOptions(address="local", num_cpus=3, object_store_bytes=int(0.2 * 2**30))) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("runs"))
+        yield Path.cwd()
+
+
+@pytest.fixture(scope="module")
+def node_run(ray_here, workplace) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        call(products_geco.main, patch, *SMALL_NODE, "--run-dir", "node")
+    return workplace / "node"
+
+
+@pytest.fixture(scope="module")
+def set_run(ray_here, workplace) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        call(pcqm4m_tokengt.main, patch, *SMALL_SET, "--run-dir", "set")
+    return workplace / "set"
+
+
+def scores_of(run: Path) -> dict[str, float]:
+    return json.loads((run / "summary.json").read_text())["scores"]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_node_run_predicts_its_own_scores(node_run, workplace, monkeypatch, capsys):
+    assert call(predict.main, monkeypatch, str(node_run), "node-out", "--shard-rows", "150", "--embeddings") is None
+    summary = json.loads((workplace / "node-out" / SUMMARY).read_text())
+    assert {split: summary["scores"][split]["accuracy"] for split in ("train", "valid", "test")} == scores_of(node_run)
+    assert capsys.readouterr().out.count(", as in the run's summary") == 3
+    table = predictions_of(workplace / "node-out")
+    assert table["id"].to_pylist() == list(range(400))
+    test = table.filter(pa.compute.equal(table["split"], "test"))
+    assert pa.compute.mean(pa.compute.equal(test["prediction"], test["target"])).as_py() == scores_of(node_run)["test"]
+    assert table["embedding"].type.list_size == 8
+    names = sorted(path.name for path in (workplace / "node-out").iterdir())
+    assert names == [SETTINGS, SUMMARY, *(f"part-0000{index}.parquet" for index in range(3))]
+    assert pq.read_table(workplace / "node-out").num_rows == 400  # as any reader sees the folder
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_molecule_run_predicts_its_own_scores_and_goes_on_after_an_interruption(
+    set_run, workplace, monkeypatch, capsys
+):
+    def interrupted(self, summary):
+        raise KeyboardInterrupt
+
+    arguments = [str(set_run), "set-out", "--shard-rows", "90", "--piece-batches", "2"]
+    finish = PredictionFolder.finish
+    monkeypatch.setattr(PredictionFolder, "finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(predict.main, monkeypatch, *arguments)
+    monkeypatch.setattr(PredictionFolder, "finish", finish)
+    out = workplace / "set-out"
+    pieces = sorted((out / PIECES).iterdir())
+    assert len(pieces) > 4
+    first = predictions_of(out)
+    kept = {path.name: path.stat().st_mtime_ns for path in pieces[1:]}
+    pieces[0].unlink()
+    (out / "part-00001.parquet").unlink()
+    # Other settings are refused, and change nothing.
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for other in (["--embeddings"], ["--shard-rows", "91"], ["--split", "test"]):
+        with pytest.raises(ConfigError, match="made with other settings") as caught:
+            call(predict.main, monkeypatch, *arguments, *other)
+        assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+    def watched(self, summary):
+        assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (out / PIECES).iterdir()}.items()
+        finish(self, summary)
+
+    monkeypatch.setattr(PredictionFolder, "finish", watched)
+    call(predict.main, monkeypatch, *arguments, "--workers", "1")
+    assert predictions_of(out).equals(first)
+    assert first["id"].to_pylist() == list(range(200))
+    summary = json.loads((out / SUMMARY).read_text())
+    ours = {split: summary["scores"][split]["mae"] for split in ("valid", "test")}
+    assert ours == scores_of(set_run)
+    test = first.filter(pa.compute.equal(first["split"], "test"))
+    error = np.abs(test["prediction_logp"].to_numpy() - test["target_logp"].to_numpy())
+    assert error.mean() == pytest.approx(ours["test"], rel=1e-12)
+    assert not (out / PIECES).exists()
+    capsys.readouterr()
+    call(predict.main, monkeypatch, *arguments)
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_bad_input_is_one_line_and_writes_nothing(node_run, workplace, monkeypatch, graph, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "notes.txt").write_text("")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.json").write_text("{}")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "summary.json").write_text("{")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "summary.json").write_text("{}")
+    out = str(tmp_path / "out")
+    cases = [
+        (["nowhere", out], "expected a finished run's directory (summary.json), found none"),
+        ([str(tmp_path / "begun"), out], "one that has not finished"),
+        ([str(tmp_path / "broken"), out], "broken text"),
+        ([str(tmp_path / "bare"), out], "expected a training run's summary"),
+        ([str(node_run), out, "--graph", graph.url], "pass --other-graph"),
+        ([str(node_run), out, "--graph", "nowhere"], "nowhere"),
+        ([str(node_run), out, "--split", "tset"], "expected all, train, valid, test, none, got 'tset'"),
+        ([str(node_run), str(tmp_path / "file")], "expected a folder or nothing, found a file"),
+        ([str(node_run), str(tmp_path / "file" / "out")], "is a file; choose another"),
+        ([str(node_run), str(tmp_path / "foreign")], "found other files"),
+        ([str(node_run), "memory://out"], "memory:// is not shared"),
+        ([str(node_run), "nosuch://out"], "cannot open this kind of URL"),
+        ([str(node_run), out, "--workers", "0"], "--workers"),
+        ([str(node_run), out, "--shard-rows", "0"], "--shard-rows"),
+        ([str(node_run), out, "--deadline-s", "0"], "--deadline-s"),
+    ]
+
+    def no_ray(*_: object) -> None:
+        raise AssertionError("Ray must not start for bad input")
+
+    monkeypatch.setattr("cluster.session.ray_session", no_ray)
+    before = {path for path in tmp_path.rglob("*")}
+    for arguments, message in cases:
+        with pytest.raises(GraphmillError) as caught:
+            call(predict.main, monkeypatch, *arguments)
+        assert message in str(caught.value), arguments
+        assert "\n" not in str(caught.value)
+    assert {path for path in tmp_path.rglob("*")} == before
