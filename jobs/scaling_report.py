@@ -5,11 +5,12 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from jobs.ratio_plot import Series, log_log_svg
+from jobs.html_page import card, cards, heading, page, paragraph, table
+from jobs.line_plot import Line, line_plot
+from jobs.ratio_plot import Series
 
 Point = Mapping[str, Any]
 
@@ -211,31 +212,25 @@ def _write_csv(path: Path, points: Sequence[Point]) -> None:
 def html(points: Sequence[Point], machine: Mapping[str, Any]) -> str:
     """The page; well-formed as XML too."""
     rows = summarise(points)
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/><title>Scaling sweep</title><style>',
-        "body{font-family:sans-serif;margin:2em;max-width:90em} table{border-collapse:collapse;font-size:13px;margin:1em 0}",
-        "td,th{border:1px solid #ccc;padding:3px 7px;text-align:right} td:first-child,th:first-child{text-align:left}",
-        "svg{width:48%;min-width:30em} .bad{color:#b00}",
-        "</style></head><body><h1>Scaling sweep</h1>",
-        f"<p>{escape(where(points))}</p>",
-        f"<p>{escape(', '.join(f'{name}: {value}' for name, value in machine.items()))}</p>",
-    ]
+    parts = ["<h1>Scaling sweep</h1>", paragraph(where(points))]
     for scaling in ("weak", "strong"):
         some = [row for row in rows if row.settings["scaling"] == scaling and row.repeats]
         if some:
-            parts += [f"<h2>{scaling.capitalize()} scaling</h2>", *_plots(some, scaling), _table(some)]
+            parts += [heading(f"{scaling.capitalize()} scaling"), cards(_plots(some, scaling)), _table(some, scaling)]
     failed = [row for row in rows if row.cause]
     if failed:
-        parts.append("<h2>Failed points</h2><ul>")
-        parts += [
-            f'<li class="bad">{escape(name)}, {row.settings["workers"]} workers: {escape(str(row.cause))}</li>'
+        cells = [
+            [name, str(row.settings["workers"]), str(row.cause)]
             for row, name in zip(failed, full_names(failed), strict=True)
         ]
-        parts.append("</ul>")
-    parts.append("<h2>Columns</h2><ul>")
-    parts += [f"<li><b>{escape(name)}</b>: {escape(meaning)}</li>" for name, meaning in _COLUMNS]
-    parts.append("</ul></body></html>\n")
-    return "\n".join(parts)
+        parts += [heading("Failed points"), card(table("What was not measured", ["kind", "workers", "cause"], cells))]
+    parts += [
+        heading("Columns"),
+        card(table("What the columns mean", ["", ""], _COLUMNS)),
+        heading("Machine"),
+        card(table("On what the sweep ran", ["", ""], [[name, str(value)] for name, value in machine.items()])),
+    ]
+    return page("Scaling sweep", parts)
 
 
 def where(points: Sequence[Point]) -> str:
@@ -253,39 +248,45 @@ def where(points: Sequence[Point]) -> str:
     return f"A Ray cluster of {listed} nodes."
 
 
-def _table(rows: Sequence[Row]) -> str:
-    head = "".join(f'<th title="{escape(meaning)}">{escape(name)}</th>' for name, meaning in _COLUMNS)
-    lines = [f"<table><tr><th>kind</th>{head}</tr>"]
-    for row, name in zip(rows, full_names(rows), strict=True):
-        body = "".join(f"<td>{escape(cell)}</td>" for cell in cells(row))
-        lines.append(f"<tr><td>{escape(name)}</td>{body}</tr>")
-    return "\n".join([*lines, "</table>"])
+def _table(rows: Sequence[Row], scaling: str) -> str:
+    cells_of = [[name, *cells(row)] for row, name in zip(rows, full_names(rows), strict=True)]
+    names, meanings = ["kind", *(name for name, _ in _COLUMNS)], ["", *(meaning for _, meaning in _COLUMNS)]
+    body = table(f"All points of {scaling} scaling", names, cells_of, figures=True, meanings=meanings)
+    return card(body)
 
 
 def _plots(rows: Sequence[Row], scaling: str) -> list[str]:
+    kinds = _by_kind(rows, ("workers",))
     throughput, efficiency, traffic = [], [], []
-    for kind, same in _by_kind(rows, ("workers",)).items():
+    for colour, (kind, same) in enumerate(kinds.items()):
         rates = [(float(r.settings["workers"]), r.values["roots_per_s"] or 0.0) for r in same]
-        throughput.append(Series(kind, rates))
-        efficiency.append(Series(kind, [(r.settings["workers"], r.efficiency or 0.0) for r in same]))
-        traffic.append(Series(kind, [(r.settings["workers"], _remote(r)) for r in same]))
-    longest = max(throughput, key=lambda series: len(series.points)).points
-    if len(longest) > 1:
-        first_workers, first_rate = longest[0]
-        throughput.append(Series("ideal", [(w, first_rate * w / first_workers) for w, _ in longest], "dashed"))
-    plots = [log_log_svg(f"Throughput, {scaling} scaling", "workers", "roots/s", throughput)]
-    if len(longest) > 1:
-        plots.append(log_log_svg(f"Efficiency, {scaling} scaling", "workers", "efficiency", efficiency))
-    if any(y > 0 for series in traffic for _, y in series.points):
-        plots.append(log_log_svg("Remote bytes", "workers", "bytes a batch", traffic))
+        throughput.append(Line(Series(kind, rates), colour))
+        efficiency.append(Line(Series(kind, [(r.settings["workers"], r.efficiency or 0.0) for r in same]), colour))
+        traffic.append(Line(Series(kind, [(r.settings["workers"], _remote(r)) for r in same]), colour))
+    longest = max(throughput, key=lambda line: len(line.series.points))
+    points = longest.series.points
+    several = len(points) > 1
+    if several:
+        first_workers, first_rate = points[0]
+        ideal = Series("ideal", [(w, first_rate * w / first_workers) for w, _ in points], "dashed")
+        throughput.append(Line(ideal, longest.colour))
+    plots = [_plot(f"Throughput, {scaling} scaling", "workers", "roots/s", throughput)]
+    if several:
+        plots.append(_plot(f"Efficiency, {scaling} scaling", "workers", "efficiency", efficiency))
+    if any(y > 0 for line in traffic for _, y in line.series.points):
+        plots.append(_plot("Remote bytes", "workers", "bytes a batch", traffic))
     over_nodes = [
-        Series(kind, [(r.settings["nodes"], _remote(r)) for r in same])
-        for kind, same in _by_kind(rows, ("nodes",)).items()
+        Line(Series(kind, [(r.settings["nodes"], _remote(r)) for r in same]), colour)
+        for colour, (kind, same) in enumerate(_by_kind(rows, ("nodes",)).items())
         if len(same) > 1
     ]
     if over_nodes:
-        plots.append(log_log_svg("Remote bytes over nodes", "nodes", "bytes a batch", over_nodes))
+        plots.append(_plot("Remote bytes over nodes", "nodes", "bytes a batch", over_nodes))
     return plots
+
+
+def _plot(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> str:
+    return line_plot(title, x_label, y_label, lines, x_scale="log2", y_scale="log")
 
 
 def _remote(row: Row) -> float:

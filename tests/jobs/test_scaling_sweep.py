@@ -69,8 +69,8 @@ def test_points_are_measured_once_failures_are_recorded_and_the_report_stands_al
     assert "1 raylets on one machine: no real network" in page
     assert page.count("<svg") >= 2
     assert "num_chunks" in page
-    assert not re.search(r"<script|<link|<img|\bsrc=|url\(|@import", page)
-    assert set(re.findall(r"https?://[^\"]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<script|<img|\bsrc=|url\(|@import|https?://", page)
+    assert re.findall(r"<link.*", page) == ['<link rel="icon" href="data:,"/>']
     with (out / "points.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["status"] for row in rows] == [p["status"] for p in points]
