@@ -1,23 +1,28 @@
 """One run's directory, owned by the driver.
 
 config.json        the resolved configuration
+environment.json   versions and machine, as the latest part of the run found them
 metrics.jsonl      one line per epoch
+events.jsonl       one line per beginning, start of the workers (after a fault: once more) and end, with its UTC time
 tensorboard/       the same as TensorBoard events
 train/             Ray Train's own state and checkpoints
 best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
 summary.json       final scores, baselines, throughput
+report.html        all of this for people
 """
 
 import json
 import os
 import shutil
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from torch.utils.tensorboard import SummaryWriter
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import ConfigError, FormatError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _SCALARS = ("train_loss", "learning_rate", "roots_per_s", "nodes_per_s", "edges_per_s", "train_s", "wait_s", "eval_s")
 
@@ -67,11 +72,25 @@ class RunDirectory:
 
     def start(self, next_epoch: int) -> None:
         """Says which epoch is recorded next: later ones, recorded before an interruption, are forgotten."""
-        lines = [line for line in self._complete_lines() if json.loads(line)["epoch"] < next_epoch]
+        recorded = self._complete_lines()
+        lines = [line for line in recorded if json.loads(line)["epoch"] < next_epoch]
         if self._metrics.exists():
             write_atomic(self._metrics, "".join(lines))
+        self.note("start", epoch=next_epoch, repeated=len(recorded) - len(lines))
         self.close()
+        from torch.utils.tensorboard import SummaryWriter  # seconds to import, and whoever reads a run needs none
+
         self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
+
+    def note(self, kind: str, **values: Any) -> None:
+        """Appends an event to events.jsonl: "begin", "start", "finish" or "fail"."""
+        event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
+        with open(self.path / "events.jsonl", "ab+") as stream:
+            cut = False  # a line that a kill cut short is ended, so that only it is lost
+            if stream.seek(0, os.SEEK_END):
+                stream.seek(-1, os.SEEK_END)
+                cut = stream.read(1) != b"\n"
+            stream.write((b"\n" if cut else b"") + json.dumps(event).encode() + b"\n")
 
     def record(self, epoch_record: Mapping[str, Any]) -> None:
         """Appends one epoch's metrics to metrics.jsonl and TensorBoard."""

@@ -37,7 +37,7 @@ from cluster.scores import all_reduce_sum
 from cluster.tasks import StepOutput, Task, step_output
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import WeightAverage
-from samplers.loader import Loader
+from samplers.loader import STAGE_SECONDS, Loader
 from storage.counter_random import derive_key
 from storage.errors import ConfigError
 
@@ -158,7 +158,7 @@ class Worker:
         num_steps = -(-loader.num_steps // self.options.accumulate)
         # Sums over the epoch: loss, weight of the targets, targets, nodes, edges.
         sums = torch.zeros(5, dtype=torch.float64, device=self.device)
-        waited, start, reported = loader.stats.wait_s, time.perf_counter(), 0.0
+        before, start, reported = loader.stats.as_dict(), time.perf_counter(), 0.0
         for step, batches in enumerate(_groups(loader.epoch(epoch), self.options.accumulate)):
             self._set_rates(epoch * num_steps + step, num_steps)
             targets = [self.data.target(batch) for batch in batches]
@@ -174,11 +174,14 @@ class Worker:
         self._share_buffers()
         train_s = time.perf_counter() - start
         loss_sum, weight, roots, nodes, edges = all_reduce_sum(sums).tolist()
+        spent = {name: value - before[name] for name, value in loader.stats.as_dict().items()}
         return {
             "train_loss": loss_sum / weight if weight else 0.0,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "train_s": train_s,
-            "wait_s": loader.stats.wait_s - waited,
+            "wait_s": spent["wait_s"],
+            "batches": spent["num_batches"],
+            **{name: spent[name] for name in STAGE_SECONDS},
             "roots": roots,
             "roots_per_s": roots / train_s,
             "nodes_per_s": nodes / train_s,

@@ -81,8 +81,7 @@ def run_graph_job(
             fitted = replace(fitted, precision="bfloat16")
         if run_options.resume is not None:
             check_resume(run_dir, the_model_config, identity, fit.epochs)
-        run = open_run(run_dir, run_options, config)
-        try:
+        with open_run(run_dir, run_options, config) as run:
             spec = TrainSpec(
                 data=data,
                 build_model=lambda: build_model(manifest, task.out_dim),
@@ -98,8 +97,6 @@ def run_graph_job(
                 result = train(spec, workers, run, follow(bar, fit.epochs, task.metric, "graphs"))
             summary = _summary(job, store, task, baselines, result, run, time.monotonic() - started)
             run.write_summary(summary)
-        finally:
-            run.close()
     _print_summary(summary)
     return 0 if summary["beats_baselines"] else 1
 

@@ -119,8 +119,7 @@ def run_node_job(
             check_resume(run_dir, the_model_config, identity, fit.epochs)
         print("fitting the baselines (majority class, features only)", flush=True)
         baselines = compute_baselines(router, options.graph.split_set, fit.metric, fit.seed)
-        run = open_run(run_dir, run_options, config)
-        try:
+        with open_run(run_dir, run_options, config) as run:
             spec = TrainSpec(
                 data=NodeData(servers) if data is None else data,
                 build_model=lambda: build_model(manifest),
@@ -136,8 +135,6 @@ def run_node_job(
                 result = train(spec, workers, run, follow(bar, fit.epochs, fit.metric, "nodes"))
             summary = _summary(job, graph, options, baselines, result, run, time.monotonic() - started)
             run.write_summary(summary)
-        finally:
-            run.close()
     _print_summary(summary, fit.metric)
     return 0 if summary["beats_baselines"] else 1
 

@@ -1,7 +1,10 @@
 """What every training job does around its own data: where the run lives, what Ray session it needs, how it is resumed and followed."""
 
+import json
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +12,16 @@ import torch
 
 from cluster.checkpoint import check_continues, latest_checkpoint, load_state
 from cluster.metrics_hub import Record
-from cluster.run_directory import RunDirectory, check_free, load_config
+from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from cluster.session import SessionOptions
 from cluster.train_spec import TrainOptions
 from cluster.trainer import WorkerOptions, choose_device
+from jobs.environment import describe_environment
 from jobs.progress import Progress
 from jobs.run_options import FitOptions, RunOptions
+from jobs.run_record import read_run, stored_partitions
+from jobs.run_report import run_page
+from storage.errors import GraphmillError
 
 
 def choose_run_dir(job: str, options: RunOptions) -> Path:
@@ -28,9 +35,40 @@ def choose_run_dir(job: str, options: RunOptions) -> Path:
     return path
 
 
-def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> RunDirectory:
-    """The run's directory, new or continued."""
-    return RunDirectory.resume(path, config) if options.resume else RunDirectory.create(path, config)
+@contextmanager
+def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
+    """The run's directory, new or continued; at the end of the context, however it comes, the run's report is written."""
+    run = RunDirectory.resume(path, config) if options.resume else RunDirectory.create(path, config)
+    write_atomic(path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
+    run.note("begin", resumed=options.resume is not None)
+    try:
+        yield run
+    except BaseException as error:
+        with suppress(OSError):  # a full disk must not hide what it did to the run
+            run.note("fail", error=_why(error))
+        raise
+    else:
+        run.note("finish")
+    finally:
+        run.close()
+        _write_report(path)
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, SystemExit):
+        return f"stopped with status {error.code}" + (" (SIGTERM)" if error.code == 143 else "")
+    return " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+
+
+def _write_report(path: Path) -> None:
+    """report.html; a run is not lost for want of it, so what stands against it is said and no more."""
+    try:
+        record = read_run(path)
+        write_atomic(path / "report.html", run_page(record, stored_partitions(record)))
+    except (OSError, GraphmillError) as error:
+        print(f"no report: {' '.join(str(error).split())}", file=sys.stderr)
 
 
 def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int) -> None:

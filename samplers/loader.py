@@ -20,6 +20,9 @@ from samplers.protocol import Sampler, sampler_fingerprint
 from samplers.stage_clock import stage
 from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
 
+# Fields of LoaderStats: where the sampling threads' time went, by stage; in `blocked_s` they had nothing to do.
+STAGE_SECONDS = ("plan_s", "sample_s", "fetch_s", "collate_s", "pin_s", "copy_s", "blocked_s")
+
 
 @dataclass(frozen=True)
 class LoaderOptions:

@@ -1,0 +1,49 @@
+"""What a run ran on: versions of the packages that decide its numbers, the driver's machine, the nodes of its Ray cluster."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("graphmill", "torch", "ray", "numpy", "scipy", "pyarrow", "numba", "rdkit")
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions and machine as plain values. Needs a Ray session for the cluster's part, which is left out without one."""
+    import psutil
+    import ray
+
+    versions = {name: _version(name) for name in _PACKAGES}
+    packages = {name: installed for name, installed in versions.items() if installed is not None}
+    machine = {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+    }
+    found: dict[str, Any] = {"python": platform.python_version(), "packages": packages, "machine": machine}
+    if ray.is_initialized():
+        resources = ray.cluster_resources()
+        found["cluster"] = {
+            "nodes": sum(bool(node["Alive"]) for node in ray.nodes()),
+            "cpus": resources.get("CPU", 0.0),
+            "gpus": resources.get("GPU", 0.0),
+            "accelerators": sorted(
+                name.removeprefix("accelerator_type:") for name in resources if name.startswith("accelerator_type:")
+            ),
+        }
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

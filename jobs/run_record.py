@@ -1,0 +1,251 @@
+"""What a run's directory says, read once and checked: settings, epochs, summary, events, environment.
+
+A run may still be going, or have been killed: a last line that is cut short is left out, and what was never written is None. Numbers that
+are not finite are left out, so whoever draws them need not look again.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.run_directory import load_config
+from storage.errors import FormatError, GraphmillError
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One part of a run's graph, as stored."""
+
+    nodes: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The workers' start after a fault."""
+
+    time: str
+    epoch: int  # from which the run went on
+    repeated: int  # epochs recorded before, and trained again
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run."""
+
+    name: str  # of its directory
+    config: Mapping[str, Any]
+    epochs: tuple[Mapping[str, float], ...]  # each with "epoch", ascending
+    summary: Mapping[str, Any] | None  # None too where it is of an earlier part of the run
+    environment: Mapping[str, Any] | None
+    events: tuple[Mapping[str, Any], ...]
+    failure_log: str | None  # its last line
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that the run is judged by; None where nothing says."""
+        named = (self.summary or {}).get("metric") or _section(self.config, "fit").get("metric")
+        if isinstance(named, str) and named != "auto":
+            return named
+        names = (key for epoch in self.epochs for key in epoch if key.startswith("valid_") and key != "valid_loss")
+        return next((name.removeprefix("valid_") for name in names), None)
+
+    @property
+    def planned_epochs(self) -> int | None:
+        planned = _section(self.config, "fit").get("epochs")
+        return planned if isinstance(planned, int) else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run's latest part ended before its time, where that is known."""
+        if self.events:
+            last = self.events[-1]
+            return str(last.get("error", "no cause recorded")) if last["kind"] == "fail" else None
+        return None if self.summary else self.failure_log
+
+    @property
+    def state(self) -> str:
+        """finished, failed, or "not finished" (going, or killed: its files do not tell)."""
+        if self.failure is not None:
+            return "failed"
+        return "finished" if self.summary is not None else "not finished"
+
+    @property
+    def restarts(self) -> tuple[Restart, ...] | None:
+        """Starts of the workers after a fault; None where the run recorded no events."""
+        if not self.events:
+            return None
+        found, started = [], False
+        for event in self.events:
+            if event["kind"] == "begin":
+                started = False
+            elif event["kind"] == "start":
+                if started:
+                    found.append(
+                        Restart(str(event.get("time", "")), _whole(event.get("epoch")), _whole(event.get("repeated")))
+                    )
+                started = True
+        return tuple(found)
+
+    @property
+    def parts(self) -> int | None:
+        """How often a driver began or resumed the run."""
+        return sum(event["kind"] == "begin" for event in self.events) or None
+
+    def series(self, name: str) -> list[tuple[float, float]]:
+        """(epoch counted from 1, value) of every epoch that has the value."""
+        return [(epoch["epoch"] + 1, epoch[name]) for epoch in self.epochs if name in epoch]
+
+    def total(self, name: str) -> float | None:
+        values = [epoch[name] for epoch in self.epochs if name in epoch]
+        return sum(values) if values else None
+
+    def mean_rate(self, name: str) -> float | None:
+        """A rate averaged over the training time."""
+        known = [(epoch[name], epoch["train_s"]) for epoch in self.epochs if name in epoch and "train_s" in epoch]
+        seconds = sum(s for _, s in known)
+        return sum(rate * s for rate, s in known) / seconds if seconds > 0 else None
+
+
+def read_run(path: Path) -> RunRecord:
+    """Reads a run's directory. Raises FormatError naming the file where there is none, or where one is damaged."""
+    config = load_config(path)
+    if not isinstance(config, dict):
+        raise FormatError(f"{path / 'config.json'}: expected an object, got {type(config).__name__}; repair the file")
+    epochs = sorted(_epochs(path / "metrics.jsonl"), key=lambda epoch: epoch["epoch"])
+    summary = _optional_object(path / "summary.json")
+    if summary is not None and summary.get("epochs") not in (None, len(epochs)):
+        summary = None  # the run was continued since
+    return RunRecord(
+        name=path.resolve().name,
+        config=config,
+        epochs=tuple(epochs),
+        summary=summary,
+        environment=_optional_object(path / "environment.json"),
+        events=tuple(_events(path / "events.jsonl")),
+        failure_log=_last_line(path / "failure.log"),
+    )
+
+
+def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
+    """The parts of the run's graph; None where the run has none, or the graph is not on this machine or is another by now."""
+    summary = run.summary or {}
+    url = summary.get("graph") or _section(run.config, "graph").get("graph")
+    if not isinstance(url, str) or "://" in url or not (Path(url) / "manifest.json").is_file():
+        return None
+    from storage.graph import open_graph
+
+    try:
+        manifest = open_graph(url).manifest
+    except GraphmillError:
+        return None
+    if summary.get("graph_hash", manifest.content_hash) != manifest.content_hash:
+        return None
+    sizes = [0] * manifest.num_partitions
+    for name, entry in manifest.files.items():
+        sizes[int(name[len("part-") :].partition("/")[0])] += entry.num_bytes
+    offsets = manifest.partition_offsets
+    return tuple(Partition(offsets[p + 1] - offsets[p], size) for p, size in enumerate(sizes))
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings by dotted name, as text."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = shown(value)
+    return found
+
+
+def shown(value: Any) -> str:
+    """A setting as text."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(shown(one) for one in value) or "none"
+    return str(value)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _whole(value: Any) -> int:
+    return int(value) if is_number(value) else 0
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: expected text, got other bytes; repair the file or remove it") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot read it ({error.strerror})") from None
+
+
+def _optional_object(path: Path) -> dict[str, Any] | None:
+    text = _read(path)
+    if text is None:
+        return None
+    return _object(text, str(path))
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: expected JSON ({error}); repair the file or remove it") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"{where}: expected an object, got {type(value).__name__}; repair the file or remove it")
+    return value
+
+
+def _lines(path: Path) -> Iterable[dict[str, Any]]:
+    """The objects of a file of lines; the last line may be cut short."""
+    lines = (_read(path) or "").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield _object(line, f"{path}, line {number}")
+        except FormatError:
+            if number < len(lines):
+                raise
+
+
+def _epochs(path: Path) -> Iterable[dict[str, float]]:
+    for number, line in enumerate(_lines(path), 1):
+        values = {name: value for name, value in line.items() if is_number(value)}
+        if "epoch" not in values:
+            raise FormatError(f"{path}, line {number}: expected a number of an epoch, got {line.get('epoch')!r}")
+        yield values
+
+
+def _events(path: Path) -> Iterable[dict[str, Any]]:
+    """What is readable: a kill may have cut a line that later ones follow."""
+    for line in (_read(path) or "").split("\n"):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(event, dict) and isinstance(event.get("kind"), str):
+            yield event
+
+
+def _last_line(path: Path) -> str | None:
+    lines = (_read(path) or "").strip().splitlines()
+    return lines[-1][:500] if lines else None

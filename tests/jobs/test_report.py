@@ -1,0 +1,442 @@
+"""A run's page: what it shows, what it makes of runs that are going or were killed, hostile text, and a real browser's view of it."""
+
+import functools
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cluster.run_directory import RunDirectory
+from jobs import report
+from jobs.exit_codes import run as exit_with
+from jobs.html_page import DARK, LIGHT, Figure, headline, page, table
+from jobs.line_plot import Line, line_plot
+from jobs.ratio_plot import Series
+from jobs.run_options import RunOptions
+from jobs.run_record import read_run, stored_partitions
+from jobs.run_report import run_page
+from jobs.scaling_report import html as scaling_page
+from jobs.training_run import open_run
+from storage.errors import StageError
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.browser import Browser, browser, find_chromium
+
+EVIL = '<script>window.pwned = 1</script><img src="x" onerror="window.pwned = 1">\'"&'
+SUMMARY = {
+    "job": "products_geco",
+    "metric": "accuracy",
+    "scores": {"train": 0.9, "valid": 0.7, "test": 0.65},
+    "baselines": {"majority": {"valid": 0.2, "test": 0.21}, "features_only": {"valid": 0.4, "test": 0.41}},
+    "beats_baselines": True,
+    "num_parameters": 12345,
+    "workers": 2,
+    "device": "cpu",
+    "wall_s": 100.0,
+}
+
+
+def epoch(number: int, **values: object) -> dict:
+    return {
+        "epoch": number,
+        "train_loss": 3.0 / (number + 1),
+        "learning_rate": 1e-3,
+        "train_s": 4.0,
+        "wait_s": 0.5,
+        "batches": 10.0,
+        "plan_s": 0.0,
+        "sample_s": 1.25,
+        "fetch_s": 0.75,
+        "collate_s": 0.25,
+        "pin_s": 0.0,
+        "copy_s": 0.0,
+        "blocked_s": 2.0,
+        "roots_per_s": 400.0,
+        "nodes_per_s": 4000.0,
+        "edges_per_s": 40000.0,
+        "valid_accuracy": 0.1 * number,
+        "valid_loss": 3.5 / (number + 1),
+        "best_epoch": number,
+        "eval_s": 1.0,
+        **values,
+    }
+
+
+def make_run(path: Path, num_epochs: int = 5, summary: dict | None = None, **config: object) -> Path:
+    run = RunDirectory.create(path, {"fit": {"epochs": 5, "metric": "accuracy"}, **config})
+    with (path / "metrics.jsonl").open("w") as file:
+        file.writelines(json.dumps(epoch(number)) + "\n" for number in range(num_epochs))
+    if summary is not None:
+        run.write_summary({"epochs": num_epochs, **summary})
+    return path
+
+
+def text_of(html: str) -> str:
+    """The page's words; also checks that it is well-formed."""
+    root = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
+    body = root.find("body")
+    assert body is not None
+    return re.sub(r"\s+", " ", " ".join(body.itertext()))
+
+
+def test_a_finished_run_shows_scores_beside_baselines_and_every_curve(tmp_path: Path) -> None:
+    html = run_page(read_run(make_run(tmp_path / "run", summary=SUMMARY)))
+    text = text_of(html)
+    assert "Finished, 5 of 5 epochs" in text
+    assert "test accuracy 0.65 features only: 0.41" in text
+    assert "majority class – 0.2 0.21" in text
+    assert "The model beats the baselines." in text
+    for title in ("Loss", "Validation accuracy", "Learning rate", "Nodes per second", "Seconds of an epoch"):
+        assert re.search(rf"<figcaption>{title}</figcaption>.*?<path class=\"line s0 line\"", html, re.DOTALL), title
+    assert "best: 0.4 at epoch 5" in text
+    assert "Not recorded by the version that made this run." in text  # no environment, no events
+
+
+def test_stages_are_shown_in_the_shares_that_were_measured(tmp_path: Path) -> None:
+    text = text_of(run_page(read_run(make_run(tmp_path / "run"))))
+    assert "compute 17.5 87.5% 350" in text  # 5 epochs of 3.5 s, 50 batches
+    assert "wait 2.5 12.5% 50" in text
+    assert "sample 6.25 29.4% 125" in text
+    assert "blocked 10 47.1% 200" in text
+    assert "copy" not in text.split("Faults")[0], "a stage that took no time is not shown"
+
+
+def test_a_run_that_is_going_or_was_killed_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", num_epochs=3)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 3, "train_lo')
+    record = read_run(path)
+    assert [one["epoch"] for one in record.epochs] == [0, 1, 2]
+    text = text_of(run_page(record))
+    assert "Not finished: 3 of 5 epochs" in text
+    assert "No final scores" in text
+
+
+def test_a_run_without_an_epoch_has_a_page(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "run", {})
+    assert "No epoch is recorded yet." in text_of(run_page(read_run(tmp_path / "run")))
+
+
+def test_a_summary_of_an_earlier_part_is_not_shown(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", num_epochs=4, summary={**SUMMARY, "epochs": 2})
+    assert "No final scores" in text_of(run_page(read_run(path)))
+
+
+def test_restarts_are_told_from_new_parts(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    run.note("begin")
+    run.start(0)
+    for number in range(3):
+        run.record(epoch(number))
+    run.start(2)  # a worker died; the latest checkpoint is of epoch 2
+    run.close()
+    with (run.path / "events.jsonl").open("a") as file:
+        file.write('{"time": "2026-01-0')  # the driver was killed while it wrote
+    run.note("begin", resumed=True)
+    run.start(2)
+    run.note("finish")
+    run.close()
+    record = read_run(run.path)
+    assert [(one.epoch, one.repeated) for one in record.restarts or ()] == [(2, 1)]
+    assert record.parts == 2
+    assert "continued with epoch epochs trained again" in text_of(run_page(record))
+
+
+def test_a_comparison_lists_what_differs_and_draws_both_runs(tmp_path: Path) -> None:
+    one = read_run(make_run(tmp_path / "one", summary=SUMMARY, model={"width": 64, "layers": 3}))
+    two = read_run(
+        make_run(tmp_path / "two", summary={**SUMMARY, "metric": "rocauc"}, model={"width": 32, "layers": 3})
+    )
+    html = run_page(one, None, two)
+    text = text_of(html)
+    assert "Settings that differ setting this run two model.width 64 32" in text
+    assert "model.layers" not in text
+    assert "The runs have different metrics: their scores cannot be compared." in text
+    assert html.count('class="line s0 dashed"') >= 6
+    assert "Both runs have the same settings." in text_of(run_page(one, None, one))
+
+
+def test_partitions_are_shown_where_the_graph_is_still_the_runs(tmp_path: Path) -> None:
+    url = str(tmp_path / "graph")
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=300)), url, IngestOptions(num_partitions=3))
+    record = read_run(make_run(tmp_path / "run", summary={**SUMMARY, "graph": url}))
+    parts = stored_partitions(record)
+    assert parts is not None
+    assert sum(part.nodes for part in parts) == 300
+    assert all(part.num_bytes > 0 for part in parts)
+    assert "What each partition holds, as stored" in text_of(run_page(record, parts))
+    other = read_run(make_run(tmp_path / "other", summary={**SUMMARY, "graph": url, "graph_hash": "of another"}))
+    assert stored_partitions(other) is None
+    (tmp_path / "graph" / "manifest.json").write_text("{")
+    assert stored_partitions(record) is None
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_job_writes_its_report_when_it_ends_and_when_it_fails(tmp_path: Path, failed: bool) -> None:
+    path = tmp_path / "run"
+
+    def body() -> None:
+        with open_run(path, RunOptions(run_dir=str(path)), {"fit": {"epochs": 2}}) as run:
+            run.start(0)
+            run.record(epoch(0))
+            if failed:
+                raise StageError(f"partition server 1: {EVIL}")
+            run.write_summary({"epochs": 1, **SUMMARY})
+
+    if failed:
+        with pytest.raises(StageError):
+            body()
+    else:
+        body()
+    text = text_of((path / "report.html").read_text())
+    assert ("Cause: StageError: partition server 1: <script>" in text) == failed
+    assert ("Finished, 1 of 2 epochs" in text) != failed
+    assert "torch" in text.split("Environment")[1]
+    assert "None: the workers started once." in text
+
+
+def test_text_from_a_run_is_never_markup(tmp_path: Path) -> None:
+    hostile(tmp_path)
+    html = run_page(read_run(tmp_path / "<b>evil"), None, read_run(tmp_path / "<b>evil"))
+    root = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
+    assert {one.tag for one in root.iter()}.isdisjoint({"script", "img", "b"})
+    assert not any(name.startswith("on") for one in root.iter() for name in one.attrib)
+    assert "default-src 'none'" in html
+
+
+def hostile(folder: Path) -> Path:
+    path = folder / "<b>evil"
+    run = RunDirectory.create(path, {EVIL: {EVIL: EVIL}, "fit": {"metric": EVIL, "epochs": 5}, "more": [EVIL]})
+    lines = [{**epoch(number), f"valid_{EVIL}": 0.5} for number in range(3)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run.write_summary({**SUMMARY, "job": EVIL, "graph": EVIL, "metric": EVIL, "baselines": {EVIL: {"test": 1.0}}})
+    (path / "environment.json").write_text(json.dumps({EVIL: EVIL}))
+    run.note("begin")
+    run.note("fail", error=EVIL)
+    return path
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+known_names = st.sampled_from([*epoch(0), *SUMMARY, "fit", "graph", "epochs", "valid_x", "time", "kind"])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    config=st.dictionaries(known_names, json_values, max_size=5),
+    lines=st.lists(st.dictionaries(known_names, json_values, max_size=6), max_size=4),
+    summary=st.none() | st.dictionaries(known_names, json_values, max_size=6),
+    events=st.lists(st.dictionaries(known_names, json_values | st.just("start"), max_size=4), max_size=4),
+)
+def test_values_of_any_kind_make_a_page(tmp_path: Path, config, lines, summary, events) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    numbered = [{**line, "epoch": number} for number, line in enumerate(lines)]
+    for name, values in (("metrics.jsonl", numbered), ("events.jsonl", events)):
+        (tmp_path / name).write_text("".join(json.dumps(value) + "\n" for value in values))
+    (tmp_path / "summary.json").unlink(missing_ok=True)
+    if summary is not None:
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+    record = read_run(tmp_path)
+    assert "<h1>" in run_page(record, stored_partitions(record), record)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("config.json", None, "expected a run directory"),
+        ("metrics.jsonl", "{}\n", "metrics.jsonl, line 1: expected a number of an epoch"),
+        ("metrics.jsonl", '{"epoch": 0}\nbroken\n{"epoch": 1}\n', "metrics.jsonl, line 2: expected JSON"),
+        ("summary.json", "[]", "summary.json: expected an object, got list"),
+        ("summary.json", "[" * 100_000, "summary.json: expected JSON"),
+    ],
+)
+def test_a_damaged_run_is_refused_in_one_line(
+    tmp_path: Path, capsys, monkeypatch, file: str, content: str | None, expected: str
+) -> None:
+    path = make_run(tmp_path / "run")
+    if content is None:
+        (path / file).unlink()
+    else:
+        (path / file).write_text(content)
+    monkeypatch.setattr("sys.argv", ["report.py", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        exit_with(report.main)
+    assert ended.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert expected in error
+    assert not (path / "report.html").exists()
+
+
+def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys, monkeypatch) -> None:
+    path = make_run(tmp_path / "run", summary=SUMMARY)
+    other = make_run(tmp_path / "other", num_epochs=2)
+    out = tmp_path / "page.html"
+    monkeypatch.setattr("sys.argv", ["report.py", str(path), "--compare", str(other), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        exit_with(report.main)
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"{out}\n"
+    assert "Beside other" in text_of(out.read_text())
+    monkeypatch.setattr("sys.argv", ["report.py", str(path), "--out", str(tmp_path / "none" / "page.html")])
+    with pytest.raises(SystemExit) as ended:
+        exit_with(report.main)
+    assert ended.value.code == 1
+    assert "cannot write the report" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "values", [[0.0], [5.0, 5.0], [1e-9, 1e9], [-3.0, 4.0], [3.0, 150.0], [1e300, -1e300], [1e-320, 1.0]]
+)
+@pytest.mark.parametrize("scale", ["auto", "log", "linear"])
+def test_lines_of_any_range_stay_inside_the_drawing(values: list[float], scale) -> None:
+    lines = [Line(Series("one", list(enumerate(values, 1))), 0)]
+    html = line_plot("title", "x", "y", lines, y_scale=scale, whole_x=True)
+    places = [float(found) for found in re.findall(r"cy=\"([^\"]+)\"", html)]
+    assert len(places) == sum(value > 0 or scale != "log" for value in values)
+    assert all(10 - 1e-6 <= y <= 192 + 1e-6 for y in places)
+    ElementTree.fromstring(html)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [LIGHT, DARK])
+def test_colours_have_the_contrast_that_accessibility_asks_for(scheme: dict[str, str]) -> None:
+    def contrast(one: str, other: str) -> float:
+        bright, dark = sorted((_luminance(scheme[one]), _luminance(scheme[other])), reverse=True)
+        return (bright + 0.05) / (dark + 0.05)
+
+    for name in ("text", "muted", "good", "bad"):
+        assert contrast(name, "card") >= 4.5, name
+        assert contrast(name, "page") >= 4.5, name
+    for name in (*(f"series-{k}" for k in range(7)), "axis"):
+        assert contrast(name, "card") >= 3.0, name
+    assert LIGHT.keys() == DARK.keys()
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no chromium on PATH: install Debian's chromium, or Chrome, to look at the pages")
+    with browser(program, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder, and the address under which its files are served: an icon or a file that a page asks for is seen to be missing."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield folder, f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=10)
+
+
+def everything(folder: Path) -> dict[str, str]:
+    """Pages of all kinds, by name."""
+    long = "a-name-without-any-space-in-it-" * 8
+    full = make_run(folder / long, summary=SUMMARY, model={long: long}, more={"path": "/" + long})
+    (full / "environment.json").write_text(json.dumps({"machine": {"cpu": long}}))
+    run = RunDirectory(full)
+    run.note("begin")
+    run.note("start", epoch=0, repeated=0)
+    run.note("start", epoch=2, repeated=1)
+    record, evil = read_run(full), read_run(hostile(folder))
+    settings = {"sampler": "neighbor", "model": "geco", "scaling": "weak", "partitions": 2, "nodes": 2, "placement": "store", "repeat": 0}  # fmt: skip
+    points = [
+        {"settings": {**settings, "workers": w}, "status": status, "cause": cause, "roots_per_s": 100.0 * w, "ray_nodes": 2,
+         "raylets_on_one_machine": True, "cores": 2, "received_bytes_per_batch": 1e6, "sent_bytes_per_batch": 1e5}
+        for w, status, cause in ((1, "ok", None), (2, "ok", None), (4, "failed", EVIL))
+    ]  # fmt: skip
+    return {
+        "full": run_page(record, None, evil),
+        "evil": run_page(evil, None, record),
+        "empty": run_page(read_run(RunDirectory.create(folder / "empty", {}).path)),
+        "scaling": scaling_page(points, {"command": long}),
+    }
+
+
+NO_SIDEWAYS = "document.documentElement.scrollWidth <= window.innerWidth"
+UNNAMED = """
+[...document.querySelectorAll('svg:not([aria-hidden])')].filter(e => !e.getAttribute('aria-label')).length
++ [...document.querySelectorAll('table')].filter(e => !e.caption || !e.caption.textContent.trim()).length
++ [...document.querySelectorAll('th')].filter(e => !e.scope).length + (document.title && document.documentElement.lang ? 0 : 1)
+"""
+SMALL_TEXT = """
+Math.min(...[...document.querySelectorAll('svg text')].map(e => 12 * e.ownerSVGElement.getBoundingClientRect().width / 360), 99)
+"""
+
+
+@pytest.mark.slow
+def test_pages_are_readable_in_a_browser_without_an_error(
+    chromium: Browser, pages: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, address = pages
+    for name, html in everything(tmp_path).items():
+        (folder / f"{name}.html").write_text(html)
+        url = f"{address}/{name}.html"
+        for width, scheme in ((1280, "light"), (375, "dark")):
+            chromium.open(url, width, 800, scheme)
+            where = f"{name} at {width} px"
+            assert chromium.errors == [], where
+            assert [one for one in chromium.requests if not one.startswith("data:")] == [url], where
+            assert chromium.evaluate("window.innerWidth") == width, where
+            assert chromium.evaluate(NO_SIDEWAYS), where
+            assert chromium.evaluate(UNNAMED) == 0, where
+            assert chromium.evaluate(SMALL_TEXT) >= 10, where
+            assert chromium.evaluate("typeof window.pwned") == "undefined", where
+            shown = chromium.evaluate("getComputedStyle(document.body).backgroundColor")
+            colour = (LIGHT if scheme == "light" else DARK)["page"]
+            assert shown == f"rgb({', '.join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))})", where
+
+
+def test_what_the_browser_test_looks_for_would_be_seen(chromium: Browser, pages: tuple[Path, str]) -> None:
+    folder, address = pages
+    (folder / "bad.html").write_text(
+        '<meta name="viewport" content="width=device-width"><p style="width:900px">wide</p><table><tr><th>x</th></tr></table>'
+        '<script>console.error("bad"); window.pwned = 1</script><img src="missing.png">'
+    )
+    chromium.open(f"{address}/bad.html", 375, 800)
+    assert any("bad" in error for error in chromium.errors)
+    assert any("404" in error for error in chromium.errors)
+    assert any(one.endswith("missing.png") for one in chromium.requests)
+    assert not chromium.evaluate("document.documentElement.scrollWidth <= 375")
+    assert chromium.evaluate(UNNAMED) == 3  # the table, its heading, the title
+    assert chromium.evaluate("window.pwned") == 1
+
+
+def test_no_script_runs_even_where_markup_gets_in(chromium: Browser, pages: tuple[Path, str]) -> None:
+    folder, address = pages
+    (folder / "policy.html").write_text(page("title", [EVIL, headline([Figure("a", "b")]), table("c", ["d"], [["e"]])]))
+    chromium.open(f"{address}/policy.html", 375, 800)
+    assert chromium.evaluate("typeof window.pwned") == "undefined"
+    assert any("Content Security Policy" in error for error in chromium.errors)
