@@ -33,11 +33,12 @@ p{margin:6px 0;overflow-wrap:anywhere}
 .note{color:var(--muted)} .good{color:var(--good)} .bad{color:var(--bad)}
 .grid-of-cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,330px),1fr));gap:14px;align-items:start}
 .card{background:var(--card);border:1px solid var(--rule);border-radius:8px;padding:12px;margin:0;min-width:0}
-.grid-of-cards+.card,.card+.card{margin-top:14px} .grid-of-cards>.card{margin-top:0}
-figcaption,caption{font-weight:600;text-align:left;padding:0 0 6px;caption-side:top}
+.grid-of-cards+.card,.card+.card{margin-top:14px} .grid-of-cards>.card,dl.headline>.card{margin-top:0}
+.card .note{font-size:.87em}
+figcaption,caption{font-size:15px;font-weight:600;text-align:left;padding:0 0 6px;caption-side:top}
 dl.headline{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(45%,160px),1fr));gap:10px;margin:16px 0}
 dl.headline div{display:flex;flex-direction:column}
-dl.headline dt{color:var(--muted);font-size:.85em}
+dl.headline dt{color:var(--muted);font-size:.85em;overflow-wrap:anywhere}
 dl.headline dd{margin:0;font-size:1.3em;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 dl.headline dd.aside{font-size:.8em;font-weight:400;color:var(--muted)}
 .scroll{overflow-x:auto;max-width:100%}

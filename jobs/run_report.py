@@ -17,6 +17,7 @@ _BASELINES = {
     "composition": "composition only",
 }
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
+_LONGEST_NAME = 24
 _NOT_COMPARED = ("run.run_dir", "run.resume")
 
 # Stages of the sampling threads' work, as `samplers.loader` names them.
@@ -38,7 +39,7 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
     title = f"{job}: {run.name}" if isinstance(job, str) else run.name
     parts = [f"<h1>{escape(title)}</h1>", *_state(run)]
     if other is not None:
-        parts.append(paragraph(f"Compared with {_other_name(run, other)} (dashed lines).", "note"))
+        parts.append(paragraph(f"Compared with {other.name} (dashed lines).", "note"))
     parts += [headline(_figures(run)), *_scores(run)]
     if other is not None:
         parts += _comparison(run, other)
@@ -280,7 +281,10 @@ def _faults(run: RunRecord) -> list[str]:
         text = "None: the workers started once"
         text += f" in each of the run's {run.parts} parts." if (run.parts or 1) > 1 else "."
         return [*found, paragraph(text)]
-    rows = [[one.time, str(one.epoch + 1), str(one.repeated)] for one in run.restarts]
+    rows = [
+        [one.time.removesuffix("+00:00").replace("T", " "), str(one.epoch + 1), str(one.repeated)]
+        for one in run.restarts
+    ]
     columns = ["time (UTC)", "continued with epoch", "epochs trained again"]
     return [*found, card(table("Starts of the workers after a fault", columns, rows))]
 
@@ -366,7 +370,9 @@ def _epoch_table(run: RunRecord) -> list[str]:
 
 
 def _other_name(run: RunRecord, other: RunRecord) -> str:
-    return other.name if other.name != run.name else f"{other.name} (the other)"
+    """A name for legends and columns."""
+    name = other.name if len(other.name) <= _LONGEST_NAME else other.name[: _LONGEST_NAME - 1] + "…"
+    return name if other.name != run.name else f"{name} (the other)"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
