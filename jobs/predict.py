@@ -69,7 +69,7 @@ def main() -> int | None:
     from cluster.session import SessionOptions, ray_session
     from cluster.trainer import WorkerOptions, choose_device
     from jobs.finished_run import read_run
-    from jobs.prediction_subject import graph_set_subject, node_subject
+    from jobs.prediction_subject import absolute_url, graph_set_subject, node_subject
     from jobs.progress import progress
     from storage.prediction_files import PredictionFolder
 
@@ -82,10 +82,11 @@ def main() -> int | None:
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
     settings = _settings(config, finished, subject, chosen)
-    folder = PredictionFolder(config.out)
+    folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
     print(subject.text, flush=True)
     if summary is not None:
+        folder.remove_pieces()  # an end that was interrupted may have left them
         print("these predictions are whole: nothing to do")
     else:
         session = SessionOptions(

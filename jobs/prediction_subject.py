@@ -24,6 +24,7 @@ from jobs.resume import read_config
 from jobs.run_models import GraphModel, NodeModel
 from jobs.run_options import FitOptions, RunOptions
 from samplers.loader import LoaderOptions
+from storage.arrow_files import is_local, split_url
 from storage.errors import ConfigError, FormatError
 from storage.graph import open_graph
 from storage.graph_store import StoredGraphs, open_graphs
@@ -131,7 +132,7 @@ def graph_set_subject(run: FinishedRun, url: str | None, *, other: bool, verify:
             )
     batches = eval_batches(config)
     splits: list[str | None] = [*store.split_names, None]
-    absolute = replace(store, url=_absolute(store.url))
+    absolute = replace(store, url=absolute_url(store.url))
 
     def members(name: str) -> np.ndarray:
         graphs = store.unsplit() if name == UNSPLIT else store.split(name)
@@ -155,10 +156,8 @@ def graph_set_subject(run: FinishedRun, url: str | None, *, other: bool, verify:
     )
 
 
-def _absolute(url: str) -> str:
-    """A local path from the root on: workers may run in another folder."""
-    from storage.arrow_files import is_local, split_url
-
+def absolute_url(url: str) -> str:
+    """A local path from the root on, since workers may run in another folder; other URLs as they are."""
     filesystem, path = split_url(url)
     return path if is_local(filesystem) else url
 

@@ -49,7 +49,7 @@ class PredictionFolder:
             there = filesystem.exists(path)
             if there and not filesystem.isdir(path):
                 raise ConfigError(f"{self.url}: expected a folder or nothing, found a file; choose another one")
-            contents = filesystem.ls(path, detail=False) if there else []
+            contents = [name for name in self._list("") if not name.startswith(".")]  # a killed write may leave such
             if is_local(filesystem):
                 _check_writable(Path(path), self.url)
             elif not there:
@@ -111,9 +111,13 @@ class PredictionFolder:
         self._write(part_name(index), [table], table.schema)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Removes the pieces and says that the predictions are whole."""
-        filesystem, path = self._open()
+        """Says that the predictions are whole, and removes the pieces."""
         self.write_json(SUMMARY, summary)
+        self.remove_pieces()
+
+    def remove_pieces(self) -> None:
+        """Of predictions that are whole."""
+        filesystem, path = self._open()
         with one_line_errors(f"{path}/{PIECES}", f"remove these files; the predictions are whole at {self.url}"):
             filesystem.invalidate_cache()
             if filesystem.exists(f"{path}/{PIECES}"):

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import save
+from safetensors.torch import save, save_file
 
 from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
 from cluster.prediction_data import PredictedNodes, unsplit
@@ -20,15 +20,15 @@ from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs import pcqm4m_tokengt, predict, products_geco
+from jobs.finished_run import read_run
 from jobs.geco_classifier import GECOClassifier
 from jobs.graph_models import build_config, build_network
+from jobs.prediction_subject import node_subject
 from models.geco import GECOConfig
 from samplers.graph_batches import GraphBatchOptions
 from samplers.loader import LoaderOptions
 from samplers.neighbor import NeighborOptions
-from samplers.node_tables import NodeTables
-from samplers.partition_owner import PartitionOwner
-from samplers.router import LocalOwner, Router
+from samplers.router import local_router
 from storage.errors import ConfigError, DataError, GraphmillError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
@@ -61,8 +61,7 @@ class LocalNodes:
     """A graph in this process, as a worker would open it."""
 
     def __init__(self, graph) -> None:
-        owner = PartitionOwner(graph.partition(0), graph.manifest.num_nodes, NodeTables(graph))
-        self._router = Router(graph.manifest, [LocalOwner(owner)])
+        self._router = local_router(graph)
 
     def open(self) -> PredictedNodes:
         return PredictedNodes(self._router)
@@ -255,14 +254,92 @@ def test_a_prediction_that_is_not_finite_is_an_error(molecules, tmp_path):
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-SMALL_NODE = ["--nodes", "400", "--width", "8", "--layers", "1", "--epochs", "2", "--partitions", "1"]
-SMALL_SET = ["--molecules", "200", "--model", "grit", "--width", "16", "--num-layers", "1", "--epochs", "1"]
-SMALL_SET += ["--warmup-epochs", "0", "--eval-batch-size", "7"]
+@pytest.fixture(scope="module")
+def other_graph(tmp_path_factory):
+    url = str(tmp_path_factory.mktemp("other") / "graph")
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=200, seed=5)), url, IngestOptions(num_partitions=1))
+    return open_graph(url)
+
+
+def saved_run(run: Path, graph) -> Path:
+    """What a finished run of products_geco leaves, as far as prediction reads it."""
+    config = products_geco.Config(model=products_geco.ModelOptions(width=8, layers=1))
+    model = products_geco.node_model(config)
+    (run / "best").mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps(asdict(config)))
+    save_file(model.build(graph.manifest).state_dict(), run / "best" / "model.safetensors")
+    state = {"next_epoch": 1, "best_epoch": 0, "best_score": 0.5, "identity": {}}
+    state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": model.config(graph.manifest)}
+    (run / "best" / "state.json").write_text(json.dumps(state))
+    summary = {"job": "products_geco", "workers": 2, "device": "cpu", "scores": {"test": 0.5}}
+    summary |= {"graph": graph.url, "graph_hash": graph.manifest.content_hash}
+    (run / "summary.json").write_text(json.dumps(summary))
+    return run
+
+
+def test_another_graph_is_taken_only_when_it_is_meant(graph, other_graph, tmp_path):
+    run = read_run(str(saved_run(tmp_path / "run", graph)))
+    with pytest.raises(ConfigError, match="pass --other-graph"):
+        node_subject(run, other_graph.url, other=False, verify=True)
+    found = node_subject(run, other_graph.url, other=True, verify=True)
+    assert found.content_hash == other_graph.manifest.content_hash
+    assert list(found.samplers) == ["train", "valid", "test", UNSPLIT]
+    assert isinstance(found.build_model(), GECOClassifier)
 
 
 def call(main, monkeypatch, *arguments: str) -> int | None:
     monkeypatch.setattr(sys, "argv", ["job.py", *arguments])
     return main()
+
+
+def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_graph, tmp_path, tmp_path_factory):
+    node_run = saved_run(tmp_path_factory.mktemp("run") / "run", graph)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "notes.txt").write_text("")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "config.json").write_text("{}")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "summary.json").write_text("{")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "summary.json").write_text("{}")
+    out, narrow = str(tmp_path / "out"), str(tmp_path / "narrow")
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=100, feature_dim=7)), narrow, IngestOptions(num_partitions=1))
+    cases = [
+        (["nowhere", out], "expected a finished run's directory (summary.json), found none"),
+        ([str(tmp_path / "begun"), out], "one that has not finished"),
+        ([str(tmp_path / "broken"), out], "broken text"),
+        ([str(tmp_path / "bare"), out], "expected a training run's summary"),
+        ([str(node_run), out, "--graph", other_graph.url], "pass --other-graph"),
+        ([str(node_run), out, "--graph", "nowhere"], "nowhere"),
+        ([str(node_run), out, "--graph", narrow, "--other-graph"], "the run's model does not fit this data"),
+        ([str(node_run), out, "--split", "tset"], "expected all, train, valid, test, none, got 'tset'"),
+        ([str(node_run), str(tmp_path / "file")], "expected a folder or nothing, found a file"),
+        ([str(node_run), str(tmp_path / "file" / "out")], "is a file; choose another"),
+        ([str(node_run), str(tmp_path / "foreign")], "found other files"),
+        ([str(node_run), "memory://out"], "memory:// is not shared"),
+        ([str(node_run), "nosuch://out"], "cannot open this kind of URL"),
+        ([str(node_run), out, "--workers", "0"], "--workers"),
+        ([str(node_run), out, "--shard-rows", "0"], "--shard-rows"),
+        ([str(node_run), out, "--deadline-s", "0"], "--deadline-s"),
+    ]
+
+    def no_ray(*_: object) -> None:
+        raise AssertionError("Ray must not start for bad input")
+
+    monkeypatch.setattr("cluster.session.ray_session", no_ray)
+    before = {path for path in tmp_path.rglob("*")}
+    for arguments, message in cases:
+        with pytest.raises(GraphmillError) as caught:
+            call(predict.main, monkeypatch, *arguments)
+        assert message in str(caught.value), arguments
+        assert "\n" not in str(caught.value)
+    assert {path for path in tmp_path.rglob("*")} == before
+
+
+SMALL_NODE = ["--nodes", "400", "--width", "8", "--layers", "1", "--epochs", "2", "--partitions", "1"]
+SMALL_SET = ["--molecules", "200", "--model", "grit", "--width", "16", "--num-layers", "1", "--epochs", "1"]
+SMALL_SET += ["--warmup-epochs", "0", "--eval-batch-size", "7"]
 
 
 @pytest.fixture(scope="module")
@@ -281,14 +358,14 @@ def workplace(tmp_path_factory):
 @pytest.fixture(scope="module")
 def node_run(ray_here, workplace) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        call(products_geco.main, patch, *SMALL_NODE, "--run-dir", "node")
+        call(products_geco.main, patch, *SMALL_NODE, "--run-dir", "node", "--data-dir", str(workplace))
     return workplace / "node"
 
 
 @pytest.fixture(scope="module")
 def set_run(ray_here, workplace) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        call(pcqm4m_tokengt.main, patch, *SMALL_SET, "--run-dir", "set")
+        call(pcqm4m_tokengt.main, patch, *SMALL_SET, "--run-dir", "set", "--data-dir", str(workplace))
     return workplace / "set"
 
 
@@ -360,47 +437,3 @@ def test_a_molecule_run_predicts_its_own_scores_and_goes_on_after_an_interruptio
     capsys.readouterr()
     call(predict.main, monkeypatch, *arguments)
     assert "nothing to do" in capsys.readouterr().out
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_bad_input_is_one_line_and_writes_nothing(node_run, workplace, monkeypatch, graph, tmp_path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "foreign" / "notes.txt").write_text("")
-    (tmp_path / "begun").mkdir()
-    (tmp_path / "begun" / "config.json").write_text("{}")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "summary.json").write_text("{")
-    (tmp_path / "bare").mkdir()
-    (tmp_path / "bare" / "summary.json").write_text("{}")
-    out = str(tmp_path / "out")
-    cases = [
-        (["nowhere", out], "expected a finished run's directory (summary.json), found none"),
-        ([str(tmp_path / "begun"), out], "one that has not finished"),
-        ([str(tmp_path / "broken"), out], "broken text"),
-        ([str(tmp_path / "bare"), out], "expected a training run's summary"),
-        ([str(node_run), out, "--graph", graph.url], "pass --other-graph"),
-        ([str(node_run), out, "--graph", "nowhere"], "nowhere"),
-        ([str(node_run), out, "--split", "tset"], "expected all, train, valid, test, none, got 'tset'"),
-        ([str(node_run), str(tmp_path / "file")], "expected a folder or nothing, found a file"),
-        ([str(node_run), str(tmp_path / "file" / "out")], "is a file; choose another"),
-        ([str(node_run), str(tmp_path / "foreign")], "found other files"),
-        ([str(node_run), "memory://out"], "memory:// is not shared"),
-        ([str(node_run), "nosuch://out"], "cannot open this kind of URL"),
-        ([str(node_run), out, "--workers", "0"], "--workers"),
-        ([str(node_run), out, "--shard-rows", "0"], "--shard-rows"),
-        ([str(node_run), out, "--deadline-s", "0"], "--deadline-s"),
-    ]
-
-    def no_ray(*_: object) -> None:
-        raise AssertionError("Ray must not start for bad input")
-
-    monkeypatch.setattr("cluster.session.ray_session", no_ray)
-    before = {path for path in tmp_path.rglob("*")}
-    for arguments, message in cases:
-        with pytest.raises(GraphmillError) as caught:
-            call(predict.main, monkeypatch, *arguments)
-        assert message in str(caught.value), arguments
-        assert "\n" not in str(caught.value)
-    assert {path for path in tmp_path.rglob("*")} == before
