@@ -2,8 +2,10 @@
 
 import json
 import sys
-from dataclasses import asdict, replace
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +24,9 @@ from cluster.training_data import GraphData, GraphSplitOptions
 from jobs import pcqm4m_tokengt, predict, products_geco
 from jobs.finished_run import read_run
 from jobs.geco_classifier import GECOClassifier
+from jobs.graph_job import eval_batches
 from jobs.graph_models import build_config, build_network
+from jobs.graph_options import GraphBatchingOptions
 from jobs.prediction_subject import node_subject
 from models.geco import GECOConfig
 from samplers.graph_batches import GraphBatchOptions
@@ -337,6 +341,153 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_grap
     assert {path for path in tmp_path.rglob("*")} == before
 
 
+def scores_of(run: Path) -> dict[str, float]:
+    return json.loads((run / "summary.json").read_text())["scores"]
+
+
+@dataclass(eq=False)
+class Reply:
+    """A reference to what a call gave."""
+
+    value: object = None
+    error: GraphmillError | None = None
+
+
+class WorkersHere:
+    """Ray's actors as far as prediction uses them, in this process: a call is done when it is made."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+
+    def remote(self, **_):
+        return lambda kind: SimpleNamespace(remote=lambda *arguments: self._actor(kind(*arguments)))
+
+    def _actor(self, worker):
+        def method(name):
+            return SimpleNamespace(remote=lambda *arguments: self._call(name, getattr(worker, name), arguments))
+
+        return SimpleNamespace(predict=method("predict"), join=method("join"))
+
+    def _call(self, name, function, arguments):
+        self.calls.append((name, arguments[0]))
+        try:
+            return Reply(value=function(*arguments))
+        except GraphmillError as error:
+            return Reply(error=error)
+
+    def put(self, value):
+        return value
+
+    def wait(self, references, num_returns, timeout):
+        return references[-1:], references[:-1]
+
+    def get(self, reference, timeout):
+        if reference.error is not None:
+            raise reference.error
+        return reference.value
+
+    def kill(self, worker, no_restart):
+        pass
+
+
+def go_on_after_an_interruption(run: Path, out: Path, monkeypatch, capsys) -> pa.Table:
+    """Predicts until just before the end, loses a piece and a part, and predicts again; the table."""
+
+    def interrupted(self, summary):
+        raise KeyboardInterrupt
+
+    arguments = [str(run), str(out), "--shard-rows", "90", "--piece-batches", "2"]
+    finish = PredictionFolder.finish
+    monkeypatch.setattr(PredictionFolder, "finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(predict.main, monkeypatch, *arguments)
+    monkeypatch.setattr(PredictionFolder, "finish", finish)
+    pieces = sorted((out / PIECES).iterdir())
+    assert len(pieces) > 4
+    first = predictions_of(out)
+    kept = {path.name: path.stat().st_mtime_ns for path in pieces[1:]}
+    pieces[0].unlink()
+    (out / "part-00001.parquet").unlink()
+    # Other settings are refused, and change nothing.
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for other in (["--embeddings"], ["--shard-rows", "91"], ["--split", "test"]):
+        with pytest.raises(ConfigError, match="made with other settings") as caught:
+            call(predict.main, monkeypatch, *arguments, *other)
+        assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+    def watched(self, summary):
+        assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (out / PIECES).iterdir()}.items()
+        finish(self, summary)
+
+    monkeypatch.setattr(PredictionFolder, "finish", watched)
+    call(predict.main, monkeypatch, *arguments, "--workers", "1")
+    assert predictions_of(out).equals(first)
+    assert not (out / PIECES).exists()
+    capsys.readouterr()
+    call(predict.main, monkeypatch, *arguments)
+    assert "nothing to do" in capsys.readouterr().out
+    return first
+
+
+def saved_set_run(run: Path, molecules) -> Path:
+    """What a finished run over molecules leaves, as far as prediction reads it, with the trainer's own scores."""
+    config = pcqm4m_tokengt.Config(
+        model=pcqm4m_tokengt.ModelOptions(model="grit", width=16, num_layers=1),
+        batch=GraphBatchingOptions(eval_batch_size=5),
+    )
+    model = pcqm4m_tokengt.graph_model(config)
+    task = Regression((1.5,), (0.7,))
+    splits = {split: GraphSplitOptions(split, eval_batches(config)) for split in ("valid", "test")}
+    training = training_of(GraphData(molecules, (0,)), lambda: model.build(molecules.manifest, 1), task, splits)
+    torch.manual_seed(3)
+    (run / "best").mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps(asdict(config)))
+    save_file(training.build_model().state_dict(), run / "best" / "model.safetensors")
+    state = {"next_epoch": 1, "best_epoch": 0, "best_score": 0.5, "identity": {"targets": ["logp"]}}
+    state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": {}}
+    (run / "best" / "state.json").write_text(json.dumps(state))
+    summary = {"job": "pcqm4m-grit", "workers": 1, "device": "cpu", "task": asdict(task)}
+    summary |= {"graphs": molecules.url, "graphs_hash": molecules.manifest.content_hash}
+    (run / "summary.json").write_text(json.dumps({**summary, "scores": {"test": scored_by_trainer(training)["mae"]}}))
+    return run
+
+
+def test_an_interrupted_prediction_goes_on_from_its_pieces(molecules, tmp_path, monkeypatch, capsys):
+    run, workers = saved_set_run(tmp_path / "run", molecules), WorkersHere()
+    monkeypatch.setattr("cluster.prediction.ray", workers)
+    monkeypatch.setattr("cluster.session.ray_session", lambda *_: nullcontext())
+    monkeypatch.setattr("cluster.trainer.choose_device", lambda *_: "cpu")
+    table = go_on_after_an_interruption(run, tmp_path / "out", monkeypatch, capsys)
+    assert table["id"].to_pylist() == molecules.original_id.tolist()
+    summary = json.loads((tmp_path / "out" / SUMMARY).read_text())
+    assert summary["scores"]["test"]["mae"] == scores_of(run)["test"]
+    predicted = [argument for name, argument in workers.calls if name == "predict"]
+    joined = [argument for name, argument in workers.calls if name == "join"]
+    assert len(predicted) == len(set(predicted)) + 1  # the piece that was lost
+    assert joined == [0, 1, 1]
+
+
+def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules, tmp_path, monkeypatch):
+    run = saved_set_run(tmp_path / "run", molecules)
+    monkeypatch.setattr("cluster.prediction.ray", WorkersHere())
+    monkeypatch.setattr("cluster.session.ray_session", lambda *_: nullcontext())
+    monkeypatch.setattr("cluster.trainer.choose_device", lambda *_: "cpu")
+    check = Predictor._check_finite
+
+    def fails(self, batch, ids, prediction, split):
+        check(self, batch, ids, prediction if split == "train" else prediction * float("nan"), split)
+
+    monkeypatch.setattr(Predictor, "_check_finite", fails)
+    with pytest.raises(DataError, match="split valid, batch 0"):
+        call(predict.main, monkeypatch, str(run), str(tmp_path / "out"), "--workers", "1")
+    names = {path.name for path in (tmp_path / "out" / PIECES).iterdir()}
+    assert names
+    assert all(name.startswith("000-") for name in names)
+    assert not list((tmp_path / "out").glob("part-*"))
+    assert not (tmp_path / "out" / SUMMARY).exists()
+
+
 SMALL_NODE = ["--nodes", "400", "--width", "8", "--layers", "1", "--epochs", "2", "--partitions", "1"]
 SMALL_SET = ["--molecules", "200", "--model", "grit", "--width", "16", "--num-layers", "1", "--epochs", "1"]
 SMALL_SET += ["--warmup-epochs", "0", "--eval-batch-size", "7"]
@@ -369,10 +520,6 @@ def set_run(ray_here, workplace) -> Path:
     return workplace / "set"
 
 
-def scores_of(run: Path) -> dict[str, float]:
-    return json.loads((run / "summary.json").read_text())["scores"]
-
-
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_node_run_predicts_its_own_scores(node_run, workplace, monkeypatch, capsys):
@@ -395,45 +542,11 @@ def test_a_node_run_predicts_its_own_scores(node_run, workplace, monkeypatch, ca
 def test_a_molecule_run_predicts_its_own_scores_and_goes_on_after_an_interruption(
     set_run, workplace, monkeypatch, capsys
 ):
-    def interrupted(self, summary):
-        raise KeyboardInterrupt
-
-    arguments = [str(set_run), "set-out", "--shard-rows", "90", "--piece-batches", "2"]
-    finish = PredictionFolder.finish
-    monkeypatch.setattr(PredictionFolder, "finish", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        call(predict.main, monkeypatch, *arguments)
-    monkeypatch.setattr(PredictionFolder, "finish", finish)
-    out = workplace / "set-out"
-    pieces = sorted((out / PIECES).iterdir())
-    assert len(pieces) > 4
-    first = predictions_of(out)
-    kept = {path.name: path.stat().st_mtime_ns for path in pieces[1:]}
-    pieces[0].unlink()
-    (out / "part-00001.parquet").unlink()
-    # Other settings are refused, and change nothing.
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    for other in (["--embeddings"], ["--shard-rows", "91"], ["--split", "test"]):
-        with pytest.raises(ConfigError, match="made with other settings") as caught:
-            call(predict.main, monkeypatch, *arguments, *other)
-        assert "\n" not in str(caught.value)
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-    def watched(self, summary):
-        assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (out / PIECES).iterdir()}.items()
-        finish(self, summary)
-
-    monkeypatch.setattr(PredictionFolder, "finish", watched)
-    call(predict.main, monkeypatch, *arguments, "--workers", "1")
-    assert predictions_of(out).equals(first)
-    assert first["id"].to_pylist() == list(range(200))
-    summary = json.loads((out / SUMMARY).read_text())
+    table = go_on_after_an_interruption(set_run, workplace / "set-out", monkeypatch, capsys)
+    assert table["id"].to_pylist() == list(range(200))
+    summary = json.loads((workplace / "set-out" / SUMMARY).read_text())
     ours = {split: summary["scores"][split]["mae"] for split in ("valid", "test")}
     assert ours == scores_of(set_run)
-    test = first.filter(pa.compute.equal(first["split"], "test"))
+    test = table.filter(pa.compute.equal(table["split"], "test"))
     error = np.abs(test["prediction_logp"].to_numpy() - test["target_logp"].to_numpy())
     assert error.mean() == pytest.approx(ours["test"], rel=1e-12)
-    assert not (out / PIECES).exists()
-    capsys.readouterr()
-    call(predict.main, monkeypatch, *arguments)
-    assert "nothing to do" in capsys.readouterr().out
