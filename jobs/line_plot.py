@@ -150,6 +150,9 @@ def _tick(value: float) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * 10 or (abs(value) >= size and size > 1e3):
             return f"{value / size:.4g}{letter}"
+    if 0 < abs(value) < 0.01:
+        digits, _, exponent = f"{value:.3e}".partition("e")
+        return f"{float(digits):g}e{int(exponent)}"
     return f"{value:.4g}"
 
 

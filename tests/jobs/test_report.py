@@ -309,6 +309,17 @@ def test_lines_of_any_range_stay_inside_the_drawing(values: list[float], scale) 
     ElementTree.fromstring(html)
 
 
+def test_ticks_are_round_numbers_short_enough_for_their_margin() -> None:
+    for low, high, ticks in (
+        (0.0, 6e-4, ["0", "2e-4", "4e-4", "6e-4"]),
+        (0.0, 15e-4, ["0", "5e-4", "1e-3", "1.5e-3"]),
+        (12e3, 41e3, ["10k", "20k", "30k", "40k", "50k"]),
+        (2e6, 9e6, ["2M", "4M", "6M", "8M", "10M"]),
+    ):
+        html = line_plot("title", "x", "y", [Line(Series("one", [(1, low), (2, high)]), 0)], y_scale="linear")
+        assert re.findall(r'text-anchor="end">([^<]+)<', html) == ticks
+
+
 def _luminance(colour: str) -> float:
     parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
@@ -363,7 +374,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]
 
 def everything(folder: Path) -> dict[str, str]:
     """Pages of all kinds, by name."""
-    long = "a-name-without-any-space-in-it-" * 8
+    long = "anamewithoutanyplacetobreak" * 8
     full = make_run(folder / long, summary=SUMMARY, model={long: long}, more={"path": "/" + long})
     (full / "environment.json").write_text(json.dumps({"machine": {"cpu": long}}))
     run = RunDirectory(full)
