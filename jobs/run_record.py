@@ -112,6 +112,8 @@ class RunRecord:
 
 def read_run(path: Path) -> RunRecord:
     """Reads a run's directory. Raises FormatError naming the file where there is none, or where one is damaged."""
+    if not (path / "config.json").is_file():
+        raise FormatError(f"{path}: expected a run directory (config.json), found none; name one that a job has made")
     config = load_config(path)
     if not isinstance(config, dict):
         raise FormatError(f"{path / 'config.json'}: expected an object, got {type(config).__name__}; repair the file")
