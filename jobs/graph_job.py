@@ -1,5 +1,6 @@
 """The body of every job over many graphs: open the set, train on it, compare with the baselines, report."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -57,7 +58,7 @@ def run_graph_job(
     )
     workers = worker_options(run_options)
     fitted = train_options(fit)
-    batches = _batches(options)
+    batches = train_batches(options)
     run_dir = choose_run_dir(job, run_options)
     store = prepare(options)
     manifest = store.manifest
@@ -101,7 +102,7 @@ def run_graph_job(
     return 0 if summary["beats_baselines"] else 1
 
 
-def _batches(options: GraphJobOptions) -> GraphBatchOptions:
+def train_batches(options: GraphJobOptions) -> GraphBatchOptions:
     batch = options.batch
     if batch.batch_size < 1 or batch.eval_batch_size < 1:
         raise ConfigError(
@@ -111,14 +112,20 @@ def _batches(options: GraphJobOptions) -> GraphBatchOptions:
         max_graphs=batch.batch_size,
         max_nodes=batch.batch_nodes,
         max_node_pairs=batch.batch_pairs,
-        bucket_ratio=batch.bucket_ratio,
+        bucket_ratio=_bucket_ratio(batch.bucket_ratio),
         oversize="alone",
         seed=options.fit.seed,
     )
 
 
+def _bucket_ratio(option: float | None) -> float:
+    if option is None:
+        return 1.2
+    return math.inf if option == 0 else option
+
+
 def eval_batches(options: GraphJobOptions) -> GraphBatchOptions:
-    return replace(_batches(options), max_graphs=options.batch.eval_batch_size, shuffle=False)
+    return replace(train_batches(options), max_graphs=options.batch.eval_batch_size, shuffle=False)
 
 
 def target_columns(store: StoredGraphs, options: GraphJobOptions) -> tuple[int, ...]:

@@ -21,6 +21,9 @@ class ModelKind:
     network: str
     presets: tuple[str, ...]
     predict: Callable[..., Any] = plain
+    # Largest over smallest graph of a training batch. Batches of like graphs save padding, but are no random sample, and batch
+    # normalisation sees other statistics in each. Primphormer pads for its random walks alone, so it can afford a mixture.
+    bucket_ratio: float = 1.2
 
 
 MODELS: dict[str, ModelKind] = {
@@ -34,7 +37,7 @@ MODELS: dict[str, ModelKind] = {
         "models.ppgt", "PPGT", ("small", "zinc", "pcqm4mv2", "pcqm4mv2_base", "peptides_func", "peptides_struct")
     ),
     "primphormer": ModelKind(
-        "models.primphormer", "Primphormer", ("small", "peptides_func", "peptides_struct"), with_penalty
+        "models.primphormer", "Primphormer", ("small", "peptides_func", "peptides_struct"), with_penalty, bucket_ratio=4
     ),
     "geco": ModelKind("models.geco_graphs", "GECOGraphs", ("small",)),
 }

@@ -39,8 +39,8 @@ class GraphBatchingOptions:
     batch_pairs: int = 0
     """Most node pairs (nodes² summed over graphs) per batch and worker; 0: no bound."""
 
-    bucket_ratio: float = 1.2
-    """Largest over smallest graph that may meet in a batch."""
+    bucket_ratio: float | None = None
+    """Largest over smallest graph that may meet in a batch; 0: any. Default: 1.2; 4 for primphormer."""
 
     eval_batch_size: int = 256
     """Graphs per batch and worker where splits are scored."""

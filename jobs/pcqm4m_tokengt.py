@@ -16,7 +16,7 @@ Exit status 0 only if the model beats the mean and a linear model of the atoms' 
 """
 
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,8 +105,11 @@ def main() -> int:
         tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
     )
     from jobs.graph_job import run_graph_job
+    from jobs.graph_models import MODELS
     from jobs.prepare_molecules import prepare_molecules
 
+    if config.batch.bucket_ratio is None:
+        config = replace(config, batch=replace(config.batch, bucket_ratio=MODELS[config.model.model].bucket_ratio))
     model = graph_model(config)
     return run_graph_job(
         job=f"{Path(__file__).stem.partition('_')[0]}-{config.model.model}",

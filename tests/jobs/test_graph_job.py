@@ -15,10 +15,11 @@ from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
-from jobs import pcqm4m_tokengt
+from jobs import graph_job, pcqm4m_tokengt
 from jobs.graph_baselines import compute_graph_baselines
 from jobs.graph_models import MODELS, build_config, build_network
-from samplers.graph_batches import GraphBatchOptions
+from jobs.graph_options import GraphBatchingOptions
+from samplers.graph_batches import GraphBatchOptions, GraphBatchSampler
 from samplers.loader import LoaderOptions
 from storage.errors import ConfigError, GraphmillError
 
@@ -119,6 +120,19 @@ def test_every_model_trains_through_the_loop(model, molecules):
         name for name, p in worker.model.named_parameters() if p.requires_grad and p not in worker.optimizer.state
     ]
     assert not missing, "data parallelism would wait for a gradient that never comes"
+
+
+@pytest.mark.parametrize(("option", "largest_over_smallest"), [(0, 3.0), (1.0, 1.0), (None, 1.2)])
+def test_graphs_of_a_batch_are_as_alike_as_asked(option, largest_over_smallest, molecules):
+    batching = GraphBatchingOptions(batch_size=4, bucket_ratio=option)
+    options = graph_job.train_batches(pcqm4m_tokengt.Config(batch=batching))
+    sampler = GraphBatchSampler(molecules, options)
+    sizes = [molecules.num_nodes[sampler.graphs_of(0, batch)] for batch in range(sampler.num_batches)]
+    ratios = [nodes.max() / nodes.min() for nodes in sizes]
+    # The plan lets the few largest or smallest graphs join others.
+    assert np.median(ratios) <= largest_over_smallest
+    if option == 0:
+        assert max(ratios) > 1.2
 
 
 def test_options_that_a_hybrid_keeps_in_a_part(molecules):
