@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save, save_file
 
 from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
-from cluster.prediction_data import PredictedNodes, unsplit
+from cluster.prediction_data import PredictedNodes, UnsplitRootSampler, unsplit
 from cluster.session import SessionOptions, ray_session
 from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
@@ -31,6 +31,7 @@ from jobs.prediction_subject import node_subject
 from models.geco import GECOConfig
 from samplers.graph_batches import GraphBatchOptions
 from samplers.loader import LoaderOptions
+from samplers.minibatch import MiniBatch
 from samplers.neighbor import NeighborOptions
 from samplers.router import local_router
 from storage.errors import ConfigError, DataError, GraphmillError
@@ -234,13 +235,12 @@ def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, 
     assert np.allclose(head.numpy(), np.stack(table["logits"].to_numpy()), atol=1e-5)
 
 
-def test_roots_in_no_split_are_the_rest(graph):
-    router = LocalNodes(graph).open().router
-    options = unsplit(full_evaluation(0, 2)["test"])
-    sampler = PredictedNodes(router).sampler(options, 1)
-    batches = [sampler.sample(0, index) for index in range(sampler.num_batches)]
-    found = np.concatenate([batch.node_id[batch.root_index] for batch in batches])
-    assert sorted(found.tolist()) == router.list_split(0, 0).original_id.tolist()
+def test_roots_in_no_split_are_the_rest():
+    empty = np.empty(0, np.int64)
+    batch = MiniBatch(0, 0, np.arange(4), np.zeros(5, np.int64), empty.astype(np.int32), empty)
+    chunk = replace(batch, split=np.array([0, 1, 0, 3], np.int8))
+    cut = SimpleNamespace(num_batches=1, sample=lambda epoch, index: chunk)
+    assert UnsplitRootSampler(cut, unsplit(full_evaluation(0, 2)["test"])).sample(0, 0).root_index.tolist() == [0, 2]
 
 
 def test_a_prediction_that_is_not_finite_is_an_error(molecules, tmp_path):
