@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cluster.session import COLLECTIVE_TIMEOUT_S
-from jobs.memory_check import available_bytes, check_fits
+from jobs.memory_check import available_bytes, check_fits, return_freed_blocks
 from models.geco import GECOConfig
 from models.parallel.collectives import Peers
 from models.parallel.cost import training_bytes
@@ -95,6 +95,8 @@ class WholeGraphData:
             raise FormatError(
                 f"{self.url}: expected the graph {self.content_hash}, found another one; start the run again"
             )
+        # This process has the shard's arrays and little else: what it frees is for its neighbours.
+        return_freed_blocks()
         # A group of its own, since DDP's calls are under way beside ours; its deadline is not inherited.
         deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         peers = Peers.of_group(dist.new_group(timeout=deadline) if dist.is_initialized() else None)
