@@ -183,7 +183,7 @@ class Predictor:
         return self._opened
 
     def _check_finite(self, batch: Any, ids: Tensor, prediction: Tensor, split: str) -> None:
-        finite = torch.isfinite(prediction.reshape(len(ids), -1)).all(dim=1)
+        finite = torch.isfinite(_two_axes(prediction)).all(dim=1)
         if not bool(finite.all()):
             bad = int(ids[~finite.to(ids.device)][0])
             raise DataError(
@@ -208,13 +208,18 @@ def _batch_table(index: int, ids: Tensor, prediction: Tensor, target: Tensor | N
         "id": _array(ids),
         "batch": pa.array(np.full(count, index, np.int64)),
         "row": pa.array(np.arange(count)),
-        "prediction": _array(prediction.float().reshape(count, -1)),
+        "prediction": _array(_two_axes(prediction.float())),
     }
     if target is not None:
-        columns["target"] = _array(target if target.dtype == torch.int64 else target.float().reshape(count, -1))
+        columns["target"] = _array(target if target.dtype == torch.int64 else _two_axes(target.float()))
     if states is not None:
         columns["embedding"] = _array(states.float())
     return pa.table(columns)
+
+
+def _two_axes(rows: Tensor) -> Tensor:
+    """[n, width], also of no rows: a chunk of a random partition may hold nothing to predict."""
+    return rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
 
 
 def _array(tensor: Tensor) -> pa.Array:
@@ -268,6 +273,8 @@ def split_scores(
 
 
 def _feed(ranks: Sequence[Scores], table: pa.Table) -> None:
+    if not table.num_rows:
+        return
     table = table.sort_by([("batch", "ascending"), ("row", "ascending")])
     batch = _rows(table["batch"])
     prediction, target = _rows(table["prediction"]), _rows(table["target"])

@@ -29,8 +29,9 @@ _SCALARS = ("train_loss", "learning_rate", "roots_per_s", "nodes_per_s", "edges_
 
 def write_atomic(path: Path, text: str) -> None:
     """Replaces a file's text; readers see the old or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # a report may be made beside the job that ends
+    # A file name that is no UTF-8 may stand in a message, as a lone surrogate.
+    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     os.replace(temporary, path)
 
 

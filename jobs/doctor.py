@@ -87,7 +87,7 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     try:
         with ray_session(options) as session:
             started = time.perf_counter() - began
-            reports = ask_nodes(config.graph if not session.is_ours else None, config.timeout_s)
+            reports = ask_nodes(_seen_from_anywhere(config.graph) if not session.is_ours else None, config.timeout_s)
             seconds = time.perf_counter() - began
     except ConfigError as error:
         yield Finding("ray", "fail", str(error))
@@ -111,6 +111,16 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
         described = f"{report.address}: {report.free_memory_bytes / 2**30:.1f} GiB free, clock {clock}"
         late = abs(report.clock_s) > max(_CLOCK_S, report.round_trip_s)
         yield Finding("node", "warn" if late else "ok", described + ("; synchronise its clock (NTP)" if late else ""))
+
+
+def _seen_from_anywhere(url: str | None) -> str | None:
+    """A local path is made absolute: a node's processes have a working directory of their own."""
+    if url is None:
+        return None
+    from storage.arrow_files import is_local, split_url
+
+    filesystem, path = split_url(url)
+    return path if is_local(filesystem) else url
 
 
 def main() -> int:

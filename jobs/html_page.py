@@ -4,9 +4,9 @@ A page needs nothing from a network and runs no script: its content security pol
 given as text is escaped here; parameters that are named `html` are markup. Pages are well-formed as XML too.
 """
 
+import html as markup
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -95,6 +95,11 @@ def _style() -> str:
     )
     light, dark = ("".join(f"--{name}:{value};" for name, value in scheme.items()) for scheme in (LIGHT, DARK))
     return f":root{{color-scheme:light dark;{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}{_RULES}{series}"
+
+
+def escape(text: str) -> str:
+    """Text as markup, without characters that no page may hold (a terminal's colours in a message, for instance)."""
+    return markup.escape("".join(c for c in text if c >= " " or c in "\n\t"))
 
 
 def paragraph(text: str, kind: str = "") -> str:

@@ -7,9 +7,9 @@ but in an HTML legend above it, which wraps.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Literal
 
+from jobs.html_page import escape
 from jobs.ratio_plot import Series
 
 Scale = Literal["linear", "log", "log2"]
@@ -162,7 +162,8 @@ def _choose_scale(values: Sequence[float]) -> Scale:
 
 
 def _can_show(value: float, scale: Scale) -> bool:
-    return scale == "linear" or value > 0
+    """Differences of what can be shown are finite too."""
+    return abs(value) <= 1e300 and (scale == "linear" or value > 0)
 
 
 def _transform(value: float, scale: Scale) -> float:

@@ -120,10 +120,10 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        yield Finding(name, "fail", f"{existing} is not a directory; choose another --run-dir")
+        yield Finding(name, "fail", f"{existing} is not a directory; choose another folder")
         return
     try:
-        began = time.perf_counter()
+        began, earliest = time.perf_counter(), time.time()
         with tempfile.TemporaryDirectory(prefix=".graphmill-doctor-", dir=existing) as probe:
             first, second = Path(probe) / "a", Path(probe) / "b"
             with first.open("wb") as file:
@@ -132,7 +132,8 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
                 os.fsync(file.fileno())
             os.replace(first, second)
             seconds = time.perf_counter() - began
-            skew = second.stat().st_mtime - time.time()
+            modified, latest = second.stat().st_mtime, time.time()
+            skew = modified - min(max(modified, earliest), latest)  # 0 where it lies in between
     except OSError as error:
         yield Finding(name, "fail", f"cannot write in {existing} ({error.strerror}); choose another folder")
         return
@@ -216,16 +217,20 @@ def check_store(url: str) -> Iterator[Finding]:
     """That a file can be written, read back and removed under an fsspec URL."""
     from uuid import uuid4
 
-    from storage.arrow_files import split_url
+    from storage.arrow_files import is_local, split_url
     from storage.filesystem_errors import one_line_errors
+    from storage.publish import check_bucket
 
     content = b"graphmill"
     try:
         filesystem, path = split_url(url)
+        if is_local(filesystem):
+            yield from check_folder("store", Path(path))
+            return
         where = f"{path}/.graphmill-doctor-{uuid4().hex}"
         with one_line_errors(url, "write, read and remove a file"):
             began = time.perf_counter()
-            filesystem.makedirs(path, exist_ok=True)
+            check_bucket(filesystem, path, url)
             filesystem.pipe_file(where, content)
             same = filesystem.cat_file(where) == content
             filesystem.rm_file(where)

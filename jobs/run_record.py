@@ -5,7 +5,7 @@ are not finite are left out, so whoever draws them need not look again.
 """
 
 import json
-import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,15 +119,17 @@ def read_run(path: Path) -> RunRecord:
         raise FormatError(f"{path / 'config.json'}: expected an object, got {type(config).__name__}; repair the file")
     epochs = sorted(_epochs(path / "metrics.jsonl"), key=lambda epoch: epoch["epoch"])
     summary = _optional_object(path / "summary.json")
-    if summary is not None and summary.get("epochs") not in (None, len(epochs)):
-        summary = None  # the run was continued since
+    events = tuple(_events(path / "events.jsonl"))
+    continued = bool(events) and events[-1]["kind"] != "finish"
+    if summary is not None and (continued or summary.get("epochs") not in (None, len(epochs))):
+        summary = None  # of an earlier part of the run
     return RunRecord(
         name=path.resolve().name,
         config=config,
         epochs=tuple(epochs),
         summary=summary,
         environment=_optional_object(path / "environment.json"),
-        events=tuple(_events(path / "events.jsonl")),
+        events=events,
         failure_log=_last_line(path / "failure.log"),
     )
 
@@ -172,11 +174,13 @@ def shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(shown(one) for one in value) or "none"
-    return str(value)
+    # A page is for showing around: the name and password of a URL stay out of it.
+    return re.sub(r"(\w://)[^/@\s]*@", r"\1…@", str(value))
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A finite number that a page can show: sums of some are finite too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -190,7 +194,7 @@ def _whole(value: Any) -> int:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:

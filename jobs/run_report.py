@@ -384,6 +384,8 @@ def _value(value: Any) -> str:
 
 
 def _duration(seconds: float) -> str:
+    if not is_number(seconds):
+        return "–"
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)

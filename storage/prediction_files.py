@@ -90,7 +90,8 @@ class PredictionFolder:
         table = table.sort_by("id")
         start = np.searchsorted(table["id"].to_numpy(), bounds)
         starts = sorted({0, *start.tolist()} - {table.num_rows})
-        groups = [table.slice(a, b - a) for a, b in zip(starts, [*starts[1:], table.num_rows], strict=True)]
+        ends = [*starts[1:], table.num_rows] if starts else []  # batches without anything to predict have no rows
+        groups = [table.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
         self._write(f"{PIECES}/{name}", groups, table.schema)
 
     def read_piece(

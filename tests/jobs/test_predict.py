@@ -202,7 +202,8 @@ class Retargeted:
         return replace(self._store.fetch(graphs), target=self.target[graphs].astype(np.float32))
 
 
-@pytest.mark.parametrize("sampler", ["full", "chunks", "neighbor"])
+# 100 chunks: some without a node of a split, and so without a root.
+@pytest.mark.parametrize("sampler", ["full", "chunks", "empty chunks", "neighbor"])
 def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, graph, tmp_path):
     data, num_classes = LocalNodes(graph), graph.manifest.num_classes
     if sampler == "neighbor":
@@ -210,7 +211,7 @@ def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, 
         own = {name: NeighborOptions((3,), batch_size=20, root_split=code, shuffle=False) for code, name in codes}
         del own[UNSPLIT]
     else:
-        own = dict(full_evaluation(0, 1 if sampler == "full" else 3))
+        own = dict(full_evaluation(0, {"full": 1, "chunks": 3, "empty chunks": 100}[sampler]))
     config = GECOConfig(in_dim=graph.manifest.feature_dim, out_dim=num_classes, width=8, num_layers=1)
     training = training_of(data, lambda: GECOClassifier(config), Classification(num_classes), own)
     samplers = {**own, UNSPLIT: unsplit(own["test"])}

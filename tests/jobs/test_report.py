@@ -10,10 +10,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cluster.run_directory import RunDirectory
+from cluster.run_directory import RunDirectory, write_atomic
 from jobs import report
 from jobs.exit_codes import run as exit_with
 from jobs.html_page import DARK, LIGHT, Figure, headline, page, table
@@ -163,6 +163,29 @@ def test_a_comparison_lists_what_differs_and_draws_both_runs(tmp_path: Path) -> 
     assert "Both runs have the same settings." in text_of(run_page(one, None, one))
 
 
+def test_a_run_that_is_continued_is_not_finished_yet(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {"fit": {"epochs": 3}})
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(epoch(number)) + "\n" for number in range(3)))
+    run.write_summary({**SUMMARY, "epochs": 3})
+    for kind in ("begin", "start", "finish"):
+        run.note(kind)
+    assert read_run(tmp_path / "run").state == "finished"
+    run.note("begin")
+    continued = read_run(tmp_path / "run")
+    assert continued.state == "not finished"
+    assert continued.summary is None
+
+
+def test_a_page_takes_any_text_and_no_password(tmp_path: Path) -> None:
+    url = "s3://name:secret@host/graph"
+    RunDirectory.create(tmp_path / "run", {"graph": {"graph": url}, "a\x1b[1m": "\udce9"})
+    page = run_page(read_run(tmp_path / "run"), None)
+    write_atomic(tmp_path / "page.html", page)
+    ElementTree.fromstring((tmp_path / "page.html").read_text(encoding="utf-8").removeprefix("<!DOCTYPE html>"))
+    assert "secret" not in page
+    assert "s3://…@host/graph" in page
+
+
 def test_partitions_are_shown_where_the_graph_is_still_the_runs(tmp_path: Path) -> None:
     url = str(tmp_path / "graph")
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=300)), url, IngestOptions(num_partitions=3))
@@ -231,6 +254,12 @@ json_values = st.recursive(
 known_names = st.sampled_from([*epoch(0), *SUMMARY, "fit", "graph", "epochs", "valid_x", "time", "kind"])
 
 
+@example(
+    config={},
+    lines=[{"train_loss": 1.7e308}, {"train_loss": -1.7e308, "train_s": 1e308}],
+    summary={"wall_s": 10**400},
+    events=[],
+)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     config=st.dictionaries(known_names, json_values, max_size=5),
