@@ -44,11 +44,11 @@ def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_worke
     """About the most memory that one worker's shard takes while training in float32, beyond the process itself."""
     d, k, h = config.width, config.order, config.hops
     rows = -(-num_nodes // num_workers)
-    # Kept per node and layer for the backward pass: [X, ÂX, …], gates and V, about eight D-wide inputs of norms, FFN and activation,
-    # and three masks of dropout.
-    kept = (h + 1) + (k + 1) + 8 + (3 if config.dropout else 0)
+    # Kept per node and layer for the backward pass: [X, ÂX, …], gates and V, five D-wide inputs of norms, FFN and activation, and
+    # three masks of dropout.
+    kept = (h + 1) + (k + 1) + 5 + (3 if config.dropout else 0)
     # At the backward pass's height, on top: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
-    passing = 4 * (k + 1) + 4
+    passing = 3 * (k + 1) + 3
     numbers = d * (config.num_layers * kept + passing) + 4 * (config.in_dim + config.encoding_dim)
     # Whatever the number of workers: the order and its inverse while it is sorted, ids, the filters' features and their gradient, and
     # rows of a halo that may be everyone's.
