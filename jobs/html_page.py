@@ -62,6 +62,7 @@ svg .ring{fill:none;stroke:var(--text);stroke-width:1.5}
 .bar span{display:block;min-width:1px}
 .swatch{display:inline-block;width:12px;height:12px;border-radius:2px;margin-right:7px;vertical-align:-1px}
 @media (max-width:480px){table{font-size:.8em} table.figures td,table.figures thead th:not(:first-child){padding-left:8px}}
+@media (min-width:760px){.grid-of-cards>.card:has(table.figures td:nth-child(4)){grid-column:span 2}}
 @media print{body{background:none} .card{break-inside:avoid}}
 """
 

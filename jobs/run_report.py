@@ -300,7 +300,9 @@ def _comparison(run: RunRecord, other: RunRecord) -> list[str]:
     for label, here, there in _compared(run, other):
         if here is None and there is None:
             continue
-        difference = f"{here - there:+.4g}" if here is not None and there is not None else "–"
+        difference = "–"
+        if here is not None and there is not None:
+            difference = f"{'-' if here < there else '+'}{number(abs(here - there))}"
         rows.append([label, _value(here), _value(there), difference])
     tables = [card(table("Figures of both runs", ["", "this run", name, "difference"], rows, figures=True))]
     mine, theirs = flat(run.config), flat(other.config)
