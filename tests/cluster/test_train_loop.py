@@ -21,7 +21,7 @@ from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions
 from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, TorchGraphBatch
-from samplers.loader import LoaderOptions
+from samplers.loader import STAGE_SECONDS, LoaderOptions
 from storage.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -77,7 +77,7 @@ class Hub:
 
     @property
     def epochs(self) -> list[dict]:
-        timed = ("train_s", "wait_s", "eval_s", "roots_per_s", "nodes_per_s", "edges_per_s")
+        timed = {"train_s", "wait_s", "eval_s", "roots_per_s", "nodes_per_s", "edges_per_s", *STAGE_SECONDS}
         return [{k: v for k, v in r.items() if k not in timed} for r in self.records if r["kind"] == "epoch"]
 
 
