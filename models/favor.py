@@ -157,7 +157,7 @@ def map_queries(q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsi
 
 def _chunks(x_BHTD: Tensor, mask_BT: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
     # Not by slices: the gradient of each would be a tensor of all T tokens, and all of them together quadratic in T.
-    parts = x_BHTD.split(CHUNK_TOKENS, dim=2)
+    parts = x_BHTD.split(CHUNK_TOKENS, dim=2) if x_BHTD.shape[2] else ()  # a worker may hold no token
     masks = [None] * len(parts) if mask_BT is None else mask_BT.split(CHUNK_TOKENS, dim=1)
     return list(zip(parts, masks, strict=True))
 
