@@ -6,7 +6,7 @@
     python jobs/doctor.py --store s3://bucket/runs                 and that this URL can be written
 
 One line per check: ok, warn (it will run, but slower or at a risk) or fail, and what to do. Exit status 0 unless a check fails.
-Takes about ten seconds, and the time to read the graph once (--quick does not read it). Nothing is changed or left behind.
+Takes as long as Ray to start, and the time to read the graph once (--quick does not read it). Nothing is changed or left behind.
 """
 
 import sys
@@ -80,6 +80,7 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     from cluster.node_checks import ask_nodes, local_versions
     from cluster.session import MIN_OBJECT_STORE_BYTES, SessionOptions, ray_session
     from jobs.machine_checks import Finding
+    from storage.arrow_files import absolute_url
 
     began = time.perf_counter()
     # A small object store is enough to see that Ray starts; whether the asked one fits was checked before.
@@ -87,7 +88,9 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     try:
         with ray_session(options) as session:
             started = time.perf_counter() - began
-            reports = ask_nodes(_seen_from_anywhere(config.graph) if not session.is_ours else None, config.timeout_s)
+            # Our own Ray sees what this process sees, and that was checked.
+            path = None if session.is_ours or config.graph is None else absolute_url(config.graph)
+            reports = ask_nodes(path, config.timeout_s)
             seconds = time.perf_counter() - began
     except ConfigError as error:
         yield Finding("ray", "fail", str(error))
@@ -111,16 +114,6 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
         described = f"{report.address}: {report.free_memory_bytes / 2**30:.1f} GiB free, clock {clock}"
         late = abs(report.clock_s) > max(_CLOCK_S, report.round_trip_s)
         yield Finding("node", "warn" if late else "ok", described + ("; synchronise its clock (NTP)" if late else ""))
-
-
-def _seen_from_anywhere(url: str | None) -> str | None:
-    """A local path is made absolute: a node's processes have a working directory of their own."""
-    if url is None:
-        return None
-    from storage.arrow_files import is_local, split_url
-
-    filesystem, path = split_url(url)
-    return path if is_local(filesystem) else url
 
 
 def main() -> int:

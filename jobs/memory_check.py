@@ -35,8 +35,8 @@ def return_freed_blocks() -> None:
     """Makes the C library give every freed block of 4 MiB or more back to the system at once, in this process, from now on.
 
     glibc raises that bound to 32 MiB as soon as such blocks are freed, and keeps what is smaller in its heap: of arrays of 10 to
-    30 MB that come and go, as a shard's, it held another half of what was in use. Costs the pages' zeroing. Nothing where the C
-    library is another one.
+    30 MB that come and go, as a shard's, it held a third to two thirds of what was in use on top (docs/performance.md). Costs the
+    pages' zeroing. Nothing where the C library is another one.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

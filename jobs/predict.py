@@ -69,8 +69,9 @@ def main() -> int | None:
     from cluster.session import SessionOptions, ray_session
     from cluster.trainer import WorkerOptions, choose_device
     from jobs.finished_run import read_run
-    from jobs.prediction_subject import absolute_url, graph_set_subject, node_subject
+    from jobs.prediction_subject import graph_set_subject, node_subject
     from jobs.progress import progress
+    from storage.arrow_files import absolute_url
     from storage.prediction_files import PredictionFolder
 
     finished = read_run(config.run)

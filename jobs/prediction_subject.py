@@ -24,7 +24,7 @@ from jobs.resume import read_config
 from jobs.run_models import GraphModel, NodeModel
 from jobs.run_options import FitOptions, RunOptions
 from samplers.loader import LoaderOptions
-from storage.arrow_files import is_local, split_url
+from storage.arrow_files import absolute_url
 from storage.errors import ConfigError, FormatError
 from storage.graph import open_graph
 from storage.graph_store import StoredGraphs, open_graphs
@@ -154,12 +154,6 @@ def graph_set_subject(run: FinishedRun, url: str | None, *, other: bool, verify:
         **_shared(run, config.fit, config.run, config.batch),
         serve=serve,
     )
-
-
-def absolute_url(url: str) -> str:
-    """A local path from the root on, since workers may run in another folder; other URLs as they are."""
-    filesystem, path = split_url(url)
-    return path if is_local(filesystem) else url
 
 
 def _check_same(run: FinishedRun, url: str, content_hash: str, other: bool) -> None:

@@ -42,6 +42,12 @@ def is_local(filesystem: fsspec.AbstractFileSystem) -> bool:
     return isinstance(filesystem, LocalFileSystem)
 
 
+def absolute_url(url: str) -> str:
+    """A local path from the root on, since workers may run in another folder; other URLs as they are."""
+    filesystem, path = split_url(url)
+    return path if is_local(filesystem) else url
+
+
 def array_from_numpy(values: np.ndarray) -> pa.Array:
     """Arrow array over the same memory: [n] → primitive, [n, d] → fixed-size list of d. The input must be C-contiguous."""
     flat = (

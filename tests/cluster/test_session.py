@@ -85,6 +85,18 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
     assert not [name for name in RAY_ENVIRONMENT if name in os.environ and name != "RAY_USAGE_STATS_ENABLED"]
 
 
+def start(script: str) -> subprocess.Popen[str]:
+    """A job in a session of its own, as a terminal would have it."""
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
 HANGING = """
     import time
     import psutil
@@ -106,14 +118,7 @@ HANGING = """
 @pytest.mark.ray
 def test_a_ray_that_hangs_is_killed_in_time_and_the_error_travels_on() -> None:
     # In a process of its own: Ray ends a driver that does not reach it for a minute, and that would be the tests'.
-    job = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HANGING)],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    job = start(HANGING)
     try:
         out, errors = job.communicate(timeout=200)
     finally:
@@ -149,14 +154,7 @@ INTERRUPTED = """
 @pytest.mark.ray
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_job_and_its_ray(signum: signal.Signals, status: int) -> None:
-    job = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(INTERRUPTED)],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    job = start(INTERRUPTED)
     try:
         assert job.stdout is not None
         word, *pids = job.stdout.readline().split() or ["nothing"]
