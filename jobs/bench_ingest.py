@@ -28,9 +28,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
+from jobs.command_line import parse
 from jobs.exit_codes import run
+from jobs.option_checks import at_least, check_writable, existing_part, more_than_0
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,8 +78,11 @@ class BenchIngestConfig:
     def __post_init__(self) -> None:
         if not self.partitioners:
             raise ConfigError("partitioners: expected at least one, got none; set --partitioners")
-        if self.nodes < 1 or self.edges < 1 or self.probe_mib < 1 or self.timeout_s <= 0 or self.reserve_gib < 0:
-            raise ConfigError("bench: expected positive nodes, edges, probe and timeout, and a reserve of 0 or more")
+        for name in ("nodes", "edges", "partitions", "probe_mib"):
+            at_least(self, name, 1)
+        at_least(self, "memory_mib", 16)
+        at_least(self, "reserve_gib", 0)
+        more_than_0(self, "timeout_s")
 
     @property
     def folder(self) -> Path:
@@ -103,9 +106,12 @@ class BareGraph:
         from storage.synthetic import SyntheticGraph, SyntheticOptions
 
         classes = min(47, config.nodes)
-        options = SyntheticOptions(
-            config.nodes, config.edges / config.nodes, num_classes=classes, feature_dim=1, seed=config.seed
-        )
+        try:
+            options = SyntheticOptions(
+                config.nodes, config.edges / config.nodes, num_classes=classes, feature_dim=1, seed=config.seed
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{error}; set --edges or --nodes") from None
         self._graph = SyntheticGraph(options)
 
     @property
@@ -309,13 +315,15 @@ def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfi
 
 
 def main() -> int:
-    config = tyro.cli(BenchIngestConfig, description=__doc__)
+    config = parse(BenchIngestConfig, description=__doc__)
     from storage.ingest_cost import ingest_cost
 
     cost = ingest_cost(BareGraph(config).info, config.options(config.partitioners[0]))
+    check_writable(config.out, "--out")
+    check_writable(config.folder, "--work")
+    check_disk(cost, shutil.disk_usage(existing_part(config.folder)).free, config.reserve_gib, config.folder)
     for folder in (config.out, config.folder):
         folder.mkdir(parents=True, exist_ok=True)
-    check_disk(cost, shutil.disk_usage(config.folder).free, config.reserve_gib, config.folder)
     print(
         f"{config.nodes:,} nodes, {config.edges:,} edges: {cost.peak_disk / 1e9:.1f} GB of disk at once, {cost.written / 1e9:.1f} GB to write, "
         f"{cost.memory / 1e9:.1f} GB of memory",

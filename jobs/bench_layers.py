@@ -26,7 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
+from jobs.option_checks import check_device, check_writable
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,7 +78,11 @@ class BenchConfig:
         if unknown or not self.layers:
             raise ConfigError(f"layers: expected some of {', '.join(LARGEST)}, got {', '.join(unknown)}; set --layers")
         if self.width % self.heads or self.rounds < 1 or self.scale <= 0 or self.threads < 1:
-            raise ConfigError("bench: expected heads that divide the width, and positive rounds, scale and threads")
+            raise ConfigError(
+                f"bench: expected heads that divide the width, and positive rounds, scale and threads, got {self.heads} heads, width "
+                f"{self.width}, {self.rounds} rounds, scale {self.scale:g}, {self.threads} threads; set --heads, --width, --rounds, "
+                "--scale or --threads"
+            )
 
     def sizes(self, layer: str) -> list[int]:
         """Four sizes, an octave apart."""
@@ -437,14 +443,12 @@ def tables(config: BenchConfig, measures: list[Measure]) -> str:
 
 
 def main() -> None:
-    import tyro  # here, since jobs/bench_speed.py uses this file's measures where there is no tyro
-
-    config = tyro.cli(BenchConfig, description=__doc__)
+    config = parse(BenchConfig, description=__doc__)
     import torch
 
     torch.set_num_threads(config.threads)
-    if config.device != "cpu" and not torch.cuda.is_available():
-        raise ConfigError(f"device: {config.device} is not there; set --device cpu")
+    check_device(config.device)
+    check_writable(config.out, "--out")
     measures = []
     for measure in measure_all(config):
         measures.append(measure)

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
-
+from jobs.command_line import parse
 from jobs.exit_codes import run
-from storage.errors import ConfigError
+from jobs.option_checks import all_at_least_1, at_least, check_writable
 
 if TYPE_CHECKING:
     from storage.molecule_source import MoleculeSource
@@ -51,8 +50,9 @@ class BenchMoleculesConfig:
     """Directory for results.md and results.json."""
 
     def __post_init__(self) -> None:
-        if min(self.molecules, self.batch_graphs, self.rounds, *self.workers) < 1:
-            raise ConfigError("molecules, batch_graphs, rounds and workers must be at least 1; set --molecules …")
+        for name in ("molecules", "batch_graphs", "rounds"):
+            at_least(self, name, 1)
+        all_at_least_1(self, "workers")
 
 
 def best_rate(count: int, rounds: int, work: Callable[[], object], clock: Callable[[], float]) -> float:
@@ -159,11 +159,12 @@ def describe(rates: dict[str, float], config: BenchMoleculesConfig, name: str) -
 
 
 def main() -> int | None:
-    config = tyro.cli(BenchMoleculesConfig, description=__doc__)
+    config = parse(BenchMoleculesConfig, description=__doc__)
     from storage.importers.enumerated_molecules import EnumeratedMolecules
     from storage.importers.smiles import SmilesTable
     from storage.importers.smiles_options import SmilesOptions
 
+    check_writable(Path(config.out), "--out")
     source: MoleculeSource = (
         EnumeratedMolecules(config.molecules)
         if config.table is None

@@ -14,8 +14,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from jobs.memory_check import own_bytes
+from jobs.option_checks import all_at_least_1, at_least, check_writable, more_than_0
 
 
 @dataclass(frozen=True)
@@ -165,14 +167,15 @@ def measure(size: int, config: Config) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    import tyro
-
-    config = tyro.cli(Config)
-    from storage.errors import ConfigError
+    config = parse(Config)
     from storage.graph import open_graph
 
-    if not config.workers or min(config.workers) < 1 or config.steps < 1:
-        raise ConfigError(f"expected at least one worker and one step, got {config.workers} and {config.steps}")
+    all_at_least_1(config, "workers")
+    for name in ("steps", "width", "layers"):
+        at_least(config, name, 1)
+    more_than_0(config, "timeout_s")
+    if config.out is not None:
+        check_writable(Path(config.out).parent, "--out")
     manifest = open_graph(config.graph).manifest
     print(
         f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges; {config.layers} x {config.width}"

@@ -13,6 +13,7 @@ results.json under --out. Every figure is the best of --rounds rounds. Nothing e
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -21,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from jobs.command_line import parse
 from jobs.exit_codes import run
+from jobs.option_checks import all_at_least_1, at_least, check_fanouts, check_writable
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,8 +74,25 @@ class BenchConfig:
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        if min(self.batches, self.rounds, self.partitions, *self.threads) < 1 or self.warmup < 0:
-            raise ConfigError("bench: expected positive batches, rounds, partitions and threads, and warmup >= 0")
+        for name, least in (
+            ("batches", 1),
+            ("rounds", 1),
+            ("partitions", 1),
+            ("batch_size", 1),
+            ("warmup", 0),
+            ("wait_steps", 0),
+        ):
+            at_least(self, name, least)
+        all_at_least_1(self, "threads")
+        check_fanouts(self.fanouts)
+        if not self.fanouts or min((self.nodes, *self.sizes)) < 47:
+            raise ConfigError(
+                f"bench: expected a fan-out and at least 47 nodes, got {self.fanouts} and {(self.nodes, *self.sizes)}; set --fanouts, "
+                "--nodes or --sizes"
+            )
+        for python in (self.dgl_python, self.pyg_python):
+            if python is not None and shutil.which(python) is None:
+                raise ConfigError(f"{python}: expected an interpreter, found none; set --dgl-python or --pyg-python")
 
 
 @dataclass(frozen=True)
@@ -379,7 +397,9 @@ def _lines(path: str) -> list[str]:
 
 
 def main() -> int | None:
-    config = tyro.cli(BenchConfig, description=__doc__)
+    config = parse(BenchConfig, description=__doc__)
+    check_writable(Path(config.out), "--out")
+    check_writable(Path(config.data_dir), "--data-dir")
     machine = describe_machine()
     rows = []
     for row in measure(config):

@@ -27,10 +27,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jobs.bench_layers import fit_exponent, peak_bytes, saved_bytes
+from jobs.command_line import complain
 from jobs.exit_codes import run
+from jobs.option_checks import check_device, check_writable
 from jobs.ratio_plot import Series, log_log_svg
 from storage.errors import ConfigError
 
@@ -72,11 +74,18 @@ class SpeedConfig:
             if not chosen or set(chosen) - set(allowed):
                 raise ConfigError(f"{name}: expected some of {', '.join(allowed)}, got {chosen}; set --{name}")
         if self.width % self.heads or min(self.width, self.heads, self.layers, self.order, self.rounds) < 1:
-            raise ConfigError("bench: expected heads that divide the width, and positive layers, order and rounds")
+            raise ConfigError(
+                f"bench: expected heads that divide the width, and positive layers, order and rounds, got {self.heads} heads, width "
+                f"{self.width}, {self.layers} layers, order {self.order}, {self.rounds} rounds; set --heads, --width, --layers, --order "
+                "or --rounds"
+            )
         if self.clock not in ("wall", "process") or self.device.split(":")[0] not in ("cpu", "cuda"):
             raise ConfigError(f"bench: expected cpu or cuda and wall or process, got {self.device} and {self.clock}")
         if self.budget_s <= 0 or self.threads < 1 or self.memory_gb < 0:
-            raise ConfigError("bench: expected a positive budget and threads, and memory of at least 0; set --budget-s")
+            raise ConfigError(
+                f"bench: expected a positive budget and threads, and memory of at least 0, got {self.budget_s:g} s, {self.threads} threads, "
+                f"{self.memory_gb:g} GB; set --budget-s, --threads or --memory-gb"
+            )
         if self.degree % 2 or not self.sizes() or not 0 < self.degree <= min(self.sizes()) // 2:
             raise ConfigError(
                 f"degree: expected an even number up to half the smallest graph, got {self.degree} for sizes "
@@ -369,9 +378,16 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str) -> str:
     return log_log_svg(f"Time of softmax attention / GECO ({head})", "nodes", "times", [s for s in series if s.points])
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse, whose complaints are one line as every job's are."""
+
+    def error(self, message: str) -> NoReturn:
+        complain(message)
+
+
 def parse(arguments: Sequence[str] | None = None) -> SpeedConfig:
     """The config from the command line; argparse, since a GPU box may have nothing but torch."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in fields(SpeedConfig):
         flag, default = "--" + option.name.replace("_", "-"), option.default
         if isinstance(default, bool):
@@ -392,8 +408,8 @@ def bench(config: SpeedConfig, say: Callable[[str], None]) -> str:
     import torch
 
     torch.set_num_threads(config.threads)
-    if config.device != "cpu" and not torch.cuda.is_available():
-        raise ConfigError(f"device: {config.device} is not there; set --device cpu")
+    check_device(config.device)
+    check_writable(config.out, "--out")
     bandwidth = copy_bandwidth(config)
     points, skips = measure_all(config, say)
     text = tables(config, points, skips, bandwidth)

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import tyro
-
+from jobs.command_line import parse
 from jobs.exit_codes import run
+from jobs.option_checks import check_device, check_writable
 from storage.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
@@ -305,10 +305,11 @@ def known_results(config: BrecConfig) -> dict[str, Result]:
 def run_pairs(config: BrecConfig) -> Iterator[Result]:
     """Yields each asked pair's result, run now or known."""
     known = known_results(config)
+    wanted = [parse_pairs(part) for part in config.pairs]
+    found = {name: read_pairs(config.data, name) for name, _ in wanted}
     config.out.mkdir(parents=True, exist_ok=True)
-    for part in config.pairs:
-        name, numbers = parse_pairs(part)
-        pairs = read_pairs(config.data, name)
+    for name, numbers in wanted:
+        pairs = found[name]
         for number in numbers:
             result = known.get(f"{name}:{number}")
             if result is None:
@@ -336,7 +337,10 @@ def table(results: list[Result]) -> str:
 
 
 def main() -> None:
-    config = tyro.cli(BrecConfig, description=__doc__)
+    config = parse(BrecConfig, description=__doc__)
+    check_device(config.device)
+    build_model(config)  # options that do not fit it are told before anything is read or written
+    check_writable(config.out, "--out")
     results = []
     for result in run_pairs(config):
         results.append(result)

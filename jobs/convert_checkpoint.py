@@ -12,6 +12,7 @@ their options) is refused; write its state dict alone first, where it was made: 
 import dataclasses
 import json
 import pickle
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from storage.errors import ConfigError, FormatError
 
@@ -80,7 +82,9 @@ def read_state(path: Path) -> "dict[str, Tensor]":
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a pickle that will be refused, torch says first that it is a new one
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise FormatError(f"{path}: expected a checkpoint, found none") from None
     except pickle.UnpicklingError:
@@ -136,7 +140,7 @@ def load_converted(folder: Path) -> "nn.Module":
 
 
 def main() -> None:
-    config = tyro.cli(ConvertConfig, description=__doc__)
+    config = parse(ConvertConfig, description=__doc__)
     state = read_state(config.checkpoint)
     try:
         model = convert_state(config.source, state, config.num_heads)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from storage.errors import ConfigError, FormatError
 
@@ -526,9 +527,7 @@ def print_graph_parallel(config: Config) -> None:
 
 
 def main() -> int | None:
-    import tyro
-
-    config = tyro.cli(Config, description=__doc__)
+    config = parse(Config, description=__doc__)
     if (
         not config.nodes
         or not config.gigabits

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
-
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from storage.errors import ConfigError
 
@@ -117,7 +116,7 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
 
 
 def main() -> int:
-    config = tyro.cli(DoctorConfig, description=__doc__)
+    config = parse(DoctorConfig, description=__doc__)
     counts = {"ok": 0, "warn": 0, "fail": 0}
     for finding in check_all(config):
         counts[finding.verdict] += 1

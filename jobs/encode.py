@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 
 
@@ -35,12 +36,17 @@ class EncodeConfig:
 
 
 def main() -> int | None:
-    config = tyro.cli(EncodeConfig, description=__doc__)
+    config = parse(EncodeConfig, description=__doc__)
     from jobs.progress import progress
     from storage.encode import encode
     from storage.encodings import EncodingOptions
+    from storage.errors import ConfigError
     from storage.graph import open_graph
 
+    if config.kind == "rwse" and config.which != "smallest":
+        raise ConfigError(
+            f"which: expected nothing for rwse, which has no eigenvectors, got {config.which}; leave out --which"
+        )
     options = EncodingOptions(config.kind, config.dim, config.which)
     graph = open_graph(config.url)
     started = time.perf_counter()

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-import tyro
-
+from jobs.command_line import parse
 from jobs.exit_codes import run
+from jobs.option_checks import check_device, check_writable
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -321,7 +321,7 @@ def table(results: dict[str, dict[str, float]], which: str) -> str:
 
 
 def main() -> None:
-    config = tyro.cli(BasisConfig, description=__doc__)
+    config = parse(BasisConfig, description=__doc__)
     sizes = SCALES[config.scale]
     if config.scale == "paper" and config.input == "dense":
         sizes = dataclasses.replace(sizes, batch_graphs=256)
@@ -330,6 +330,10 @@ def main() -> None:
             raise ConfigError(f"--steps must be at least 1, got {config.steps}")
         warmup = max(1, round(sizes.warmup_steps * config.steps / sizes.steps))
         sizes = dataclasses.replace(sizes, steps=config.steps, warmup_steps=warmup)
+    if not config.rows:
+        raise ConfigError("rows: expected at least one, got none; set --rows")
+    check_device(config.device)
+    check_writable(config.out, "--out")
     samples = make_samples(sizes.num_graphs, config.input == "dense", config.seed)
     held = sizes.num_graphs // 10
     results: dict[str, dict[str, float]] = {}

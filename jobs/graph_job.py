@@ -3,7 +3,8 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ import torch
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
-from cluster.train_spec import TrainSpec
-from cluster.trainer import train
+from cluster.train_spec import TrainOptions, TrainSpec
+from cluster.trainer import WorkerOptions, train
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.graph_baselines import GraphBaselines, compute_graph_baselines
 from jobs.graph_options import GraphFitOptions, GraphJobOptions
+from jobs.option_checks import at_least, check_graph_fit, check_training_options
 from jobs.progress import progress
 from jobs.training_run import (
     check_resume,
@@ -53,19 +55,20 @@ def run_graph_job(
     """
     started = time.monotonic()
     fit, run_options = options.fit, options.run
-    loader = LoaderOptions(
-        threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=run_options.batch_timeout_s
-    )
-    workers = worker_options(run_options)
-    fitted = train_options(fit)
-    batches = train_batches(options)
-    run_dir = choose_run_dir(job, run_options)
+    parts = graph_parts(job, options)
+    workers, fitted, batches, run_dir = parts.workers, parts.fitted, parts.batches, parts.run_dir
     store = prepare(options)
     manifest = store.manifest
     columns = target_columns(store, options)
     task = graph_task(store, columns, fit)
     splits = _scored_splits(store, columns, task, fit, run_options.workers)
     the_model_config = model_config(manifest, task.out_dim)
+    data = GraphData(store, columns, labels=fit.task == "classes")
+    evaluation = {split: GraphSplitOptions(split, parts.eval_batches) for split in splits}
+    _check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
+    identity = _identity(manifest, columns, task, options)
+    if run_options.resume is not None:
+        check_resume(run_dir, the_model_config, identity, fit.epochs)
     print(
         f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {store.url}; "
         f"target {', '.join(store.target_names[column] for column in columns)}",
@@ -73,15 +76,9 @@ def run_graph_job(
     )
     print("fitting the baselines (mean, composition only)", flush=True)
     baselines = compute_graph_baselines(store, columns, task, splits)
-    data = GraphData(store, columns, labels=fit.task == "classes")
-    evaluation = {split: GraphSplitOptions(split, eval_batches(options)) for split in splits}
-    _check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
-    identity = _identity(manifest, columns, task, options)
     with ray_session(session_options(run_options)):
         if wants_bfloat16(fit, workers):
             fitted = replace(fitted, precision="bfloat16")
-        if run_options.resume is not None:
-            check_resume(run_dir, the_model_config, identity, fit.epochs)
         with open_run(run_dir, run_options, config) as run:
             spec = TrainSpec(
                 data=data,
@@ -92,7 +89,7 @@ def run_graph_job(
                 sampler=GraphSplitOptions("train", batches),
                 evaluation=evaluation,
                 options=fitted,
-                loader=loader,
+                loader=parts.loader,
             )
             with progress("training") as bar:
                 result = train(spec, workers, run, follow(bar, fit.epochs, task.metric, "graphs"))
@@ -102,12 +99,41 @@ def run_graph_job(
     return 0 if summary["beats_baselines"] else 1
 
 
+@dataclass(frozen=True)
+class GraphParts:
+    """What the options alone decide."""
+
+    batches: GraphBatchOptions
+    eval_batches: GraphBatchOptions
+    loader: LoaderOptions
+    workers: WorkerOptions
+    fitted: TrainOptions
+    run_dir: Path
+
+
+def graph_parts(job: str, options: GraphJobOptions) -> GraphParts:
+    """Raises ConfigError, before anything is prepared, for options that cannot work."""
+    check_training_options(options.fit, options.run, options.batch)
+    check_graph_fit(options.fit)
+    return GraphParts(
+        batches=train_batches(options),
+        eval_batches=eval_batches(options),
+        loader=LoaderOptions(
+            threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=options.run.batch_timeout_s
+        ),
+        workers=worker_options(options.run),
+        fitted=train_options(options.fit),
+        run_dir=choose_run_dir(job, options.run),
+    )
+
+
 def train_batches(options: GraphJobOptions) -> GraphBatchOptions:
     batch = options.batch
-    if batch.batch_size < 1 or batch.eval_batch_size < 1:
-        raise ConfigError(
-            f"batch_size: expected at least 1, got {batch.batch_size} and {batch.eval_batch_size} in evaluation; set --batch-size"
-        )
+    for name, least in (("batch_size", 1), ("eval_batch_size", 1), ("batch_nodes", 0), ("batch_pairs", 0)):
+        at_least(batch, name, least)
+    ratio = batch.bucket_ratio
+    if ratio is not None and ratio != 0 and not ratio >= 1:
+        raise ConfigError(f"bucket_ratio: expected at least 1, or 0 for any, got {ratio}; set --bucket-ratio")
     return GraphBatchOptions(
         max_graphs=batch.batch_size,
         max_nodes=batch.batch_nodes,

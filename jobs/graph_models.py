@@ -43,6 +43,18 @@ MODELS: dict[str, ModelKind] = {
 }
 
 
+# Stands for a set that is not there yet.
+_ANY_SET = GraphSetManifest(
+    name="any",
+    num_graphs=0,
+    num_nodes=0,
+    num_edges=0,
+    graph_offsets=(0, 0),
+    node=RowSchema(dim=1),
+    edge=RowSchema(dim=1),
+)
+
+
 def build_config(model: str, preset: str, changes: dict[str, Any], manifest: GraphSetManifest, out_dim: int) -> Any:
     """A preset's configuration for the set's features, with `changes` by field. Raises ConfigError where it cannot be."""
     kind = MODELS[model]
@@ -58,6 +70,11 @@ def build_config(model: str, preset: str, changes: dict[str, Any], manifest: Gra
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def check_options(model: str, preset: str, changes: dict[str, Any]) -> None:
+    """Raises ConfigError for options that suit no set of graphs, before one is prepared."""
+    build_config(model, preset, changes, _ANY_SET, 1)
 
 
 # Options that the GPS hybrids keep in a part of their configuration: (part, its own name for it).

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.synthetic import SyntheticOptions
@@ -120,10 +121,13 @@ def refuse_memory(url: str) -> None:
 
 
 def main() -> int | None:
-    config = tyro.cli(IngestConfig, description=__doc__)
+    config = parse(IngestConfig, description=__doc__)
     from jobs.progress import progress
+    from storage.errors import ConfigError
     from storage.ingest import IngestOptions, ingest
 
+    if config.memory_mib < 16:
+        raise ConfigError(f"memory_mib: expected at least 16, got {config.memory_mib}; set --memory-mib")
     refuse_memory(config.url)
     options = IngestOptions(
         num_partitions=config.partitions,

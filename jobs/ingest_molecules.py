@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from storage.errors import ConfigError
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
@@ -103,7 +104,7 @@ def rejected(graphs: "StoredGraphs") -> str:
 
 
 def main() -> int | None:
-    config = tyro.cli(IngestMoleculesConfig, description=__doc__)
+    config = parse(IngestMoleculesConfig, description=__doc__)
     from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
     from cluster.session import SessionOptions
     from jobs.ingest import refuse_memory

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def main() -> int | None:
-    config = tyro.cli(InspectConfig, description=__doc__)
+    config = parse(InspectConfig, description=__doc__)
     from storage.graph import open_graph
 
     graph = open_graph(config.url)

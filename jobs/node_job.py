@@ -1,8 +1,9 @@
 """The body of every node-classification job: prepare the graph, serve it, train on it, compare with the baselines, report."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from cluster.partition_server import ServerOptions, connect, partition_servers
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
 from cluster.tasks import Classification
-from cluster.train_spec import TrainSpec, full_evaluation
-from cluster.trainer import train
+from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+from cluster.trainer import WorkerOptions, train
 from cluster.training_data import NodeData, NodeSamplerOptions, OpenNodes
 from jobs.baselines import Baselines, compute_baselines
 from jobs.node_options import BatchOptions, NodeJobOptions
+from jobs.option_checks import at_least, check_fanouts, check_training_options
 from jobs.prepare_graph import prepare_graph, store_encoding
 from jobs.progress import progress
 from jobs.training_run import (
@@ -35,7 +37,8 @@ from samplers.loader import LoaderOptions
 from samplers.neighbor import NeighborOptions
 from samplers.node2subgraph import Node2SubgraphOptions
 from samplers.random_partition import RandomPartitionOptions, count_chunks
-from samplers.router import Router
+from samplers.router import Router, local_router
+from storage.arrow_files import is_local
 from storage.encodings import EncodingOptions
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
@@ -67,56 +70,41 @@ def run_node_job(
     `whole_graph` makes the data of a run whose one batch is the whole graph, spread over the workers (`jobs.whole_graph`); the model
     then takes its shards in place of a TorchBatch.
     """
-    if whole_graph is not None:
-        _check_whole_graph(options)
     started = time.monotonic()
     fit, run_options = options.fit, options.run
-    names = () if encoding is None else (encoding.name,)
-    training = replace(train_sampler(options), encodings=names)
-    evaluation = {split: replace(sampler, encodings=names) for split, sampler in evaluation_samplers(options).items()}
-    loader = LoaderOptions(
-        threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=run_options.batch_timeout_s
-    )
-    workers = worker_options(run_options)
-    if whole_graph is not None:
-        workers = replace(workers, device="cpu")
-    server_options = ServerOptions(
-        timeout_s=run_options.server_timeout_s, verify=options.graph.verify, local_reads=run_options.local_reads
-    )
-    fitted = train_options(fit)
-    run_dir = choose_run_dir(job, run_options)
+    parts = node_parts(job, options, is_whole=whole_graph is not None)
+    workers, fitted, run_dir = parts.workers, parts.fitted, parts.run_dir
     graph = prepare_graph(options.graph)
-    _check_graph(graph, options)
     data = None if whole_graph is None else whole_graph(graph)
-    if isinstance(training, RandomPartitionOptions):
-        count_chunks(training, graph.manifest)
+    check_graph(graph, options, parts)
+    names = () if encoding is None else (encoding.name,)
+    training = replace(parts.training, encodings=names)
+    evaluation = {split: replace(sampler, encodings=names) for split, sampler in parts.evaluation.items()}
     if encoding is not None:
         store_encoding(graph, encoding)
     manifest = graph.manifest
     task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)
     the_model_config = model_config(manifest)
+    identity = _identity(manifest, options) | ({} if data is None else {"parallel": "graph"})
+    if run_options.resume is not None:
+        check_resume(run_dir, the_model_config, identity, fit.epochs)
     print(
         f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
         f"{manifest.num_partitions} partitions at {graph.url}",
         flush=True,
     )
-    with ray_session(session_options(run_options)) as session, partition_servers(graph, server_options) as servers:
+    with ray_session(session_options(run_options)) as session, partition_servers(graph, parts.servers) as servers:
         place = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
         if data is not None and session.is_ours:
             data.check_memory(graph, workers.num_workers)
         print(f"{manifest.num_partitions} partition servers up on {place}", flush=True)
         if wants_bfloat16(fit, workers):
             fitted = replace(fitted, precision="bfloat16")
-        identity = _identity(manifest, options) | ({} if data is None else {"parallel": "graph"})
         router = connect(servers)
-        if data is None:
-            _check_before_training(router, options, (training, *evaluation.values()), options.run.workers)
-        else:
-            _check_before_training(router, options, (), 1)
+        if not is_local(graph.filesystem):
+            _check_before_training(router, options, parts)
         if fit.class_weights == "balanced":
             task = replace(task, class_weight=_balanced_weights(router, options.graph.split_set))
-        if run_options.resume is not None:
-            check_resume(run_dir, the_model_config, identity, fit.epochs)
         print("fitting the baselines (majority class, features only)", flush=True)
         baselines = compute_baselines(router, options.graph.split_set, fit.metric, fit.seed)
         with open_run(run_dir, run_options, config) as run:
@@ -129,7 +117,7 @@ def run_node_job(
                 sampler=training if data is None else data.roots()["train"],
                 evaluation=evaluation if data is None else data.roots(),
                 options=fitted,
-                loader=loader,
+                loader=parts.loader,
             )
             with progress("training") as bar:
                 result = train(spec, workers, run, follow(bar, fit.epochs, fit.metric, "nodes"))
@@ -137,6 +125,66 @@ def run_node_job(
             run.write_summary(summary)
     _print_summary(summary, fit.metric)
     return 0 if summary["beats_baselines"] else 1
+
+
+@dataclass(frozen=True)
+class NodeParts:
+    """What the options alone decide."""
+
+    training: NodeSamplerOptions
+    evaluation: Mapping[str, NodeSamplerOptions]  # by split
+    is_whole: bool  # the whole graph is the one batch, spread over the workers
+    loader: LoaderOptions
+    workers: WorkerOptions
+    servers: ServerOptions
+    fitted: TrainOptions
+    run_dir: Path
+
+    @property
+    def drawn(self) -> tuple[NodeSamplerOptions, ...]:
+        """The samplers that batches are drawn by."""
+        return () if self.is_whole else (self.training, *self.evaluation.values())
+
+    @property
+    def num_roots(self) -> int:
+        """How many labelled nodes the training split needs at least."""
+        return 1 if self.is_whole else self.workers.num_workers
+
+
+def node_parts(job: str, options: NodeJobOptions, *, is_whole: bool) -> NodeParts:
+    """Raises ConfigError, before anything is prepared, for options that cannot work."""
+    check_training_options(options.fit, options.run, options.batch)
+    _check_graph_options(options)
+    if is_whole:
+        _check_whole_graph(options)
+    workers = worker_options(options.run)
+    return NodeParts(
+        training=train_sampler(options),
+        evaluation=evaluation_samplers(options),
+        is_whole=is_whole,
+        loader=LoaderOptions(
+            threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=options.run.batch_timeout_s
+        ),
+        workers=replace(workers, device="cpu") if is_whole else workers,
+        servers=ServerOptions(
+            timeout_s=options.run.server_timeout_s, verify=options.graph.verify, local_reads=options.run.local_reads
+        ),
+        fitted=train_options(options.fit),
+        run_dir=choose_run_dir(job, options.run),
+    )
+
+
+def _check_graph_options(options: NodeJobOptions) -> None:
+    """Raises ConfigError for a graph that cannot be, or that, being the embedded one, would not have what is asked of it."""
+    at_least(options.graph, "split_set", 0)
+    if options.graph.graph is not None:
+        return
+    if options.graph.split_set > 0:
+        raise ConfigError(
+            f"split_set: the embedded graph has one split, number 0, got {options.graph.split_set}; leave out --split-set"
+        )
+    if options.fit.metric == "rocauc":
+        raise ConfigError("metric rocauc: expected 2 classes, the embedded graph has 47; pass --metric accuracy")
 
 
 def _check_whole_graph(options: NodeJobOptions) -> None:
@@ -162,6 +210,10 @@ def train_sampler(options: NodeJobOptions) -> NodeSamplerOptions:
             "evaluation: 'sampled' needs the neighbor sampler or node2subgraph; set --sampler neighbor or --evaluation full"
         )
     chunks = _RANDOM_CHUNKS if batch.chunks is None and batch.cut == "random" else batch.chunks
+    if chunks is not None and batch.chunks_per_batch > chunks >= 1:
+        raise ConfigError(
+            f"chunks_per_batch: expected 1 to the number of chunks ({chunks}), got {batch.chunks_per_batch}; set --chunks-per-batch"
+        )
     return RandomPartitionOptions(
         num_chunks=chunks,
         seed=options.fit.seed,
@@ -185,6 +237,7 @@ def _root_sampler(options: NodeJobOptions, split: int, *, shuffle: bool) -> Neig
         return Node2SubgraphOptions(
             max_hops=batch.max_hops, max_nodes=batch.max_nodes, fixed=batch.fixed_subgraphs, **common
         )
+    check_fanouts(batch.fanouts)
     return NeighborOptions(fanouts=batch.fanouts, edges=batch.edges, **common)
 
 
@@ -196,7 +249,11 @@ def evaluation_samplers(options: NodeJobOptions) -> dict[str, NodeSamplerOptions
     return {name: _root_sampler(options, code, shuffle=False) for name, code in _SPLITS}
 
 
-def _check_graph(graph: StoredGraph, options: NodeJobOptions) -> None:
+def check_graph(graph: StoredGraph, options: NodeJobOptions, parts: NodeParts) -> None:
+    """Raises ConfigError where the graph has not what the job needs.
+
+    Its labels are looked at where its files are at hand; elsewhere the servers will, once they are up.
+    """
     manifest = graph.manifest
     if manifest.label_kind != "class":
         raise ConfigError(f"{graph.url}: expected class labels, the graph has {manifest.label_kind or 'none'}")
@@ -212,6 +269,10 @@ def _check_graph(graph: StoredGraph, options: NodeJobOptions) -> None:
         raise ConfigError(
             f"metric rocauc: expected 2 classes, the graph has {manifest.num_classes}; pass --metric accuracy"
         )
+    if isinstance(parts.training, RandomPartitionOptions):
+        count_chunks(parts.training, manifest)
+    if is_local(graph.filesystem):
+        _check_before_training(local_router(graph), options, parts)
 
 
 def _identity(manifest: Manifest, options: NodeJobOptions) -> dict[str, Any]:
@@ -231,20 +292,15 @@ def _identity(manifest: Manifest, options: NodeJobOptions) -> dict[str, Any]:
     }
 
 
-def _check_before_training(
-    router: Router, options: NodeJobOptions, samplers: Iterable[NodeSamplerOptions], train_roots: int
-) -> None:
-    """Raises ConfigError where a split cannot be trained on or scored, or a sampler's options do not fit the graph.
-
-    `train_roots`: how many labelled nodes the training split needs at least.
-    """
+def _check_before_training(router: Router, options: NodeJobOptions, parts: NodeParts) -> None:
+    """Raises ConfigError where a split cannot be trained on or scored, or a sampler's options do not fit the graph."""
     for name, code in _SPLITS:
         nodes = router.list_split(options.graph.split_set, code).node
         label = router.fetch(nodes, feature=False).label
         assert label is not None
         classes = np.unique(label[label >= 0])
         labelled = int(np.count_nonzero(label >= 0))
-        needed = train_roots if name == "train" else 1
+        needed = parts.num_roots if name == "train" else 1
         if labelled < needed:
             raise ConfigError(
                 f"split {name}: expected at least {needed} labelled nodes (one root per worker), the graph has {labelled} "
@@ -256,7 +312,7 @@ def _check_before_training(
                 "pass --metric accuracy or ingest the graph with another split"
             )
     data = OpenNodes(router)
-    for sampler_options in samplers:
+    for sampler_options in parts.drawn:
         data.sampler(sampler_options, options.run.workers).num_batches  # noqa: B018 - checks its options
 
 

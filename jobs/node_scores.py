@@ -14,8 +14,10 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
-from storage.errors import DataError, StageError
+from jobs.option_checks import check_writable
+from storage.errors import ConfigError, DataError, StageError
 
 JOB = Path(__file__).with_name("products_geco.py")
 
@@ -116,8 +118,6 @@ def run_recipe(recipe: Recipe, index: int, config: Config) -> dict:
 
 
 def _prepare(source: Path, graph: Path) -> None:
-    if not source.is_file():
-        raise DataError(f"{source}: no such file; set --data-dir to the folder of the public .npz files")
     ingest = [sys.executable, str(JOB.with_name("ingest.py")), str(source), str(graph)]
     code = subprocess.run([*ingest, "--partitions", "2", "--partitioner", "ldg"], check=False).returncode
     if code:
@@ -131,9 +131,15 @@ def _last(log: Path) -> str:
 
 
 def main() -> int:
-    import tyro
-
-    config = tyro.cli(Config)
+    config = parse(Config)
+    known = {recipe.dataset for recipe in RECIPES}
+    for dataset in config.only or known:
+        if dataset not in known:
+            raise ConfigError(f"only: expected some of {', '.join(sorted(known))}, got {dataset!r}; set --only")
+        source = Path(config.data_dir) / f"{dataset}.npz"
+        if not source.is_file():
+            raise DataError(f"{source}: no such file; set --data-dir to the folder of the public .npz files")
+    check_writable(Path(config.out_dir), "--out-dir")
     Path(config.out_dir).mkdir(parents=True, exist_ok=True)
     rows = []
     for recipe in RECIPES:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from jobs.graph_options import GraphJobOptions
 from jobs.resume import config_defaults
@@ -99,17 +100,14 @@ def graph_model(config: Config) -> GraphModel:
 
 
 def main() -> int:
-    import tyro
-
-    config = tyro.cli(
-        tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
-    )
+    config = parse(Config, default=config_defaults(Config, sys.argv[1:]), prefixes=False)
     from jobs.graph_job import run_graph_job
-    from jobs.graph_models import MODELS
+    from jobs.graph_models import MODELS, check_options
     from jobs.prepare_molecules import prepare_molecules
 
     if config.batch.bucket_ratio is None:
         config = replace(config, batch=replace(config.batch, bucket_ratio=MODELS[config.model.model].bucket_ratio))
+    check_options(config.model.model, config.model.preset, changes(config.model))
     model = graph_model(config)
     return run_graph_job(
         job=f"{Path(__file__).stem.partition('_')[0]}-{config.model.model}",

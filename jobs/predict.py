@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
+from jobs.option_checks import check_object_store
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class PredictConfig:
 
 
 def main() -> int | None:
-    config = tyro.cli(PredictConfig, description=__doc__)
+    config = parse(PredictConfig, description=__doc__)
     _check(config)
     from cluster.prediction import PoolOptions, predict_all
     from cluster.session import SessionOptions, ray_session
@@ -112,6 +114,7 @@ def _check(config: PredictConfig) -> None:
             raise ConfigError(
                 f"{name}: expected at least {least}, got {getattr(config, name)}; set --{name.replace('_', '-')}"
             )
+    check_object_store(config.object_store_gb)
     if not config.deadline_s > 0:
         raise ConfigError(f"deadline_s: expected more than 0 seconds, got {config.deadline_s}; set --deadline-s")
 

@@ -23,7 +23,10 @@ def prepare_graph(options: GraphOptions) -> StoredGraph:
     name = options.graph or f"synthetic-{options.nodes}-seed{options.graph_seed}"
     target = Path(options.data_dir) / f"{name}-{options.partitioner}{options.partitions}"
     if options.graph is None:
-        source: GraphSource = SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=options.graph_seed))
+        try:
+            source: GraphSource = SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=options.graph_seed))
+        except ConfigError as error:
+            raise ConfigError(f"{error}; set --nodes") from None
     if target.exists():
         graph = open_graph(str(target))
         if options.graph is None and not (

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from jobs.node_options import NodeJobOptions
 from jobs.resume import config_defaults
@@ -123,11 +124,7 @@ def _geco_config(config: Config, manifest: Any) -> Any:
 
 
 def main() -> int:
-    import tyro
-
-    config = tyro.cli(
-        tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
-    )
+    config = parse(Config, default=config_defaults(Config, sys.argv[1:]), prefixes=False)
     from jobs.geco_classifier import GECOShardClassifier
     from jobs.node_job import run_node_job
     from jobs.whole_graph import WholeGraphData

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 from jobs.node_options import GraphOptions, NodeFitOptions, NodeJobOptions
 from jobs.resume import config_defaults
@@ -117,11 +118,7 @@ def node_model(config: Config) -> NodeModel:
 
 
 def main() -> int:
-    import tyro
-
-    config = tyro.cli(
-        tyro.conf.configure(tyro.conf.OmitArgPrefixes)(Config), default=config_defaults(Config, sys.argv[1:])
-    )
+    config = parse(Config, default=config_defaults(Config, sys.argv[1:]), prefixes=False)
     from jobs.node_job import run_node_job
 
     model = node_model(config)

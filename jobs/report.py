@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from jobs.command_line import parse
 from jobs.exit_codes import run
 
 
@@ -26,7 +27,7 @@ class ReportConfig:
 
 
 def main() -> int | None:
-    config = tyro.cli(ReportConfig, description=__doc__)
+    config = parse(ReportConfig, description=__doc__)
     from cluster.run_directory import write_atomic
     from jobs.run_record import read_run, stored_partitions
     from jobs.run_report import run_page

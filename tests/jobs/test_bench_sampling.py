@@ -72,5 +72,5 @@ def test_counts_what_travels(config, tmp_path):
 
 
 def test_refuses_nothing_to_do():
-    with pytest.raises(ConfigError, match="bench: expected positive"):
+    with pytest.raises(ConfigError, match="rounds: expected at least 1"):
         BenchConfig(rounds=0)

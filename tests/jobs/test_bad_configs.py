@@ -1,0 +1,315 @@
+"""What every job does with what cannot work: one line, a status that is not 0, and nothing written.
+
+Rows run in this process, for a Python process with torch costs seconds; one row of every job runs once more as a user would start it,
+and must say the same.
+"""
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobs.exit_codes import run
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# `scaling_point` is not for users, `scaling_sweep` starts it; `tune_sweep` has tests of its own.
+ELSEWHERE = {"scaling_point", "tune_sweep"}
+
+
+class Row(NamedTuple):
+    """One command that must be refused. `{name}` in an argument is a thing of the fixture `things`."""
+
+    job: str
+    arguments: str
+    says: tuple[str, ...]  # pieces of the one line, in any order
+    status: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.job} {self.arguments}".strip()
+
+
+ROWS = (
+    # Options that the command line does not know, or not so. Status 2 is the parser's.
+    Row("products_geco", "--epochs many", ("--epochs INT", "'many'"), 2),
+    Row("products_geco", "--epoch 3", ("--epoch", "--epochs"), 2),
+    Row("products_geco", "--sampler all", ("'all'", "--sampler", "random-partition", "node2subgraph"), 2),
+    Row("products_geco", "--sampler neighbor --fanouts", ("fanouts", "3 layers"), 1),
+    Row("products_primphormer", "--local gin", ("'gin'", "gated_gcn"), 2),
+    Row("products_tokengt", "--identifier orf", ("'orf'", "near_orf"), 2),
+    Row("arxiv_ppgt", "stray", ("stray",), 2),
+    Row("pcqm4m_tokengt", "--model gin", ("'gin'", "primphormer"), 2),
+    Row("ingest", "synthetic", ("missing", "STR"), 2),
+    Row("ingest", "synthetic out --partitions four", ("--partitions INT", "'four'"), 2),
+    Row("ingest_molecules", "", ("missing",), 2),
+    Row("encode", "{graph} spectral", ("'spectral'", "laplacian", "rwse"), 2),
+    Row("inspect_graph", "", ("missing",), 2),
+    Row("predict", "{begun}", ("missing",), 2),
+    Row("report", "", ("missing",), 2),
+    Row("doctor", "--timeout-s soon", ("--timeout-s FLOAT", "'soon'"), 2),
+    Row("convert_checkpoint", "--from gin --checkpoint a --out b", ("'gin'", "tokengt"), 2),
+    Row("brec", "--model gin", ("'gin'", "primphormer"), 2),
+    Row("equivariant_basis", "--rows orff", ("'orff'", "lap+type"), 2),
+    Row("cost_model", "--nodes few", ("--nodes", "'few'"), 2),
+    Row("bench_ingest", "--partitioners best", ("'best'", "metis"), 2),
+    Row("bench_layers", "--width wide", ("--width INT", "'wide'"), 2),
+    Row("bench_molecules", "--rounds three", ("--rounds INT", "'three'"), 2),
+    Row("bench_parallel", "", ("missing", "--graph"), 2),
+    Row("bench_sampling", "--threads some", ("--threads", "'some'"), 2),
+    Row("bench_speed", "--log2-to high", ("--log2-to", "'high'"), 2),
+    # The fit and the run of training jobs. None gets as far as to make its graph.
+    Row("products_geco", "--epochs 0", ("epochs", "at least 1", "0", "--epochs")),
+    Row("products_geco", "--learning-rate -1", ("learning_rate", "-1", "--learning-rate")),
+    Row("products_geco", "--learning-rate nan", ("learning_rate", "nan", "--learning-rate")),
+    Row("products_geco", "--min-learning-rate 1", ("--min-learning-rate",)),
+    Row("products_geco", "--ema-decay 1", ("ema_decay", "--ema-decay")),
+    Row("products_geco", "--clip-norm 0", ("--clip-norm",)),
+    Row("products_geco", "--warmup-epochs -1", ("-1", "--warmup-epochs")),
+    Row("products_geco", "--label-smoothing 1.5", ("label_smoothing", "1.5", "--label-smoothing")),
+    Row("products_geco", "--workers 0", ("workers", "at least 1", "--workers")),
+    Row("products_geco", "--object-store-gb 0", ("object_store", "0", "--object-store-gb")),
+    Row("products_geco", "--dashboard-port 70000", ("dashboard_port", "70000", "--dashboard-port")),
+    Row("products_geco", "--server-timeout-s 0", ("timeout_s", "0", "--server-timeout-s")),
+    Row("products_geco", "--batch-timeout-s 0", ("timeout_s", "0", "--batch-timeout-s")),
+    Row("products_geco", "--max-failures -2", ("max_failures", "-2", "--max-failures")),
+    Row("products_geco", "--address ray://here:1 --graph {graph}", ("ray://here:1", "host:port")),
+    Row("products_geco", "--address 127.0.0.1:9 --graph {graph}", ("127.0.0.1:9", "ray start")),
+    Row("products_geco", "--run-dir {taken}", ("taken", "--run-dir")),
+    Row("products_geco", "--run-dir {file}", ("file.txt", "--run-dir")),
+    Row("products_geco", "--run-dir {file}/run", ("file.txt", "--run-dir")),
+    Row("products_geco", "--resume {missing}", ("missing", "run directory", "--resume")),
+    Row("products_geco", "--resume {taken}", ("taken", "run directory", "--resume")),
+    Row("products_geco", "--resume {garbled}", ("garbled", "config.json")),
+    Row("products_geco", "--resume {begun}", ("begun", "config.json", "epochs")),
+    # Batches, samplers and models.
+    Row("products_geco", "--sampler neighbor --fanouts 5 5", ("fanouts", "3 layers", "--fanouts")),
+    Row("products_geco", "--sampler neighbor --fanouts 5 5 0", ("fanouts", "0")),
+    Row("products_geco", "--sampler neighbor --batch-size 0", ("batch_size", "0")),
+    Row("products_geco", "--sampler node2subgraph --max-nodes 0", ("max_nodes", "0")),
+    Row("products_geco", "--evaluation sampled", ("evaluation", "'sampled'", "--sampler neighbor")),
+    Row("products_geco", "--chunks 0", ("num_chunks", "0", "--chunks")),
+    Row("products_geco", "--eval-chunks 0", ("num_chunks", "0", "--eval-chunks")),
+    Row("products_geco", "--chunks 2 --chunks-per-batch 3", ("chunks", "3", "--chunks-per-batch")),
+    Row("products_geco", "--loader-threads 0", ("threads", "0", "--loader-threads")),
+    Row("products_geco", "--width 0", ("width", "0")),
+    Row("products_geco", "--dropout 2", ("dropout", "2")),
+    Row("products_geco", "--parallel graph --sampler neighbor", ("--parallel graph", "--sampler")),
+    Row("products_geco", "--parallel graph --device gpu", ("--parallel graph", "--device gpu")),
+    Row("products_primphormer", "--num-heads 3", ("heads", "3")),
+    Row("products_primphormer", "--laplacian -2", ("-2",)),
+    Row("products_primphormer", "--virtual-nodes 0", ("0", "virtual")),
+    Row("products_tokengt", "--num-heads 5", ("heads", "5")),
+    Row("products_tokengt", "--identifier-dim 0", ("0",)),
+    Row("arxiv_ppgt", "--sampler neighbor", ("node2subgraph", "--sampler")),
+    Row("arxiv_ppgt", "--drop-path 1.5", ("drop_path", "1.5")),
+    Row("pcqm4m_tokengt", "--preset huge", ("huge", "--preset", "small")),
+    Row("pcqm4m_tokengt", "--eta 0.1", ("eta", "--model")),
+    Row("pcqm4m_tokengt", "--width 0", ("width", "0")),
+    Row("pcqm4m_tokengt", "--batch-size 0", ("batch_size", "0", "--batch-size")),
+    Row("pcqm4m_tokengt", "--bucket-ratio 0.5", ("0.5", "0", "--bucket-ratio")),
+    Row("pcqm4m_tokengt", "--batch-nodes -1", ("-1", "--batch-nodes")),
+    Row("pcqm4m_tokengt", "--huber-delta 0 --loss huber", ("huber_delta", "0", "--huber-delta")),
+    Row("pcqm4m_tokengt", "--molecules 0", ("molecules", "0", "--molecules")),
+    Row("pcqm4m_tokengt", "--metric rocauc", ("rocauc", "--metric", "mae")),
+    Row("pcqm4m_tokengt", "--task binary --metric mae", ("mae", "--metric")),
+    # Graphs that are not there, are damaged, or do not fit.
+    Row("products_geco", "--graph {missing}", ("missing", "manifest")),
+    Row("products_geco", "--graph {torn}", ("torn", "manifest")),
+    Row("products_geco", "--graph {graph} --split-set 3", ("split set", "3", "--split-set")),
+    Row("products_geco", "--graph {graph} --metric rocauc", ("rocauc", "classes", "--metric")),
+    Row("products_geco", "--graph {graph} --split-set -1", ("-1", "--split-set")),
+    Row("products_geco", "--graph ogbn-nothing", ("ogbn-nothing",)),
+    Row("products_geco", "--graph ftps://a/b", ("ftps",)),
+    Row("products_geco", "--nodes 3", ("3", "--nodes")),
+    Row("products_geco", "--partitions 0", ("partitions", "0", "--partitions")),
+    Row("products_geco", "--graph {set}", ("set", "graph")),
+    Row("pcqm4m_tokengt", "--data {graph}", ("graph", "many")),
+    Row("pcqm4m_tokengt", "--data {missing}", ("missing",)),
+    Row("pcqm4m_tokengt", "--data {missing}.csv", ("missing.csv",)),
+    Row("pcqm4m_tokengt", "--data {set} --target nothing", ("nothing", "--target")),
+    Row("pcqm4m_tokengt", "--data {set} --task binary", ("--task regression",)),
+    Row("pcqm4m_tokengt", "--data {set} --workers 64", ("64", "--workers")),
+    # The jobs that prepare, look and predict.
+    Row("ingest", "nothing.xyz out", ("nothing.xyz", "synthetic", ".npz")),
+    Row("ingest", "{missing}.npz out", ("missing.npz",)),
+    Row("ingest", "{file}.npz out", ("file.txt.npz",)),
+    Row("ingest", "{missing}.csv out", ("missing.csv",)),
+    Row("ingest", "synthetic out --partitions 0", ("0", "partitions")),
+    Row("ingest", "synthetic out --memory-mib 0", ("memory", "--memory-mib")),
+    Row("ingest", "synthetic out --synthetic.num-nodes 3", ("num_nodes", "3")),
+    Row("ingest", "synthetic {taken}", ("taken", "empty url")),
+    Row("ingest", "synthetic memory://graph", ("memory://", "path")),
+    Row("ingest", "synthetic nowhere://graph", ("nowhere",)),
+    Row("ingest", "synthetic {file}/graph", ("file.txt",)),
+    Row("ingest", "ogbn-nothing out", ("ogbn-nothing",)),
+    Row("ingest_molecules", "nothing.xyz out", ("nothing.xyz", "embedded")),
+    Row("ingest_molecules", "{missing}.csv out", ("missing.csv",)),
+    Row("ingest_molecules", "embedded out --workers 0", ("workers", "0")),
+    Row("ingest_molecules", "embedded out --count 0", ("0", "--count")),
+    Row("ingest_molecules", "embedded {taken}", ("taken", "empty url")),
+    Row("ingest_molecules", "pcqm4mv2 out", ("pcqm4m",)),
+    Row("encode", "{missing} laplacian", ("missing",)),
+    Row("encode", "{graph} laplacian --dim 0", ("dim", "0")),
+    Row("encode", "{graph} rwse --dim 4 --which both_ends", ("both_ends",)),
+    Row("inspect_graph", "{missing}", ("missing",)),
+    Row("inspect_graph", "{damaged} --verify", ("damaged", "features.arrow")),
+    Row("inspect_graph", "{set}", ("set",)),
+    Row("predict", "{missing} out", ("missing", "summary.json")),
+    Row("predict", "{begun} out", ("begun", "--resume")),
+    Row("predict", "{halved} out", ("halved", "summary.json")),
+    Row("predict", "{begun} out --workers 0", ("workers", "0", "--workers")),
+    Row("predict", "{begun} out --deadline-s 0", ("deadline_s", "0", "--deadline-s")),
+    Row("report", "{missing}", ("missing", "config.json")),
+    Row("report", "{garbled}", ("garbled", "config.json")),
+    Row("doctor", "--object-store-gb 0 --no-ray", ("object_store_gb", "0", "--object-store-gb")),
+    Row("convert_checkpoint", "--from grit --checkpoint {missing} --out out", ("missing",)),
+    Row("convert_checkpoint", "--from grit --checkpoint {file} --out out", ("file.txt",)),
+    Row("convert_checkpoint", "--from tokengt --checkpoint {odd}.safetensors --out out", ("odd.pt.safetensors",)),
+    Row("convert_checkpoint", "--from grit --checkpoint {odd} --out out", ("odd.pt", "tensors")),
+    # Measurements.
+    Row("brec", "--data {missing}", ("missing", "--data")),
+    Row("brec", "--data {taken} --pairs basic:0-99", ("basic", "0-59", "--pairs")),
+    Row("brec", "--data {taken} --batch-size 3", ("batch_size", "3", "--batch-size")),
+    Row("brec", "--data {taken} --device tpu", ("tpu", "--device")),
+    Row("equivariant_basis", "--steps 0", ("--steps", "0")),
+    Row("equivariant_basis", "--device tpu --scale smoke", ("tpu", "--device")),
+    Row("scaling_sweep", "--workers 9 --cpus 2", ("9", "--cpus")),
+    Row("scaling_sweep", "--samplers all", ("all",)),
+    Row("cost_model", "--train-ms 0", ("--train-ms",)),
+    Row("cost_model", "--points {missing}", ("missing", "scaling_sweep")),
+    Row("bench_ingest", "--nodes 0", ("--nodes", "0")),
+    Row("bench_ingest", "--edges 100000000000000 --nodes 100000000", ("mean_degree", "--edges")),
+    Row("bench_ingest", "--edges 30000000000 --nodes 1000000000", ("disk", "--edges", "--work")),
+    Row("bench_layers", "--heads 7", ("heads", "7")),
+    Row("bench_layers", "--layers gin", ("gin", "--layers")),
+    Row("bench_molecules", "--rounds 0", ("rounds", "0")),
+    Row("bench_molecules", "--table {missing}.csv", ("missing.csv",)),
+    Row("bench_parallel", "--graph {missing}", ("missing",)),
+    Row("bench_parallel", "--graph {graph} --workers 0", ("0", "--workers")),
+    Row("bench_sampling", "--batches 0", ("batches", "0", "--batches")),
+    Row("bench_sampling", "--fanouts 0 --no-remote", ("fanouts", "0")),
+    Row("bench_sampling", "--dgl-python {missing}/python", ("missing/python", "--dgl-python")),
+    Row("bench_sampling", "--out {file}/out", ("file.txt", "--out")),
+    Row("node_scores", "--data-dir {missing}", ("missing", "--data-dir")),
+    Row("node_scores", "--data-dir {taken} --only cora", ("cora", "--only")),
+    Row("predict", "{begun} out --object-store-gb 0", ("object_store_gb", "--object-store-gb")),
+    Row("bench_speed", "--degree 3", ("degree", "3", "--degree")),
+    Row("bench_speed", "--subjects gin", ("gin", "--subjects")),
+)
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory) -> dict[str, Path]:
+    """A graph, a set of graphs, and what only looks like them, by the names that rows use."""
+    from storage.ingest import IngestOptions, ingest
+    from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+    root = tmp_path_factory.mktemp("things")
+    names = ("graph", "set", "torn", "damaged", "taken", "begun", "halved", "garbled", "missing")
+    found = {name: root / name for name in names} | {"file": root / "file.txt", "odd": root / "odd.pt"}
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=400)), str(found["graph"]), IngestOptions(num_partitions=2))
+    for name in ("torn", "damaged"):
+        shutil.copytree(found["graph"], found[name])
+    manifest = found["torn"] / "manifest.json"
+    manifest.write_text(manifest.read_text()[:200])
+    (found["damaged"] / "part-00000" / "features.arrow").write_bytes(b"not arrow")
+    store_molecules(found["set"])
+    for name in ("taken", "begun", "halved", "garbled"):
+        found[name].mkdir()
+    (found["taken"] / "note.txt").write_text("someone's")
+    (found["begun"] / "config.json").write_text(json.dumps({"fit": {"epochs": "many"}}))
+    (found["halved"] / "summary.json").write_text('{"job": "products_geco", "scor')
+    (found["garbled"] / "config.json").write_text('{"fit": ')
+    found["file"].write_text("no run, no graph")
+    (root / "file.txt.npz").write_text("no arrays")
+    found["odd"].write_bytes(b"\x80\x04\x95\x13\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x94\x8c\x06system\x94\x93\x94.")
+    (root / "odd.pt.safetensors").write_bytes(b"\xff" * 40)
+    return found
+
+
+def store_molecules(folder: Path) -> None:
+    pytest.importorskip("rdkit")
+    from cluster.molecule_ingest import ingest_molecules
+    from storage.importers.enumerated_molecules import EnumeratedMolecules
+
+    ingest_molecules(EnumeratedMolecules(80), str(folder))
+
+
+def listing(*folders: Path) -> dict[str, tuple[int, int]]:
+    """(bytes, time) of everything in these folders."""
+    paths = [path for folder in folders for path in folder.rglob("*")]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+
+
+def words(row: Row, things: dict[str, Path]) -> list[str]:
+    return row.arguments.format_map({name: str(path) for name, path in things.items()}).split()
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch) -> None:
+    """Whoever starts or joins Ray has looked at the options too late."""
+    import ray
+
+    def start(*args, **options):
+        pytest.fail("Ray was started")
+
+    monkeypatch.setattr(ray, "init", start)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(REPOSITORY / "jobs" / f"{row.job}.py"), *words(row, things)])
+    before = listing(things["graph"].parent)
+    job = importlib.import_module(f"jobs.{row.job}")
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as end:
+        run(job.main)
+    said = capfd.readouterr()
+    assert said.err.count("\n") == 1, said.err
+    assert said.err.startswith("error: "), said.err
+    assert end.value.code == row.status, said.err
+    missing = [piece for piece in row.says if piece.lower() not in said.err.lower()]
+    assert not missing, said.err
+    assert not listing(tmp_path)
+    assert listing(things["graph"].parent) == before
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_every_job_has_a_row():
+    """A job is a file that ends with `run(main)`."""
+    files = sorted((REPOSITORY / "jobs").glob("*.py"))
+    jobs = {file.stem for file in files if "    run(main)\n" in file.read_text()}
+    assert jobs - {row.job for row in ROWS} <= ELSEWHERE
+    assert len(ROWS) >= 150
+
+
+@pytest.mark.parametrize("job", sorted({row.job for row in ROWS}))
+def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd):
+    """The cheapest honest check of the rest: the last row of every job, started as a user would."""
+    row = [row for row in ROWS if row.job == job][-1]
+    script = str(REPOSITORY / "jobs" / f"{job}.py")
+    done = subprocess.run(
+        [sys.executable, script, *words(row, things)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == row.status, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert not listing(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [script, *words(row, things)])
+    capfd.readouterr()
+    with pytest.raises(SystemExit):
+        run(importlib.import_module(f"jobs.{job}").main)
+    assert capfd.readouterr().err == done.stderr
