@@ -1,18 +1,22 @@
 """A training checkpoint: tensors as safetensors, everything else as JSON. Nothing is pickled, so nothing read can run code.
 
-    model.safetensors      weights after the last finished epoch
+    model.safetensors      weights after the last step
     average.safetensors    their moving average, where the run keeps one
     best.safetensors       weights of the best validation score so far (averaged ones, where the run keeps an average)
     optimizer.safetensors  optimizer state, by parameter index
     config.json            the model's configuration: with a file of weights, all that rebuilds the model
-    state.json             format version, next epoch, scores, the model's configuration again
+    state.json             format version, position, scores, the model's configuration again, and every file's SHA-256
 
-Dropout, sampling and the learning rate are functions of (seed, epoch, step, rank), so no generator's state is kept.
+It appears under its name at once, whole and synced. Dropout, sampling and the learning rate are functions of (seed, epoch, step, rank),
+so no generator's state is kept.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,17 @@ from safetensors.torch import load_file, save_file
 
 from storage.errors import ConfigError, FormatError
 
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 2  # 1 had neither digests nor positions within an epoch, and is read still
+
+
+@dataclass(frozen=True)
+class EpochPart:
+    """How far a run has come within an epoch: everything but the weights that the epoch's record will need."""
+
+    step: int  # optimizer steps done
+    position: Mapping[str, int | str]  # of the loader, with its fingerprint (`Loader.state_dict`)
+    sums: tuple[tuple[float, ...], ...]  # each rank's, in the order of ranks
+    spent: Mapping[str, float]  # what rank 0 has measured so far
 
 
 @dataclass(frozen=True)
@@ -34,34 +48,133 @@ class TrainState:
     best_score: float | None  # None: not validated yet
     identity: Mapping[str, Any]  # what a run may not change between its parts: graph, split, metric, seed
     model_config: Mapping[str, Any]  # what the model was built from, as plain values
+    part: EpochPart | None = None  # of the epoch `next_epoch`; None: none of it is done
+
+    @property
+    def name(self) -> str:
+        """The checkpoint's name; names sort by position."""
+        return f"epoch-{self.next_epoch:06d}" + ("" if self.part is None else f"-step-{self.part.step:08d}")
 
 
-def save_checkpoint(
-    directory: Path,
-    state: TrainState,
-    model: Mapping[str, torch.Tensor],
-    best: Mapping[str, torch.Tensor],
-    optimizer: torch.optim.Optimizer,
-    average: Mapping[str, torch.Tensor] | None = None,
-) -> None:
-    """Writes a checkpoint into an existing empty directory, state.json last."""
-    for file, tensors in (("model", model), ("average", average), ("best", best)):
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint in memory: training may go on while it is written."""
+
+    state: TrainState
+    model: Mapping[str, torch.Tensor]
+    best: Mapping[str, torch.Tensor]
+    moments: Mapping[str, torch.Tensor]
+    average: Mapping[str, torch.Tensor] | None = field(default=None)
+
+
+def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """An optimizer's state by parameter index and name; the tensors are its own."""
+    states = optimizer.state_dict()["state"].items()
+    return {f"{index}.{name}": value for index, values in states for name, value in values.items()}
+
+
+def save_checkpoint(directory: Path, snapshot: Snapshot) -> None:
+    """Writes a checkpoint under a name that is new. Whatever fails (OSError), no such directory is there then."""
+    staged = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        staged.mkdir(parents=True)
+        _write(staged, snapshot)
+        os.rename(staged, directory)
+        _sync(directory.parent)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write(directory: Path, snapshot: Snapshot) -> None:
+    state = snapshot.state
+    files = (
+        ("model", snapshot.model),
+        ("average", snapshot.average),
+        ("best", snapshot.best),
+        ("optimizer", snapshot.moments),
+    )
+    for file, tensors in files:
         if tensors is not None:
             whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-            save_file(whole, directory / f"{file}.safetensors")
-    moments = {
-        f"{index}.{name}": value.contiguous()
-        for index, values in optimizer.state_dict()["state"].items()
-        for name, value in values.items()
-    }
-    save_file(moments, directory / "optimizer.safetensors")
+            try:
+                save_file(whole, directory / f"{file}.safetensors")
+            except SafetensorError as error:  # a full disk, among others, as text
+                raise OSError(f"{directory / file}.safetensors: {error}") from error
     (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
-    body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, **asdict(state)}
+    digests = {}
+    for path in sorted(directory.iterdir()):
+        _sync(path)
+        digests[path.name] = _digest(path)
+    body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, "sha256": digests, **asdict(state)}
     (directory / "state.json").write_text(json.dumps(body, indent=1, default=str, allow_nan=False) + "\n")
+    _sync(directory / "state.json")
+
+
+def _sync(path: Path) -> None:
+    """What was written survives a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def verify_checkpoint(directory: Path) -> None:
+    """Raises FormatError naming the file where one is not as it was saved. Checkpoints of version 1 hold no digests."""
+    body = _state_body(directory)
+    digests = body.get("sha256", {})
+    if not isinstance(digests, dict):
+        raise FormatError(f"{directory / 'state.json'}: expected a digest for every file, got {type(digests).__name__}")
+    for name, digest in digests.items():
+        if Path(name).name != name:
+            raise FormatError(f"{directory / 'state.json'}: expected names of files beside it, got {name!r}")
+        try:
+            found = _digest(directory / name)
+        except OSError as error:
+            raise FormatError(f"{directory / name}: expected a file of the checkpoint, got {error.strerror}") from None
+        if found != digest:
+            raise FormatError(
+                f"{directory / name}: expected the bytes that were saved (SHA-256 {str(digest)[:12]}), found others "
+                f"({found[:12]}); the file is damaged"
+            )
 
 
 def load_state(directory: Path) -> TrainState:
     """The checkpoint's state. Raises FormatError where it is missing, broken or of another version."""
+    body = _state_body(directory)
+    try:
+        part = body.get("part")
+        return TrainState(
+            next_epoch=int(body["next_epoch"]),
+            best_epoch=int(body["best_epoch"]),
+            best_score=None if body["best_score"] is None else float(body["best_score"]),
+            identity=dict(body["identity"]),
+            model_config=dict(body["model_config"]),
+            part=None if part is None else _part(part),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{directory / 'state.json'}: expected next_epoch, best_epoch, best_score, identity, model_config and a part "
+            f"or none; got {error!r}"
+        ) from None
+
+
+def _part(body: Mapping[str, Any]) -> EpochPart:
+    return EpochPart(
+        step=int(body["step"]),
+        position=dict(body["position"]),
+        sums=tuple(tuple(float(value) for value in row) for row in body["sums"]),
+        spent={str(name): float(value) for name, value in body["spent"].items()},
+    )
+
+
+def _state_body(directory: Path) -> dict[str, Any]:
     path = directory / "state.json"
     try:
         body = json.loads(path.read_text())
@@ -73,25 +186,30 @@ def load_state(directory: Path) -> TrainState:
         raise FormatError(f"{path}: expected JSON, got broken text ({error})") from None
     if not isinstance(body, dict) or body.get("format") != "graphmill-checkpoint":
         raise FormatError(f"{path}: expected a Graphmill checkpoint, found something else")
-    if body.get("format_version") != CHECKPOINT_VERSION:
+    if body.get("format_version") not in (1, CHECKPOINT_VERSION):
         raise FormatError(f"{path}: expected format_version {CHECKPOINT_VERSION}, got {body.get('format_version')!r}")
-    try:
-        return TrainState(
-            next_epoch=int(body["next_epoch"]),
-            best_epoch=int(body["best_epoch"]),
-            best_score=None if body["best_score"] is None else float(body["best_score"]),
-            identity=dict(body["identity"]),
-            model_config=dict(body["model_config"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(
-            f"{path}: expected next_epoch, best_epoch, best_score, identity, model_config; got {error!r}"
-        ) from None
+    return body
 
 
 def latest_checkpoint(run: Path) -> Path | None:
-    """The newest whole checkpoint of a run's directory; None where there is none yet."""
+    """The newest checkpoint of a run's directory; None where there is none yet."""
     return max((file.parent for file in (run / "train").glob("epoch-*/state.json")), default=None)
+
+
+def usable_checkpoints(newest: Path) -> Iterator[Path]:
+    """This checkpoint and the older ones beside it, newest first."""
+    beside = (file.parent for file in newest.parent.glob("epoch-*/state.json"))
+    yield newest
+    yield from sorted((path for path in beside if path.name < newest.name), reverse=True)
+
+
+def unused_name(folder: Path, name: str) -> str:
+    """`name`, or `name+1` …: what Ray has registered under a name it will delete one day, so no name is given twice."""
+    taken, number = name, 0
+    while (folder / taken).exists():
+        number += 1
+        taken = f"{name}+{number}"
+    return taken
 
 
 def check_continues(

@@ -1,7 +1,7 @@
 """Where workers' metrics meet the driver: an actor that holds a short queue of records until the driver takes them.
 
 Workers have all-reduced their numbers already; rank 0 pushes and does not wait. The driver polls, writes the run directory and draws
-the progress bar.
+the progress bar. The other way goes one word: that the workers are to save and stop, which is the answer to every push from then on.
 """
 
 import _thread
@@ -28,32 +28,38 @@ class MetricsHub:
 
     def __init__(self) -> None:
         self._records: deque[Record] = deque(maxlen=_MAX_RECORDS)
+        self._stop = False
 
-    def push(self, record: Record) -> None:
+    def push(self, record: Record) -> bool:
+        """Takes a record; returns whether the workers are to stop."""
         self._records.append(record)
+        return self._stop
 
-    def drain(self) -> list[Record]:
-        """All records since the last call, in order."""
+    def drain(self, stop: bool) -> list[Record]:
+        """All records since the last call, in order; `stop` is what pushes answer from now on."""
+        self._stop = stop
         records = list(self._records)
         self._records.clear()
         return records
 
 
 @contextmanager
-def metrics_hub(consume: Callable[[Record], None]) -> Iterator[Any]:
+def metrics_hub(consume: Callable[[Record], None], stopping: threading.Event | None = None) -> Iterator[Any]:
     """Starts a hub, passes its records to `consume` from a thread while the context is open, and stops it.
 
+    Once `stopping` is set, workers that push are told to stop.
     What was pushed before the context ends is consumed before it is left. An error in `consume` ends the body and is raised
     as StageError.
     """
     actor: Any = ray.remote(num_cpus=0, max_restarts=-1)(MetricsHub)
     hub = actor.remote()
-    stop = threading.Event()
+    ended = threading.Event()
     failures: list[Exception] = []
 
     def drain() -> None:
         try:
-            records = ray.get(hub.drain.remote(), timeout=_POLL_TIMEOUT_S)
+            stop = stopping is not None and stopping.is_set()
+            records = ray.get(hub.drain.remote(stop), timeout=_POLL_TIMEOUT_S)
         except (GetTimeoutError, RayActorError):
             return  # metrics are late or lost; training is not
         for record in records:
@@ -61,7 +67,7 @@ def metrics_hub(consume: Callable[[Record], None]) -> Iterator[Any]:
 
     def poll() -> None:
         try:
-            while not stop.wait(_POLL_S):
+            while not ended.wait(_POLL_S):
                 drain()
         except (OSError, ValueError, TypeError, KeyError) as error:
             failures.append(error)
@@ -73,7 +79,7 @@ def metrics_hub(consume: Callable[[Record], None]) -> Iterator[Any]:
     try:
         yield hub
     finally:
-        stop.set()
+        ended.set()
         thread.join(timeout=2 * _POLL_TIMEOUT_S)
         if not failures and ray.is_initialized():
             drain()

@@ -71,20 +71,20 @@ class RunDirectory:
         write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
         return cls(path)
 
-    def start(self, next_epoch: int) -> None:
-        """Says which epoch is recorded next: later ones, recorded before an interruption, are forgotten."""
+    def start(self, next_epoch: int, step: int = 0) -> None:
+        """Says which epoch is recorded next, and after which of its steps: later ones, recorded before, are forgotten."""
         recorded = self._complete_lines()
         lines = [line for line in recorded if json.loads(line)["epoch"] < next_epoch]
         if self._metrics.exists():
             write_atomic(self._metrics, "".join(lines))
-        self.note("start", epoch=next_epoch, repeated=len(recorded) - len(lines))
+        self.note("start", epoch=next_epoch, step=step, repeated=len(recorded) - len(lines))
         self.close()
         from torch.utils.tensorboard import SummaryWriter  # seconds to import, and whoever reads a run needs none
 
         self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
 
     def note(self, kind: str, **values: Any) -> None:
-        """Appends an event to events.jsonl: "begin", "start", "finish" or "fail"."""
+        """Appends an event to events.jsonl: "begin", "start", "damage" (of a checkpoint), "saved", "finish" or "fail"."""
         event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
         with open(self.path / "events.jsonl", "ab+") as stream:
             cut = False  # a line that a kill cut short is ended, so that only it is lost

@@ -1,15 +1,14 @@
 """What one DDP worker does: epochs of steps, validation, checkpoints, and the exact test of the best weights.
 
 Every rank takes equally many steps. The loss of a step is the mean over the targets of all ranks and of all batches that it
-accumulates, however unevenly they hold them. Dropout is seeded by (seed, epoch, batch, rank) before each batch, so a resumed run repeats
-the uninterrupted one exactly. A number that is not finite stops all ranks at once, and says where it came from.
+accumulates, however unevenly they hold them. Dropout is seeded by (seed, epoch, batch, rank) before each batch, so a run that is resumed
+after any step repeats the uninterrupted one exactly. A number that is not finite stops all ranks at once, and says where it came from.
 """
 
 import math
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,30 +17,35 @@ import ray
 import ray.train
 import torch
 import torch.distributed as dist
+from ray.exceptions import RayError
 from ray.train.torch import get_device
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from cluster.bad_numbers import NonFiniteLossError, describe_bad_gradients, describe_bad_numbers, gather_text
 from cluster.checkpoint import (
+    EpochPart,
     TrainState,
     check_continues,
     load_optimizer,
     load_state,
     load_weights,
-    save_checkpoint,
+    usable_checkpoints,
+    verify_checkpoint,
 )
+from cluster.checkpoint_writer import CheckpointWriter, Wish
 from cluster.evaluation import autocast, predictions
 from cluster.schedule import rate_factor
-from cluster.scores import all_reduce_sum
+from cluster.scores import all_reduce_sum, gather_rows
 from cluster.tasks import StepOutput, Task, step_output
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import WeightAverage
 from samplers.loader import STAGE_SECONDS, Loader
 from storage.counter_random import derive_key
-from storage.errors import ConfigError
+from storage.errors import ConfigError, FormatError
 
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
+_ANSWER_S = 5.0  # to fetch an answer that has come
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
 
@@ -49,10 +53,12 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     """Entry point of a Ray Train worker; `config` holds the TrainSpec and the metrics hub. Rank 0 returns the final scores."""
     # What every rank meets at the same place, and would meet again, ends in the ordinary way, so that Ray does not try it over.
     try:
-        context = ray.train.get_context()
-        worker = Worker(config["spec"], config["hub"], context.get_world_rank(), context.get_world_size(), get_device())
+        context, spec = ray.train.get_context(), config["spec"]
+        rank, folder = context.get_world_rank(), Path(context.get_storage().experiment_fs_path)
+        writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes)
+        worker = Worker(spec, config["hub"], rank, context.get_world_size(), get_device(), writer)
         worker.restore(ray.train.get_checkpoint())
-    except ConfigError as error:
+    except (ConfigError, FormatError) as error:
         return {"error": error}
     try:
         return worker.run()
@@ -65,10 +71,14 @@ def seed_dropout(seed: int, *position: int) -> None:
     torch.manual_seed(derive_key(seed, _DROPOUT, *position) >> 1)
 
 
-def total_weight(task: Task, targets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """(weight of each of this rank's batches, float64 [k]; weight of all batches of all ranks): a collective call."""
+def total_weight(task: Task, targets: Sequence[Tensor], wish: int = 0) -> tuple[Tensor, Tensor, int]:
+    """(weight of each of this rank's batches, float64 [k]; weight of all batches of all ranks; sum of all ranks' wishes).
+
+    A collective call.
+    """
     weights = torch.stack([task.weight(target) for target in targets])
-    return weights, all_reduce_sum(weights.sum())
+    total, wishes = all_reduce_sum(torch.stack([weights.sum(), weights.new_tensor(float(wish))]))
+    return weights, total, int(wishes)
 
 
 def step_loss(task: Task, output: StepOutput, target: Tensor, weight: Tensor) -> Tensor:
@@ -89,11 +99,58 @@ def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield group
 
 
+class Line:
+    """A worker's line to the driver: it tells and does not wait, and hears with a later word that it is to stop."""
+
+    def __init__(self, hub: Any) -> None:
+        self._hub = hub
+        self._answer: Any = None
+        self._stop = False
+
+    def push(self, record: Mapping[str, Any]) -> None:
+        self.stop_asked()
+        self._answer = self._hub.push.remote(record)
+
+    def stop_asked(self) -> bool:
+        """Whether an answer that has come says so."""
+        if not self._stop and self._answer is not None and ray.wait([self._answer], timeout=0)[0]:
+            answer, self._answer = self._answer, None
+            with suppress(RayError):  # the hub is being restarted: it will be told again
+                self._stop = bool(ray.get(answer, timeout=_ANSWER_S))
+        return self._stop
+
+
+class EpochClock:
+    """What an epoch has cost this rank, by the names of its record; what it had cost before an interruption included."""
+
+    def __init__(self, loader: Loader, earlier: Mapping[str, float]) -> None:
+        self._stats, self._earlier = loader.stats, earlier
+        self._before, self._start = loader.stats.as_dict(), time.perf_counter()
+
+    def spent(self) -> dict[str, float]:
+        done = {name: value - self._before[name] for name, value in self._stats.as_dict().items()}
+        found = {
+            "train_s": time.perf_counter() - self._start,
+            "wait_s": done["wait_s"],
+            "batches": done["num_batches"],
+            **{name: done[name] for name in STAGE_SECONDS},
+        }
+        return {name: value + self._earlier.get(name, 0.0) for name, value in found.items()}
+
+
 class Worker:
     """One rank's run."""
 
-    def __init__(self, spec: TrainSpec, hub: Any, rank: int, world_size: int, device: torch.device) -> None:
-        self.spec, self.options, self.hub = spec, spec.options, hub
+    def __init__(
+        self,
+        spec: TrainSpec,
+        hub: Any,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        writer: CheckpointWriter | None = None,
+    ) -> None:
+        self.spec, self.options, self.hub, self.writer = spec, spec.options, Line(hub), writer
         self.rank, self.world_size, self.device = rank, world_size, device
         self.data, self.task = spec.data.open(), spec.task
         torch.manual_seed(spec.options.seed)
@@ -106,6 +163,7 @@ class Worker:
         )
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.next_epoch, self.best_epoch = 0, -1
+        self.part: EpochPart | None = None  # of the next epoch, where a checkpoint was saved within it
         self.best_score: float | None = None
         self.best = _copy_state(self.model)
 
@@ -123,21 +181,29 @@ class Worker:
         return self.model if self.average is None else self.average.model
 
     def run(self) -> dict[str, Any] | None:
+        """Trains to the end; returns the final scores, or {"stopped": where} where the driver asked to stop."""
         options = self.options
         with ExitStack() as stack:
             train = stack.enter_context(self._loader(self.spec.sampler))
             valid = stack.enter_context(self._loader(self.spec.evaluation["valid"]))
             for epoch in range(self.next_epoch, options.epochs):
-                record = self._train_epoch(train, epoch)
+                record, wish = self._train_epoch(train, epoch)
+                if record is None:
+                    return {"stopped": self._where()}
                 last = epoch + 1 == options.epochs
                 if last or (epoch + 1) % options.eval_every == 0:
                     record |= self._validate(valid, epoch)
-                self.next_epoch = epoch + 1
+                self.next_epoch, self.part = epoch + 1, None
                 if self.rank == 0:
-                    self.hub.push.remote({"kind": "epoch", "epoch": epoch, **record})
-                if last or (epoch + 1) % options.checkpoint_every == 0:
-                    self._checkpoint(epoch)
+                    self.hub.push({"kind": "epoch", "epoch": epoch, **record})
+                if last or wish != Wish.GO_ON or (epoch + 1) % options.checkpoint_every == 0:
+                    self._checkpoint()
+                if wish == Wish.STOP and not last:
+                    return {"stopped": self._where()}
         return self._final_scores()
+
+    def _where(self) -> str:
+        return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
 
     def _loader(self, sampler_options: Any) -> Loader:
         return Loader(
@@ -152,17 +218,24 @@ class Worker:
     def _autocast(self) -> torch.autocast:
         return autocast(self.device, self.options.precision)
 
-    def _train_epoch(self, loader: Loader, epoch: int) -> dict[str, float]:
-        """Trains one epoch; returns its mean loss and throughput over all ranks."""
+    def _train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, Wish]:
+        """Trains one epoch; returns its mean loss and throughput over all ranks, None where it is stopped before its end."""
         self.ddp.train()
         num_steps = -(-loader.num_steps // self.options.accumulate)
         # Sums over the epoch: loss, weight of the targets, targets, nodes, edges.
         sums = torch.zeros(5, dtype=torch.float64, device=self.device)
-        before, start, reported = loader.stats.as_dict(), time.perf_counter(), 0.0
-        for step, batches in enumerate(_groups(loader.epoch(epoch), self.options.accumulate)):
+        first, self.part, before_part = 0, None, self.part
+        if before_part is not None:
+            first = before_part.step
+            sums += sums.new_tensor(before_part.sums[self.rank])
+        clock = EpochClock(loader, {} if before_part is None else before_part.spent)
+        reported, wish = 0.0, Wish.GO_ON
+        batches_left = loader.epoch(epoch, first * self.options.accumulate)
+        for step, batches in enumerate(_groups(batches_left, self.options.accumulate), first):
             self._set_rates(epoch * num_steps + step, num_steps)
             targets = [self.data.target(batch) for batch in batches]
-            sums[:2] += self._step(epoch, step, batches, targets)
+            step_sums, wish = self._step(epoch, step, batches, targets)
+            sums[:2] += step_sums
             sizes = [(len(target), *self.data.sizes(batch)) for batch, target in zip(batches, targets, strict=True)]
             sums[2:] += sums.new_tensor([sum(column) for column in zip(*sizes, strict=True)])
             if self.average is not None:
@@ -170,23 +243,26 @@ class Worker:
             now = time.perf_counter()
             if self.rank == 0 and now - reported > _STEP_REPORT_S:
                 reported = now
-                self.hub.push.remote({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
+                self.hub.push({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
+            if wish != Wish.GO_ON and step + 1 < num_steps:
+                rows = tuple(tuple(row) for row in gather_rows(sums[None]).tolist())
+                self.part = EpochPart(step + 1, loader.state_dict(), rows, clock.spent())
+                self._checkpoint()
+                if wish == Wish.STOP:
+                    return None, wish
+        self.part = None
         self._share_buffers()
-        train_s = time.perf_counter() - start
+        spent = clock.spent()
         loss_sum, weight, roots, nodes, edges = all_reduce_sum(sums).tolist()
-        spent = {name: value - before[name] for name, value in loader.stats.as_dict().items()}
         return {
             "train_loss": loss_sum / weight if weight else 0.0,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "train_s": train_s,
-            "wait_s": spent["wait_s"],
-            "batches": spent["num_batches"],
-            **{name: spent[name] for name in STAGE_SECONDS},
+            **spent,
             "roots": roots,
-            "roots_per_s": roots / train_s,
-            "nodes_per_s": nodes / train_s,
-            "edges_per_s": edges / train_s,
-        }
+            "roots_per_s": roots / spent["train_s"],
+            "nodes_per_s": nodes / spent["train_s"],
+            "edges_per_s": edges / spent["train_s"],
+        }, wish
 
     def _set_rates(self, step: int, steps_per_epoch: int) -> None:
         """Sets the learning rates of optimizer step `step`, counted from the run's start."""
@@ -203,10 +279,10 @@ class Worker:
         for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
             group["lr"] = peak * factor
 
-    def _step(self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]) -> Tensor:
-        """One optimizer step; returns this rank's summed loss and its targets' weight, float64 [2]."""
+    def _step(self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]) -> tuple[Tensor, Wish]:
+        """One optimizer step; returns this rank's summed loss and its targets' weight, float64 [2], and rank 0's wish."""
         options = self.options
-        weights, total = total_weight(self.task, targets)
+        weights, total, wish = total_weight(self.task, targets, self._wish())
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for i, (batch, target, weight) in enumerate(zip(batches, targets, weights, strict=True)):
             position = (options.seed, epoch, step * options.accumulate + i, self.rank)
@@ -221,7 +297,15 @@ class Worker:
         if float(total) > 0:  # else no labelled target on any rank: nothing to learn, and no decay either
             self._update(epoch, step, batches)
         self.optimizer.zero_grad(set_to_none=True)
-        return sums
+        return sums, Wish(wish)
+
+    def _wish(self) -> Wish:
+        """Rank 0's; the others have none."""
+        if self.rank != 0:
+            return Wish.GO_ON
+        if self.hub.stop_asked():
+            return Wish.STOP
+        return Wish.SAVE if self.writer is not None and self.writer.is_due() else Wish.GO_ON
 
     def _no_gradient_sync(self, wanted: bool) -> AbstractContextManager:
         """DDP reduces gradients in the last backward pass of a step only."""
@@ -322,46 +406,58 @@ class Worker:
             "world_size": self.world_size,
         }
 
-    def _checkpoint(self, epoch: int) -> None:
-        """Saves and reports a checkpoint; every rank takes part, rank 0 writes."""
-        metrics = {"epoch": epoch}
-        name = f"epoch-{epoch + 1:06d}"
-        if self.rank != 0:
-            ray.train.report(metrics, checkpoint_dir_name=name)
+    def _checkpoint(self) -> None:
+        """Saves and reports a checkpoint, where there is a writer; every rank takes part, rank 0 writes."""
+        if self.writer is None:
             return
         state = TrainState(
-            next_epoch=epoch + 1,
+            next_epoch=self.next_epoch,
             best_epoch=self.best_epoch,
             best_score=self.best_score,
             identity=self.spec.identity,
             model_config=self.spec.model_config,
+            part=self.part,
         )
-        with tempfile.TemporaryDirectory(prefix="graphmill-checkpoint-") as directory:
-            average = None if self.average is None else self.average.model.state_dict()
-            save_checkpoint(Path(directory), state, self.model.state_dict(), self.best, self.optimizer, average)
-            checkpoint = ray.train.Checkpoint.from_directory(directory)
-            ray.train.report(metrics, checkpoint=checkpoint, checkpoint_dir_name=name)
+        average = None if self.average is None else self.average.model
+        self.writer.save(state, self.model, self.best, self.optimizer, average)
 
     def restore(self, checkpoint: ray.train.Checkpoint | None) -> None:
-        """Continues from the run's latest checkpoint, where there is one; tells the driver which epoch comes next."""
+        """Continues from the run's latest whole checkpoint, where there is one; tells the driver which epoch comes next."""
+        damaged: list[str] = []
         if checkpoint is not None:
-            self._load(checkpoint)
+            with checkpoint.as_directory() as name:
+                self._load(_newest_whole(Path(name), damaged))
         if self.rank == 0:
-            self.hub.push.remote({"kind": "start", "epoch": self.next_epoch})
+            for what in damaged:
+                self.hub.push({"kind": "damage", "what": what})
+            step = 0 if self.part is None else self.part.step
+            self.hub.push({"kind": "start", "epoch": self.next_epoch, "step": step})
 
-    def _load(self, checkpoint: ray.train.Checkpoint) -> None:
-        with checkpoint.as_directory() as name:
-            directory = Path(name)
-            state = load_state(directory)
-            check_continues(state, self.spec.model_config, self.spec.identity, self.options.epochs, str(directory))
-            load_weights(directory / "best.safetensors", self.model)
-            self.best = _copy_state(self.model)
-            load_weights(directory / "model.safetensors", self.model)
-            if self.average is not None:
-                load_weights(directory / "average.safetensors", self.average.model)
-            load_optimizer(directory / "optimizer.safetensors", self.optimizer)
+    def _load(self, directory: Path) -> None:
+        state = load_state(directory)
+        check_continues(state, self.spec.model_config, self.spec.identity, self.options.epochs, str(directory))
+        if state.part is not None:  # refused here, where all ranks meet, where it is of other batches
+            with self._loader(self.spec.sampler) as loader:
+                loader.load_state_dict(state.part.position)
+        load_weights(directory / "best.safetensors", self.model)
+        self.best = _copy_state(self.model)
+        load_weights(directory / "model.safetensors", self.model)
+        if self.average is not None:
+            load_weights(directory / "average.safetensors", self.average.model)
+        load_optimizer(directory / "optimizer.safetensors", self.optimizer)
         self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
-        self.best_score = state.best_score
+        self.best_score, self.part = state.best_score, state.part
+
+
+def _newest_whole(newest: Path, damaged: list[str]) -> Path:
+    """The newest checkpoint whose files are as they were saved; what is wrong with newer ones goes to `damaged`."""
+    for directory in usable_checkpoints(newest):
+        try:
+            verify_checkpoint(directory)
+            return directory
+        except FormatError as error:
+            damaged.append(str(error))
+    raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
 
 
 def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:

@@ -34,6 +34,7 @@ class TrainOptions:
     ema_decay: float | None = None  # of the averaged weights, which are then what is evaluated and kept
     eval_every: int = 1  # epochs between validations; the last epoch is always validated
     checkpoint_every: int = 10  # epochs between checkpoints; the last epoch always ends with one
+    checkpoint_minutes: float | None = None  # the longest time without one, within an epoch too; None: no bound
     precision: Precision = "float32"
     seed: int = 0
 
@@ -43,6 +44,10 @@ class TrainOptions:
                 raise ConfigError(
                     f"{name}: expected at least 1, got {getattr(self, name)}; set --{name.replace('_', '-')}"
                 )
+        if self.checkpoint_minutes is not None and not self.checkpoint_minutes >= 0:
+            raise ConfigError(
+                f"checkpoint_minutes: expected 0 or more, or none, got {self.checkpoint_minutes}; set --checkpoint-minutes"
+            )
         if not self.learning_rate > 0:
             raise ConfigError(f"learning_rate: expected a positive rate, got {self.learning_rate}; set --learning-rate")
         if not 0 <= self.min_learning_rate <= self.learning_rate:

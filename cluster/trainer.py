@@ -11,6 +11,7 @@ from ray.exceptions import OutOfMemoryError
 from ray.train import TrainingFailedError as RayTrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from cluster.graceful_stop import TERMINATED, stopping_on_sigterm
 from cluster.metrics_hub import Record, metrics_hub
 from cluster.run_directory import RunDirectory
 from cluster.session import COLLECTIVE_TIMEOUT_S
@@ -29,8 +30,18 @@ class WorkerOptions:
     num_workers: int = 2
     device: str = "auto"  # "cpu", "gpu", or "auto": GPUs where the cluster has one per worker
     max_failures: int = 3  # worker-group failures survived by restarting from the latest checkpoint
+    keep_checkpoints: int = 2
+    grace_s: float = 20.0  # after SIGTERM: time to save a checkpoint and end
 
     def __post_init__(self) -> None:
+        if self.keep_checkpoints < 1:
+            raise ConfigError(
+                f"keep_checkpoints: expected at least 1, got {self.keep_checkpoints}; set --keep-checkpoints"
+            )
+        if not self.grace_s > 0:
+            raise ConfigError(f"grace_s: expected a positive number of seconds, got {self.grace_s}; set --grace-s")
+        if self.max_failures < 0:
+            raise ConfigError(f"max_failures: expected 0 or more, got {self.max_failures}; set --max-failures")
         if self.num_workers < 1:
             raise ConfigError(f"workers: expected at least 1, got {self.num_workers}; set --workers")
         if self.device not in ("auto", "cpu", "gpu"):
@@ -62,7 +73,8 @@ def train(
 ) -> Mapping[str, Any]:
     """Trains (or continues, where the run has a checkpoint), records every epoch, and returns the final scores.
 
-    `on_record` sees every record of the hub, from a thread. Raises what a worker raised on purpose; StageError for the rest.
+    `on_record` sees every record of the hub, from a thread. Raises what a worker raised on purpose; StageError for the rest;
+    SystemExit(143) where SIGTERM came: with a checkpoint of the step that was under way, if the grace time was enough for one.
     """
     use_gpu = choose_device(workers) == "gpu"
 
@@ -70,10 +82,12 @@ def train(
         if record["kind"] == "epoch":
             run.record({key: value for key, value in record.items() if key != "kind"})
         elif record["kind"] == "start":
-            run.start(int(record["epoch"]))
+            run.start(int(record["epoch"]), int(record["step"]))
+        elif record["kind"] == "damage":
+            run.note("damage", what=record["what"])
         on_record(record)
 
-    with metrics_hub(consume) as hub:
+    with stopping_on_sigterm(workers.grace_s) as stopping, metrics_hub(consume, stopping) as hub:
         trainer: Any = _InterruptibleTrainer(
             cast(Any, train_worker),
             train_loop_config={"spec": spec, "hub": hub},
@@ -91,7 +105,7 @@ def train(
                     controller_failure_limit=workers.max_failures,
                     max_preemption_failures=workers.max_failures,
                 ),
-                checkpoint_config=_ray_train.CheckpointConfig(num_to_keep=2),
+                checkpoint_config=_ray_train.CheckpointConfig(num_to_keep=workers.keep_checkpoints),
                 logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
             ),
         )
@@ -104,6 +118,10 @@ def train(
     assert isinstance(result.return_value, dict)
     if "error" in result.return_value:
         raise result.return_value["error"]
+    if "stopped" in result.return_value:
+        run.note("saved", where=result.return_value["stopped"])
+        on_record({"kind": "saved", "where": result.return_value["stopped"], "run": str(run.path)})
+        raise SystemExit(TERMINATED)
     if result.checkpoint is not None:
         run.keep_best(Path(result.checkpoint.path))
     return result.return_value

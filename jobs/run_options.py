@@ -50,6 +50,9 @@ class FitOptions:
     checkpoint_every: int = 10
     """Epochs between checkpoints."""
 
+    checkpoint_minutes: float | None = 10.0
+    """The longest time without a checkpoint, within an epoch too; none: no bound."""
+
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 on GPUs, float32 on CPUs."""
 
@@ -93,3 +96,9 @@ class RunOptions:
 
     max_failures: int = 3
     """Worker failures survived by restarting from the latest checkpoint."""
+
+    keep_checkpoints: int = 2
+    """Checkpoints kept; the oldest goes first."""
+
+    grace_s: float = 20.0
+    """After SIGTERM: seconds to save a checkpoint before the job ends."""

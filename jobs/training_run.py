@@ -88,7 +88,9 @@ def session_options(options: RunOptions) -> SessionOptions:
 
 
 def worker_options(options: RunOptions) -> WorkerOptions:
-    return WorkerOptions(options.workers, options.device, options.max_failures)
+    return WorkerOptions(
+        options.workers, options.device, options.max_failures, options.keep_checkpoints, options.grace_s
+    )
 
 
 def train_options(fit: FitOptions) -> TrainOptions:
@@ -107,6 +109,7 @@ def train_options(fit: FitOptions) -> TrainOptions:
         ema_decay=fit.ema_decay,
         eval_every=fit.eval_every,
         checkpoint_every=fit.checkpoint_every,
+        checkpoint_minutes=fit.checkpoint_minutes,
         precision="bfloat16" if fit.precision == "bfloat16" else "float32",
         seed=fit.seed,
     )
@@ -132,8 +135,13 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             bar.update(record["epoch"] + 1, num_epochs, note)
         elif record["kind"] == "step" and record["num_steps"] > 1:
             bar.update(record["epoch"] + record["step"] / record["num_steps"], num_epochs, note)
-        elif record["kind"] == "start" and record["epoch"]:
-            bar.update(record["epoch"], num_epochs, f"continuing from epoch {record['epoch']}")
+        elif record["kind"] == "saved":
+            print(f"\nstopped in {record['where']}, saved; continue with --resume {record['run']}", file=sys.stderr)
+        elif record["kind"] == "damage":
+            print(f"\nan older checkpoint is used: {record['what']}", file=sys.stderr)
+        elif record["kind"] == "start" and (record["epoch"] or record["step"]):
+            step = f", step {record['step']}" if record["step"] else ""
+            bar.update(record["epoch"], num_epochs, f"continuing from epoch {record['epoch']}{step}")
 
     return on_record
 

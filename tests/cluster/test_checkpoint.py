@@ -1,19 +1,26 @@
 """Checkpoints: what is saved comes back bit for bit, and what does not fit is refused in one line."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from cluster.checkpoint import (
+    EpochPart,
+    Snapshot,
     TrainState,
     check_continues,
     latest_checkpoint,
     load_optimizer,
     load_state,
     load_weights,
+    moments_of,
     save_checkpoint,
+    unused_name,
+    usable_checkpoints,
+    verify_checkpoint,
 )
 from storage.errors import ConfigError, FormatError
 
@@ -37,8 +44,9 @@ STATE = TrainState(next_epoch=4, best_epoch=2, best_score=0.75, identity=RUN, mo
 @pytest.fixture
 def saved(tmp_path):
     model, optimizer = _trained()
-    save_checkpoint(tmp_path, STATE, model.state_dict(), {k: v + 1 for k, v in model.state_dict().items()}, optimizer)
-    return tmp_path, model, optimizer
+    best = {k: v + 1 for k, v in model.state_dict().items()}
+    save_checkpoint(tmp_path / "epoch", Snapshot(STATE, model.state_dict(), best, moments_of(optimizer)))
+    return tmp_path / "epoch", model, optimizer
 
 
 def test_everything_comes_back_bit_for_bit(saved):
@@ -91,9 +99,72 @@ def test_the_latest_checkpoint_is_the_newest_whole_one(tmp_path):
 def test_a_score_that_was_not_measured_is_null_in_json(tmp_path):
     model, optimizer = _trained()
     state = TrainState(next_epoch=1, best_epoch=-1, best_score=None, identity=RUN, model_config=MODEL)
-    save_checkpoint(tmp_path, state, model.state_dict(), model.state_dict(), optimizer)
-    assert json.loads((tmp_path / "state.json").read_text())["best_score"] is None
-    assert load_state(tmp_path) == state
+    save_checkpoint(tmp_path / "c", Snapshot(state, model.state_dict(), model.state_dict(), moments_of(optimizer)))
+    assert json.loads((tmp_path / "c" / "state.json").read_text())["best_score"] is None
+    assert load_state(tmp_path / "c") == state
+
+
+def test_a_position_within_an_epoch_comes_back_to_the_last_bit(tmp_path):
+    model, optimizer = _trained()
+    sums = ((0.1 + 0.2, 1 / 3, 3.0, 5e-324, 1e300), (2.0**-53, 0.0, 1.0, 2.0, 3.0))
+    part = EpochPart(17, {"epoch": 4, "step": 34, "fingerprint": "0123456789abcdef"}, sums, {"train_s": 1.1})
+    state = replace(STATE, part=part)
+    assert state.name == "epoch-000004-step-00000017"
+    save_checkpoint(tmp_path / state.name, Snapshot(state, model.state_dict(), {}, moments_of(optimizer)))
+    assert load_state(tmp_path / state.name) == state
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "best.safetensors", "optimizer.safetensors", "config.json"])
+def test_a_bit_that_flips_is_found(saved, file):
+    verify_checkpoint(saved[0])
+    path = saved[0] / file
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=f"{file}: expected the bytes that were saved"):
+        verify_checkpoint(saved[0])
+    path.unlink()
+    with pytest.raises(FormatError, match=f"{file}: expected a file of the checkpoint"):
+        verify_checkpoint(saved[0])
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "sub/model.safetensors"])
+def test_a_digest_is_of_a_file_beside_it(saved, name):
+    path = saved[0] / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": {name: "0" * 64}}))
+    with pytest.raises(FormatError, match="expected names of files beside it"):
+        verify_checkpoint(saved[0])
+
+
+def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path):
+    model, optimizer = _trained()
+    not_json = replace(STATE, best_score=float("nan"))
+    with pytest.raises(ValueError, match="JSON"):
+        save_checkpoint(tmp_path / "c", Snapshot(not_json, model.state_dict(), {}, moments_of(optimizer)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_older_checkpoints_come_next_in_the_order_of_positions(tmp_path):
+    names = [
+        "epoch-000002",
+        "epoch-000002+1",
+        "epoch-000002-step-00000003",
+        "epoch-000002-step-00000010",
+        "epoch-000010",
+    ]
+    for name in names:
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "state.json").write_text("{}")
+    assert latest_checkpoint(tmp_path) == tmp_path / "train" / names[-1]
+    assert [path.name for path in usable_checkpoints(tmp_path / "train" / names[3])] == names[3::-1]
+
+
+def test_no_name_is_given_twice(tmp_path):
+    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002"
+    (tmp_path / "epoch-000002").mkdir()
+    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002+1"
+    (tmp_path / "epoch-000002+1").mkdir()
+    assert unused_name(tmp_path, "epoch-000002") == "epoch-000002+2"
 
 
 def test_another_architecture_is_refused_by_shape(saved):
@@ -108,7 +179,7 @@ def test_another_architecture_is_refused_by_shape(saved):
         (None, "expected a checkpoint, found none"),
         ("{", "broken text"),
         ("[]", "found something else"),
-        (json.dumps({"format": "graphmill-checkpoint", "format_version": 99}), "format_version 1, got 99"),
+        (json.dumps({"format": "graphmill-checkpoint", "format_version": 99}), "format_version 2, got 99"),
         (json.dumps({"format": "graphmill-checkpoint", "format_version": 1}), "next_epoch"),
     ],
 )

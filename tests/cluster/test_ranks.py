@@ -38,7 +38,7 @@ def one_rank(rank: int, port: int, results: str) -> None:
     x, y = x[start : start + COUNTS[rank]], y[start : start + COUNTS[rank]]
     ddp = DistributedDataParallel(model)
     logits = ddp(x)
-    weights, total = total_weight(TASK, [y])
+    weights, total, _ = total_weight(TASK, [y])
     loss = step_loss(TASK, StepOutput(logits), y, weights[0])
     (loss * loss_scale(float(total), len(COUNTS))).backward()
     scores = SplitScores(torch.device("cpu"), binary=True)

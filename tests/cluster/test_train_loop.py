@@ -1,6 +1,5 @@
 """The training loop without Ray: what a step's gradient is, what is averaged, what resumes exactly, and what stops it."""
 
-import shutil
 import socket
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,6 +14,7 @@ from torch import nn
 
 import cluster.train_loop
 from cluster.bad_numbers import NonFiniteLossError
+from cluster.checkpoint_writer import CheckpointWriter, Wish
 from cluster.schedule import rate_factor
 from cluster.tasks import Classification, Regression, StepOutput
 from cluster.train_loop import Worker
@@ -22,7 +22,7 @@ from cluster.train_spec import TrainOptions, TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions
 from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, TorchGraphBatch
 from samplers.loader import STAGE_SECONDS, LoaderOptions
-from storage.errors import ConfigError
+from storage.errors import ConfigError, FormatError
 
 CPU = torch.device("cpu")
 NUM_GRAPHS = 30
@@ -97,20 +97,27 @@ def spec(batch_size: int = 4, build_model=Pooled, store: Rings | None = None, ta
 
 
 @pytest.fixture
-def reports(tmp_path, monkeypatch):
-    """Checkpoints go to a folder instead of to Ray; returns the folder."""
-
-    def report(metrics, checkpoint=None, checkpoint_dir_name=""):
-        if checkpoint is not None:
-            shutil.copytree(checkpoint.path, tmp_path / checkpoint_dir_name, dirs_exist_ok=True)
-
-    monkeypatch.setattr(cluster.train_loop.ray.train, "report", report)
+def reports(tmp_path) -> Path:
+    """The folder of the checkpoints."""
     return tmp_path
 
 
-def run_alone(a_spec: TrainSpec, checkpoint: Path | None = None) -> tuple[Worker, Hub, dict]:
+def report(metrics, checkpoint=None, checkpoint_dir_name="", checkpoint_upload_fn=None, **_) -> None:
+    """In place of Ray's: what it does in a thread is done at once."""
+    if checkpoint is not None:
+        checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
+
+
+def run_alone(
+    a_spec: TrainSpec, folder: Path, checkpoint: Path | None = None, stop_at: int | None = None
+) -> tuple[Worker, Hub, dict]:
+    """A run with one worker; `stop_at`: after how many steps the driver asks it to stop."""
     hub = Hub()
-    worker = Worker(a_spec, hub, 0, 1, CPU)
+    writer = CheckpointWriter(folder, 0, a_spec.options.checkpoint_minutes, report)
+    worker = Worker(a_spec, hub, 0, 1, CPU, writer)
+    if stop_at is not None:
+        wishes = iter([Wish.GO_ON] * (stop_at - 1) + [Wish.STOP] * 1000)
+        worker._wish = lambda: next(wishes)  # type: ignore[method-assign]
     worker.restore(None if checkpoint is None else cluster.train_loop.ray.train.Checkpoint(str(checkpoint)))
     result = worker.run()
     assert result is not None
@@ -131,7 +138,7 @@ def one_of_two(rank: int, port: int, folder: str, build_model, store: Rings | No
     worker = Worker(a_spec, Hub(), rank, 2, CPU)
     try:
         with worker._loader(a_spec.sampler) as loader:
-            found["losses"] = [worker._train_epoch(loader, epoch)["train_loss"] for epoch in range(3)]
+            found["losses"] = [worker._train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(3)]
         with worker._loader(a_spec.evaluation["valid"]) as loader:
             found["scores"] = worker._evaluate(worker.model, loader, "valid")
     except NonFiniteLossError as error:
@@ -155,7 +162,7 @@ def run_two(folder: Path, build_model, store: Rings | None = None) -> list[dict]
 def whole_epoch_steps(a_spec: TrainSpec, epochs: int = 3) -> tuple[Worker, list[float]]:
     worker = Worker(a_spec, Hub(), 0, 1, CPU)
     with worker._loader(a_spec.sampler) as loader:
-        return worker, [worker._train_epoch(loader, epoch)["train_loss"] for epoch in range(epochs)]
+        return worker, [worker._train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(epochs)]
 
 
 @pytest.mark.parametrize("penalised", [False, True])
@@ -194,20 +201,80 @@ def test_ranks_score_one_model_whatever_their_batch_statistics(tmp_path):
         assert torch.equal(tensor, second["model"][name]), name
 
 
+AVERAGED = {"ema_decay": 0.9, "epochs": 3, "schedule": "cosine", "warmup_steps": 3, "accumulate": 2}
+
+
+def assert_same_end(ours: Worker, theirs: Worker) -> None:
+    assert ours.average is not None
+    assert theirs.average is not None
+    for name, tensor in ours.average.model.state_dict().items():
+        assert torch.equal(tensor, theirs.average.model.state_dict()[name])
+        assert torch.equal(ours.best[name], theirs.best[name])
+
+
 @pytest.mark.parametrize("norm", [False, True])
-def test_an_averaged_run_resumes_exactly(reports, norm):
-    options = {"ema_decay": 0.9, "epochs": 4, "schedule": "cosine", "warmup_steps": 3, "accumulate": 2}
+def test_a_run_resumes_exactly_after_any_step(reports, norm):
     build = partial(Pooled, norm=norm)
-    whole, whole_hub, result = run_alone(spec(build_model=build, checkpoint_every=2, **options))
-    assert (reports / "epoch-000002" / "average.safetensors").exists()
-    assert (reports / "epoch-000002" / "config.json").exists()
-    again, hub, resumed = run_alone(spec(build_model=build, **options), reports / "epoch-000002")
-    assert hub.records[0] == {"kind": "start", "epoch": 2}
-    assert hub.epochs == whole_hub.epochs[2:]
+    a_spec = spec(build_model=build, checkpoint_minutes=0, checkpoint_every=1, **AVERAGED)
+    whole, whole_hub, result = run_alone(a_spec, reports)
+    saved = sorted(path.name for path in reports.iterdir())
+    steps = ("", "-step-00000001", "-step-00000002")
+    assert saved == [*[f"epoch-{epoch:06d}{step}" for epoch in range(3) for step in steps][1:], "epoch-000003"]
+    for number, name in enumerate(saved[:-1]):
+        again, hub, resumed = run_alone(spec(build_model=build, **AVERAGED), reports / f"again{number}", reports / name)
+        position = name.split("-")
+        epoch, step = int(position[1]), int(position[3]) if len(position) > 2 else 0
+        assert hub.records[0] == {"kind": "start", "epoch": epoch, "step": step}
+        assert hub.epochs == whole_hub.epochs[epoch:]
+        assert resumed == result
+        assert_same_end(again, whole)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 9))
+def test_a_run_that_is_asked_to_stop_saves_after_that_step(reports, stop_at):
+    whole, whole_hub, result = run_alone(spec(**AVERAGED), reports / "whole")
+    _, first, stopped = run_alone(spec(**AVERAGED), reports / "first", stop_at=stop_at)
+    epoch, step = divmod(stop_at, 3)
+    assert stopped == {"stopped": f"epoch {epoch}, step {step}" if step else f"epoch {epoch}"}
+    assert len(list((reports / "first").iterdir())) == 1
+    again, hub, resumed = run_alone(spec(**AVERAGED), reports / "again", latest_of(reports / "first"))
+    assert first.epochs + hub.epochs == whole_hub.epochs
     assert resumed == result
-    for name, tensor in whole.average.model.state_dict().items():
-        assert torch.equal(tensor, again.average.model.state_dict()[name])
-        assert torch.equal(whole.best[name], again.best[name])
+    assert_same_end(again, whole)
+
+
+def test_a_stop_at_the_very_end_is_the_end(reports):
+    _, _, result = run_alone(spec(epochs=1), reports, stop_at=5)
+    assert "scores" in result
+
+
+def latest_of(folder: Path) -> Path:
+    return max(folder.iterdir())
+
+
+def test_a_position_within_an_epoch_is_of_its_batches(reports):
+    run_alone(spec(**AVERAGED), reports, stop_at=1)
+    with pytest.raises(ConfigError, match="resume with the options and the number of workers that saved it"):
+        run_alone(spec(batch_size=5, **AVERAGED), reports / "again", latest_of(reports))
+    # Between two epochs it may change.
+    run_alone(spec(**AVERAGED), reports / "b", stop_at=3)
+    run_alone(spec(batch_size=5, **AVERAGED), reports / "c", latest_of(reports / "b"))
+
+
+def test_an_older_checkpoint_is_taken_where_the_newest_is_damaged(reports):
+    _, whole, result = run_alone(spec(checkpoint_every=1, **AVERAGED), reports)
+    newest, older = reports / "epoch-000002", reports / "epoch-000001"
+    (newest / "optimizer.safetensors").write_bytes(b"x" + (newest / "optimizer.safetensors").read_bytes()[1:])
+    _, hub, resumed = run_alone(spec(**AVERAGED), reports, newest)
+    assert "optimizer.safetensors: expected the bytes that were saved" in hub.records[0]["what"]
+    assert hub.records[1] == {"kind": "start", "epoch": 1, "step": 0}
+    assert resumed == result
+    assert hub.epochs == whole.epochs[1:]
+    assert {path.name for path in reports.iterdir()} >= {"epoch-000002", "epoch-000003+1"}  # never the same name twice
+    for path in (older, newest):
+        (path / "state.json").write_text("{")
+    with pytest.raises(FormatError, match="no older checkpoint is whole"):
+        run_alone(spec(**AVERAGED), reports, newest)
 
 
 def test_the_average_is_what_is_evaluated_and_kept(reports):
@@ -227,7 +294,7 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
 
         plain._update = averaging
         plain._train_epoch(loader, 0)
-    worker, _, result = run_alone(a_spec)
+    worker, _, result = run_alone(a_spec, reports)
     for name, tensor in average.items():
         torch.testing.assert_close(worker.best[name], tensor)
         assert not torch.equal(worker.best[name], plain.model.state_dict()[name])
@@ -237,7 +304,7 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
 
 
 def test_lower_is_better_where_the_task_says_so(reports):
-    worker, hub, result = run_alone(spec(epochs=6, learning_rate=3e-2))
+    worker, hub, result = run_alone(spec(epochs=6, learning_rate=3e-2), reports)
     curve = [epoch["valid_mae"] for epoch in hub.epochs]
     assert worker.best_epoch == int(np.argmin(curve))
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
@@ -268,7 +335,7 @@ class Power(nn.Module):
 
 def test_a_loss_that_is_not_finite_stops_the_run_at_once_and_names_the_layer(reports):
     with pytest.raises(NonFiniteLossError) as caught:
-        run_alone(spec(4, partial(Overflowing, 4)))
+        run_alone(spec(4, partial(Overflowing, 4)), reports)
     text = str(caught.value)
     assert "\n" not in text
     assert "epoch 0, step " in text
@@ -298,7 +365,7 @@ class BadGradient(Pooled):
 
 def test_a_gradient_that_is_not_finite_stops_the_run_and_names_the_parameter(reports):
     with pytest.raises(NonFiniteLossError, match=r"batches 0 .rank 0.: the gradient is not finite.*first\.weight"):
-        run_alone(spec(4, BadGradient))
+        run_alone(spec(4, BadGradient), reports)
 
 
 class BadEvaluation(Pooled):
@@ -309,14 +376,14 @@ class BadEvaluation(Pooled):
 
 def test_a_prediction_that_is_not_finite_stops_the_run(reports):
     with pytest.raises(NonFiniteLossError, match=r"batch 0 of valid .rank 0.: first bad layer: second .Linear."):
-        run_alone(spec(4, BadEvaluation))
+        run_alone(spec(4, BadEvaluation), reports)
 
 
 def test_bad_features_are_named(reports):
     store = rings()
     store.node_feature[5, 0] = np.nan
     with pytest.raises(NonFiniteLossError, match="the batch's own node_feature holds numbers that are not finite"):
-        run_alone(spec(4, store=store))
+        run_alone(spec(4, store=store), reports)
 
 
 def test_graphs_are_classified_too(reports):
@@ -325,13 +392,13 @@ def test_graphs_are_classified_too(reports):
     a_spec = spec(
         4, partial(Pooled, out_dim=2), rings(label), Classification(2, "rocauc"), epochs=30, learning_rate=3e-2
     )
-    _, hub, result = run_alone(a_spec)
+    _, hub, result = run_alone(a_spec, reports)
     assert result["scores"]["valid"]["count"] == 5
     assert hub.epochs[-1]["train_loss"] < 0.5 * hub.epochs[0]["train_loss"]
 
 
 def test_bfloat16_trains(reports):
-    _, hub, _ = run_alone(spec(4, precision="bfloat16", epochs=8, learning_rate=3e-2))
+    _, hub, _ = run_alone(spec(4, precision="bfloat16", epochs=8, learning_rate=3e-2), reports)
     assert hub.epochs[-1]["train_loss"] < hub.epochs[0]["train_loss"]
 
 
@@ -342,7 +409,7 @@ def test_poly_is_a_power_of_what_is_left():
 
 
 def test_warm_up_may_be_counted_in_steps(reports):
-    _, hub, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3))
+    _, hub, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3), reports)
     # Five steps per epoch: the last of the first epoch is the fifth of eight.
     assert hub.epochs[0]["learning_rate"] == pytest.approx(1e-2 * 5 / 8)
     assert hub.epochs[-1]["learning_rate"] == pytest.approx(1e-3 + 9e-3 * (1 / 12))

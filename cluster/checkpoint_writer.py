@@ -1,0 +1,102 @@
+"""When a worker's checkpoints are due, and how they are written: rank 0 copies what training will change, and a thread writes the copy.
+
+Whether one is due within an epoch is rank 0's to say, by its clock; it tells the others with the step's sums (`Wish`). Which steps that
+happens after changes nothing that is computed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import torch
+from ray.train import CheckpointUploadMode
+
+from cluster.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint, unused_name
+from storage.errors import StageError
+
+_WRITE_TIMEOUT_S = 600.0  # longest wait for the checkpoint before this one
+
+
+class Wish(IntEnum):
+    """What rank 0 wants to happen after a step."""
+
+    GO_ON = 0
+    SAVE = 1
+    STOP = 2  # save, and end
+
+
+class CheckpointWriter:
+    """One rank's part; every rank calls `save` after the same steps."""
+
+    def __init__(
+        self, folder: Path, rank: int, minutes: float | None = None, report: Callable[..., None] = ray.train.report
+    ) -> None:
+        self._folder, self._rank, self._report = folder, rank, report
+        self._period_s = None if minutes is None else 60 * minutes
+        self._last = time.monotonic()
+        self._idle = threading.Event()
+        self._idle.set()
+        self.stall_s = 0.0  # how long training has stood still for checkpoints
+
+    def is_due(self) -> bool:
+        """Whether the period is over; not while the last one is being written."""
+        late = self._period_s is not None and time.monotonic() - self._last >= self._period_s
+        return late and self._idle.is_set()
+
+    def save(
+        self,
+        state: TrainState,
+        model: torch.nn.Module,
+        best: Mapping[str, torch.Tensor],
+        optimizer: torch.optim.Optimizer,
+        average: torch.nn.Module | None,
+    ) -> None:
+        """Reports a checkpoint: a collective call, which returns when rank 0 has copied what training changes.
+
+        What goes wrong in the writing thread ends the run's attempt, as Ray has it. Raises StageError where the last one never ends.
+        """
+        start = time.monotonic()
+        options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
+        name = state.name
+        if self._rank == 0:
+            if not self._idle.wait(_WRITE_TIMEOUT_S):
+                raise StageError(f"{self._folder}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
+            name = unused_name(self._folder, state.name)
+            snapshot = Snapshot(
+                state,
+                model=_copied(model.state_dict()),
+                best=best,  # never changed, only replaced
+                moments=_copied(moments_of(optimizer)),
+                average=None if average is None else _copied(average.state_dict()),
+            )
+            options |= self._upload(name, snapshot)
+        self._report({"epoch": state.next_epoch}, checkpoint_dir_name=name, **options)
+        self._last = time.monotonic()
+        self.stall_s += self._last - start
+
+    def _upload(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
+        """Ray's arguments: its thread calls `write`, and registers the checkpoint when that is done."""
+        path = self._folder / name
+        self._idle.clear()
+
+        def write(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
+            try:
+                save_checkpoint(path, snapshot)
+            finally:
+                self._idle.set()
+            return checkpoint
+
+        return {
+            "checkpoint": ray.train.Checkpoint(str(path)),
+            "checkpoint_upload_fn": write,
+            "delete_local_checkpoint_after_upload": False,
+        }
+
+
+def _copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """On the CPU, whatever happens to them there."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
