@@ -15,14 +15,11 @@ two, most of it for Ray to start; nothing else should run meanwhile. Repeats run
 moment meets different points; the report shows medians.
 """
 
-import contextlib
 import itertools
 import json
 import os
 import platform
-import secrets
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -30,16 +27,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
-
+from jobs.child_process import run_process
+from jobs.command_line import parse
 from jobs.exit_codes import run
+from jobs.record_lines import append_record, load_records
 from jobs.scaling_point import PointSettings
 from jobs.scaling_report import print_table, write_report
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError
 
-_STOP_TIMEOUT_S = 45.0  # for a point to stop its Ray, before what is left is killed
-_TAG = "GRAPHMILL_SWEEP_POINT"  # in the environment of all that a point starts
-_LEAVE_TIMEOUT_S = 5.0  # for processes that the point itself has told to end, or that were killed
 _SCRIPT = Path(__file__).with_name("scaling_point.py")
 
 
@@ -158,31 +153,8 @@ def key(settings: PointSettings | Mapping[str, Any]) -> str:
 
 
 def load_points(path: Path) -> list[dict[str, Any]]:
-    """The latest record of every point in the file. A last line that a kill left unfinished is cut off; raises FormatError for others."""
-    if not path.exists():
-        return []
-    whole = path.read_text()
-    complete, _, rest = whole.rpartition("\n")
-    if rest:
-        path.write_text(complete + "\n" if complete else "")
-    latest: dict[str, dict[str, Any]] = {}
-    for number, line in enumerate(complete.splitlines(), 1):
-        try:
-            point = json.loads(line)
-            latest[key(point["settings"])] = point
-        except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(
-                f"{path}, line {number}: expected a point of this sweep ({error}); remove the line"
-            ) from None
-    return list(latest.values())
-
-
-def save_point(path: Path, point: Mapping[str, Any]) -> None:
-    """Appends one finished point."""
-    with path.open("a") as file:
-        file.write(json.dumps(point) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """The latest record of every point in the file. Raises FormatError where a line is none."""
+    return load_records(path, lambda point: key(point["settings"]), "a point of this sweep")
 
 
 def measure_point(settings: PointSettings, config: SweepConfig, folder: Path) -> dict[str, Any]:
@@ -205,69 +177,6 @@ def measure_point(settings: PointSettings, config: SweepConfig, folder: Path) ->
         record |= json.loads(result.read_text())
         shutil.rmtree(folder, ignore_errors=True)  # checkpoints of no use; of a failed point all is kept
     return record
-
-
-def run_process(command: list[str], log: Path, timeout_s: float) -> str | None:
-    """Runs a point's process; None where it ended well, else the cause of its failure in one line.
-
-    It is ended, with everything it has started, where it takes too long or this process is interrupted.
-    """
-    tag = secrets.token_hex(8)
-    with log.open("wb") as sink:
-        # A session of its own, so that Ctrl-C comes here first, and the point is ended in order.
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            start_new_session=True,
-            env=os.environ | {_TAG: tag},
-        )
-        try:
-            status = process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return f"no result within {timeout_s:g} s; see {log} (raise --point-timeout-s if it is only slow)"
-        finally:
-            if process.poll() is None:
-                _end(process)
-            if process.returncode != 0:
-                _kill_tagged(tag)
-    if status == 0:
-        return None
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    end = said[-1] if said else (lines[-1] if lines else "no output")
-    return f"{end[:500]} (exit status {status})" if status != 1 or not said else end[:500]
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Asks a point to stop its Ray and itself; then kills what is left of its processes as they were before."""
-    import psutil
-
-    tree = [psutil.Process(process.pid)]
-    tree += tree[0].children(recursive=True)
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=_STOP_TIMEOUT_S)
-    _, left = psutil.wait_procs(tree, timeout=_LEAVE_TIMEOUT_S)
-    for one in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
-    psutil.wait_procs(left, timeout=_LEAVE_TIMEOUT_S)
-    process.wait(timeout=_LEAVE_TIMEOUT_S)
-
-
-def _kill_tagged(tag: str) -> None:
-    """Kills what a point left behind that could not end its own: raylets, say, whose sessions are not the point's."""
-    import psutil
-
-    left = []
-    for one in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if one.environ().get(_TAG) == tag:
-                one.kill()
-                left.append(one)
-    psutil.wait_procs(left, timeout=_LEAVE_TIMEOUT_S)
 
 
 def describe_machine(config: SweepConfig) -> dict[str, Any]:
@@ -317,7 +226,7 @@ def sweep(config: SweepConfig) -> int:
         for number, settings in enumerate(missing, 1):
             folder = out / "logs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{number:03d}"
             point = measure_point(settings, config, folder)
-            save_point(file, point)
+            append_record(file, point)
             print(f"[{number}/{len(missing)}] {say(point)}", flush=True)
     finally:
         everything = load_points(file)
@@ -341,7 +250,7 @@ def say(point: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    return sweep(tyro.cli(SweepConfig, description=__doc__))
+    return sweep(parse(SweepConfig, description=__doc__))
 
 
 if __name__ == "__main__":
