@@ -20,7 +20,7 @@ _COLUMNS = (
     ("epochs", "epochs that the trial has trained, or had when it was stopped"),
     ("test", "test score of the weights of the best epoch; choose by it and it is no test any more"),
     ("train s", "seconds in training steps, beside the other trials"),
-    ("", "finished; stopped by the scheduler; failed"),
+    ("end", "finished; stopped by the scheduler; failed"),
 )
 
 
@@ -135,7 +135,7 @@ def html(sweep: Sweep) -> str:
         heading("Runs"),
         card(_links(order)),
         heading("Columns"),
-        card(table("What the columns mean", ["", ""], [(name or "end", meaning) for name, meaning in _COLUMNS])),
+        card(table("What the columns mean", ["", ""], _COLUMNS)),
         heading("Sweep"),
         card(table("What was tried, and where", ["", ""], [[name, value] for name, value in sweep.about.items()])),
     ]
@@ -218,7 +218,12 @@ def _over_options(sweep: Sweep, good: Sequence[Record]) -> list[str]:
         lines = [Line(Series(sweep.metric, sorted(points), "dot"), 0)]
         plots.append(
             line_plot(
-                f"Best {sweep.metric} over {name}", name, sweep.metric, lines, x_scale="log" if spread else "linear"
+                f"Best {sweep.metric} over {name}",
+                name,
+                sweep.metric,
+                lines,
+                x_scale="log" if spread else "linear",
+                whole_x=not spread and all(x.is_integer() for x in values),
             )
         )
     return plots

@@ -90,7 +90,7 @@ def test_trials_repeat_the_job_alone_and_a_failing_one_is_recorded(tmp_path: Pat
     assert ((out / "trials.jsonl").read_bytes(), (run / "metrics.jsonl").read_bytes()) == kept
     table = [line for line in again.stdout.splitlines() if line.startswith("|")]
     assert table == [line for line in first.stdout.splitlines() if line.startswith("|")]
-    assert table[0] == "| trial | learning-rate | chunks | valid_loss | best epoch | epochs | test | train s |  |"
+    assert table[0] == "| trial | learning-rate | chunks | valid_loss | best epoch | epochs | test | train s | end |"
     assert table[2].startswith(f"| {best} | {found[best]['options']['learning-rate']} | 1 | {min(losses):.4f} |")
     page = (out / "sweep.html").read_text()
     ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>"))
@@ -129,8 +129,120 @@ def test_ctrl_c_ends_the_sweep_and_leaves_nothing_running(tmp_path: Path) -> Non
     # The trial under way has no record, and its run says why it ended; --resume would continue it.
     assert not (tmp_path / "out" / "trials.jsonl").exists()
     run = read_run(tmp_path / "out" / "trial-000")
-    assert run.state == "failed"
+    assert run.state != "finished"
     assert "2 of 2 trials have not ended" in (tmp_path / "out" / "sweep.html").read_text()
+
+
+# ---- one trial, with a program in place of a job
+
+PROGRAM = """
+import json, os, sys, time
+from pathlib import Path
+flag, where, _, address = sys.argv[1:]
+run = Path(where)
+run.mkdir(exist_ok=True)
+(run / "config.json").write_text("{}")
+done = len((run / "metrics.jsonl").read_text().splitlines()) if flag == "--resume" else 0
+for epoch in range(done, EPOCHS):
+    with (run / "metrics.jsonl").open("a") as file:
+        line = {"epoch": epoch, "train_loss": 1.0, "flag": flag, "address": address, "threads": os.environ.get("OMP_NUM_THREADS")}
+        file.write(json.dumps(line | ({"valid_loss": 2.0 - epoch} if epoch % EVERY == 0 else {})) + "\\n")
+"""
+FINISH = '(run / "summary.json").write_text("{}"); sys.exit(1)'  # 1: no better than the baselines
+FAIL = 'print("error: no room", file=sys.stderr); sys.exit(1)'
+HANG = "time.sleep(600)"
+
+
+@pytest.fixture
+def trial(tmp_path: Path):
+    """Makes a trial that runs PROGRAM with this ending; what still runs of it is ended with the test."""
+    from jobs.child_process import end_tagged, new_tag
+    from jobs.tune_trial import JobTrial, SweepPlan, TrialPlan
+
+    tag = new_tag()
+
+    def make(ending: str, epochs: int = 3, every: int = 1, metric: str = "valid_loss", timeout_s: float = 60.0):
+        program = PROGRAM.replace("EPOCHS", str(epochs)).replace("EVERY", str(every)) + ending
+        command = (sys.executable, "-c", program)
+        one = TrialPlan(7, command, tmp_path / "run", tmp_path / "log", epochs)
+        made = JobTrial.__new__(JobTrial)  # without Tune's folders and monitors
+        environment = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "31"}
+        made.setup({"trial": 7}, SweepPlan({7: one}, metric, tmp_path, "host:1", environment, tag, timeout_s))
+        return made
+
+    yield make
+    end_tagged(tag, 5.0)
+
+
+def steps(made) -> list[dict]:
+    found = [made.step()]
+    while not found[-1].get("done"):
+        found.append(made.step())
+    return found
+
+
+def test_a_trial_reports_each_epoch_and_the_last_with_its_end(trial, tmp_path: Path) -> None:
+    assert steps(trial(FINISH)) == [
+        {"epoch": 1, "score": 2.0},
+        {"epoch": 2, "score": 1.0},
+        {"epoch": 3, "score": 0.0, "done": True, "cause": None},
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {(line["flag"], line["address"], line["threads"]) for line in lines} == {("--run-dir", "host:1", "31")}
+
+
+def test_epochs_without_a_validation_are_not_reported(trial) -> None:
+    assert [one["epoch"] for one in steps(trial(FINISH, epochs=5, every=3))] == [1, 4]
+
+
+def test_a_jobs_failure_is_a_result_with_its_cause(trial) -> None:
+    last = steps(trial(FAIL))[-1]
+    assert (last["done"], last["cause"]) == (True, "no room")
+
+
+def test_a_metric_that_the_job_does_not_have_is_named(trial) -> None:
+    assert steps(trial(FINISH, metric="valid_mae")) == [
+        {"done": True, "cause": "metric: expected one of train_loss, valid_loss, got valid_mae; set --metric"}
+    ]
+
+
+def test_an_interrupted_trial_is_resumed_and_a_finished_one_not_started(trial, tmp_path: Path) -> None:
+    first = trial(HANG, epochs=2)
+    assert [first.step()["epoch"]] == [1]
+    first.cleanup()
+    assert first._process.poll() is not None
+    assert [one["epoch"] for one in steps(trial(FINISH, epochs=4))] == [1, 2, 3, 4]
+    flags = [json.loads(line)["flag"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert flags[-1] == "--resume"
+    finished = trial(FAIL, epochs=4)
+    assert finished._process is None
+    assert steps(finished)[-1]["cause"] is None
+
+
+def test_a_trial_that_takes_too_long_is_ended(trial) -> None:
+    made = trial(HANG, epochs=1, timeout_s=1.0)
+    assert steps(made)[-1]["cause"] == "not finished within 1 s (--trial-timeout-s)"
+    assert made._process.poll() is not None
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_asha_stops_who_is_behind_of_those_that_ran_before(lower: bool) -> None:
+    from types import SimpleNamespace
+
+    from jobs.tune_runner import make_scheduler, recall
+
+    scheduler = make_scheduler("asha", lower, epochs=16, grace=2, reduction=4)
+    sign = -1.0 if lower else 1.0
+    recall(scheduler, {n: [{"epoch": e, "score": sign * (n + e)} for e in (1, 2)] for n in range(4)})
+
+    def decide(epoch: int, score: float) -> str:
+        new = SimpleNamespace(trial_id=f"new-{epoch}-{score}")
+        scheduler.on_trial_add(None, new)
+        return scheduler.on_trial_result(None, new, {"epoch": epoch, "score": sign * score})
+
+    assert decide(1, 0.0) == "CONTINUE"  # before the first rung
+    assert decide(2, 9.0) == "CONTINUE"
+    assert decide(2, 3.0) == "STOP"
 
 
 # ---- search spaces
