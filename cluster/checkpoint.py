@@ -11,7 +11,6 @@ It appears under its name at once, whole and synced. Dropout, sampling and the l
 so no generator's state is kept.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -24,6 +23,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from storage.arrow_files import file_digest
 from storage.errors import ConfigError, FormatError
 
 CHECKPOINT_VERSION = 2  # 1 had neither digests nor positions within an epoch, and is read still
@@ -105,7 +105,7 @@ def _write(directory: Path, snapshot: Snapshot) -> None:
     digests = {}
     for path in sorted(directory.iterdir()):
         _sync(path)
-        digests[path.name] = _digest(path)
+        digests[path.name] = file_digest(path)
     body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, "sha256": digests, **asdict(state)}
     (directory / "state.json").write_text(json.dumps(body, indent=1, default=str, allow_nan=False) + "\n")
     _sync(directory / "state.json")
@@ -120,11 +120,6 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _digest(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def verify_checkpoint(directory: Path) -> None:
     """Raises FormatError naming the file where one is not as it was saved. Checkpoints of version 1 hold no digests."""
     body = _state_body(directory)
@@ -135,7 +130,7 @@ def verify_checkpoint(directory: Path) -> None:
         if Path(name).name != name:
             raise FormatError(f"{directory / 'state.json'}: expected names of files beside it, got {name!r}")
         try:
-            found = _digest(directory / name)
+            found = file_digest(directory / name)
         except OSError as error:
             raise FormatError(f"{directory / name}: expected a file of the checkpoint, got {error.strerror}") from None
         if found != digest:

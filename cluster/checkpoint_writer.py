@@ -40,12 +40,17 @@ class CheckpointWriter:
         self._last = time.monotonic()
         self._idle = threading.Event()
         self._idle.set()
-        self.stall_s = 0.0  # how long training has stood still for checkpoints
+        self._stall_s = 0.0
 
     def is_due(self) -> bool:
         """Whether the period is over; not while the last one is being written."""
         late = self._period_s is not None and time.monotonic() - self._last >= self._period_s
         return late and self._idle.is_set()
+
+    def take_stall_s(self) -> float:
+        """Seconds that training has stood still for checkpoints since the last call."""
+        stall_s, self._stall_s = self._stall_s, 0.0
+        return stall_s
 
     def save(
         self,
@@ -76,7 +81,7 @@ class CheckpointWriter:
             options |= self._upload(name, snapshot)
         self._report({"epoch": state.next_epoch}, checkpoint_dir_name=name, **options)
         self._last = time.monotonic()
-        self.stall_s += self._last - start
+        self._stall_s += self._last - start
 
     def _upload(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
         """Ray's arguments: its thread calls `write`, and registers the checkpoint when that is done."""

@@ -1,4 +1,4 @@
-"""One Ray actor per partition: a thin shell over `PartitionOwner`, read-only, so that a restart is a re-map.
+"""One Ray actor per partition: a thin shell over `PartitionOwner`, read-only, so that a restart is a re-map of unchanged files.
 
 Work and health checks run in concurrency groups of their own, so a check never queues behind work. Requests are idempotent and may
 be retried; every wait has a deadline.
@@ -23,6 +23,7 @@ from samplers.row_cache import CachedOwner
 from samplers.warm_up import warm_up
 from storage.arrow_files import is_local
 from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import StoredGraph, open_graph
 
 
@@ -61,8 +62,8 @@ class ServerInfo:
 class PartitionServer:
     """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
 
-    def __init__(self, url: str, partition: int, content_hash: str) -> None:
-        self._url, self._index, self._content_hash = url, partition, content_hash
+    def __init__(self, url: str, partition: int, content_hash: str, stamps: FileStamps) -> None:
+        self._url, self._index, self._content_hash, self._stamps = url, partition, content_hash, stamps
         self._owner: PartitionOwner | None = None
 
     @ray.method(concurrency_group="work")
@@ -79,6 +80,8 @@ class PartitionServer:
 
     def _load(self, verify: bool) -> None:
         graph = _open_same(self._url, self._content_hash)
+        if not verify:
+            self._stamps.check(graph.partition_files(self._index))
         partition = graph.partition(self._index, verify=verify)
         owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
         warm_up(owner, graph.manifest)
@@ -98,6 +101,7 @@ class PartitionServers:
     handles: tuple[Any, ...]
     infos: tuple[ServerInfo, ...]
     options: ServerOptions
+    stamps: FileStamps  # of the files that the servers verified
 
 
 class _RemotePending:
@@ -171,14 +175,17 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
     }
     actor: Any = ray.remote(**actor_options)(PartitionServer)
     content_hash = graph.manifest.content_hash
-    handles = tuple(actor.remote(url, partition, content_hash) for partition in range(graph.manifest.num_partitions))
+    stamps = take_stamps(graph.url, graph.manifest.files)
+    handles = tuple(
+        actor.remote(url, partition, content_hash, stamps) for partition in range(graph.manifest.num_partitions)
+    )
     try:
         references = [handle.open.remote(options.verify) for handle in handles]
         infos = tuple(
             _get(reference, options.start_timeout_s, f"partition server {partition}")
             for partition, reference in enumerate(references)
         )
-        yield PartitionServers(url, content_hash, handles, infos, options)
+        yield PartitionServers(url, content_hash, handles, infos, options, stamps)
     finally:
         for handle in handles:
             ray.kill(handle, no_restart=True)
@@ -197,6 +204,7 @@ def connect(servers: PartitionServers, watch: Callable[[Owner], Owner] = lambda 
     ]
     num_owned = np.diff(graph.offsets)
     num_far = sum(int(count) for count, near in zip(num_owned, is_near, strict=True) if not near)
+    servers.stamps.check()
     owners: list[Owner] = []
     for info, handle, near in zip(servers.infos, servers.handles, is_near, strict=True):
         if near:

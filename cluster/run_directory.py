@@ -71,13 +71,13 @@ class RunDirectory:
         write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
         return cls(path)
 
-    def start(self, next_epoch: int, step: int = 0) -> None:
+    def start(self, next_epoch: int, step: int = 0, workers: int | None = None) -> None:
         """Says which epoch is recorded next, and after which of its steps: later ones, recorded before, are forgotten."""
         recorded = self._complete_lines()
         lines = [line for line in recorded if json.loads(line)["epoch"] < next_epoch]
         if self._metrics.exists():
             write_atomic(self._metrics, "".join(lines))
-        self.note("start", epoch=next_epoch, step=step, repeated=len(recorded) - len(lines))
+        self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
         self.close()
         from torch.utils.tensorboard import SummaryWriter  # seconds to import, and whoever reads a run needs none
 

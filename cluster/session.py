@@ -301,6 +301,11 @@ def _one_line_errors(action: str) -> Iterator[None]:
                 f"(or ~/.ray/auth_token), as docs/cluster.md shows; Ray says: {reason}"
             )
         raise ConfigError(f"cannot {action}: {reason}") from error
+    except Exception as error:
+        # A node that does not come up in time is a bare Exception of Ray's; a subclass is something else.
+        if type(error) is not Exception:
+            raise
+        raise ConfigError(f"cannot {action}: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -194,6 +194,8 @@ class Worker:
                 if last or (epoch + 1) % options.eval_every == 0:
                     record |= self._validate(valid, epoch)
                 self.next_epoch, self.part = epoch + 1, None
+                if self.writer is not None:
+                    record["checkpoint_s"] = self.writer.take_stall_s()
                 if self.rank == 0:
                     self.hub.push({"kind": "epoch", "epoch": epoch, **record})
                 if last or wish != Wish.GO_ON or (epoch + 1) % options.checkpoint_every == 0:
@@ -398,6 +400,7 @@ class Worker:
         for split, sampler_options in self.spec.evaluation.items():
             with self._loader(sampler_options) as loader:
                 scores[split] = self._evaluate(self.model, loader, split)
+        self.data.check()
         return {
             "best_epoch": self.best_epoch,
             "scores": scores,
@@ -410,6 +413,7 @@ class Worker:
         """Saves and reports a checkpoint, where there is a writer; every rank takes part, rank 0 writes."""
         if self.writer is None:
             return
+        self.data.check()  # nothing that was learnt from damaged files is kept
         state = TrainState(
             next_epoch=self.next_epoch,
             best_epoch=self.best_epoch,
@@ -431,7 +435,7 @@ class Worker:
             for what in damaged:
                 self.hub.push({"kind": "damage", "what": what})
             step = 0 if self.part is None else self.part.step
-            self.hub.push({"kind": "start", "epoch": self.next_epoch, "step": step})
+            self.hub.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
 
     def _load(self, directory: Path) -> None:
         state = load_state(directory)

@@ -1,7 +1,7 @@
 """The driver's side of training: starts Ray Train workers on a spec, follows their metrics, and returns the final scores."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,8 @@ from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from storage.errors import ConfigError, GraphmillError, StageError
 
+_RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
+
 # Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
 _ray_train: Any = ray.train
 
@@ -32,8 +34,15 @@ class WorkerOptions:
     max_failures: int = 3  # worker-group failures survived by restarting from the latest checkpoint
     keep_checkpoints: int = 2
     grace_s: float = 20.0  # after SIGTERM: time to save a checkpoint and end
+    min_workers: int | None = (
+        None  # elastic: go on with as few as this, and take more, up to num_workers, as nodes join
+    )
 
     def __post_init__(self) -> None:
+        if self.min_workers is not None and not 1 <= self.min_workers <= self.num_workers:
+            raise ConfigError(
+                f"min_workers: expected 1 to the {self.num_workers} workers, got {self.min_workers}; set --min-workers"
+            )
         if self.keep_checkpoints < 1:
             raise ConfigError(
                 f"keep_checkpoints: expected at least 1, got {self.keep_checkpoints}; set --keep-checkpoints"
@@ -59,13 +68,12 @@ def choose_device(options: WorkerOptions) -> str:
     """ "gpu" or "cpu". Raises ConfigError where the cluster lacks what was asked for."""
     resources = ray.cluster_resources()
     cpus, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
-    if options.device == "gpu" and gpus < options.num_workers:
-        raise ConfigError(
-            f"expected {options.num_workers} GPUs, the cluster has {gpus}; lower --workers or pass --device cpu"
-        )
-    if cpus < options.num_workers:
-        raise ConfigError(f"expected a CPU per worker ({options.num_workers}), the cluster has {cpus}; lower --workers")
-    return "gpu" if options.device == "gpu" or (options.device == "auto" and gpus >= options.num_workers) else "cpu"
+    needed = options.num_workers if options.min_workers is None else options.min_workers
+    if options.device == "gpu" and gpus < needed:
+        raise ConfigError(f"expected {needed} GPUs, the cluster has {gpus}; lower --workers or pass --device cpu")
+    if cpus < needed:
+        raise ConfigError(f"expected a CPU per worker ({needed}), the cluster has {cpus}; lower --workers")
+    return "gpu" if options.device == "gpu" or (options.device == "auto" and gpus >= needed) else "cpu"
 
 
 def train(
@@ -77,12 +85,14 @@ def train(
     SystemExit(143) where SIGTERM came: with a checkpoint of the step that was under way, if the grace time was enough for one.
     """
     use_gpu = choose_device(workers) == "gpu"
+    if workers.min_workers is not None:  # a position within an epoch is of one number of workers
+        spec = replace(spec, options=replace(spec.options, checkpoint_minutes=None))
 
     def consume(record: Record) -> None:
         if record["kind"] == "epoch":
             run.record({key: value for key, value in record.items() if key != "kind"})
         elif record["kind"] == "start":
-            run.start(int(record["epoch"]), int(record["step"]))
+            run.start(int(record["epoch"]), int(record["step"]), int(record["workers"]))
         elif record["kind"] == "damage":
             run.note("damage", what=record["what"])
         on_record(record)
@@ -93,7 +103,10 @@ def train(
             train_loop_config={"spec": spec, "hub": hub},
             torch_config=TorchConfig(timeout_s=COLLECTIVE_TIMEOUT_S),
             scaling_config=_ray_train.ScalingConfig(
-                num_workers=workers.num_workers,
+                num_workers=(
+                    workers.num_workers if workers.min_workers is None else (workers.min_workers, workers.num_workers)
+                ),
+                elastic_resize_monitor_interval_s=_RESIZE_S,
                 use_gpu=use_gpu,
                 resources_per_worker={"CPU": 1, "GPU": 1} if use_gpu else {"CPU": 1},
             ),

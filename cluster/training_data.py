@@ -26,6 +26,7 @@ from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
 from samplers.protocol import Sampler
 from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
 from samplers.router import Router
+from storage.file_stamps import FileStamps
 
 NodeSamplerOptions = NeighborOptions | RandomPartitionOptions | Node2SubgraphOptions
 
@@ -55,6 +56,10 @@ class OpenData(Protocol):
         """(nodes, edges) of a batch."""
         ...
 
+    def check(self) -> None:
+        """Raises FormatError naming a file that is not as it was when the run began; costs no reading where all are."""
+        ...
+
 
 class TrainingData(Protocol):
     """A small value that the driver sends to every worker."""
@@ -65,8 +70,8 @@ class TrainingData(Protocol):
 class OpenNodes:
     """One graph through its router; the targets are the roots' labels."""
 
-    def __init__(self, router: Router) -> None:
-        self.router = router
+    def __init__(self, router: Router, stamps: FileStamps | None = None) -> None:
+        self.router, self._stamps = router, stamps
 
     def sampler(self, options: NodeSamplerOptions, num_ranks: int) -> Sampler:
         return _NODE_SAMPLERS[type(options)](self.router, options, num_ranks)
@@ -85,6 +90,10 @@ class OpenNodes:
     def sizes(self, batch: TorchBatch) -> tuple[int, int]:
         return len(batch.node_id), len(batch.indices)
 
+    def check(self) -> None:
+        if self._stamps is not None:
+            self._stamps.check()
+
 
 @dataclass(frozen=True)
 class NodeData:
@@ -93,7 +102,7 @@ class NodeData:
     servers: PartitionServers
 
     def open(self) -> OpenNodes:
-        return OpenNodes(connect(self.servers))
+        return OpenNodes(connect(self.servers), self.servers.stamps)
 
 
 class SplitGraphStore(GraphStore, Protocol):
@@ -124,8 +133,14 @@ class GraphSplitOptions:
 class OpenGraphs:
     """Many graphs; the targets are the graphs' own, or the chosen columns of them."""
 
-    def __init__(self, store: SplitGraphStore, columns: tuple[int, ...] | None = None, labels: bool = False) -> None:
-        self.store, self._columns, self._labels = store, columns, labels
+    def __init__(
+        self,
+        store: SplitGraphStore,
+        columns: tuple[int, ...] | None = None,
+        labels: bool = False,
+        stamps: FileStamps | None = None,
+    ) -> None:
+        self.store, self._columns, self._labels, self._stamps = store, columns, labels, stamps
 
     def sampler(self, options: GraphSplitOptions, num_ranks: int) -> Sampler:
         graphs = self.store.unsplit() if options.split is None else self.store.split(options.split)
@@ -149,6 +164,10 @@ class OpenGraphs:
         feature = batch.node_feature
         return int(batch.node_ptr[-1]) if feature is None else len(feature), batch.edge_index.shape[1]
 
+    def check(self) -> None:
+        if self._stamps is not None:
+            self._stamps.check()
+
 
 @dataclass(frozen=True)
 class GraphData:
@@ -157,9 +176,12 @@ class GraphData:
     store: SplitGraphStore
     columns: tuple[int, ...] | None = None
     labels: bool = False  # the one column holds numbers of classes
+    stamps: FileStamps | None = None  # of the store's files, as the run began
 
     def open(self) -> OpenGraphs:
-        return OpenGraphs(self.store, self.columns, self.labels)
+        opened = OpenGraphs(self.store, self.columns, self.labels, self.stamps)
+        opened.check()
+        return opened
 
 
 def graph_labels(target: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ from jobs.training_run import (
 from samplers.graph_batches import GraphBatchOptions
 from samplers.loader import LoaderOptions
 from storage.errors import ConfigError, DataError
+from storage.file_stamps import take_stamps
 from storage.graph_set_manifest import GraphSetManifest
 from storage.graph_store import StoredGraphs
 
@@ -53,6 +54,11 @@ def run_graph_job(
     `build_model(manifest, out_dim)` runs on every worker: its module takes a TorchGraphBatch and returns predictions
     [num_graphs, out_dim], or a StepOutput with them.
     """
+    if options.plan:
+        from jobs.graph_plan import plan_graph_run  # it builds on this module
+
+        return plan_graph_run(job, options, build_model, model_config)
+    config = {name: value for name, value in config.items() if name != "plan"}
     started = time.monotonic()
     fit, run_options = options.fit, options.run
     parts = graph_parts(job, options)
@@ -61,12 +67,13 @@ def run_graph_job(
     manifest = store.manifest
     columns = target_columns(store, options)
     task = graph_task(store, columns, fit)
-    splits = _scored_splits(store, columns, task, fit, run_options.workers)
+    splits = scored_splits(store, columns, task, fit, run_options.workers)
     the_model_config = model_config(manifest, task.out_dim)
-    data = GraphData(store, columns, labels=fit.task == "classes")
+    stamps = take_stamps(store.url, store.manifest.files)
+    data = GraphData(store, columns, labels=fit.task == "classes", stamps=stamps)
     evaluation = {split: GraphSplitOptions(split, parts.eval_batches) for split in splits}
-    _check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
-    identity = _identity(manifest, columns, task, options)
+    check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
+    identity = run_identity(manifest, columns, task, options)
     if run_options.resume is not None:
         check_resume(run_dir, the_model_config, identity, fit.epochs)
     print(
@@ -166,7 +173,7 @@ def target_columns(store: StoredGraphs, options: GraphJobOptions) -> tuple[int, 
     return (names.index(wanted),)
 
 
-def _scored_splits(
+def scored_splits(
     store: StoredGraphs, columns: tuple[int, ...], task: Task, fit: GraphFitOptions, num_workers: int
 ) -> tuple[str, ...]:
     """ "valid", and "test" where it can be scored. Raises ConfigError where "valid" or "train" cannot serve."""
@@ -251,14 +258,14 @@ def _class_task(url: str, target: np.ndarray, names: list[str], fit: GraphFitOpt
     )
 
 
-def _check_batches(data: GraphData, samplers: Mapping[str, GraphSplitOptions], num_workers: int) -> None:
+def check_batches(data: GraphData, samplers: Mapping[str, GraphSplitOptions], num_workers: int) -> None:
     """Raises ConfigError where a sampler's options do not fit the graphs."""
     opened = data.open()
     for sampler_options in samplers.values():
         opened.sampler(sampler_options, num_workers).num_batches  # noqa: B018 - checks its options
 
 
-def _identity(
+def run_identity(
     manifest: GraphSetManifest, columns: tuple[int, ...], task: Task, options: GraphJobOptions
 ) -> dict[str, Any]:
     """What a run may not change between its parts."""

@@ -67,6 +67,10 @@ class RunOptions:
     workers: int = 2
     """DDP workers."""
 
+    min_workers: int | None = None
+    """Elastic: go on with as few as this where nodes leave, and with more, up to --workers, where nodes join. Each change goes back to
+    the latest end of an epoch that was saved (--checkpoint-every)."""
+
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: GPUs where the cluster has one per worker."""
 

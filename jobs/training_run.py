@@ -89,7 +89,12 @@ def session_options(options: RunOptions) -> SessionOptions:
 
 def worker_options(options: RunOptions) -> WorkerOptions:
     return WorkerOptions(
-        options.workers, options.device, options.max_failures, options.keep_checkpoints, options.grace_s
+        options.workers,
+        options.device,
+        options.max_failures,
+        options.keep_checkpoints,
+        options.grace_s,
+        options.min_workers,
     )
 
 

@@ -123,6 +123,9 @@ class OpenShard:
     def sizes(self, batch: ShardBatch) -> tuple[int, int]:
         return batch.num_nodes, batch.num_edges
 
+    def check(self) -> None:
+        """Nothing to do: the shard was copied into memory as it was opened."""
+
 
 class ShardSampler:
     """One batch per worker and epoch: its shard, with one split's roots."""

@@ -75,11 +75,15 @@ def write_batch(path: Path, columns: dict[str, pa.Array]) -> None:
         writer.write_batch(batch)
 
 
+def file_digest(path: Path | str) -> str:
+    """SHA-256 of a local file, in hex."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 def file_entry(path: Path) -> FileEntry:
     """Size and checksum of a local file."""
-    with open(path, "rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return FileEntry(num_bytes=path.stat().st_size, sha256=digest)
+    return FileEntry(num_bytes=path.stat().st_size, sha256=file_digest(path))
 
 
 def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntry, *, verify: bool) -> pa.RecordBatch:

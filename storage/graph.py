@@ -87,6 +87,10 @@ class StoredGraph:
         """int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])."""
         return np.asarray(self.manifest.partition_offsets, np.int64)
 
+    def partition_files(self, index: int) -> list[str]:
+        """Names of a partition's files, below the graph's path."""
+        return [name for name in self.manifest.files if name.startswith(f"{partition_dir(index)}/")]
+
     def partition(self, index: int, *, verify: bool = False) -> Partition:
         """Maps one partition and reads its topology and node columns once, to check their ranges (see the module).
 

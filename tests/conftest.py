@@ -36,6 +36,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _FAILED: list[str] = []
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fault-times", type=int, default=1, help="how often in a row each fault of test_faults.py strikes"
+    )
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:
         crash = getattr(report.longrepr, "reprcrash", None)

@@ -225,6 +225,22 @@ def test_a_server_that_comes_back_to_another_graph_refuses_it(ray, tmp_path: Pat
             connect(servers)
 
 
+def test_a_server_that_comes_back_to_a_damaged_file_names_it(ray, tmp_path: Path) -> None:
+    graph = store(tmp_path / "graph", 2)
+    with partition_servers(graph, REMOTE) as servers:
+        router = connect(servers)
+        path = tmp_path / "graph" / "part-00001" / "features.arrow"
+        content = bytearray(path.read_bytes())
+        content[-9] ^= 1
+        path.write_bytes(content)
+        os.kill(servers.infos[1].pid, signal.SIGKILL)
+        with pytest.raises(FormatError, match=r"partition server 1: .*features\.arrow: expected the bytes") as raised:
+            router.fetch(np.array([150]))
+        assert "\n" not in str(raised.value)
+        with pytest.raises(FormatError, match=r"features\.arrow: expected the bytes that the run began with"):
+            connect(servers)
+
+
 def test_memory_urls_cannot_be_served() -> None:
     ingest(random_listed_graph(10, 20), "memory://served/graph")
     with (

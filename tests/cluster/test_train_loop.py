@@ -77,7 +77,16 @@ class Hub:
 
     @property
     def epochs(self) -> list[dict]:
-        timed = {"train_s", "wait_s", "eval_s", "roots_per_s", "nodes_per_s", "edges_per_s", *STAGE_SECONDS}
+        timed = {
+            "train_s",
+            "wait_s",
+            "eval_s",
+            "checkpoint_s",
+            "roots_per_s",
+            "nodes_per_s",
+            "edges_per_s",
+            *STAGE_SECONDS,
+        }
         return [{k: v for k, v in r.items() if k not in timed} for r in self.records if r["kind"] == "epoch"]
 
 
@@ -224,7 +233,7 @@ def test_a_run_resumes_exactly_after_any_step(reports, norm):
         again, hub, resumed = run_alone(spec(build_model=build, **AVERAGED), reports / f"again{number}", reports / name)
         position = name.split("-")
         epoch, step = int(position[1]), int(position[3]) if len(position) > 2 else 0
-        assert hub.records[0] == {"kind": "start", "epoch": epoch, "step": step}
+        assert hub.records[0] == {"kind": "start", "epoch": epoch, "step": step, "workers": 1}
         assert hub.epochs == whole_hub.epochs[epoch:]
         assert resumed == result
         assert_same_end(again, whole)
@@ -267,7 +276,7 @@ def test_an_older_checkpoint_is_taken_where_the_newest_is_damaged(reports):
     (newest / "optimizer.safetensors").write_bytes(b"x" + (newest / "optimizer.safetensors").read_bytes()[1:])
     _, hub, resumed = run_alone(spec(**AVERAGED), reports, newest)
     assert "optimizer.safetensors: expected the bytes that were saved" in hub.records[0]["what"]
-    assert hub.records[1] == {"kind": "start", "epoch": 1, "step": 0}
+    assert hub.records[1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
     assert resumed == result
     assert hub.epochs == whole.epochs[1:]
     assert {path.name for path in reports.iterdir()} >= {"epoch-000002", "epoch-000003+1"}  # never the same name twice

@@ -1,0 +1,115 @@
+"""A small training job on real processes, for tests that disturb it: how it is started and watched, and what no fault may change."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NUM_EPOCHS = 30
+FLAGS = (
+    *("--nodes", "1500", "--width", "16", "--layers", "2", "--chunks", "8", "--epochs", str(NUM_EPOCHS)),
+    *("--checkpoint-every", "8", "--checkpoint-minutes", "0.01", "--no-local-reads"),
+)
+STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the job runs in
+
+
+class Job:
+    """One run of the job, in a session of its own."""
+
+    def __init__(self, run: Path, *flags: str, **environment: str) -> None:
+        self.run = run
+        command = [sys.executable, str(REPOSITORY / "jobs" / "products_geco.py"), *FLAGS, *flags]
+        self.popen = subprocess.Popen(
+            command,
+            cwd=run.parent,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=os.environ | environment,
+        )
+
+    def end(self, timeout_s: float = 300) -> tuple[int, str]:
+        """(exit status, stderr)"""
+        out, err = self.popen.communicate(timeout=timeout_s)
+        assert "Traceback" not in out + err, out + err
+        return self.popen.returncode, err
+
+    def wait_for_epochs(self, count: int, timeout_s: float = 180) -> None:
+        deadline = time.monotonic() + timeout_s
+        while len(epochs(self.run)) < count:
+            assert self.popen.poll() is None, self.popen.communicate()
+            assert time.monotonic() < deadline, f"no {count} epochs: {epochs(self.run)}"
+            time.sleep(0.02)
+
+    def wait_for_starts(self, count: int, timeout_s: float = 180) -> None:
+        deadline = time.monotonic() + timeout_s
+        while len(starts(self.run)) < count:
+            assert self.popen.poll() is None, self.popen.communicate()
+            assert time.monotonic() < deadline, f"no {count} starts: {starts(self.run)}"
+            time.sleep(0.05)
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.popen.pid).children(recursive=True)
+
+    def actors(self, name: str) -> list[psutil.Process]:
+        """The live processes of this kind of actor."""
+        found = []
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if name in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+
+def start(run: Path, *flags: str) -> Job:
+    return Job(run, "--run-dir", str(run), *flags)
+
+
+def resume(run: Path) -> tuple[int, str]:
+    return Job(run, "--resume", str(run)).end()
+
+
+def epochs(run: Path) -> list[dict]:
+    """What the run has recorded of its epochs, times apart."""
+    file = run / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    records = [json.loads(line) for line in lines if line.endswith("}")]
+    return [{name: value for name, value in record.items() if not name.endswith("_s")} for record in records]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What must not depend on any fault."""
+
+    epochs: list[dict]
+    weights: bytes
+    scores: dict
+
+    @classmethod
+    def of(cls, run: Path) -> "Outcome":
+        summary = json.loads((run / "summary.json").read_text())
+        scores = {
+            name: value for name, value in summary.items() if name in ("accuracy", "best_epoch", "counts", "epochs")
+        }
+        assert scores
+        return cls(epochs(run), (run / "best" / "model.safetensors").read_bytes(), scores)
+
+
+def starts(run: Path) -> list[dict]:
+    """The workers' starts: where each began, and how many epochs had to be repeated."""
+    file = run / "events.jsonl"
+    events = [json.loads(line) for line in (file.read_text().splitlines() if file.exists() else [])]
+    return [event for event in events if event["kind"] == "start"]
+
+
+def all_gone(family: list[psutil.Process], timeout_s: float) -> None:
+    _, alive = psutil.wait_procs(family, timeout=timeout_s)
+    assert not alive, alive

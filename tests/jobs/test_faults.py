@@ -1,0 +1,186 @@
+"""A training job, disturbed on real processes: whatever goes wrong, its curve and its weights are the undisturbed run's, bit for bit.
+
+Every fault strikes a run of its own, a few epochs after the start. Some it survives; after others it ends with one clear line, and
+`--resume` completes it. `--fault-times 10` strikes ten times in a row.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.disturbed_job import NUM_EPOCHS, STORE, Job, Outcome, all_gone, epochs, resume, start, starts
+
+RECOVERY_S = 60.0
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "strike" in metafunc.fixturenames:
+        metafunc.parametrize("strike", range(metafunc.config.getoption("fault_times")))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    start(run).end()
+    assert [record["epoch"] for record in epochs(run)] == list(range(NUM_EPOCHS))
+    return run
+
+
+@pytest.fixture
+def run(undisturbed: Path, tmp_path: Path, strike: int) -> Iterator[Path]:
+    """Where the disturbed run will be, beside a store of its own; afterwards it must equal the undisturbed one."""
+    shutil.copytree(undisturbed.parent / STORE, tmp_path / STORE)
+    before = set(os.listdir("/dev/shm"))
+    path = tmp_path / "run"
+    yield path
+    assert Outcome.of(path) == Outcome.of(undisturbed)
+    left = {name for name in os.listdir("/dev/shm") if name not in before}
+    assert not left, left
+
+
+# --- what a run survives by itself
+
+
+def kill_a_server(job: Job) -> None:
+    job.actors("PartitionServer")[0].kill()
+
+
+def kill_servers_five_times(job: Job) -> None:
+    for strike in range(5):
+        deadline = time.monotonic() + 30
+        while not (servers := job.actors("PartitionServer")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        servers[strike % len(servers)].kill()
+        time.sleep(0.4)
+
+
+def kill_a_worker(job: Job) -> None:
+    """With the threads that sample for it."""
+    workers = job.actors("RayTrainWorker")
+    assert len(workers) == 2
+    workers[1].kill()
+
+
+def kill_the_writing_worker(job: Job) -> None:
+    job.actors("RayTrainWorker")[0].kill()
+
+
+def stop_the_servers(job: Job) -> None:
+    servers = job.actors("PartitionServer")
+    for server in servers:
+        server.suspend()
+    time.sleep(3)
+    for server in servers:
+        server.resume()
+
+
+FAULTS: tuple[Callable[[Job], None], ...] = (
+    kill_a_server,
+    kill_servers_five_times,
+    kill_a_worker,
+    kill_the_writing_worker,
+    stop_the_servers,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_run_survives(run, fault):
+    job = start(run)
+    job.wait_for_epochs(3)
+    struck = time.monotonic()
+    fault(job)
+    done = len(epochs(run))
+    if done < NUM_EPOCHS - 1:
+        job.wait_for_epochs(done + 1, timeout_s=RECOVERY_S)
+        assert time.monotonic() - struck < RECOVERY_S
+    job.end()
+
+
+# --- what ends a run, so that it can be resumed
+
+
+def test_ctrl_c_ends_the_job_in_seconds(run):
+    job = start(run)
+    job.wait_for_epochs(3)
+    family, pressed = job.family(), time.monotonic()
+    job.popen.send_signal(signal.SIGINT)
+    status, err = job.end(timeout_s=60)
+    assert status == 130
+    assert err.strip() == "interrupted"
+    assert time.monotonic() - pressed < 30
+    all_gone(family, 5)
+    resume(run)
+
+
+def test_sigterm_saves_within_the_grace_time(run):
+    job = start(run, "--checkpoint-minutes", "none", "--checkpoint-every", "1000")
+    job.wait_for_epochs(2)
+    family, asked = job.family(), time.monotonic()
+    job.popen.terminate()
+    status, err = job.end(timeout_s=60)
+    assert status == 143
+    assert f"saved; continue with --resume {run}" in err
+    assert time.monotonic() - asked < 30
+    all_gone(family, 5)
+    done = len(epochs(run))
+    resume(run)
+    assert starts(run)[-1]["epoch"] == done
+    assert starts(run)[-1]["repeated"] == 0  # nothing was lost
+
+
+def test_a_killed_driver_takes_all_with_it(run):
+    job = start(run)
+    job.wait_for_epochs(3)
+    family = job.family()
+    job.popen.kill()
+    job.end(timeout_s=60)
+    all_gone(family, 30)
+    resume(run)
+
+
+def test_a_file_that_is_damaged_while_running_is_named(run):
+    job = start(run)
+    job.wait_for_epochs(2)
+    path = run.parent / STORE / "part-00001" / "features.arrow"
+    good = path.read_bytes()
+    with open(path, "r+b") as stream:  # in place: the workers have it mapped
+        stream.seek(len(good) // 2)
+        stream.write(bytes(64))
+    status, err = job.end()
+    assert status == 1
+    assert f"{path}: expected the bytes that the run began with" in err.splitlines()[-1]
+    assert err.strip().count("\n") == 0, err
+    path.write_bytes(good)
+    resume(run)
+
+
+def test_a_disk_that_fills_up_costs_no_checkpoint(run, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        (small / "data").symlink_to(tmp_path / "data")
+        job = start(small / "run")
+        job.wait_for_epochs(3)
+        with contextlib.suppress(OSError), open(small / "filler", "wb") as filler:
+            while filler.write(bytes(4096)):
+                filler.flush()
+        status, err = job.end()
+        assert status == 1
+        assert "No space left on device" in err.splitlines()[-1]
+        (small / "filler").unlink()
+        resume(small / "run")
+        shutil.copytree(small / "run", run)
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)

@@ -1,0 +1,113 @@
+"""A whole node goes while a job trains on it, with a worker and a partition's server, and another one comes."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.disturbed_job import NUM_EPOCHS, STORE, Job, Outcome, epochs, start, starts
+from tests.ray_head import RayHead, start_ray_head
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+RECOVERY_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[RayHead]:
+    with start_ray_head(num_cpus=1) as running:
+        yield running
+
+
+class Node:
+    """One more node of one CPU."""
+
+    def __init__(self, head: RayHead, log: Path) -> None:
+        command = [
+            *(str(Path(sys.executable).with_name("ray")), "start", f"--address={head.address}", "--block"),
+            *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0"),
+            *("--num-cpus=1", "--num-gpus=0", f"--object-store-memory={100 * 2**20}"),
+        ]
+        with log.open("ab") as sink:
+            self.popen = subprocess.Popen(
+                command,
+                stdout=sink,
+                stderr=sink,
+                stdin=subprocess.DEVNULL,
+                env=head.environment,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """As a loss of power: all of it, unasked."""
+        tree = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.popen.pid)
+            tree = [process, *process.children(recursive=True)]
+        for each in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.popen.wait(timeout=20)
+
+
+@pytest.fixture
+def nodes(head: RayHead, tmp_path: Path) -> Iterator[list[Node]]:
+    """One node beside the head; tests add others. All end with the test."""
+    running = [Node(head, tmp_path / "nodes.log")]
+    yield running
+    for node in running:
+        node.kill()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    start(run).end()
+    return run
+
+
+def start_on(head: RayHead, undisturbed: Path, run: Path, *flags: str) -> Job:
+    shutil.copytree(undisturbed.parent / STORE, run.parent / STORE)
+    os.environ.update(head.environment)
+    return start(run, "--address", head.address, *flags)
+
+
+def test_a_node_is_lost_and_another_comes(head, nodes, undisturbed, tmp_path):
+    job = start_on(head, undisturbed, tmp_path / "run")
+    job.wait_for_epochs(3)
+    lost = time.monotonic()
+    nodes[0].kill()
+    nodes.append(Node(head, tmp_path / "nodes.log"))
+    done = len(epochs(job.run))
+    if done < NUM_EPOCHS - 1:
+        job.wait_for_epochs(done + 1)
+        assert time.monotonic() - lost < 2 * RECOVERY_S  # a node is up in half a minute at best
+    job.end()
+    assert Outcome.of(job.run) == Outcome.of(undisturbed)
+
+
+def test_workers_come_and_go_with_the_nodes(head, nodes, undisturbed, tmp_path):
+    job = start_on(
+        head, undisturbed, tmp_path / "run", "--min-workers", "1", "--checkpoint-every", "1", "--epochs", "400"
+    )
+    job.wait_for_epochs(3)
+    nodes[0].kill()
+    job.wait_for_starts(2)
+    job.wait_for_epochs(len(epochs(job.run)) + 2)
+    nodes.append(Node(head, tmp_path / "nodes.log"))
+    job.wait_for_starts(3)
+    job.wait_for_epochs(len(epochs(job.run)) + 2)
+    job.popen.terminate()
+    status, _ = job.end()
+    assert status == 143
+    found = epochs(job.run)
+    assert [record["epoch"] for record in found] == list(range(len(found)))
+    assert {record["roots"] for record in found} == {record["roots"] for record in epochs(undisturbed)}
+    assert [event["workers"] for event in starts(job.run)][:3] == [2, 1, 2]

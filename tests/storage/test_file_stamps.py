@@ -1,0 +1,66 @@
+"""Files that change under a run are found by their looks, and judged by their bytes."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage.errors import FormatError
+from storage.file_stamps import FileStamps, take_stamps
+from storage.graph import StoredGraph, open_graph
+from storage.ingest import IngestOptions, ingest
+from tests.listed_graph import random_listed_graph
+
+NAME = "part-00001/features.arrow"
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[StoredGraph, FileStamps]:
+    ingest(random_listed_graph(40, 160), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    graph = open_graph(str(tmp_path / "graph"))
+    return graph, take_stamps(graph.url, graph.manifest.files)
+
+
+def test_unchanged_files_are_not_read(stored, monkeypatch):
+    def digest(path):
+        raise AssertionError(f"{path} was read")
+
+    monkeypatch.setattr("storage.file_stamps.file_digest", digest)
+    stored[1].check()
+
+
+def test_a_byte_that_changes_in_place_is_found(stored):
+    graph, stamps = stored
+    with open(Path(graph.path, NAME), "r+b") as stream:
+        stream.seek(-9, os.SEEK_END)
+        byte = stream.read(1)
+        stream.seek(-9, os.SEEK_END)
+        stream.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(FormatError, match=f"{NAME}: expected the bytes that the run began with") as raised:
+        stamps.check()
+    assert "\n" not in str(raised.value)
+    stamps.check(graph.partition_files(0))
+    with pytest.raises(FormatError, match="features"):
+        stamps.check(graph.partition_files(1))
+
+
+def test_a_copy_of_the_same_bytes_is_as_good(stored):
+    graph, stamps = stored
+    path = Path(graph.path, NAME)
+    shutil.copy(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").rename(path)
+    stamps.check()
+
+
+def test_a_file_that_goes_is_missed(stored):
+    graph, stamps = stored
+    Path(graph.path, NAME).unlink()
+    with pytest.raises(FormatError, match="expected the file that the run began with, got: No such file"):
+        stamps.check()
+    with pytest.raises(FormatError, match="expected a file of the store"):
+        take_stamps(graph.url, graph.manifest.files)
+
+
+def test_files_of_other_filesystems_are_their_owners_affair():
+    assert take_stamps("memory://nowhere/graph", {}).stamps == ()
