@@ -2,7 +2,7 @@
 
     python jobs/tune_sweep.py --try learning-rate=1e-3,3e-3 --try width=64,128            all four combinations
     python jobs/tune_sweep.py --draw learning-rate=1e-4..1e-2:log --trials 8              eight draws
-    python jobs/tune_sweep.py --job pcqm4m_tokengt --try preset=small,base --scheduler asha -- --epochs 20 --molecules 2000
+    python jobs/tune_sweep.py --job pcqm4m_tokengt --try model=tokengt,grit,ppgt --scheduler asha -- --epochs 20
     python jobs/tune_sweep.py --resume runs/tune-products_geco-20260101-120000            goes on, or shows what there is
 
 What stands after `--` goes to every trial. A trial is the job as it would run alone, with its options and a run directory of its own
