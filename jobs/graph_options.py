@@ -92,3 +92,6 @@ class GraphJobOptions:
     batch: GraphBatchingOptions = field(default_factory=GraphBatchingOptions)
     fit: GraphFitOptions = field(default_factory=GraphFitOptions)
     run: RunOptions = field(default_factory=RunOptions)
+
+    plan: bool = False
+    """Print what the run would use (batches, steps, memory, time), and what would be refused; start and write nothing."""

@@ -70,6 +70,11 @@ def run_node_job(
     `whole_graph` makes the data of a run whose one batch is the whole graph, spread over the workers (`jobs.whole_graph`); the model
     then takes its shards in place of a TorchBatch.
     """
+    if options.plan:
+        from jobs.node_plan import plan_node_run  # it builds on this module
+
+        return plan_node_run(job, options, build_model, model_config, encoding, whole_graph)
+    config = {name: value for name, value in config.items() if name != "plan"}
     started = time.monotonic()
     fit, run_options = options.fit, options.run
     parts = node_parts(job, options, is_whole=whole_graph is not None)
@@ -85,7 +90,7 @@ def run_node_job(
     manifest = graph.manifest
     task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)
     the_model_config = model_config(manifest)
-    identity = _identity(manifest, options) | ({} if data is None else {"parallel": "graph"})
+    identity = run_identity(manifest, options, is_whole=data is not None)
     if run_options.resume is not None:
         check_resume(run_dir, the_model_config, identity, fit.epochs)
     print(
@@ -275,7 +280,7 @@ def check_graph(graph: StoredGraph, options: NodeJobOptions, parts: NodeParts) -
         _check_before_training(local_router(graph), options, parts)
 
 
-def _identity(manifest: Manifest, options: NodeJobOptions) -> dict[str, Any]:
+def run_identity(manifest: Manifest, options: NodeJobOptions, *, is_whole: bool) -> dict[str, Any]:
     """What a run may not change between its parts. Partitions are in it only where they are the chunks: else no batch depends on them."""
     batch = options.batch
     partitioned = batch.sampler == "random-partition" and batch.cut == "partitions"
@@ -289,6 +294,7 @@ def _identity(manifest: Manifest, options: NodeJobOptions) -> dict[str, Any]:
         "split_set": options.graph.split_set,
         "metric": options.fit.metric,
         "seed": options.fit.seed,
+        **({"parallel": "graph"} if is_whole else {}),
     }
 
 

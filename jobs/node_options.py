@@ -108,3 +108,6 @@ class NodeJobOptions:
     batch: BatchOptions = field(default_factory=BatchOptions)
     fit: NodeFitOptions = field(default_factory=NodeFitOptions)
     run: RunOptions = field(default_factory=RunOptions)
+
+    plan: bool = False
+    """Print what the run would use (batches, steps, memory, time), and what would be refused; start and write nothing."""

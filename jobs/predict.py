@@ -62,6 +62,8 @@ class PredictConfig:
     """How often a worker that died is started again."""
     deadline_s: float = 600.0
     """Longest wait for the next finished piece."""
+    plan: bool = False
+    """Print what the prediction would use, and what would be refused; start and write nothing."""
 
 
 def main() -> int | None:
@@ -78,7 +80,7 @@ def main() -> int | None:
 
     finished = read_run(config.run)
     of = graph_set_subject if finished.is_graph_set else node_subject
-    subject = of(finished, config.graph, other=config.other_graph, verify=config.verify)
+    subject = of(finished, config.graph, other=config.other_graph, verify=config.verify and not config.plan)
     chosen = _splits(config, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(
@@ -87,6 +89,11 @@ def main() -> int | None:
     settings = _settings(config, finished, subject, chosen)
     folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
+    if config.plan:
+        from jobs.predict_plan import plan_prediction
+
+        plan_prediction(config, subject, summary, lambda served: _plan(config, finished, subject, served, chosen))
+        return None
     print(subject.text, flush=True)
     if summary is not None:
         folder.remove_pieces()  # an end that was interrupted may have left them

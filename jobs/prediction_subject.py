@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from cluster.checkpoint import load_weights
 from cluster.partition_server import ServerOptions, connect, partition_servers
 from cluster.prediction import UNSPLIT, PredictedData
-from cluster.prediction_data import PredictedNodeData, unsplit
+from cluster.prediction_data import PredictedNodeData, PredictedNodes, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.finished_run import FinishedRun
@@ -24,9 +24,11 @@ from jobs.resume import read_config
 from jobs.run_models import GraphModel, NodeModel
 from jobs.run_options import FitOptions, RunOptions
 from samplers.loader import LoaderOptions
-from storage.arrow_files import absolute_url
+from samplers.router import local_router
+from storage.arrow_files import absolute_url, is_local
+from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
-from storage.graph import open_graph
+from storage.graph import StoredGraph, open_graph
 from storage.graph_store import StoredGraphs, open_graphs
 from storage.source import SPLIT_NAMES
 
@@ -36,6 +38,16 @@ _TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassificat
 
 # What a process needs to reach the data, and the ids of a split's members by the split's name.
 Served = tuple[PredictedData, Callable[[str], np.ndarray]]
+
+
+@dataclass(frozen=True)
+class LocalNodeData:
+    """One graph whose files lie here, for the process that names it."""
+
+    graph: StoredGraph
+
+    def open(self) -> PredictedNodes:
+        return PredictedNodes(local_router(self.graph))
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,7 @@ class Subject:
     seed: int
     loader: LoaderOptions
     serve: Callable[[], Any]  # a context manager that yields Served; needs a Ray session
+    look: Callable[[], Served]  # the same in this process, nothing started or written; ConfigError where it cannot be
 
 
 def node_subject(run: FinishedRun, url: str | None, *, other: bool, verify: bool) -> Subject:
@@ -95,6 +108,18 @@ def node_subject(run: FinishedRun, url: str | None, *, other: bool, verify: bool
                 lambda name: router.list_split(config.graph.split_set, codes[name]).original_id,
             )
 
+    def look() -> Served:
+        if not is_local(graph.filesystem):
+            raise ConfigError(f"{graph.url} is not on this machine, where batches would be drawn")
+        if model.encoding is not None and find_encoding(graph, model.encoding.name) is None:
+            raise ConfigError(
+                f"{graph.url} has no {model.encoding.name} yet; the prediction computes it, or python jobs/encode.py"
+            )
+        data = LocalNodeData(graph)
+        codes = {name: code for code, name in enumerate(SPLIT_NAMES)}
+        router = data.open().router
+        return data, lambda name: router.list_split(config.graph.split_set, codes[name]).original_id
+
     return Subject(
         url=graph.url,
         content_hash=manifest.content_hash,
@@ -106,6 +131,7 @@ def node_subject(run: FinishedRun, url: str | None, *, other: bool, verify: bool
         has_targets=manifest.label_kind == "class",
         **_shared(run, config.fit, config.run, config.batch),
         serve=serve,
+        look=look,
     )
 
 
@@ -140,7 +166,10 @@ def graph_set_subject(run: FinishedRun, url: str | None, *, other: bool, verify:
 
     @contextmanager
     def serve() -> Iterator[Served]:
-        yield GraphData(absolute, columns, labels=isinstance(task, Classification)), members
+        yield look()
+
+    def look() -> Served:
+        return GraphData(absolute, columns, labels=isinstance(task, Classification)), members
 
     return Subject(
         url=store.url,
@@ -153,6 +182,7 @@ def graph_set_subject(run: FinishedRun, url: str | None, *, other: bool, verify:
         has_targets=has_targets,
         **_shared(run, config.fit, config.run, config.batch),
         serve=serve,
+        look=look,
     )
 
 

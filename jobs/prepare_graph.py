@@ -10,35 +10,20 @@ from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.importers.ogb_nodes import is_directed, ogb_graph
 from storage.ingest import IngestOptions, ingest
-from storage.source import GraphSource
+from storage.source import GraphSource, SourceInfo
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 
 
 def prepare_graph(options: GraphOptions) -> StoredGraph:
     """The graph that the options name. What the job prepares lies under `data_dir` and is used again by the next run."""
-    if options.graph is not None and not options.graph.startswith("ogbn-"):
-        return open_graph(options.graph)
-    if options.partitions < 1:
-        raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --partitions")
-    name = options.graph or f"synthetic-{options.nodes}-seed{options.graph_seed}"
-    target = Path(options.data_dir) / f"{name}-{options.partitioner}{options.partitions}"
-    if options.graph is None:
-        try:
-            source: GraphSource = SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=options.graph_seed))
-        except ConfigError as error:
-            raise ConfigError(f"{error}; set --nodes") from None
-    if target.exists():
-        graph = open_graph(str(target))
-        if options.graph is None and not (
-            dict(source.info.provenance or {}).items() <= dict(graph.manifest.provenance).items()
-        ):
-            raise FormatError(
-                f"{target}: expected the graph {name}, found one made by another version or with other options; "
-                "remove it or pass another --data-dir"
-            )
-        return graph
+    found = find_graph(options)
+    if found is not None:
+        return found
+    name, target = _place(options)
     undirected = None  # what the source says of itself
-    if options.graph is not None:
+    if options.graph is None:
+        source: GraphSource = _synthetic(options)
+    else:
         # Citations are used undirected in the literature; products comes with both directions.
         undirected = is_directed(options.graph) or None
         source = ogb_graph(options.graph, Path(options.data_dir) / "ogb")
@@ -55,6 +40,59 @@ def prepare_graph(options: GraphOptions) -> StoredGraph:
             lambda stage, done, total: bar.update(done, total, stage),
         )
     return open_graph(str(target))
+
+
+def find_graph(options: GraphOptions) -> StoredGraph | None:
+    """The graph where it is there; None where the job would prepare it first."""
+    if options.graph is not None and not options.graph.startswith("ogbn-"):
+        return open_graph(options.graph)
+    if options.partitions < 1:
+        raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --partitions")
+    name, target = _place(options)
+    source = _synthetic(options) if options.graph is None else None
+    if not target.exists():
+        return None
+    graph = open_graph(str(target))
+    if source is not None and not (
+        dict(source.info.provenance or {}).items() <= dict(graph.manifest.provenance).items()
+    ):
+        raise FormatError(
+            f"{target}: expected the graph {name}, found one made by another version or with other options; "
+            "remove it or pass another --data-dir"
+        )
+    return graph
+
+
+def not_there_yet(options: GraphOptions) -> tuple[SourceInfo, dict[str, int]] | None:
+    """Of the embedded graph: its counts and the sizes of its splits before it is made; None of any other."""
+    if options.graph is not None:
+        return None
+    source = _synthetic(options)
+    train, valid = (round(options.nodes * share) for share in (source.options.train_share, source.options.valid_share))
+    return source.info, {"train": train, "valid": valid, "test": options.nodes - train - valid}
+
+
+def how_to_make(options: GraphOptions) -> str:
+    """The command that prepares the graph as the first run of a job would."""
+    target = _place(options)[1]
+    kept = f"{target} --partitions {options.partitions} --partitioner {options.partitioner} --seed {options.graph_seed}"
+    if options.graph is None:
+        made = f"--synthetic.num-nodes {options.nodes} --synthetic.seed {options.graph_seed}"
+        return f"python jobs/ingest.py synthetic {kept} {made}"
+    return f"python jobs/ingest.py {options.graph} {kept} --ogb-root {Path(options.data_dir) / 'ogb'}"
+
+
+def _place(options: GraphOptions) -> tuple[str, Path]:
+    """The name of a graph that the job prepares, and where it lies."""
+    name = options.graph or f"synthetic-{options.nodes}-seed{options.graph_seed}"
+    return name, Path(options.data_dir) / f"{name}-{options.partitioner}{options.partitions}"
+
+
+def _synthetic(options: GraphOptions) -> SyntheticGraph:
+    try:
+        return SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=options.graph_seed))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; set --nodes") from None
 
 
 def store_encoding(graph: StoredGraph, options: EncodingOptions) -> None:

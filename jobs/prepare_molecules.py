@@ -15,6 +15,22 @@ from storage.molecule_source import MoleculeSource
 
 def prepare_molecules(options: GraphJobOptions) -> StoredGraphs:
     """The set that the options name. What the job prepares lies under `data_dir` and is used again by the next run."""
+    found = find_molecules(options)
+    if isinstance(found, StoredGraphs):
+        return found
+    source, target = found
+    with progress(f"preparing {target.name}") as bar:
+        # A total is a hint: a table's lines are counted, not its rows.
+        ingest_molecules(
+            source,
+            str(target),
+            progress=lambda stage, done, total: bar.update(done if total is None else min(done, total), total, stage),
+        )
+    return open_graphs(str(target))
+
+
+def find_molecules(options: GraphJobOptions) -> StoredGraphs | tuple[MoleculeSource, Path]:
+    """The set where it is there; else what the job would prepare it from, and where."""
     graphs = options.graphs
     if graphs.data is not None and not graphs.data.endswith(TABLE_ENDINGS):
         return open_graphs(graphs.data)
@@ -28,19 +44,21 @@ def prepare_molecules(options: GraphJobOptions) -> StoredGraphs:
         source = SmilesTable(graphs.data, SmilesOptions(targets=targets))
         name = Path(graphs.data).name.partition(".")[0]
     target = Path(graphs.data_dir) / name
-    if target.exists():
-        stored = open_graphs(str(target))
-        if not dict(source.info.provenance).items() <= dict(stored.manifest.provenance).items():
-            raise FormatError(
-                f"{target}: expected the molecules {name}, found a set made of another source or by another version; "
-                "remove it or pass another --data-dir"
-            )
-        return stored
-    with progress(f"preparing {name}") as bar:
-        # A total is a hint: a table's lines are counted, not its rows.
-        ingest_molecules(
-            source,
-            str(target),
-            progress=lambda stage, done, total: bar.update(done if total is None else min(done, total), total, stage),
+    if not target.exists():
+        return source, target
+    stored = open_graphs(str(target))
+    if not dict(source.info.provenance).items() <= dict(stored.manifest.provenance).items():
+        raise FormatError(
+            f"{target}: expected the molecules {name}, found a set made of another source or by another version; "
+            "remove it or pass another --data-dir"
         )
-    return open_graphs(str(target))
+    return stored
+
+
+def how_to_make(options: GraphJobOptions, target: Path) -> str:
+    """The command that prepares the set as the first run of a job would."""
+    graphs = options.graphs
+    if graphs.data is None:
+        return f"python jobs/ingest_molecules.py embedded {target} --count {graphs.molecules}"
+    chosen = "" if graphs.target is None else f" --table.targets {graphs.target}"
+    return f"python jobs/ingest_molecules.py {graphs.data} {target}{chosen}"

@@ -1,0 +1,251 @@
+"""`--plan`: counts as the run has them, nothing started or written, and what would be refused said."""
+
+import importlib
+import json
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from jobs.exit_codes import run
+from jobs.run_plan import duration, growth_bytes, size
+from storage.encodings import EncodingOptions
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory) -> Path:
+    url = tmp_path_factory.mktemp("graph") / "graph"
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=500)), str(url), IngestOptions(num_partitions=2))
+    return url
+
+
+@pytest.fixture(scope="module")
+def molecules(tmp_path_factory) -> Path:
+    pytest.importorskip("rdkit")
+    from cluster.molecule_ingest import ingest_molecules
+    from storage.importers.enumerated_molecules import EnumeratedMolecules
+
+    url = tmp_path_factory.mktemp("molecules") / "set"
+    ingest_molecules(EnumeratedMolecules(120), str(url))
+    return url
+
+
+def listing(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch, capsys):
+    """Runs a job's --plan in an empty folder and returns its lines by name; Ray may not be started, nor anything written."""
+    import ray
+
+    def start(*args, **options):
+        pytest.fail("Ray was started")
+
+    monkeypatch.setattr(ray, "init", start)
+    monkeypatch.chdir(tmp_path)
+
+    def call(job: str, *arguments: object, beside: Path | None = None) -> dict[str, str]:
+        monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *map(str, arguments), "--plan"])
+        before = {} if beside is None else listing(beside)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            run(importlib.import_module(f"jobs.{job}").main)
+        said = capsys.readouterr()
+        assert end.value.code == 0, said.err
+        assert said.err == ""
+        assert not list(tmp_path.iterdir())
+        assert beside is None or listing(beside) == before
+        head, *lines = said.out.splitlines()
+        assert "nothing is started or written" in head
+        found: dict[str, str] = {}
+        for line in lines:
+            name, text = line.strip().split("  ", 1)
+            found[name] = f"{found[name]} | {text}" if name in found else text
+        return found
+
+    return call
+
+
+SMALL = ("--width", "16")
+
+
+def test_a_node_run_is_counted_and_measured(plan, graph):
+    told = plan("products_geco", "--graph", graph, *SMALL, "--chunks", "5", "--epochs", "3", beside=graph.parent)
+    manifest = open_graph(str(graph)).manifest
+    assert f"500 nodes, {manifest.num_edges:,} edges, 100 features, 47 classes, 2 partitions" in told["graph"]
+    assert told["splits"] == "train 40, valid 10, test 450 labelled nodes"
+    # Five chunks over two workers: three steps on each, six batches, of which the last two share a chunk.
+    assert told["steps"] == "6 batches an epoch over 2 workers, 3 each in 3 optimizer steps; 9 steps in 3 epochs"
+    assert "mean of 2 drawn" in told["batch"]
+    assert re.search(r"about [\d.]+ MiB a worker \(estimate: process .*, activations", told["memory"])
+    assert "estimate for this machine's" in told["time"]
+    assert re.match(r"runs/products_geco-\d+-\d+, new", told["run"])
+    assert "every 10 epochs" in told["checkpoints"]
+    assert told["refused"] == "nothing found that would be"
+
+
+def test_parameters_are_those_of_the_model(plan, graph):
+    from jobs import products_geco
+
+    config = products_geco.Config(model=products_geco.ModelOptions(width=16))
+    model = products_geco.node_model(config).build(open_graph(str(graph)).manifest)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert f" {count:,} parameters" in plan("products_geco", "--graph", graph, *SMALL)["model"]
+
+
+def test_steps_with_accumulation_and_roots(plan, graph):
+    flags = ("--sampler", "neighbor", "--batch-size", "8", "--accumulate", "2", "--epochs", "1")
+    told = plan("products_geco", "--graph", graph, *SMALL, *flags)
+    assert told["steps"] == "6 batches an epoch over 2 workers, 3 each in 2 optimizer steps; 2 steps in 1 epochs"
+    assert told["batch"].startswith("7 roots") or told["batch"].startswith("6 roots")
+
+
+def test_the_embedded_graph_before_it_is_made(plan):
+    told = plan("products_geco", *SMALL)
+    assert (
+        "not there yet: the first run makes it, or python jobs/ingest.py synthetic data/synthetic-20000"
+        in told["graph"]
+    )
+    assert told["splits"] == "train about 1,600, valid about 400, test about 18,000"
+    assert told["steps"].startswith("4 batches an epoch over 2 workers")
+    assert "once the graph is there" in told["batch"]
+    assert "parameters" in told["model"]
+
+
+def test_the_command_that_makes_the_graph_makes_the_one_that_is_found(monkeypatch, tmp_path):
+    from jobs.node_options import GraphOptions
+    from jobs.prepare_graph import find_graph, how_to_make
+
+    monkeypatch.chdir(tmp_path)
+    options = GraphOptions(nodes=300, graph_seed=3, partitions=3, partitioner="random")
+    assert find_graph(options) is None
+    command = how_to_make(options).split()
+    monkeypatch.setattr(sys, "argv", command[1:])
+    with pytest.raises(SystemExit) as end:
+        run(importlib.import_module("jobs.ingest").main)
+    assert end.value.code == 0
+    found = find_graph(options)
+    assert found is not None
+    assert found.manifest.num_partitions == 3
+
+
+def test_an_ogb_set_that_is_not_there(plan):
+    pytest.importorskip("ogb")
+    told = plan("products_geco", "--graph", "ogbn-products")
+    assert "python jobs/ingest.py ogbn-products data/ogbn-products-ldg2" in told["graph"]
+    assert "model" not in told
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_an_encoding_is_not_computed(plan, tmp_path_factory, encoded):
+    from storage.encode import encode
+
+    url = tmp_path_factory.mktemp("encoded") / "graph"
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=200)), str(url), IngestOptions(num_partitions=2))
+    if encoded:
+        encode(open_graph(str(url)), EncodingOptions("laplacian", 6))
+    flags = ("--identifier-dim", "6", "--width", "8", "--num-heads", "2", "--chunks", "4")
+    told = plan("products_tokengt", "--graph", url, *flags, beside=url.parent)
+    assert ("stored with the graph" if encoded else "jobs/encode.py") in told["encoding"]
+    assert "mean of" in told["batch"]
+
+
+@pytest.mark.parametrize(
+    ("job", "flags"),
+    [
+        ("products_primphormer", ("--width", "16")),
+        ("arxiv_ppgt", ("--width", "16", "--num-heads", "2", "--batch-size", "16")),
+    ],
+)
+def test_the_other_node_jobs(plan, graph, job, flags):
+    told = plan(job, "--graph", graph, *flags)
+    assert {"graph", "splits", "model", "steps", "batch", "memory", "time", "run", "checkpoints"} <= set(told)
+
+
+def test_the_whole_graph_as_one_batch(plan, graph):
+    told = plan("products_geco", "--graph", graph, *SMALL, "--parallel", "graph", "--epochs", "2")
+    assert "about 250 nodes on each of 2 workers" in told["batch"]
+    assert "sent by a worker in a step" in told["traffic"]
+    assert "shard" in told["memory"]
+
+
+def test_what_would_be_refused(plan, graph):
+    told = plan("products_geco", "--graph", graph, *SMALL, "--split-set", "2", "--device", "gpu", "--workers", "64")
+    assert "expected a split set below 1, got 2" in told["refused"]
+    assert "expected 64 GPUs" in told["refused"]
+    assert "batch" not in told
+
+
+def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):
+    from jobs import node_plan
+
+    monkeypatch.setattr(node_plan, "available_bytes", lambda: 1000)
+    told = plan("products_geco", "--graph", graph, *SMALL, "--parallel", "graph")
+    assert "GiB are free for each" in told["refused"]
+
+
+def test_molecules(plan, molecules):
+    told = plan("pcqm4m_tokengt", "--data", molecules, "--width", "16", "--num-heads", "2", beside=molecules.parent)
+    assert "120 graphs" in told["graphs"]
+    assert "scored: valid, test" in told["splits"]
+    assert "mean of" in told["batch"]
+    assert told["steps"].endswith("steps in 30 epochs")
+    refused = plan("pcqm4m_tokengt", "--data", molecules, "--task", "binary")
+    assert "--task regression" in refused["refused"]
+
+
+def test_molecules_before_they_are_made(plan):
+    pytest.importorskip("rdkit")
+    told = plan("pcqm4m_tokengt", "--molecules", "200")
+    assert "python jobs/ingest_molecules.py embedded data/molecules-200 --count 200" in told["graphs"]
+    assert "TokenGT" in told["model"]
+    assert told["splits"].startswith("train about 160")
+
+
+def test_a_prediction(plan, graph, tmp_path_factory):
+    run_dir = saved_run(tmp_path_factory.mktemp("run") / "run", graph)
+    told = plan("predict", run_dir, "out", beside=run_dir)
+    assert told["rows"] == "500 in 1 Parquet files of at most 250,000"
+    assert "train 2, valid 2, test 2" in told["batches"] or "train 1, valid 1, test 1" in told["batches"]
+    assert told["out"].startswith("out, new")
+    assert told["refused"] == "nothing found that would be"
+
+
+def saved_run(folder: Path, url: Path) -> Path:
+    """What a finished run of products_geco leaves, as far as prediction reads it."""
+    from safetensors.torch import save_file
+
+    from jobs import products_geco
+
+    manifest = open_graph(str(url)).manifest
+    config = products_geco.Config(model=products_geco.ModelOptions(width=8, layers=1))
+    model = products_geco.node_model(config)
+    (folder / "best").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(asdict(config)))
+    save_file(model.build(manifest).state_dict(), folder / "best" / "model.safetensors")
+    state = {"next_epoch": 1, "best_epoch": 0, "best_score": 0.5, "identity": {}}
+    state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": model.config(manifest)}
+    (folder / "best" / "state.json").write_text(json.dumps(state))
+    summary = {"job": "products_geco", "workers": 2, "device": "cpu", "scores": {"test": 0.5}}
+    summary |= {"graph": str(url), "graph_hash": manifest.content_hash}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_growth_is_seen():
+    grown = growth_bytes(lambda: torch.ones(16 * 2**20))  # 64 MiB
+    assert grown == 0 or 60 * 2**20 < grown < 90 * 2**20
+
+
+def test_figures():
+    assert [size(n) for n in (3, 2048, 5 * 2**20, 3 * 2**30)] == ["3 bytes", "2.0 KiB", "5.0 MiB", "3.0 GiB"]
+    assert [duration(s) for s in (0.0123, 2, 300, 9000)] == ["12.3 ms", "2.0 s", "5 minutes", "2.5 hours"]
