@@ -39,7 +39,7 @@ class FitOptions:
     """Batches of every worker in one optimizer step."""
 
     clip_norm: float | None = 1.0
-    """Largest gradient norm; none: no clipping."""
+    """Largest gradient norm; None: no clipping."""
 
     ema_decay: float | None = None
     """Evaluate and keep a moving average of the weights with this decay, such as 0.999."""
@@ -51,7 +51,7 @@ class FitOptions:
     """Epochs between checkpoints."""
 
     checkpoint_minutes: float | None = 10.0
-    """The longest time without a checkpoint, within an epoch too; none: no bound."""
+    """The longest time without a checkpoint, within an epoch too; None: no bound."""
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """auto: bfloat16 on GPUs, float32 on CPUs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-NUM_EPOCHS = 30
+NUM_EPOCHS = 60
 FLAGS = (
     *("--nodes", "1500", "--width", "16", "--layers", "2", "--chunks", "8", "--epochs", str(NUM_EPOCHS)),
     *("--checkpoint-every", "8", "--checkpoint-minutes", "0.01", "--no-local-reads"),
