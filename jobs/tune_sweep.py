@@ -139,7 +139,6 @@ def _run(
     """Runs trials in one Ray, and keeps each one's record when it ends; nothing of them is left when this returns or raises."""
     environment = dict(os.environ)  # before Ray and Tune add theirs: a trial's is what the job would have alone
     from cluster.session import SessionOptions, ray_session
-    from jobs.tune_environment import more_startups
 
     local_cpus = workers * (config.at_once or max((config.cpus or os.cpu_count() or 1) // workers, 1))
     runs = [trial.config.run for trial in missing]
@@ -148,7 +147,7 @@ def _run(
         num_cpus=local_cpus,
         object_store_bytes=int(max(one.object_store_gb for one in runs) * 2**30),
     )
-    with more_startups(local_cpus), ray_session(options) as session:
+    with ray_session(options) as session:
         import ray
 
         from jobs.tune_runner import make_scheduler, recall, run_trials

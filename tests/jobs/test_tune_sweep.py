@@ -55,7 +55,9 @@ def test_trials_repeat_the_job_alone_and_a_failing_one_is_recorded(tmp_path: Pat
     line = command(*arguments, "--cpus", "2", "--", *SMALL[:6], *SMALL[8:], "--epochs", "3")
     first = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=500)
     assert first.returncode == 1, first.stdout + first.stderr  # trials failed
-    assert first.stderr == "error: 2 of 4 trials failed; the report says why\n"
+    # Ray may warn before that of many processes on few CPUs.
+    assert first.stderr.splitlines()[-1] == "error: 2 of 4 trials failed; the report says why"
+    assert "Traceback" not in first.stderr
     out = tmp_path / "out"
     found = records(out)
     assert {n: one["status"] for n, one in found.items()} == {0: "finished", 1: "failed", 2: "finished", 3: "failed"}
@@ -123,7 +125,8 @@ def test_ctrl_c_ends_the_sweep_and_leaves_nothing_running(tmp_path: Path) -> Non
     out, err = job.communicate(timeout=90)
     assert job.returncode == 130, out + err
     assert time.monotonic() - pressed < 60
-    assert err.strip() == "interrupted"
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive, alive
     # The trial under way has no record, and its run says why it ended; --resume would continue it.
