@@ -11,10 +11,11 @@ It appears under its name at once, whole and synced. Dropout, sampling and the l
 so no generator's state is kept.
 """
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,43 @@ def _write(directory: Path, snapshot: Snapshot) -> None:
         _sync(path)
         digests[path.name] = file_digest(path)
     body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, "sha256": digests, **asdict(state)}
-    (directory / "state.json").write_text(json.dumps(body, indent=1, default=str, allow_nan=False) + "\n")
-    _sync(directory / "state.json")
+    _write_body(directory, body)
+
+
+def _write_body(directory: Path, body: Mapping[str, Any]) -> None:
+    """state.json with a digest of itself: a figure that changes in it would go unseen otherwise."""
+    plain = json.loads(json.dumps(dict(body), default=str, allow_nan=False))
+    path = directory / "state.json"
+    path.write_text(json.dumps(plain | {"digest": _body_digest(plain)}, indent=1) + "\n")
+    _sync(path)
+
+
+def _body_digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(body), sort_keys=True).encode()).hexdigest()
+
+
+def keep_best(checkpoint: Path, best: Path) -> None:
+    """Copies a checkpoint's best weights to a folder of their own, `model.safetensors`, in place of what is there."""
+    verify_checkpoint(checkpoint)
+    staged, old = best.with_name(f".{best.name}.tmp"), best.with_name(f".{best.name}.old")
+    for path in (staged, old):
+        shutil.rmtree(path, ignore_errors=True)
+    staged.mkdir()
+    shutil.copy(checkpoint / "best.safetensors", staged / "model.safetensors")
+    names = ["model.safetensors"]
+    if (checkpoint / "config.json").exists():  # checkpoints of version 1 may have none
+        shutil.copy(checkpoint / "config.json", staged / "config.json")
+        names.append("config.json")
+    digests = {}
+    for name in names:
+        _sync(staged / name)
+        digests[name] = file_digest(staged / name)
+    _write_body(staged, _state_body(checkpoint) | {"format_version": CHECKPOINT_VERSION, "sha256": digests})
+    if best.exists():
+        best.rename(old)
+    staged.rename(best)
+    _sync(best.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
@@ -122,8 +158,7 @@ def _sync(path: Path) -> None:
 
 def verify_checkpoint(directory: Path) -> None:
     """Raises FormatError naming the file where one is not as it was saved. Checkpoints of version 1 hold no digests."""
-    body = _state_body(directory)
-    digests = body.get("sha256", {})
+    digests = _state_body(directory).get("sha256", {})
     if not isinstance(digests, dict):
         raise FormatError(f"{directory / 'state.json'}: expected a digest for every file, got {type(digests).__name__}")
     for name, digest in digests.items():
@@ -183,6 +218,9 @@ def _state_body(directory: Path) -> dict[str, Any]:
         raise FormatError(f"{path}: expected a Graphmill checkpoint, found something else")
     if body.get("format_version") not in (1, CHECKPOINT_VERSION):
         raise FormatError(f"{path}: expected format_version {CHECKPOINT_VERSION}, got {body.get('format_version')!r}")
+    digest = body.pop("digest", None)
+    if digest is not None and digest != _body_digest(body):
+        raise FormatError(f"{path}: expected the text that was saved, found another; the file is damaged")
     return body
 
 
@@ -191,11 +229,27 @@ def latest_checkpoint(run: Path) -> Path | None:
     return max((file.parent for file in (run / "train").glob("epoch-*/state.json")), default=None)
 
 
-def usable_checkpoints(newest: Path) -> Iterator[Path]:
-    """This checkpoint and the older ones beside it, newest first."""
-    beside = (file.parent for file in newest.parent.glob("epoch-*/state.json"))
-    yield newest
-    yield from sorted((path for path in beside if path.name < newest.name), reverse=True)
+def newest_whole(train: Path, damaged: list[str], fits: Callable[[TrainState], bool] = lambda _: True) -> Path | None:
+    """The newest checkpoint in a run's folder of them that is as it was saved and `fits`; None where there is none.
+
+    What is wrong with newer ones goes to `damaged`.
+    """
+    for directory in sorted((file.parent for file in train.glob("epoch-*/state.json")), reverse=True):
+        try:
+            verify_checkpoint(directory)
+            if fits(load_state(directory)):
+                return directory
+        except FormatError as error:
+            damaged.append(str(error))
+    return None
+
+
+def sweep(train: Path, keep: int) -> None:
+    """Removes what interrupted writers left, and all checkpoints but the newest `keep`; nobody may be writing."""
+    for path in train.glob(".epoch-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in sorted(train.glob("epoch-*"), reverse=True)[keep:]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def unused_name(folder: Path, name: str) -> str:

@@ -56,12 +56,19 @@ def metrics_hub(consume: Callable[[Record], None], stopping: threading.Event | N
     ended = threading.Event()
     failures: list[Exception] = []
 
+    asked: list[Any] = []  # the question whose answer has not come: it holds records that no later one will
+
     def drain() -> None:
+        if not asked:
+            asked.append(hub.drain.remote(stopping is not None and stopping.is_set()))
         try:
-            stop = stopping is not None and stopping.is_set()
-            records = ray.get(hub.drain.remote(stop), timeout=_POLL_TIMEOUT_S)
-        except (GetTimeoutError, RayActorError):
-            return  # metrics are late or lost; training is not
+            records = ray.get(asked[0], timeout=_POLL_TIMEOUT_S)
+        except GetTimeoutError:
+            return  # late; asked for again at the next turn
+        except RayActorError:
+            asked.clear()
+            return  # metrics are lost; training is not
+        asked.clear()
         for record in records:
             consume(record)
 

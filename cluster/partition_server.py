@@ -22,6 +22,7 @@ from samplers.router import LocalOwner, Owner, Pending, Router
 from samplers.row_cache import CachedOwner
 from samplers.warm_up import warm_up
 from storage.arrow_files import is_local
+from storage.encodings import encoding_files
 from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import StoredGraph, open_graph
@@ -80,9 +81,10 @@ class PartitionServer:
 
     def _load(self, verify: bool) -> None:
         graph = _open_same(self._url, self._content_hash)
-        if not verify:
-            self._stamps.check(graph.partition_files(self._index))
-        partition = graph.partition(self._index, verify=verify)
+        if self._stamps.stamps and not verify:
+            self._stamps.renewed(graph.partition_files(self._index))
+        # After a restart, files that are not local are read anew, so they are verified anew.
+        partition = graph.partition(self._index, verify=verify or not self._stamps.stamps)
         owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
         warm_up(owner, graph.manifest)
         self._owner = owner
@@ -175,7 +177,10 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
     }
     actor: Any = ray.remote(**actor_options)(PartitionServer)
     content_hash = graph.manifest.content_hash
-    stamps = take_stamps(graph.url, graph.manifest.files)
+    encodings = encoding_files(graph)
+    stamps = take_stamps(graph.url, {**graph.manifest.files, **encodings})
+    if options.verify:
+        stamps.verify(encodings)  # the other files are the servers' to verify
     handles = tuple(
         actor.remote(url, partition, content_hash, stamps) for partition in range(graph.manifest.num_partitions)
     )
@@ -204,7 +209,7 @@ def connect(servers: PartitionServers, watch: Callable[[Owner], Owner] = lambda 
     ]
     num_owned = np.diff(graph.offsets)
     num_far = sum(int(count) for count, near in zip(num_owned, is_near, strict=True) if not near)
-    servers.stamps.check()
+    servers.stamps.renewed()
     owners: list[Owner] = []
     for info, handle, near in zip(servers.infos, servers.handles, is_near, strict=True):
         if near:

@@ -13,7 +13,6 @@ report.html        all of this for people
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,18 +113,6 @@ class RunDirectory:
     def metrics(self) -> list[dict[str, Any]]:
         """All recorded epochs."""
         return [json.loads(line) for line in self._complete_lines()]
-
-    def keep_best(self, checkpoint: Path) -> None:
-        """Copies the best weights of a checkpoint to best/."""
-        staged, best = self.path / ".best.tmp", self.path / "best"
-        shutil.rmtree(staged, ignore_errors=True)
-        staged.mkdir()
-        shutil.copy(checkpoint / "best.safetensors", staged / "model.safetensors")
-        shutil.copy(checkpoint / "state.json", staged / "state.json")
-        if (checkpoint / "config.json").exists():  # checkpoints of earlier versions have none
-            shutil.copy(checkpoint / "config.json", staged / "config.json")
-        shutil.rmtree(best, ignore_errors=True)
-        staged.rename(best)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1, allow_nan=False) + "\n")

@@ -30,8 +30,7 @@ from cluster.checkpoint import (
     load_optimizer,
     load_state,
     load_weights,
-    usable_checkpoints,
-    verify_checkpoint,
+    newest_whole,
 )
 from cluster.checkpoint_writer import CheckpointWriter, Wish
 from cluster.evaluation import autocast, predictions
@@ -57,8 +56,8 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
         rank, folder = context.get_world_rank(), Path(context.get_storage().experiment_fs_path)
         writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes)
         worker = Worker(spec, config["hub"], rank, context.get_world_size(), get_device(), writer)
-        worker.restore(ray.train.get_checkpoint())
-    except (ConfigError, FormatError) as error:
+        worker.restore(folder, elastic=config["elastic"])
+    except ConfigError as error:
         return {"error": error}
     try:
         return worker.run()
@@ -425,24 +424,52 @@ class Worker:
         average = None if self.average is None else self.average.model
         self.writer.save(state, self.model, self.best, self.optimizer, average)
 
-    def restore(self, checkpoint: ray.train.Checkpoint | None) -> None:
-        """Continues from the run's latest whole checkpoint, where there is one; tells the driver which epoch comes next."""
+    def restore(self, folder: Path, elastic: bool = False) -> None:
+        """Continues from the newest whole checkpoint in `folder`, where there is one; tells the driver which epoch comes next.
+
+        Rank 0 chooses, and tells the others: a collective call. An `elastic` run passes over positions within an epoch that are of another
+        number of workers. Raises ConfigError on all ranks where the checkpoint is of another run; FormatError where none is whole.
+        """
         damaged: list[str] = []
-        if checkpoint is not None:
-            with checkpoint.as_directory() as name:
-                self._load(_newest_whole(Path(name), damaged))
+        name = ""
+        if self.rank == 0:
+            found = newest_whole(folder, damaged, self._fits if elastic else lambda _: True)
+            name = "-" if found is None and damaged else "" if found is None else found.name
+        names = gather_text(name, self.device)
+        if names == ["-"]:
+            raise FormatError(f"{damaged[0] if damaged else folder}; no older checkpoint is whole: start another run")
+        if names:
+            self._load(folder / names[0])
         if self.rank == 0:
             for what in damaged:
                 self.hub.push({"kind": "damage", "what": what})
             step = 0 if self.part is None else self.part.step
             self.hub.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
 
+    def _fits(self, state: TrainState) -> bool:
+        """Whether a position is one of this run's batches."""
+        try:
+            self._check_position(state)
+        except ConfigError:
+            return False
+        return True
+
+    def _check_position(self, state: TrainState) -> None:
+        """Raises ConfigError where a position within an epoch is of other batches, or of other steps of them."""
+        if state.part is None:
+            return
+        with self._loader(self.spec.sampler) as loader:
+            loader.load_state_dict(state.part.position)
+        if state.part.position["step"] != state.part.step * self.options.accumulate:
+            raise ConfigError(
+                f"accumulate: {state.part.step} steps of {state.part.position['step']} batches are done in this epoch, got "
+                f"--accumulate {self.options.accumulate}; resume with the value that saved it"
+            )
+
     def _load(self, directory: Path) -> None:
         state = load_state(directory)
         check_continues(state, self.spec.model_config, self.spec.identity, self.options.epochs, str(directory))
-        if state.part is not None:  # refused here, where all ranks meet, where it is of other batches
-            with self._loader(self.spec.sampler) as loader:
-                loader.load_state_dict(state.part.position)
+        self._check_position(state)
         load_weights(directory / "best.safetensors", self.model)
         self.best = _copy_state(self.model)
         load_weights(directory / "model.safetensors", self.model)
@@ -451,17 +478,6 @@ class Worker:
         load_optimizer(directory / "optimizer.safetensors", self.optimizer)
         self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
         self.best_score, self.part = state.best_score, state.part
-
-
-def _newest_whole(newest: Path, damaged: list[str]) -> Path:
-    """The newest checkpoint whose files are as they were saved; what is wrong with newer ones goes to `damaged`."""
-    for directory in usable_checkpoints(newest):
-        try:
-            verify_checkpoint(directory)
-            return directory
-        except FormatError as error:
-            damaged.append(str(error))
-    raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
 
 
 def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:

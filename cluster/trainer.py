@@ -11,6 +11,7 @@ from ray.exceptions import OutOfMemoryError
 from ray.train import TrainingFailedError as RayTrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from cluster.checkpoint import keep_best, latest_checkpoint, sweep
 from cluster.graceful_stop import TERMINATED, stopping_on_sigterm
 from cluster.metrics_hub import Record, metrics_hub
 from cluster.run_directory import RunDirectory
@@ -19,6 +20,7 @@ from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from storage.errors import ConfigError, GraphmillError, StageError
 
+_RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
 _RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
 
 # Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
@@ -97,10 +99,16 @@ def train(
             run.note("damage", what=record["what"])
         on_record(record)
 
+    # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
+    folder = run.path / "train"
+    for name in _RAYS_LISTS:
+        (folder / name).unlink(missing_ok=True)
+    sweep(folder, workers.keep_checkpoints)
+
     with stopping_on_sigterm(workers.grace_s) as stopping, metrics_hub(consume, stopping) as hub:
         trainer: Any = _InterruptibleTrainer(
             cast(Any, train_worker),
-            train_loop_config={"spec": spec, "hub": hub},
+            train_loop_config={"spec": spec, "hub": hub, "elastic": workers.min_workers is not None},
             torch_config=TorchConfig(timeout_s=COLLECTIVE_TIMEOUT_S),
             scaling_config=_ray_train.ScalingConfig(
                 num_workers=(
@@ -135,8 +143,10 @@ def train(
         run.note("saved", where=result.return_value["stopped"])
         on_record({"kind": "saved", "where": result.return_value["stopped"], "run": str(run.path)})
         raise SystemExit(TERMINATED)
-    if result.checkpoint is not None:
-        run.keep_best(Path(result.checkpoint.path))
+    sweep(folder, workers.keep_checkpoints)
+    newest = latest_checkpoint(run.path)
+    if newest is not None:
+        keep_best(newest, run.path / "best")
     return result.return_value
 
 

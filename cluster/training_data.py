@@ -57,7 +57,7 @@ class OpenData(Protocol):
         ...
 
     def check(self) -> None:
-        """Raises FormatError naming a file that is not as it was when the run began; costs no reading where all are."""
+        """Raises FormatError naming a file that was touched since it was opened; costs no reading where none was."""
         ...
 
 
@@ -92,7 +92,7 @@ class OpenNodes:
 
     def check(self) -> None:
         if self._stamps is not None:
-            self._stamps.check()
+            self._stamps.check_untouched()
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class NodeData:
     servers: PartitionServers
 
     def open(self) -> OpenNodes:
-        return OpenNodes(connect(self.servers), self.servers.stamps)
+        stamps = self.servers.stamps.renewed()
+        return OpenNodes(connect(self.servers), stamps)
 
 
 class SplitGraphStore(GraphStore, Protocol):
@@ -166,7 +167,7 @@ class OpenGraphs:
 
     def check(self) -> None:
         if self._stamps is not None:
-            self._stamps.check()
+            self._stamps.check_untouched()
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,8 @@ class GraphData:
     stamps: FileStamps | None = None  # of the store's files, as the run began
 
     def open(self) -> OpenGraphs:
-        opened = OpenGraphs(self.store, self.columns, self.labels, self.stamps)
-        opened.check()
-        return opened
+        stamps = None if self.stamps is None else self.stamps.renewed()
+        return OpenGraphs(self.store, self.columns, self.labels, stamps)
 
 
 def graph_labels(target: Tensor) -> Tensor:

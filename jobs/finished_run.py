@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cluster.checkpoint import TrainState, load_state
+from cluster.checkpoint import TrainState, load_state, verify_checkpoint
 from storage.errors import FormatError
 
 
@@ -84,4 +84,5 @@ def read_run(path: str) -> FinishedRun:
     lacking = [name for name in needed if not isinstance(summary, dict) or name not in summary]
     if lacking:
         raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")
+    verify_checkpoint(run / "best")
     return FinishedRun(run, summary, load_state(run / "best"))

@@ -70,6 +70,7 @@ def run_graph_job(
     splits = scored_splits(store, columns, task, fit, run_options.workers)
     the_model_config = model_config(manifest, task.out_dim)
     stamps = take_stamps(store.url, store.manifest.files)
+    stamps.verify()
     data = GraphData(store, columns, labels=fit.task == "classes", stamps=stamps)
     evaluation = {split: GraphSplitOptions(split, parts.eval_batches) for split in splits}
     check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)

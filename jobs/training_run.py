@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cluster.checkpoint import check_continues, latest_checkpoint, load_state
+from cluster.checkpoint import check_continues, load_state, newest_whole
 from cluster.metrics_hub import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from cluster.session import SessionOptions
@@ -21,7 +21,7 @@ from jobs.progress import Progress
 from jobs.run_options import FitOptions, RunOptions
 from jobs.run_record import read_run, stored_partitions
 from jobs.run_report import run_page
-from storage.errors import GraphmillError
+from storage.errors import FormatError, GraphmillError
 
 
 def choose_run_dir(job: str, options: RunOptions) -> Path:
@@ -73,9 +73,12 @@ def _write_report(path: Path) -> None:
 
 def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int) -> None:
     """Raises before anything of the run is touched where its checkpoint does not fit what is asked for."""
-    checkpoint = latest_checkpoint(run_dir)
+    damaged: list[str] = []
+    checkpoint = newest_whole(run_dir / "train", damaged)
     if checkpoint is not None:
         check_continues(load_state(checkpoint), model_config, identity, epochs, str(checkpoint))
+    elif damaged:
+        raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
 
 
 def session_options(options: RunOptions) -> SessionOptions:

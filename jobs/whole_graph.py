@@ -25,6 +25,7 @@ from models.parallel.sequences import ShardedLayout
 from models.parallel.shards import Shards
 from storage.arrow_files import is_local
 from storage.errors import FormatError
+from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import StoredGraph, open_graph
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
@@ -73,11 +74,13 @@ class WholeGraphData:
     content_hash: str
     split_set: int
     model: GECOConfig
+    stamps: FileStamps  # as the run began, before the servers verified the files
 
     @classmethod
     def of(cls, graph: StoredGraph, split_set: int, model: GECOConfig) -> "WholeGraphData":
         url = graph.path if is_local(graph.filesystem) else graph.url
-        return cls(url, graph.manifest.content_hash, split_set, model)
+        stamps = take_stamps(graph.url, graph.manifest.files)
+        return cls(url, graph.manifest.content_hash, split_set, model, stamps)
 
     def roots(self) -> dict[str, ShardRoots]:
         """The sampler's options for every split."""
@@ -102,7 +105,10 @@ class WholeGraphData:
         peers = Peers.of_group(dist.new_group(timeout=deadline) if dist.is_initialized() else None)
         shards = choose_shards(graph, peers.size)
         _check_memory(graph, self.model, peers)
-        return OpenShard(read_shard(graph, shards, peers, self.split_set))
+        stamps = self.stamps.renewed()
+        shard = read_shard(graph, shards, peers, self.split_set)
+        stamps.check_untouched()
+        return OpenShard(shard)
 
 
 class OpenShard:

@@ -171,6 +171,12 @@ def _parse(text: str, where: str, graph: "StoredGraph", name: str) -> EncodingMa
     return manifest
 
 
+def encoding_files(graph: "StoredGraph") -> dict[str, FileEntry]:
+    """The files of all encodings that are stored with the graph, relative to it."""
+    found = [find_encoding(graph, name) for name in list_encodings(graph)]
+    return {name: entry for manifest in found if manifest is not None for name, entry in manifest.files.items()}
+
+
 def list_encodings(graph: "StoredGraph") -> tuple[str, ...]:
     """Names of the encodings that are stored for this graph, ascending; one listing of its directory `encodings`."""
     folder = f"{graph.path}/encodings"

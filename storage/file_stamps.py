@@ -5,7 +5,7 @@ Local files only: those of other filesystems are read into memory once, by their
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage.arrow_files import file_digest, is_local, split_url
 from storage.errors import FormatError
@@ -29,39 +29,69 @@ class FileStamps:
     path: str
     stamps: tuple[Stamp, ...]
 
-    def check(self, names: Collection[str] | None = None) -> None:
-        """Raises FormatError naming the first file (of `names`) that holds other bytes than its manifest says.
+    def renewed(self, names: Collection[str] | None = None) -> "FileStamps":
+        """Today's stamps, where the files hold the same bytes still; of `names` only, where they are given.
 
-        Only files that look different are read: a copy of the same bytes is as good.
+        Files that look different are read: a copy of the same bytes is as good. Raises FormatError naming the first that holds others.
         """
+        found = [self._renew(stamp) for stamp in self.stamps if names is None or stamp.name in names]
+        return FileStamps(self.path, tuple(found))
+
+    def verify(self, names: Collection[str] | None = None) -> None:
+        """Reads every file (of `names`). Raises FormatError naming the first that is not as its manifest says."""
         for stamp in self.stamps:
-            if names is not None and stamp.name not in names:
-                continue
-            path = f"{self.path}/{stamp.name}"
-            try:
-                found = os.stat(path)
-                if (found.st_size, found.st_mtime_ns) == (stamp.num_bytes, stamp.changed_ns):
-                    continue
-                digest = file_digest(path)
-            except OSError as error:
-                raise FormatError(f"{path}: expected the file that the run began with, got: {error.strerror}") from None
-            if digest != stamp.sha256:
+            if names is None or stamp.name in names:
+                self._compare(stamp)
+
+    def check_untouched(self) -> None:
+        """Raises FormatError naming a file that has been touched at all: what was read from it meanwhile may be anything."""
+        for stamp in self.stamps:
+            if self._look(stamp) != (stamp.num_bytes, stamp.changed_ns):
+                self._compare(stamp)
                 raise FormatError(
-                    f"{path}: expected the bytes that the run began with (sha256 {stamp.sha256[:12]}), found others "
-                    f"({digest[:12]}); put the file back, then continue with --resume"
+                    f"{self.path}/{stamp.name}: expected the file that the run reads to stay untouched, it was changed meanwhile "
+                    "(and holds the same bytes again); the run goes back to its latest checkpoint"
                 )
+
+    def _renew(self, stamp: Stamp) -> Stamp:
+        num_bytes, changed_ns = self._look(stamp)
+        if (num_bytes, changed_ns) == (stamp.num_bytes, stamp.changed_ns):
+            return stamp
+        self._compare(stamp)
+        return replace(stamp, num_bytes=num_bytes, changed_ns=changed_ns)
+
+    def _look(self, stamp: Stamp) -> tuple[int, int]:
+        path = f"{self.path}/{stamp.name}"
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise FormatError(f"{path}: expected the file that the run began with, got: {error.strerror}") from None
+        return found.st_size, found.st_mtime_ns
+
+    def _compare(self, stamp: Stamp) -> None:
+        path = f"{self.path}/{stamp.name}"
+        try:
+            digest = file_digest(path)
+        except OSError as error:
+            raise FormatError(f"{path}: expected a file of the store, got: {error.strerror}") from None
+        if digest != stamp.sha256:
+            raise FormatError(
+                f"{path}: expected the bytes that its manifest names (sha256 {stamp.sha256[:12]}), found others "
+                f"({digest[:12]}); put the file back; a run goes on with --resume"
+            )
 
 
 def take_stamps(url: str, entries: Mapping[str, FileEntry]) -> FileStamps:
-    """The stamps of a store's files. Raises FormatError where one is missing."""
+    """How a store's files look now; none where they are not local. Raises FormatError where one is missing."""
     filesystem, path = split_url(url)
     if not is_local(filesystem):
         return FileStamps(path, ())
-    stamps = []
-    for name, entry in entries.items():
-        try:
-            found = os.stat(f"{path}/{name}")
-        except OSError as error:
-            raise FormatError(f"{path}/{name}: expected a file of the store, got: {error.strerror}") from None
-        stamps.append(Stamp(name, found.st_size, found.st_mtime_ns, entry.sha256))
-    return FileStamps(path, tuple(stamps))
+    missing = FileStamps(path, tuple(Stamp(name, -1, -1, entry.sha256) for name, entry in entries.items()))
+    looks = [missing._look(stamp) for stamp in missing.stamps]
+    return FileStamps(
+        path,
+        tuple(
+            replace(stamp, num_bytes=look[0], changed_ns=look[1])
+            for stamp, look in zip(missing.stamps, looks, strict=True)
+        ),
+    )

@@ -1,6 +1,7 @@
 """Checkpoints: what is saved comes back bit for bit, and what does not fit is refused in one line."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -12,14 +13,16 @@ from cluster.checkpoint import (
     Snapshot,
     TrainState,
     check_continues,
+    keep_best,
     latest_checkpoint,
     load_optimizer,
     load_state,
     load_weights,
     moments_of,
+    newest_whole,
     save_checkpoint,
+    sweep,
     unused_name,
-    usable_checkpoints,
     verify_checkpoint,
 )
 from storage.errors import ConfigError, FormatError
@@ -131,7 +134,9 @@ def test_a_bit_that_flips_is_found(saved, file):
 @pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "sub/model.safetensors"])
 def test_a_digest_is_of_a_file_beside_it(saved, name):
     path = saved[0] / "state.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": {name: "0" * 64}}))
+    body = json.loads(path.read_text()) | {"sha256": {name: "0" * 64}}
+    body.pop("digest")  # whoever forges one can do without the other
+    path.write_text(json.dumps(body))
     with pytest.raises(FormatError, match="expected names of files beside it"):
         verify_checkpoint(saved[0])
 
@@ -144,7 +149,7 @@ def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_older_checkpoints_come_next_in_the_order_of_positions(tmp_path):
+def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(tmp_path, saved):
     names = [
         "epoch-000002",
         "epoch-000002+1",
@@ -153,10 +158,34 @@ def test_older_checkpoints_come_next_in_the_order_of_positions(tmp_path):
         "epoch-000010",
     ]
     for name in names:
-        (tmp_path / "train" / name).mkdir(parents=True)
-        (tmp_path / "train" / name / "state.json").write_text("{}")
+        shutil.copytree(saved[0], tmp_path / "train" / name)
     assert latest_checkpoint(tmp_path) == tmp_path / "train" / names[-1]
-    assert [path.name for path in usable_checkpoints(tmp_path / "train" / names[3])] == names[3::-1]
+    for name in reversed(names):
+        damaged: list[str] = []
+        assert newest_whole(tmp_path / "train", damaged) == tmp_path / "train" / name
+        assert len(damaged) == len(names) - 1 - names.index(name)
+        path = tmp_path / "train" / name / "state.json"
+        path.write_text(path.read_text().replace('"best_epoch": 2', '"best_epoch": 3'))  # valid, and not what was saved
+    assert newest_whole(tmp_path / "train", []) is None
+    assert newest_whole(tmp_path / "nowhere", []) is None
+
+
+def test_sweeping_leaves_the_newest(tmp_path):
+    for name in ("epoch-000001", "epoch-000002-step-00000003", "epoch-000002", ".epoch-000003.77.tmp"):
+        (tmp_path / name).mkdir()
+    sweep(tmp_path, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"epoch-000002", "epoch-000002-step-00000003"}
+
+
+def test_the_best_weights_are_kept_whole(tmp_path, saved):
+    for _ in range(2):  # the second in place of the first
+        keep_best(saved[0], tmp_path / "best")
+    verify_checkpoint(tmp_path / "best")
+    assert load_state(tmp_path / "best") == STATE
+    best = {path.name for path in (tmp_path / "best").iterdir()}
+    assert best == {"model.safetensors", "config.json", "state.json"}
+    assert (tmp_path / "best" / "model.safetensors").read_bytes() == (saved[0] / "best.safetensors").read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"epoch", "best"}
 
 
 def test_no_name_is_given_twice(tmp_path):

@@ -237,7 +237,7 @@ def test_a_server_that_comes_back_to_a_damaged_file_names_it(ray, tmp_path: Path
         with pytest.raises(FormatError, match=r"partition server 1: .*features\.arrow: expected the bytes") as raised:
             router.fetch(np.array([150]))
         assert "\n" not in str(raised.value)
-        with pytest.raises(FormatError, match=r"features\.arrow: expected the bytes that the run began with"):
+        with pytest.raises(FormatError, match=r"features\.arrow: expected the bytes that its manifest names"):
             connect(servers)
 
 

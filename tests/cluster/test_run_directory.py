@@ -76,16 +76,3 @@ def test_a_directory_that_holds_something_is_refused(tmp_path):
         RunDirectory.create(tmp_path, {})
     with pytest.raises(FormatError, match="found none"):
         RunDirectory.resume(tmp_path, {})
-
-
-def test_the_best_weights_are_replaced_whole(tmp_path):
-    run = RunDirectory.create(tmp_path / "run", {})
-    for text in ("one", "two"):
-        checkpoint = tmp_path / text
-        checkpoint.mkdir()
-        (checkpoint / "best.safetensors").write_text(text)
-        (checkpoint / "state.json").write_text(text)
-        run.keep_best(checkpoint)
-        assert (run.path / "best" / "model.safetensors").read_text() == text
-        assert (run.path / "best" / "state.json").read_text() == text
-    assert not list(run.path.glob(".best*"))

@@ -1,5 +1,6 @@
 """The training loop without Ray: what a step's gradient is, what is averaged, what resumes exactly, and what stops it."""
 
+import shutil
 import socket
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,7 +13,6 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import nn
 
-import cluster.train_loop
 from cluster.bad_numbers import NonFiniteLossError
 from cluster.checkpoint_writer import CheckpointWriter, Wish
 from cluster.schedule import rate_factor
@@ -127,7 +127,9 @@ def run_alone(
     if stop_at is not None:
         wishes = iter([Wish.GO_ON] * (stop_at - 1) + [Wish.STOP] * 1000)
         worker._wish = lambda: next(wishes)  # type: ignore[method-assign]
-    worker.restore(None if checkpoint is None else cluster.train_loop.ray.train.Checkpoint(str(checkpoint)))
+    if checkpoint is not None:
+        shutil.copytree(checkpoint, folder / checkpoint.name, dirs_exist_ok=True)
+    worker.restore(folder)
     result = worker.run()
     assert result is not None
     return worker, hub, result
@@ -273,17 +275,32 @@ def test_a_position_within_an_epoch_is_of_its_batches(reports):
 def test_an_older_checkpoint_is_taken_where_the_newest_is_damaged(reports):
     _, whole, result = run_alone(spec(checkpoint_every=1, **AVERAGED), reports)
     newest, older = reports / "epoch-000002", reports / "epoch-000001"
+    shutil.rmtree(reports / "epoch-000003")
     (newest / "optimizer.safetensors").write_bytes(b"x" + (newest / "optimizer.safetensors").read_bytes()[1:])
-    _, hub, resumed = run_alone(spec(**AVERAGED), reports, newest)
+    _, hub, resumed = run_alone(spec(**AVERAGED), reports)
     assert "optimizer.safetensors: expected the bytes that were saved" in hub.records[0]["what"]
     assert hub.records[1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
     assert resumed == result
     assert hub.epochs == whole.epochs[1:]
-    assert {path.name for path in reports.iterdir()} >= {"epoch-000002", "epoch-000003+1"}  # never the same name twice
-    for path in (older, newest):
-        (path / "state.json").write_text("{")
+    assert (reports / "epoch-000003").exists()
+    shutil.rmtree(reports / "epoch-000003")
+    (older / "state.json").write_text("{")
     with pytest.raises(FormatError, match="no older checkpoint is whole"):
-        run_alone(spec(**AVERAGED), reports, newest)
+        run_alone(spec(**AVERAGED), reports)
+
+
+def test_steps_of_another_number_of_batches_are_refused_within_an_epoch(reports):
+    run_alone(spec(**AVERAGED), reports / "first", stop_at=1)
+    with pytest.raises(ConfigError, match="1 steps of 2 batches are done in this epoch, got --accumulate 3"):
+        run_alone(spec(**AVERAGED | {"accumulate": 3}), reports / "again", latest_of(reports / "first"))
+
+
+def test_an_elastic_run_goes_back_to_an_epochs_end(reports):
+    run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
+    assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000001-step-00000001"}
+    hub = Hub()
+    Worker(spec(batch_size=5, **AVERAGED), hub, 0, 1, CPU).restore(reports, elastic=True)
+    assert hub.records == [{"kind": "start", "epoch": 1, "step": 0, "workers": 1}]
 
 
 def test_the_average_is_what_is_evaluated_and_kept(reports):

@@ -50,44 +50,56 @@ def run(undisturbed: Path, tmp_path: Path, strike: int) -> Iterator[Path]:
 # --- what a run survives by itself
 
 
-def kill_a_server(job: Job) -> None:
-    job.actors("PartitionServer")[0].kill()
+# Each strikes, and returns how to tell that it did.
+Proof = Callable[[], bool]
 
 
-def kill_servers_five_times(job: Job) -> None:
+def kill_a_server(job: Job) -> Proof:
+    victim = job.actors("PartitionServer")[0]
+    victim.kill()
+    return lambda: victim.pid not in {server.pid for server in job.actors("PartitionServer")}
+
+
+def kill_servers_five_times(job: Job) -> Proof:
+    killed = set()
     for strike in range(5):
         deadline = time.monotonic() + 30
         while not (servers := job.actors("PartitionServer")) and time.monotonic() < deadline:
             time.sleep(0.02)
-        servers[strike % len(servers)].kill()
+        victim = servers[strike % len(servers)]
+        victim.kill()
+        killed.add(victim.pid)
         time.sleep(0.4)
+    return lambda: len(killed) > 1
 
 
-def kill_a_worker(job: Job) -> None:
+def kill_a_worker(job: Job, rank: int = 1) -> Proof:
     """With the threads that sample for it."""
-    workers = job.actors("RayTrainWorker")
+    workers, before = job.actors("RayTrainWorker"), len(starts(job.run))
     assert len(workers) == 2
-    workers[1].kill()
+    workers[rank].kill()
+    return lambda: len(starts(job.run)) == before + 1
 
 
-def kill_the_writing_worker(job: Job) -> None:
-    job.actors("RayTrainWorker")[0].kill()
+def kill_another_worker(job: Job) -> Proof:
+    return kill_a_worker(job, rank=0)
 
 
-def stop_the_servers(job: Job) -> None:
-    servers = job.actors("PartitionServer")
+def stop_the_servers(job: Job) -> Proof:
+    servers, before = job.actors("PartitionServer"), len(starts(job.run))
     for server in servers:
         server.suspend()
     time.sleep(3)
     for server in servers:
         server.resume()
+    return lambda: len(starts(job.run)) == before  # who asked has waited
 
 
-FAULTS: tuple[Callable[[Job], None], ...] = (
+FAULTS: tuple[Callable[[Job], Proof], ...] = (
     kill_a_server,
     kill_servers_five_times,
     kill_a_worker,
-    kill_the_writing_worker,
+    kill_another_worker,
     stop_the_servers,
 )
 
@@ -97,9 +109,10 @@ def test_a_run_survives_one_fault_after_another(run):
     job.wait_for_epochs(3)
     for fault in FAULTS:
         struck, done = time.monotonic(), len(epochs(run))
-        fault(job)
+        proof = fault(job)
         assert len(epochs(run)) < NUM_EPOCHS - 2, f"{fault.__name__} came too late to tell"
         job.wait_for_epochs(done + 2, timeout_s=RECOVERY_S)
+        assert proof(), fault.__name__
         print(f"{fault.__name__}: two epochs later after {time.monotonic() - struck:.1f} s")
     job.end()
 
@@ -156,7 +169,7 @@ def test_a_file_that_is_damaged_while_running_is_named(run):
         stream.write(bytes(64))
     status, err = job.end()
     assert status == 1
-    assert f"{path}: expected the bytes that the run began with" in err.splitlines()[-1]
+    assert f"{path}: expected the bytes that its manifest names" in err.splitlines()[-1]
     assert err.strip().count("\n") == 0, err
     path.write_bytes(good)
     resume(run)

@@ -22,43 +22,61 @@ def stored(tmp_path: Path) -> tuple[StoredGraph, FileStamps]:
     return graph, take_stamps(graph.url, graph.manifest.files)
 
 
+def damage(path: Path) -> None:
+    with open(path, "r+b") as stream:
+        stream.seek(-9, os.SEEK_END)
+        byte = stream.read(1)
+        stream.seek(-9, os.SEEK_END)
+        stream.write(bytes([byte[0] ^ 1]))
+
+
 def test_unchanged_files_are_not_read(stored, monkeypatch):
     def digest(path):
         raise AssertionError(f"{path} was read")
 
     monkeypatch.setattr("storage.file_stamps.file_digest", digest)
-    stored[1].check()
+    assert stored[1].renewed() == stored[1]
+    stored[1].check_untouched()
 
 
 def test_a_byte_that_changes_in_place_is_found(stored):
     graph, stamps = stored
-    with open(Path(graph.path, NAME), "r+b") as stream:
-        stream.seek(-9, os.SEEK_END)
-        byte = stream.read(1)
-        stream.seek(-9, os.SEEK_END)
-        stream.write(bytes([byte[0] ^ 1]))
-    with pytest.raises(FormatError, match=f"{NAME}: expected the bytes that the run began with") as raised:
-        stamps.check()
-    assert "\n" not in str(raised.value)
-    stamps.check(graph.partition_files(0))
+    stamps.verify()
+    damage(Path(graph.path, NAME))
+    for check in (stamps.verify, stamps.renewed, stamps.check_untouched):
+        with pytest.raises(FormatError, match=f"{NAME}: expected the bytes that its manifest names") as raised:
+            check()
+        assert "\n" not in str(raised.value)
+    stamps.renewed(graph.partition_files(0))
     with pytest.raises(FormatError, match="features"):
-        stamps.check(graph.partition_files(1))
+        stamps.renewed(graph.partition_files(1))
 
 
-def test_a_copy_of_the_same_bytes_is_as_good(stored):
+def test_damage_from_before_the_stamps_is_found_by_reading(stored):
+    graph, _ = stored
+    damage(Path(graph.path, NAME))
+    stamps = take_stamps(graph.url, graph.manifest.files)
+    stamps.check_untouched()
+    with pytest.raises(FormatError, match=NAME):
+        stamps.verify()
+
+
+def test_the_same_bytes_do_for_a_start_and_not_for_what_was_read_meanwhile(stored):
     graph, stamps = stored
     path = Path(graph.path, NAME)
     shutil.copy(path, path.with_suffix(".copy"))
     path.with_suffix(".copy").rename(path)
-    stamps.check()
+    with pytest.raises(FormatError, match=r"changed meanwhile .and holds the same bytes again"):
+        stamps.check_untouched()
+    stamps.renewed().check_untouched()
 
 
 def test_a_file_that_goes_is_missed(stored):
     graph, stamps = stored
     Path(graph.path, NAME).unlink()
     with pytest.raises(FormatError, match="expected the file that the run began with, got: No such file"):
-        stamps.check()
-    with pytest.raises(FormatError, match="expected a file of the store"):
+        stamps.check_untouched()
+    with pytest.raises(FormatError, match="No such file"):
         take_stamps(graph.url, graph.manifest.files)
 
 
