@@ -113,13 +113,13 @@ def try_batches(
             )
             if time.perf_counter() - began > _ENOUGH_S:
                 break
-    draw, did, nodes, edges, roots, num_bytes = zip(*found, strict=True)
+    draw, did, nodes, edges, predicted, num_bytes = zip(*found, strict=True)
     count = len(found)
     return Tried(
         count,
         sum(nodes) / count,
         sum(edges) / count,
-        sum(roots) / count,
+        sum(predicted) / count,
         max(num_bytes),
         sum(draw) / count,
         sum(did) / count,
