@@ -29,9 +29,12 @@ _SCALARS = ("train_loss", "learning_rate", "roots_per_s", "nodes_per_s", "edges_
 def write_atomic(path: Path, text: str) -> None:
     """Replaces a file's text; readers see the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # a report may be made beside the job that ends
-    # A file name that is no UTF-8 may stand in a message, as a lone surrogate.
-    temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(temporary, path)
+    try:
+        # A file name that is no UTF-8 may stand in a message, as a lone surrogate.
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # a disk that is full leaves a part of it
 
 
 def check_free(path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,9 +111,8 @@ def test_every_model_trains_through_the_loop(model, molecules):
         options=TrainOptions(epochs=6, learning_rate=3e-3),
         loader=LoaderOptions(),
     )
-    worker = Worker(spec, None, 1, 1, torch.device("cpu"))
-    worker.rank = 0
-    worker.hub = type("Hub", (), {"push": type("Push", (), {"remote": staticmethod(lambda record: None)})})
+    hub = SimpleNamespace(push=SimpleNamespace(remote=lambda record: None))
+    worker = Worker(spec, hub, 0, 1, torch.device("cpu"))
     with worker._loader(spec.sampler) as loader:
         losses = [worker._train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(6)]
     assert min(losses[-3:]) < 0.93 * losses[0]
