@@ -14,6 +14,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError
 
+from cluster.live_metrics import LiveMetrics
 from storage.errors import StageError
 
 Record = Mapping[str, Any]
@@ -26,13 +27,15 @@ _POLL_TIMEOUT_S = 10.0
 class MetricsHub:
     """The actor."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: str) -> None:
         self._records: deque[Record] = deque(maxlen=_MAX_RECORDS)
         self._stop = False
+        self._live = LiveMetrics(run)
 
     def push(self, record: Record) -> bool:
         """Takes a record; returns whether the workers are to stop."""
         self._records.append(record)
+        self._live.update(record)
         return self._stop
 
     def drain(self, stop: bool) -> list[Record]:
@@ -44,15 +47,17 @@ class MetricsHub:
 
 
 @contextmanager
-def metrics_hub(consume: Callable[[Record], None], stopping: threading.Event | None = None) -> Iterator[Any]:
-    """Starts a hub, passes its records to `consume` from a thread while the context is open, and stops it.
+def metrics_hub(
+    consume: Callable[[Record], None], stopping: threading.Event | None = None, run: str = "run"
+) -> Iterator[Any]:
+    """Starts a hub for the `run` of this name, passes its records to `consume` from a thread while the context is open, and stops it.
 
     Once `stopping` is set, workers that push are told to stop.
     What was pushed before the context ends is consumed before it is left. An error in `consume` ends the body and is raised
     as StageError.
     """
     actor: Any = ray.remote(num_cpus=0, max_restarts=-1)(MetricsHub)
-    hub = actor.remote()
+    hub = actor.remote(run)
     ended = threading.Event()
     failures: list[Exception] = []
 

@@ -105,7 +105,10 @@ def train(
         (folder / name).unlink(missing_ok=True)
     sweep(folder, workers.keep_checkpoints)
 
-    with stopping_on_sigterm(workers.grace_s) as stopping, metrics_hub(consume, stopping) as hub:
+    with (
+        stopping_on_sigterm(workers.grace_s) as stopping,
+        metrics_hub(consume, stopping, run.path.resolve().name) as hub,
+    ):
         trainer: Any = _InterruptibleTrainer(
             cast(Any, train_worker),
             train_loop_config={"spec": spec, "hub": hub, "elastic": workers.min_workers is not None},

@@ -37,9 +37,18 @@ _FAILED: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also the tests that take minutes each (mark `long`)")
     parser.addoption(
         "--fault-times", type=int, default=1, help="how often in a row each fault of test_faults.py strikes"
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("long") or any(item.nodeid in config.args for item in items):
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-NUM_EPOCHS = 60
+NUM_EPOCHS = 40
 FLAGS = (
     *("--nodes", "1500", "--width", "16", "--layers", "2", "--chunks", "8", "--epochs", str(NUM_EPOCHS)),
-    *("--checkpoint-every", "8", "--checkpoint-minutes", "0.01", "--no-local-reads"),
+    *("--checkpoint-every", "8", "--checkpoint-minutes", "0.02", "--no-local-reads"),
 )
 STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the job runs in
 

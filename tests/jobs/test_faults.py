@@ -1,7 +1,7 @@
 """A training job, disturbed on real processes: whatever goes wrong, its curve and its weights are the undisturbed run's, bit for bit.
 
 Every fault strikes a run of its own, a few epochs after the start. Some it survives; after others it ends with one clear line, and
-`--resume` completes it. `--fault-times 10` strikes ten times in a row.
+`--resume` completes it. `--long` adds those that take minutes each; `--fault-times 10` strikes ten times in a row.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tests.disturbed_job import NUM_EPOCHS, STORE, Job, Outcome, all_gone, epoch
 
 RECOVERY_S = 60.0
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -120,20 +120,8 @@ def test_a_run_survives_one_fault_after_another(run):
 # --- what ends a run, so that it can be resumed
 
 
-def test_ctrl_c_ends_the_job_in_seconds(run):
-    job = start(run)
-    job.wait_for_epochs(3)
-    family, pressed = job.family(), time.monotonic()
-    job.popen.send_signal(signal.SIGINT)
-    status, err = job.end(timeout_s=60)
-    assert status == 130
-    assert err.strip() == "interrupted"
-    assert time.monotonic() - pressed < 30
-    all_gone(family, 5)
-    resume(run)
-
-
-def test_sigterm_saves_within_the_grace_time(run):
+def test_a_run_that_is_ended_twice_is_completed(run):
+    """First by SIGTERM, between whose saved step and the next start nothing is lost; then by Ctrl-C."""
     job = start(run, "--checkpoint-minutes", "None", "--checkpoint-every", "1000")
     job.wait_for_epochs(2)
     family, asked = job.family(), time.monotonic()
@@ -144,11 +132,21 @@ def test_sigterm_saves_within_the_grace_time(run):
     assert time.monotonic() - asked < 30
     all_gone(family, 5)
     done = len(epochs(run))
-    resume(run)
+    job = Job(run, "--resume", str(run))
+    job.wait_for_epochs(done + 2)
     assert starts(run)[-1]["epoch"] == done
-    assert starts(run)[-1]["repeated"] == 0  # nothing was lost
+    assert starts(run)[-1]["repeated"] == 0
+    family, pressed = job.family(), time.monotonic()
+    job.popen.send_signal(signal.SIGINT)
+    status, err = job.end(timeout_s=60)
+    assert status == 130
+    assert err.strip() == "interrupted"
+    assert time.monotonic() - pressed < 30
+    all_gone(family, 5)
+    resume(run)
 
 
+@pytest.mark.long
 def test_a_killed_driver_takes_all_with_it(run):
     job = start(run)
     job.wait_for_epochs(3)
@@ -159,6 +157,7 @@ def test_a_killed_driver_takes_all_with_it(run):
     resume(run)
 
 
+@pytest.mark.long
 def test_a_file_that_is_damaged_while_running_is_named(run):
     job = start(run)
     job.wait_for_epochs(2)
@@ -175,6 +174,7 @@ def test_a_file_that_is_damaged_while_running_is_named(run):
     resume(run)
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_costs_no_checkpoint(run, tmp_path):
     small = tmp_path / "small"
     small.mkdir()

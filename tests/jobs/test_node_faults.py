@@ -15,7 +15,7 @@ import pytest
 from tests.disturbed_job import NUM_EPOCHS, STORE, Job, Outcome, epochs, start, starts
 from tests.ray_head import RayHead, start_ray_head
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.long]
 
 RECOVERY_S = 60.0
 

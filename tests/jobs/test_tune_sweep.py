@@ -101,6 +101,7 @@ def test_trials_repeat_the_job_alone_and_a_failing_one_is_recorded(tmp_path: Pat
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_the_sweep_and_leaves_nothing_running(tmp_path: Path) -> None:
     line = command("--try", "learning-rate=1e-3,2e-2", "--out", "out", "--cpus", "1", "--", *SMALL)
