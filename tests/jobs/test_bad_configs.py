@@ -81,6 +81,8 @@ ROWS = (
     Row("products_geco", "--batch-timeout-s 0", ("timeout_s", "0", "--batch-timeout-s")),
     Row("products_geco", "--max-failures -2", ("max_failures", "-2", "--max-failures")),
     Row("products_geco", "--keep-checkpoints 0", ("keep_checkpoints", "0", "--keep-checkpoints")),
+    Row("products_geco", "--workers 2 --min-workers 3", ("min_workers", "2", "3", "--min-workers")),
+    Row("products_geco", "--min-workers 0", ("min_workers", "0", "--min-workers")),
     Row("products_geco", "--grace-s 0", ("grace_s", "0", "--grace-s")),
     Row("products_geco", "--checkpoint-minutes -1", ("checkpoint_minutes", "-1", "--checkpoint-minutes")),
     Row("products_geco", "--address ray://here:1 --graph {graph}", ("ray://here:1", "host:port")),
