@@ -121,7 +121,7 @@ def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
         ConfigError: the address cannot be reached or used, the token does not fit, or the port is taken.
     """
     options = options or SessionOptions()
-    with _termination() as handle_termination, _environment(RAY_ENVIRONMENT):
+    with _termination() as handle_termination, environment_defaults(RAY_ENVIRONMENT):
         import ray
 
         if ray.is_initialized():
@@ -313,7 +313,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
+def environment_defaults(defaults: Mapping[str, str]) -> Iterator[None]:
     """Sets those variables that are not set; afterwards they are gone again."""
     added = {name: value for name, value in defaults.items() if name not in os.environ}
     os.environ.update(added)

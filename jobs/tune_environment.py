@@ -1,8 +1,8 @@
 """What Ray Tune takes from the environment alone, set while it runs. What the user has set wins."""
 
-import contextlib
-import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from cluster.session import environment_defaults
 
 _TUNE = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C raises KeyboardInterrupt, as everywhere here
@@ -13,13 +13,6 @@ _TUNE = {
 }
 
 
-@contextlib.contextmanager
-def tune_environment() -> Iterator[None]:
+def tune_environment() -> AbstractContextManager[None]:
     """Around `Tuner.fit`."""
-    added = {name: value for name, value in _TUNE.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
+    return environment_defaults(_TUNE)
