@@ -169,7 +169,7 @@ class OpenMeasured(OpenNodes):
 
 @dataclass(frozen=True)
 class MeasuredNodes:
-    """One partitioned graph, measured; `hub` is an actor with the method `push` (`cluster.metrics_hub.MetricsHub`)."""
+    """One partitioned graph, measured; `hub` is an actor of `CountsHub`."""
 
     servers: PartitionServers
     hub: Any
@@ -178,6 +178,19 @@ class MeasuredNodes:
     def open(self) -> OpenMeasured:
         torch.set_num_threads(1)
         return OpenMeasured(self.servers, self.hub, self.max_steps)
+
+
+class CountsHub:
+    """An actor that holds what workers push until it is asked for."""
+
+    def __init__(self) -> None:
+        self._records: list[Mapping[str, Any]] = []
+
+    def push(self, record: Mapping[str, Any]) -> None:
+        self._records.append(record)
+
+    def records(self) -> list[Mapping[str, Any]]:
+        return self._records
 
 
 def evaluation_of(training: NodeSamplerOptions) -> Mapping[str, NodeSamplerOptions]:

@@ -287,13 +287,12 @@ def measure(settings: PointSettings, data_dir: str, folder: Path) -> dict[str, A
     """Runs the point; its logs and checkpoints go to `folder`."""
     import numpy as np
 
-    from cluster.metrics_hub import MetricsHub
     from cluster.partition_server import ServerOptions
     from cluster.run_directory import RunDirectory
     from cluster.tasks import Classification
     from cluster.train_spec import TrainSpec
     from cluster.trainer import train
-    from jobs.message_counts import MeasuredNodes, evaluation_of
+    from jobs.message_counts import CountsHub, MeasuredNodes, evaluation_of
     from jobs.node_job import train_sampler
     from jobs.prepare_graph import prepare_graph
     from jobs.training_run import train_options, worker_options
@@ -318,7 +317,7 @@ def measure(settings: PointSettings, data_dir: str, folder: Path) -> dict[str, A
         import ray
 
         load.server_pids = frozenset(info.pid for info in servers.infos)
-        actor: Any = ray.remote(num_cpus=0)(MetricsHub)
+        actor: Any = ray.remote(num_cpus=0)(CountsHub)
         hub = actor.remote()
         spec = TrainSpec(
             data=MeasuredNodes(servers, hub, settings.steps),
@@ -337,7 +336,7 @@ def measure(settings: PointSettings, data_dir: str, folder: Path) -> dict[str, A
             epochs = run_directory.metrics()
         finally:
             run_directory.close()
-        ranks = ray.get(hub.drain.remote(), timeout=_HUB_TIMEOUT_S)
+        ranks = ray.get(hub.records.remote(), timeout=_HUB_TIMEOUT_S)
         nodes = sum(node["Alive"] for node in ray.nodes())
         ray.kill(hub, no_restart=True)
     found = measures(settings, result, epochs, ranks, load.cores())

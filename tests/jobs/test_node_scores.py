@@ -8,7 +8,7 @@ import pytest
 
 from jobs import node_scores
 from jobs.node_scores import RECIPES, Config, run_recipe
-from storage.errors import DataError, StageError
+from storage.errors import StageError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,8 +51,6 @@ def test_a_failed_ingestion_is_one_line(config, tmp_path):
     (tmp_path / "ingest.py").write_text("import sys\nsys.exit(1)\n")
     with pytest.raises(StageError, match="ingestion failed with exit status 1"):
         run_recipe(RECIPES[-1], 0, Config(data_dir=str(tmp_path / "data"), out_dir=config.out_dir))
-    with pytest.raises(DataError, match=rf"{dataset}\.npz: no such file; set --data-dir"):
-        run_recipe(RECIPES[-1], 0, config)
 
 
 def test_the_command_without_its_data(tmp_path):
@@ -61,6 +59,6 @@ def test_the_command_without_its_data(tmp_path):
         [*command, "--out-dir", str(tmp_path / "runs")], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
+    assert done.stderr.startswith("error: ") and "no such file; set --data-dir" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs" / "scores.json").exists()
