@@ -3,6 +3,7 @@
     python jobs/brec.py --data ../shared/data/brec --model grit --pairs basic:0-9      ten pairs, about a minute on one core
     python jobs/brec.py --data ../shared/data/brec --model grit                        all 400 pairs
     python jobs/brec.py --data ../shared/data/brec --model ppgt --device cuda
+    python jobs/brec.py --data ../shared/data/brec --model ppgt --bound                what no training could exceed, a minute
 
 Per pair, as in the published test program: a fresh model sees 32 relabelled copies of both graphs side by side, and is trained so that
 the cosine similarity of a copy's two 16-dimensional outputs falls (cosine embedding loss, margin 0). Then Hotelling's
@@ -12,6 +13,10 @@ same graph. The pair is told apart when T² exceeds 72.34 and differs from the c
 You should see a line per pair and a table by category; GRIT is published with 60 basic, 50 of 140 regular (regular, str, 4vtx, dr),
 100 extension and 8 CFI pairs, with more epochs than the default here. Results are kept as `<model>.jsonl` under --out, and pairs with a
 result by the same settings are not run again: the job may be stopped at any time.
+
+`--bound` trains nothing: it counts the pairs that colour refinement over walk probabilities tells apart, beyond which no weights of grit
+and ppgt can go (jobs/color_refinement.py): 60 basic, 50 regular, 100 extension and 28 CFI pairs, none of str, 4vtx and dr. Their numbers are
+printed as `--pairs` takes them, so that a training can leave the others out.
 """
 
 import json
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
     from models.graphs import Graphs
 
 CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
+# The longest walk whose probabilities the `brec` preset reads, of the models that compute no more than colour refinement over walks.
+WALK_STEPS = {"grit": 31, "ppgt": 32}
 COPIES = 32
 THRESHOLD = 72.34
 # Two T² this close are one: the model tells the pair apart no better than copies of one graph.
@@ -70,6 +77,8 @@ class BrecConfig:
     """Where to train."""
     out: Path = Path("runs/brec")
     """Where results are kept."""
+    bound: bool = False
+    """Train nothing; list the pairs that the model's walks let it tell apart at all (grit, ppgt)."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 2 or self.batch_size % 2 or self.epochs < 0:
@@ -77,6 +86,8 @@ class BrecConfig:
                 f"batch_size must be even and positive and epochs at least 0, got {self.batch_size} and {self.epochs}; "
                 "set --batch-size or --epochs"
             )
+        if self.bound and self.model not in WALK_STEPS:
+            raise ConfigError(f"bound: expected one of {', '.join(WALK_STEPS)}, got {self.model}; set --model")
         for part in self.pairs:
             parse_pairs(part)
 
@@ -283,7 +294,7 @@ def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
 def settings(config: BrecConfig) -> dict[str, Any]:
     """What makes two results comparable."""
     fields = asdict(config)
-    return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device")}
+    return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
 
 
 def known_results(config: BrecConfig) -> dict[str, Result]:
@@ -323,6 +334,20 @@ def run_pairs(config: BrecConfig) -> Iterator[Result]:
             yield result
 
 
+def print_bound(config: BrecConfig) -> None:
+    """A line per category: how many of the asked pairs colour refinement tells apart, and which."""
+    from jobs.color_refinement import tells_apart
+
+    wanted = [parse_pairs(part) for part in config.pairs]
+    found = {name: read_pairs(config.data, name) for name, _ in wanted}
+    for name, numbers in wanted:
+        apart = [number for number in numbers if tells_apart(*found[name][number], WALK_STEPS[config.model])]
+        print(
+            f"{name}: {len(apart)} of {len(numbers)}: {' '.join(f'{name}:{number}' for number in apart) or 'none'}",
+            flush=True,
+        )
+
+
 def table(results: list[Result]) -> str:
     """Markdown: by category, the pairs told apart, and those of them whose check failed."""
     lines = ["| category | told apart | of | unreliable | s/pair |", "|---|---|---|---|---|"]
@@ -338,6 +363,9 @@ def table(results: list[Result]) -> str:
 
 def main() -> None:
     config = parse(BrecConfig, description=__doc__)
+    if config.bound:
+        print_bound(config)
+        return
     check_device(config.device)
     build_model(config)  # options that do not fit it are told before anything is read or written
     check_writable(config.out, "--out")

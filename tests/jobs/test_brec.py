@@ -9,6 +9,7 @@ import torch
 
 from jobs import brec
 from jobs.brec import BrecConfig, Result
+from jobs.color_refinement import tells_apart
 from storage.errors import ConfigError, FormatError
 
 
@@ -59,6 +60,45 @@ def test_published_pairs_have_equal_sizes_and_degrees(real_data, category):
     for first, second in brec.read_pairs(real_data / "brec", category)[:10]:
         np.testing.assert_array_equal(np.sort(first.sum(0)), np.sort(second.sum(0)))
         assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("part", "apart"),
+    [
+        ("basic", 60),
+        ("regular", 50),
+        ("extension", 100),
+        ("str:0-9", 0),
+        ("4vtx:0-4", 0),
+        ("dr:0-4", 0),
+        ("cfi:0-24", 11),
+    ],
+)
+def test_bound_of_walks_on_the_published_pairs(real_data, capsys, part, apart):
+    brec.print_bound(BrecConfig(data=real_data / "brec", model="ppgt", pairs=(part,)))
+    assert capsys.readouterr().out.startswith(f"{part.split(':')[0]}: {apart} of ")
+
+
+def test_bound_needs_a_model_of_walks(tmp_path):
+    with pytest.raises(ConfigError, match="bound: expected one of grit, ppgt"):
+        BrecConfig(data=tmp_path, model="primphormer", bound=True)
+
+
+def test_refinement_of_known_graphs():
+    rook, shrikhande = (np.zeros((16, 16), dtype=bool) for _ in range(2))
+    for a in range(16):
+        for b in range(16):
+            x, y = (a // 4 - b // 4) % 4, (a % 4 - b % 4) % 4
+            rook[a, b] = a != b and (x == 0 or y == 0)
+            shrikhande[a, b] = (x, y) in {(0, 1), (0, 3), (1, 0), (3, 0), (1, 1), (3, 3)}
+    assert not tells_apart(rook, shrikhande, 32)  # strongly regular with equal parameters
+    assert tells_apart(ring(6), ring(3, 3), 2)
+    assert not tells_apart(ring(7), ring(3, 4), 0)  # without walks, only degrees and edges are seen: as far as 1-WL
+    order = np.random.default_rng(0).permutation(12)
+    assert not tells_apart(ring(5, 7), ring(5, 7)[order][:, order], 32)
+    assert tells_apart(ring(5), ring(6), 3)
+    alone = np.zeros((3, 3), dtype=bool)
+    assert not tells_apart(alone, alone, 4)
 
 
 def test_statistic_is_the_quadratic_form():

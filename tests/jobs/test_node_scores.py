@@ -59,6 +59,7 @@ def test_the_command_without_its_data(tmp_path):
         [*command, "--out-dir", str(tmp_path / "runs")], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ") and "no such file; set --data-dir" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "no such file; set --data-dir" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs" / "scores.json").exists()

@@ -1,0 +1,52 @@
+"""Which graphs can no GRIT or PPGT tell apart? Colour refinement over walk probabilities, in exact arithmetic.
+
+GD-WL (Zhang et al. 2023, arXiv:2301.09505, equation 3) with the walk probabilities of a pair as its distance:
+
+    χ_i ← hash(χ_i, {{(r_ij, χ_j) : j}}),   r_ij = ((D⁻¹A)^0_ij, …, (D⁻¹A)^steps_ij, deg_i, deg_j, A_ij)
+
+until the number of colours stands still. GRIT (Ma et al. 2023, proposition 3.2) and PPGT compute no more than this from RRWP, so a
+pair with equal colours is beyond every weight they could learn; the steps of their presets decide what r_ij holds.
+"""
+
+import numpy as np
+
+# Probabilities are kept as residues by a prime: equal ones stay equal, so two colours that differ are really different. The product of
+# two matrices of a graph with up to 1,024 nodes stays below 2^63.
+_PRIME = 67_108_859
+
+
+def tells_apart(first_NN: np.ndarray, second_NN: np.ndarray, steps: int) -> bool:
+    """Whether the two graphs, bool adjacency matrices of up to 1,024 nodes, get different colours."""
+    if first_NN.shape != second_NN.shape:
+        return True
+    n = len(first_NN)
+    pairs_PC = np.concatenate([_walks(adjacency, steps).reshape(n * n, -1) for adjacency in (first_NN, second_NN)])
+    pair_GNN = _numbered(pairs_PC).reshape(2, n, n)
+    color_GN = np.zeros((2, n), dtype=np.int64)
+    while True:
+        # A row is a node: its colour, then the sorted (pair, colour) of all nodes.
+        around_GNN = np.sort(pair_GNN * (color_GN.max() + 1) + color_GN[:, None, :], axis=2)
+        refined_GN = _numbered(np.concatenate([color_GN[..., None], around_GNN], axis=2).reshape(2 * n, -1)).reshape(
+            2, n
+        )
+        if refined_GN.max() == color_GN.max():
+            return not np.array_equal(np.sort(color_GN[0]), np.sort(color_GN[1]))
+        color_GN = refined_GN
+
+
+def _walks(adjacency_NN: np.ndarray, steps: int) -> np.ndarray:
+    """[N, N, steps + 4]: residues of the walk probabilities, both degrees, the edge."""
+    count_NN = adjacency_NN.astype(np.int64)
+    degree_N = count_NN.sum(1)
+    inverse_N = np.array([pow(int(degree), -1, _PRIME) if degree else 0 for degree in degree_N], dtype=np.int64)
+    walk_NN = count_NN * inverse_N[:, None] % _PRIME
+    powers = [np.eye(len(count_NN), dtype=np.int64)]
+    for _ in range(steps):
+        powers.append(powers[-1] @ walk_NN % _PRIME)
+    ends = (np.broadcast_to(degree_N[:, None], count_NN.shape), np.broadcast_to(degree_N, count_NN.shape))
+    return np.stack([*powers, *ends, count_NN], axis=-1)
+
+
+def _numbered(rows_RC: np.ndarray) -> np.ndarray:
+    """A number for each different row."""
+    return np.unique(rows_RC, axis=0, return_inverse=True)[1].reshape(-1)
