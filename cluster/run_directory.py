@@ -13,7 +13,7 @@ report.html        all of this for people
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,7 @@ class RunDirectory:
         self.path = path
         self._metrics = path / "metrics.jsonl"
         self._writer: SummaryWriter | None = None
+        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # shown every epoch's record once it is written
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
@@ -106,6 +107,8 @@ class RunDirectory:
         for name, value in epoch_record.items():
             if name in _SCALARS or name.startswith("valid_"):
                 self._writer.add_scalar(name.replace("_", "/", 1) if name.startswith("valid_") else name, value, epoch)
+        for listen in self.listeners:
+            listen(epoch_record)
 
     def _complete_lines(self) -> list[str]:
         """Lines of metrics.jsonl but for one that an interruption cut short."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.run_options import FitOptions, RunOptions
+from jobs.trackers import check_trackers
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def check_training_options(fit: FitOptions, run: RunOptions, batch: Any) -> None
         (fit, "weight_decay", 0),
     ):
         at_least(options, name, least)
+    check_trackers(run.track)
     more_than_0(run, "server_timeout_s")
     more_than_0(run, "batch_timeout_s")
     check_object_store(run.object_store_gb)

@@ -98,6 +98,12 @@ class RunOptions:
     batch_timeout_s: float = 300.0
     """Longest wait for one batch."""
 
+    track: tuple[Literal["mlflow", "wandb"], ...] = ()
+    """Send configuration, epochs and scores there too; an extra each: pip install 'graphmill[mlflow]'."""
+
+    track_project: str = "graphmill"
+    """MLflow's experiment, W&B's project."""
+
     max_failures: int = 3
     """Worker failures survived by restarting from the latest checkpoint."""
 

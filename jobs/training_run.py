@@ -21,6 +21,7 @@ from jobs.progress import Progress
 from jobs.run_options import FitOptions, RunOptions
 from jobs.run_record import read_run, stored_partitions
 from jobs.run_report import run_page
+from jobs.trackers import tracked
 from storage.errors import FormatError, GraphmillError
 
 
@@ -42,7 +43,8 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
     write_atomic(path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
     run.note("begin", resumed=options.resume is not None)
     try:
-        yield run
+        with tracked(options.track, options.track_project, run, config):
+            yield run
     except BaseException as error:
         with suppress(OSError):  # a full disk must not hide what it did to the run
             run.note("fail", error=_why(error))

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,20 +20,21 @@ STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the j
 
 
 class Job:
-    """One run of the job, in a session of its own."""
+    """One run of the job, in a session of its own; with `output`, what it says goes to that file, and may be long."""
 
-    def __init__(self, run: Path, *flags: str, **environment: str) -> None:
+    def __init__(self, run: Path, *flags: str, output: Path | None = None) -> None:
         self.run = run
         command = [sys.executable, str(REPOSITORY / "jobs" / "products_geco.py"), *FLAGS, *flags]
-        self.popen = subprocess.Popen(
-            command,
-            cwd=run.parent,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env=os.environ | environment,
-        )
+        with contextlib.ExitStack() as stack:
+            out = subprocess.PIPE if output is None else stack.enter_context(open(output, "w"))
+            self.popen = subprocess.Popen(
+                command,
+                cwd=run.parent,
+                stdout=out,
+                stderr=subprocess.PIPE if output is None else subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
 
     def end(self, timeout_s: float = 300) -> tuple[int, str]:
         """(exit status, stderr)"""

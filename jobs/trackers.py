@@ -1,0 +1,214 @@
+"""Runs followed elsewhere too: `--track mlflow wandb` sends the configuration, every epoch and the final scores.
+
+The run directory stays the record; a tracker is a copy of it. Where a tracker cannot be reached the run goes on, says so once, and sends
+what is missing with a later epoch. A resumed run continues its entry (RUN/tracking.json keeps the ids). An epoch is sent once: what a
+fault makes the workers repeat has the same figures.
+
+MLflow is told where by its own MLFLOW_TRACKING_URI, W&B what to do by its own WANDB_MODE and WANDB_API_KEY.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster.run_directory import RunDirectory, write_atomic
+from storage.errors import ConfigError
+
+_PACKAGES = {"mlflow": "mlflow", "wandb": "wandb"}
+_MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # the most that one request may hold
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raises ConfigError where one is unknown or not installed."""
+    for name in names:
+        if name not in _PACKAGES:
+            raise ConfigError(f"track: expected some of {', '.join(_PACKAGES)}, got {name!r}; set --track")
+        if importlib.util.find_spec(_PACKAGES[name]) is None:
+            raise ConfigError(f"track: {name} is not installed; pip install 'graphmill[{name}]'")
+
+
+@contextmanager
+def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mapping[str, Any]) -> Iterator[None]:
+    """Follows the run while the context is open. Raises ConfigError where a tracker cannot be reached at the beginning."""
+    check_trackers(names)
+    file = run.path / "tracking.json"
+    ids: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+    trackers: list[Tracker] = []
+    outcome = "failed"
+    try:
+        for name in dict.fromkeys(names):
+            known = ids.get(name)
+            tracker = _TRACKERS[name](project, run.path, flat(config), known)
+            trackers.append(tracker)
+            ids[name] = tracker.id
+            write_atomic(file, json.dumps(ids) + "\n")
+            for record in run.metrics():
+                tracker.sent = int(record["epoch"]) if known is not None else tracker.sent
+                tracker.take(record)
+            run.listeners.append(tracker.take)
+        yield
+        outcome = "finished"
+    except (KeyboardInterrupt, SystemExit):
+        outcome = "killed"
+        raise
+    finally:
+        run.listeners.clear()
+        summary = run.path / "summary.json"
+        scores = numbers(json.loads(summary.read_text())) if outcome == "finished" and summary.exists() else {}
+        for tracker in trackers:
+            tracker.end(outcome, scores)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"fit": {"epochs": 3}} → {"fit.epochs": 3}"""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among nested values, by their flat names."""
+    return {
+        name: float(value)
+        for name, value in flat(values).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+class Tracker(ABC):
+    """One run's entry in a tracker."""
+
+    name: str
+    id: str
+    errors: tuple[type[Exception], ...]  # what the package raises when it cannot do what it should
+
+    def __init__(self) -> None:
+        self.sent = -1  # the last epoch that was
+        self._waiting: list[Mapping[str, Any]] = []
+        self._complained = False
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Sends an epoch's record, and those that wait; keeps them where that fails."""
+        if int(record["epoch"]) <= max([self.sent, *(int(waiting["epoch"]) for waiting in self._waiting)]):
+            return
+        self._waiting.append(record)
+        try:
+            while self._waiting:
+                self._send(numbers(self._waiting[0]), int(self._waiting[0]["epoch"]))
+                self.sent = int(self._waiting.pop(0)["epoch"])
+        except self.errors as error:
+            self._complain(error)
+
+    def end(self, outcome: str, scores: Mapping[str, float]) -> None:
+        """Closes the entry: "finished", "failed" or "killed"."""
+        try:
+            for record in self._waiting:
+                self._send(numbers(record), int(record["epoch"]))
+            self._close(outcome, scores)
+        except self.errors as error:
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            text = " ".join(str(error).split())[:300]
+            print(
+                f"\n{self.name}: not reached, the run goes on and its directory has everything: {text}", file=sys.stderr
+            )
+            self._complained = True
+
+    @abstractmethod
+    def _send(self, values: Mapping[str, float], epoch: int) -> None: ...
+
+    @abstractmethod
+    def _close(self, outcome: str, scores: Mapping[str, float]) -> None: ...
+
+
+class MLflow(Tracker):
+    """A run of the experiment named after the project."""
+
+    name = "mlflow"
+
+    def __init__(self, project: str, run: Path, config: Mapping[str, Any], known: str | None) -> None:
+        super().__init__()
+        # Its own bounds are minutes a request, several times over.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+        from mlflow.exceptions import MlflowException
+
+        self.errors = (MlflowException,)
+        try:
+            self._client = MlflowClient()
+            if known is not None:
+                self._client.update_run(known, status="RUNNING")
+                self.id = known
+                return
+            experiment = self._client.get_experiment_by_name(project)
+            number = self._client.create_experiment(project) if experiment is None else experiment.experiment_id
+            self.id = self._client.create_run(number, run_name=run.resolve().name).info.run_id
+            params = [Param(name, str(value)[:500]) for name, value in config.items()]
+            for start in range(0, len(params), _MLFLOW_BATCH["params"]):
+                self._client.log_batch(self.id, params=params[start : start + _MLFLOW_BATCH["params"]])
+        except MlflowException as error:
+            raise ConfigError(f"track: mlflow: {' '.join(str(error).split())[:300]}; set MLFLOW_TRACKING_URI") from None
+
+    def _send(self, values: Mapping[str, float], epoch: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, epoch) for name, value in values.items() if name != "epoch"]
+        for start in range(0, len(metrics), _MLFLOW_BATCH["metrics"]):
+            self._client.log_batch(self.id, metrics=metrics[start : start + _MLFLOW_BATCH["metrics"]])
+
+    def _close(self, outcome: str, scores: Mapping[str, float]) -> None:
+        self._send({f"final.{name}": value for name, value in scores.items()}, max(self.sent, 0))
+        self._client.set_terminated(self.id, {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}[outcome])
+
+
+class WandB(Tracker):
+    """A run of the project; its files lie in the run directory until W&B has them (WANDB_MODE=offline: for good)."""
+
+    name = "wandb"
+
+    def __init__(self, project: str, run: Path, config: Mapping[str, Any], known: str | None) -> None:
+        super().__init__()
+        import wandb
+
+        self.errors = (wandb.Error,)
+        try:
+            self._run = wandb.init(
+                project=project,
+                name=run.resolve().name,
+                id=known,
+                resume=None if known is None else "allow",
+                config=dict(config),
+                dir=str(run),
+                settings=wandb.Settings(silent=True, console="off", init_timeout=30.0),
+            )
+        except wandb.Error as error:
+            raise ConfigError(
+                f"track: wandb: {' '.join(str(error).split())[:300]}; set WANDB_API_KEY, or WANDB_MODE=offline"
+            ) from None
+        self.id = self._run.id
+
+    def _send(self, values: Mapping[str, float], epoch: int) -> None:
+        self._run.log({name: value for name, value in values.items() if name != "epoch"}, step=epoch)
+
+    def _close(self, outcome: str, scores: Mapping[str, float]) -> None:
+        self._run.summary.update({f"final.{name}": value for name, value in scores.items()})
+        self._run.finish(exit_code=0 if outcome == "finished" else 1)
+
+
+_TRACKERS: Mapping[str, Any] = {"mlflow": MLflow, "wandb": WandB}

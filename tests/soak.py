@@ -1,0 +1,157 @@
+"""An hour of training with a process killed every half minute or so; then every loss, score and weight must be the undisturbed run's.
+
+    python -m tests.soak --folder /tmp/soak --epochs 3000 --every-s 30
+
+Two runs of the job of tests/disturbed_job.py go on side by side, one of them disturbed: at random times, a random partition server or
+worker is killed. Every ten seconds the memory of each kind of process is taken (unique set size: what its end would free). At the end it
+prints what must hold, and exits with 1 where something does not: equal outcomes, memory without a slope beyond its noise, and no
+process, shared-memory segment or temporary file left. FOLDER/soak.json keeps the figures. Not among the tests: it takes its hour.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from tests.disturbed_job import Job, Outcome, epochs, starts
+
+VICTIMS = ("PartitionServer", "RayTrainWorker")
+# What is watched, by a piece of its command line. Killed processes are replaced by fresh ones: their memory begins anew each time.
+KINDS = {
+    "driver": "products_geco.py",
+    "hub": "MetricsHub",
+    "controller": "TrainController",
+    "gcs": "gcs_server",
+    "raylet": "raylet/raylet",
+    "servers": "PartitionServer",
+    "workers": "RayTrainWorker",
+}
+PERIOD_S = 10.0
+
+
+def unique_bytes(job: Job) -> dict[str, int]:
+    """Of each kind, all its processes together."""
+    found: dict[str, int] = defaultdict(int)
+    for process in [psutil.Process(job.popen.pid), *job.family()]:
+        try:
+            line = " ".join(process.cmdline())
+            kind = next((kind for kind, piece in KINDS.items() if piece in line), None)
+            if kind is not None:
+                found[kind] += process.memory_full_info().uss
+        except psutil.Error:
+            continue  # ended meanwhile
+    return found
+
+
+def slope(minutes: np.ndarray, megabytes: np.ndarray) -> tuple[float, float]:
+    """(MB an hour, its standard error) of a line through the second half, by batch means: neighbours in time are not independent."""
+    half = len(minutes) // 2
+    batches = [np.array_split(series[half:], 12) for series in (minutes, megabytes)]
+    x, y = (np.array([part.mean() for part in parts]) for parts in batches)
+    (rate, _), covariance = np.polyfit(x, y, 1, cov=True)
+    return 60 * float(rate), 60 * float(covariance[0, 0] ** 0.5)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="new; runs, log and figures go there")
+    parser.add_argument("--epochs", type=int, default=3000, help="of either run")
+    parser.add_argument("--every-s", type=float, default=30.0, help="mean time between two kills")
+    parser.add_argument("--seed", type=int, default=0, help="of the kills")
+    options = parser.parse_args()
+    flags = ("--epochs", str(options.epochs), "--max-failures", "100000", "--checkpoint-every", "100000")
+    names, temporary = set(os.listdir("/dev/shm")), our_temporary()
+    jobs = {}
+    for name in ("undisturbed", "disturbed"):
+        folder = options.folder / name
+        folder.mkdir(parents=True)
+        jobs[name] = Job(folder / "run", "--run-dir", str(folder / "run"), *flags, output=folder / "log")
+    job, choose = jobs["disturbed"], random.Random(options.seed)
+    job.wait_for_epochs(2)
+    began = time.monotonic()
+    kills: dict[str, int] = defaultdict(int)
+    series: list[dict[str, float]] = []
+    next_kill, next_look = began + choose.expovariate(1 / options.every_s), began
+    while job.popen.poll() is None:
+        now = time.monotonic()
+        if now >= next_look:
+            memory = {kind: value / 2**20 for kind, value in unique_bytes(job).items()}
+            series.append({"minutes": (now - began) / 60, "epochs": len(epochs(job.run)), **memory})
+            next_look += PERIOD_S
+        if now >= next_kill:
+            kind = choose.choice(VICTIMS)
+            if victims := job.actors(kind):
+                choose.choice(victims).kill()
+                kills[kind] += 1
+            next_kill = now + choose.expovariate(1 / options.every_s)
+        time.sleep(0.2)
+    minutes = (time.monotonic() - began) / 60
+    codes = {name: each.popen.wait(timeout=7200) for name, each in jobs.items()}
+    figures = {
+        "minutes": minutes,
+        "epochs": options.epochs,
+        "kills": kills,
+        "starts": len(starts(job.run)),
+        "codes": codes,
+        "series": series,
+    }
+    (options.folder / "soak.json").write_text(json.dumps(figures) + "\n")
+    held = report(options.folder, figures)
+    time.sleep(5)  # Ray's last processes
+    left = {
+        "processes": [p.info["pid"] for p in psutil.process_iter(["pid", "cmdline"]) if is_ours(p, options.folder)],
+        "shared memory": sorted(set(os.listdir("/dev/shm")) - names),
+        "temporary files": sorted(our_temporary() - temporary),
+    }
+    for what, items in left.items():
+        print(f"{what} left: {items or 'none'}")
+        held &= not items
+    return 0 if held else 1
+
+
+def report(folder: Path, figures: dict) -> bool:
+    """Prints what was seen; whether all of it is as it must be."""
+    kills = ", ".join(f"{count} {kind}" for kind, count in figures["kills"].items())
+    print(
+        f"{figures['minutes']:.1f} minutes, {figures['epochs']} epochs; killed: {kills}; workers started {figures['starts']} times"
+    )
+    held = set(figures["codes"].values()) == {0}
+    print(f"exit statuses: {figures['codes']}")
+    if held:
+        same = Outcome.of(folder / "disturbed" / "run") == Outcome.of(folder / "undisturbed" / "run")
+        print(f"epochs, scores and best weights equal the undisturbed run's: {same}")
+        held = same
+    series = figures["series"]
+    print("\n| process | median MB | MB/hour, second half | ± |\n|---|---|---|---|")
+    for kind in KINDS:
+        points = [(point["minutes"], point[kind]) for point in series if kind in point]
+        if len(points) < 48:
+            print(f"| {kind} | {len(points)} looks: too few | | |")
+            continue
+        minutes, megabytes = np.array(points).T
+        rate, error = slope(minutes, megabytes)
+        flat = rate <= 2.5 * error  # 12 batches, one side, about one in a hundred by chance
+        held &= flat
+        print(f"| {kind} | {np.median(megabytes):.1f} | {rate:+.2f}{'' if flat else ' GROWS'} | {error:.2f} |")
+    return held
+
+
+def our_temporary() -> set[str]:
+    return {name for name in os.listdir(tempfile.gettempdir()) if re.match(r"graphmill|tmp.*graphmill", name)}
+
+
+def is_ours(process: psutil.Process, folder: Path) -> bool:
+    return process.pid != os.getpid() and str(folder) in " ".join(process.info["cmdline"] or [])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
