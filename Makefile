@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 ARGS ?=
 
-.PHONY: run test check lint lock clean
+.PHONY: run test check lint audit lock clean
 
 run: $(VENV)/.run-installed
 	$(BIN)/python jobs/products_geco.py $(ARGS)
@@ -21,6 +21,9 @@ check: lint
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+audit: $(VENV)/.dev-installed
+	$(BIN)/python .ci/audit.py
 
 $(VENV)/.run-installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "graphmill needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'

@@ -2,10 +2,14 @@
 
     python jobs/arxiv_ppgt.py                                         the embedded synthetic graph
     python jobs/arxiv_ppgt.py --graph path/or/url                     a graph prepared by jobs/ingest.py
-    python jobs/arxiv_ppgt.py --graph ogbn-arxiv --width 192 --num-layers 10 --stem-hidden 192 --edge-width 96 \\
-        --max-nodes 100 --max-hops 10 --batch-size 64 --epochs 300 --drop-path 0.5 --attention-dropout 0.5
+    python jobs/arxiv_ppgt.py --graph ogbn-arxiv --directed --width 192 --num-layers 10 --num-heads 8 --stem-hidden 192 \\
+        --edge-width 96 --drop-path 0.5 --attention-dropout 0.5 --node-masking 0.5 --head-dropout 0.5 --layer-scale 1e-5 \\
+        --max-nodes 100 --max-hops 10 --batch-size 64 --epochs 300 --warmup-epochs 10 --learning-rate 2e-3 \\
+        --min-learning-rate 1e-6 --weight-decay 5e-2 --label-smoothing 0.15
     ray job submit --working-dir . -- python jobs/arxiv_ppgt.py
 
+The third is the released setting for ogbn-arxiv (128 roots a step over two workers); it was not run to its end by this project, which had
+no GPU for it. The first takes some 6.5 minutes on two cores and should end near a test accuracy of 0.84, where features alone reach 0.36.
 Every split is scored through its own subgraphs, so the test costs as much per node as training: the embedded default is small.
 Exit status 0 only if the model beats both baselines.
 """

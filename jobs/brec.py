@@ -15,7 +15,7 @@ You should see a line per pair and a table by category; GRIT is published with 6
 result by the same settings are not run again: the job may be stopped at any time.
 
 `--bound` trains nothing: it counts the pairs that colour refinement over walk probabilities tells apart, beyond which no weights of grit
-and ppgt can go (jobs/color_refinement.py): 60 basic, 50 regular, 100 extension and 28 CFI pairs, none of str, 4vtx and dr. Their numbers are
+and ppgt can go (jobs/color_refinement.py): 60 basic, 50 regular, 100 extension and 26 CFI pairs, none of str, 4vtx and dr. Their numbers are
 printed as `--pairs` takes them, so that a training can leave the others out.
 """
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from models.graphs import Graphs
 
 CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
-# The longest walk whose probabilities the `brec` preset reads, of the models that compute no more than colour refinement over walks.
+# The models that compute no more than colour refinement over walks, and the longest walk that their `brec` presets read.
 WALK_STEPS = {"grit": 31, "ppgt": 32}
 COPIES = 32
 THRESHOLD = 72.34

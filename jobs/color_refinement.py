@@ -5,14 +5,14 @@ GD-WL (Zhang et al. 2023, arXiv:2301.09505, equation 3) with the walk probabilit
     χ_i ← hash(χ_i, {{(r_ij, χ_j) : j}}),   r_ij = ((D⁻¹A)^0_ij, …, (D⁻¹A)^steps_ij, deg_i, deg_j, A_ij)
 
 until the number of colours stands still. GRIT (Ma et al. 2023, proposition 3.2) and PPGT compute no more than this from RRWP, so a
-pair with equal colours is beyond every weight they could learn; the steps of their presets decide what r_ij holds.
+pair with equal colours is beyond every weight they could learn, but for rounding; the steps of their presets decide what r_ij holds.
 """
 
 import numpy as np
 
-# Probabilities are kept as residues by a prime: equal ones stay equal, so two colours that differ are really different. The product of
-# two matrices of a graph with up to 1,024 nodes stays below 2^63.
-_PRIME = 67_108_859
+# Probabilities are kept as residues by two primes, which makes equal ones equal and leaves next to no chance that different ones are: two that
+# differ at some step would have to agree by both primes. The product of two matrices of a graph with up to 1,024 nodes stays below 2^63.
+_PRIMES = (67_108_859, 33_554_393)
 
 
 def tells_apart(first_NN: np.ndarray, second_NN: np.ndarray, steps: int) -> bool:
@@ -35,14 +35,17 @@ def tells_apart(first_NN: np.ndarray, second_NN: np.ndarray, steps: int) -> bool
 
 
 def _walks(adjacency_NN: np.ndarray, steps: int) -> np.ndarray:
-    """[N, N, steps + 4]: residues of the walk probabilities, both degrees, the edge."""
+    """[N, N, 2 steps + 4]: residues of the walk probabilities, both degrees, the edge."""
     count_NN = adjacency_NN.astype(np.int64)
     degree_N = count_NN.sum(1)
-    inverse_N = np.array([pow(int(degree), -1, _PRIME) if degree else 0 for degree in degree_N], dtype=np.int64)
-    walk_NN = count_NN * inverse_N[:, None] % _PRIME
     powers = [np.eye(len(count_NN), dtype=np.int64)]
-    for _ in range(steps):
-        powers.append(powers[-1] @ walk_NN % _PRIME)
+    for prime in _PRIMES:
+        inverse_N = np.array([pow(int(degree), -1, prime) if degree else 0 for degree in degree_N], dtype=np.int64)
+        walk_NN = count_NN * inverse_N[:, None] % prime
+        power_NN = powers[0]
+        for _ in range(steps):
+            power_NN = power_NN @ walk_NN % prime
+            powers.append(power_NN)
     ends = (np.broadcast_to(degree_N[:, None], count_NN.shape), np.broadcast_to(degree_N, count_NN.shape))
     return np.stack([*powers, *ends, count_NN], axis=-1)
 

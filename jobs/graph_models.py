@@ -43,15 +43,15 @@ MODELS: dict[str, ModelKind] = {
 }
 
 
-# Stands for a set that is not there yet.
+# Stands for a set that is not there yet; of categories, which every preset can read.
 _ANY_SET = GraphSetManifest(
     name="any",
     num_graphs=0,
     num_nodes=0,
     num_edges=0,
     graph_offsets=(0, 0),
-    node=RowSchema(dim=1),
-    edge=RowSchema(dim=1),
+    node=RowSchema(dim=1, categories=(2,)),
+    edge=RowSchema(dim=1, categories=(2,)),
 )
 
 

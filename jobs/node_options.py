@@ -31,6 +31,9 @@ class GraphOptions:
     data_dir: str = "data"
     """Where prepared graphs are kept, and where OGB's raw files are looked for."""
 
+    directed: bool = False
+    """An OGB set whose edges have a direction (ogbn-arxiv): keep it; otherwise each edge gets its reverse, as in the literature."""
+
     split_set: int = 0
     """Which of the graph's splits, where it has several."""
 

@@ -25,7 +25,7 @@ def prepare_graph(options: GraphOptions) -> StoredGraph:
         source: GraphSource = _synthetic(options)
     else:
         # Citations are used undirected in the literature; products comes with both directions.
-        undirected = is_directed(options.graph) or None
+        undirected = (not options.directed and is_directed(options.graph)) or None
         source = ogb_graph(options.graph, Path(options.data_dir) / "ogb")
     with progress(f"preparing {name}") as bar:
         ingest(
@@ -79,13 +79,15 @@ def how_to_make(options: GraphOptions) -> str:
     if options.graph is None:
         made = f"--synthetic.num-nodes {options.nodes} --synthetic.seed {options.graph_seed}"
         return f"python jobs/ingest.py synthetic {kept} {made}"
-    return f"python jobs/ingest.py {options.graph} {kept} --ogb-root {Path(options.data_dir) / 'ogb'}"
+    edges = " --reverse-edges keep" if options.directed else ""
+    return f"python jobs/ingest.py {options.graph} {kept} --ogb-root {Path(options.data_dir) / 'ogb'}{edges}"
 
 
 def _place(options: GraphOptions) -> tuple[str, Path]:
     """The name of a graph that the job prepares, and where it lies."""
     name = options.graph or f"synthetic-{options.nodes}-seed{options.graph_seed}"
-    return name, Path(options.data_dir) / f"{name}-{options.partitioner}{options.partitions}"
+    kept = "-directed" if options.directed and options.graph is not None else ""
+    return name, Path(options.data_dir) / f"{name}{kept}-{options.partitioner}{options.partitions}"
 
 
 def _synthetic(options: GraphOptions) -> SyntheticGraph:

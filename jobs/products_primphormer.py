@@ -72,19 +72,17 @@ class Config(NodeJobOptions):
 
 def build_model_config(model: ModelOptions, in_dim: int, out_dim: int, encoding: str | None) -> Any:
     """The PrimphormerConfig for a graph's widths; `encoding` names the stored eigenvectors."""
-    from models.features import Features
     from models.gps import GPSOptions
     from models.gps_ends import PositionOptions
     from models.primal_attention import PrimalOptions
-    from models.primphormer import PrimphormerConfig
+    from models.primphormer import PrimphormerConfig, products
 
     position = PositionOptions()
     if encoding is not None:
         position = PositionOptions("laplacian_linear", dim=16, steps=model.laplacian, stored=encoding)
-    return PrimphormerConfig(
-        node=Features(dim=in_dim),
-        out_dim=out_dim,
-        task="node",
+    config: PrimphormerConfig = products(
+        in_dim,
+        out_dim,
         width=model.width,
         num_layers=model.num_layers,
         num_heads=model.num_heads,
@@ -95,6 +93,7 @@ def build_model_config(model: ModelOptions, in_dim: int, out_dim: int, encoding:
         head_layers=model.head_layers,
         input_dropout=model.input_dropout,
     )
+    return config
 
 
 def node_model(config: Config) -> NodeModel:

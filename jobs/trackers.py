@@ -1,7 +1,7 @@
 """Runs followed elsewhere too: `--track mlflow wandb` sends the configuration, every epoch and the final scores.
 
 The run directory stays the record; a tracker is a copy of it. Where a tracker cannot be reached the run goes on, says so once, and sends
-what is missing with a later epoch. A resumed run continues its entry (RUN/tracking.json keeps the ids). An epoch is sent once: what a
+what is missing with a later epoch. A resumed run continues its entry (RUN/tracking.json keeps its id and the last epoch sent). An epoch is sent once: what a
 fault makes the workers repeat has the same figures.
 
 MLflow is told where by its own MLFLOW_TRACKING_URI, W&B what to do by its own WANDB_MODE and WANDB_API_KEY.
@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,18 +39,23 @@ def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mappi
     """Follows the run while the context is open. Raises ConfigError where a tracker cannot be reached at the beginning."""
     check_trackers(names)
     file = run.path / "tracking.json"
-    ids: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+    kept: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
     trackers: list[Tracker] = []
     outcome = "failed"
     try:
         for name in dict.fromkeys(names):
-            known = ids.get(name)
-            tracker = _TRACKERS[name](project, run.path, flat(config), known)
+            known = kept.get(name, {})
+            tracker = _TRACKERS[name](project, run.path, flat(config), known.get("id"))
+            tracker.sent = known.get("sent", -1)
             trackers.append(tracker)
-            ids[name] = tracker.id
-            write_atomic(file, json.dumps(ids) + "\n")
+
+            def keep(tracker: Tracker = tracker) -> None:
+                kept[tracker.name] = {"id": tracker.id, "sent": tracker.sent}
+                write_atomic(file, json.dumps(kept) + "\n")
+
+            keep()
+            tracker.on_sent = keep
             for record in run.metrics():
-                tracker.sent = int(record["epoch"]) if known is not None else tracker.sent
                 tracker.take(record)
             run.listeners.append(tracker.take)
         yield
@@ -95,6 +100,7 @@ class Tracker(ABC):
 
     def __init__(self) -> None:
         self.sent = -1  # the last epoch that was
+        self.on_sent: Callable[[], None] = lambda: None
         self._waiting: list[Mapping[str, Any]] = []
         self._complained = False
 
@@ -107,14 +113,17 @@ class Tracker(ABC):
             while self._waiting:
                 self._send(numbers(self._waiting[0]), int(self._waiting[0]["epoch"]))
                 self.sent = int(self._waiting.pop(0)["epoch"])
+                self.on_sent()
         except self.errors as error:
             self._complain(error)
 
     def end(self, outcome: str, scores: Mapping[str, float]) -> None:
         """Closes the entry: "finished", "failed" or "killed"."""
         try:
-            for record in self._waiting:
-                self._send(numbers(record), int(record["epoch"]))
+            while self._waiting:
+                self._send(numbers(self._waiting[0]), int(self._waiting[0]["epoch"]))
+                self.sent = int(self._waiting.pop(0)["epoch"])
+                self.on_sent()
             self._close(outcome, scores)
         except self.errors as error:
             self._complain(error)

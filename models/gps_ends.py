@@ -51,6 +51,7 @@ class PositionOptions:
     dim: int = 16  # P
     steps: int | None = None  # eigenvectors, or steps of the walk; None: as many as dim
     stored: str | None = None  # take `graphs.encodings[stored]` rather than compute (needs steps columns, or more)
+    reverse: bool = False  # random_walk: return probabilities over reversed edges too, for directed graphs
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -58,6 +59,8 @@ class PositionOptions:
         for name, value in (("dim", self.dim), ("steps", self.num_steps)):
             if value < 1:
                 raise ValueError(f"position {name} must be at least 1, got {value}; set {name}")
+        if self.reverse and (self.kind != "random_walk" or self.stored is not None):
+            raise ValueError("reverse goes with the kind random_walk, computed; leave it out")
         if self.stored is not None and self.kind in ("laplacian", "stable_expressive"):
             raise ValueError(
                 f"stored encodings have no eigenvalues, which {self.kind} needs; set kind to laplacian_linear"
@@ -84,14 +87,15 @@ class PositionEncoder(nn.Module):
         super().__init__()
         self.options = options
         out = width if options.gates else options.dim
-        self.norm = RowBatchNorm(options.num_steps) if options.kind == "random_walk" else None
+        columns = options.num_steps * (1 + options.reverse)
+        self.norm = RowBatchNorm(columns) if options.kind == "random_walk" else None
         self.linear: nn.Module
         if options.kind == "laplacian":
             self.linear = nn.Sequential(nn.Linear(2, 2 * out), nn.ReLU(), nn.Linear(2 * out, out), nn.ReLU())
         elif options.kind == "stable_expressive":
             self.linear = StableExpressive(options.num_steps, out)
         else:
-            self.linear = nn.Linear(options.num_steps, out)
+            self.linear = nn.Linear(columns, out)
 
     def forward(self, graphs: Graphs) -> Tensor:
         dtype = next(self.linear.parameters()).dtype
@@ -112,7 +116,8 @@ class PositionEncoder(nn.Module):
 
     def _computed(self, graphs: Graphs, dtype: torch.dtype) -> Tensor:
         if self.options.kind == "random_walk":
-            return random_walk_diagonal(graphs, self.options.num_steps, dtype=dtype)
+            options = self.options
+            return random_walk_diagonal(graphs, options.num_steps, reverse=options.reverse, dtype=dtype)
         return laplacian_eigenvectors(graphs, self.options.num_steps, dtype=dtype)[0]
 
     def _stored(self, graphs: Graphs, dtype: torch.dtype) -> Tensor:

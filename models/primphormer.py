@@ -273,7 +273,7 @@ def node_classification(in_dim: int, out_dim: int, **options: Any) -> Primphorme
 
 def products(in_dim: int = 100, out_dim: int = 47, **options: Any) -> PrimphormerConfig:
     """ogbn-products in ten random partitions: two layers of width 128 with GCN; the paper gives no more than that."""
-    defaults: dict[str, Any] = {"num_layers": 2, "layer": GPSOptions(local="gcn", mlp="residual", dropout=0.3)}
+    defaults: dict[str, Any] = {"num_layers": 2, "num_heads": 1, "layer": GPSOptions(local="gcn", dropout=0.3)}
     return node_classification(in_dim, out_dim, **defaults | options)
 
 

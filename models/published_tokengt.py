@@ -1,6 +1,7 @@
 """The released TokenGT's state dict in our names: where its architecture matches, its checkpoints load.
 
-The released code is a fairseq model (PCQM4Mv2). Names, from memory of that code, theirs → ours:
+The released code is a fairseq model (PCQM4Mv2). Names, theirs → ours, from memory of that code; those of its graph encoder were
+compared with the public repository (jw9730/tokengt), those of the tokenizer and the layers were not:
 
     encoder.graph_encoder.graph_feature.
         atom_encoder.weight [512 · columns, d]           embedding.node.embedding.weight      sure

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from models.dropout import Dropout
-from models.encodings.identifiers import near_orthogonal_identifiers, orthogonal_identifiers
+from models.encodings.identifiers import near_orthogonal_identifiers, orthogonal_identifiers, random_identifiers
 from models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
 from models.favor import FavorAttention
 from models.features import FeatureEncoder, Features, atoms, bonds, checked_categories
@@ -318,14 +318,14 @@ class TokenEmbedding(nn.Module):
         if config.identifier == "orf":
             return orthogonal_identifiers(graphs, dim, seed=self._seed(), dtype=dtype)
         if config.identifier in ("near_orf", "random"):
-            seed, device = self._seed(), self.anchor.device
-            if config.identifier == "near_orf":
-                return near_orthogonal_identifiers(
-                    graphs.num_nodes, dim, seed=seed, key_n=graphs.node_id, device=device, dtype=dtype
-                )
-            generator = None if seed is None else torch.Generator(device).manual_seed(seed)
-            gauss = torch.randn(graphs.num_nodes, dim, generator=generator, device=device, dtype=dtype)
-            return nn.functional.normalize(gauss, dim=1)
+            draw = near_orthogonal_identifiers if config.identifier == "near_orf" else random_identifiers
+            key_n = graphs.node_id
+            if (
+                key_n is None
+            ):  # the place within the graph: in evaluation a graph's batch must not change its prediction
+                place_n = torch.arange(graphs.num_nodes, device=self.anchor.device)
+                key_n = place_n - graphs.node_ptr[graphs.graph_of_node]
+            return draw(graphs.num_nodes, dim, seed=self._seed(), key_n=key_n, device=self.anchor.device, dtype=dtype)
         vectors_nP = self._eigenvectors(graphs)
         if config.unit_identifiers:
             vectors_nP = nn.functional.normalize(vectors_nP, dim=1, eps=MIN_LENGTH)
@@ -533,7 +533,11 @@ def num_parameters(config: TokenGTConfig) -> int:
 
 
 def pcqm4mv2_lap(**options: Any) -> TokenGTConfig:
-    """The released PCQM4Mv2 model with 16 eigenvectors: 48,492,289 parameters; published valid MAE 0.0910."""
+    """The released PCQM4Mv2 model with 16 eigenvectors: 48,492,289 parameters; published valid MAE 0.0910.
+
+    Trained with L1, batches of 1,024, AdamW of 2e-4 and weight decay 0.1, 60,000 steps of warm-up, then linearly down to 1e-9 after a million,
+    gradient norm 5, fp16; so are `pcqm4mv2_orf` and `pcqm4mv2_ablated`.
+    """
     defaults: dict[str, Any] = {
         "node": atoms(),
         "edge": bonds(),

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,9 @@ STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the j
 class Job:
     """One run of the job, in a session of its own; with `output`, what it says goes to that file, and may be long."""
 
-    def __init__(self, run: Path, *flags: str, output: Path | None = None) -> None:
+    def __init__(
+        self, run: Path, *flags: str, output: Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.run = run
         command = [sys.executable, str(REPOSITORY / "jobs" / "products_geco.py"), *FLAGS, *flags]
         with contextlib.ExitStack() as stack:
@@ -34,6 +38,7 @@ class Job:
                 stderr=subprocess.PIPE if output is None else subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
+                env=os.environ | dict(environment or {}),
             )
 
     def end(self, timeout_s: float = 300) -> tuple[int, str]:
@@ -69,8 +74,8 @@ class Job:
         return found
 
 
-def start(run: Path, *flags: str) -> Job:
-    return Job(run, "--run-dir", str(run), *flags)
+def start(run: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Job:
+    return Job(run, "--run-dir", str(run), *flags, environment=environment)
 
 
 def resume(run: Path) -> tuple[int, str]:

@@ -1,6 +1,7 @@
 """Degrees and sizes of graphs as numbers for a model: log(1 + deg), log(1 + n), 1/deg, 1/n (PPGT's stems, GRIT's scaler).
 
-A node's degree is the number of its out-edges as listed: both directions of an undirected graph give the usual degree.
+A node's degree is the number of its out-edges as listed: both directions of an undirected graph give the usual degree. Parallel
+edges count each time here and once in walks and adjacency: drop them where they mean nothing (`storage.ingest` can).
 """
 
 import torch

@@ -84,6 +84,25 @@ def near_orthogonal_identifiers(
     return (2 * bits - 1).to(dtype) / (math.sqrt(dim) if unit_norm else dim)
 
 
+def random_identifiers(
+    num_nodes: int,
+    dim: int,
+    *,
+    seed: int | None = None,
+    key_n: Tensor | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """[num_nodes, dim]: Gaussian rows of norm 1; with `seed` a function of (seed, key_n, column), as `near_orthogonal_identifiers`."""
+    _check(dim)
+    if seed is None:
+        gauss = torch.randn(num_nodes, dim, device=device, dtype=dtype)
+    else:
+        keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
+        gauss = _counted_gaussians(seed, keys, dim, dtype)
+    return torch.nn.functional.normalize(gauss, dim=1)
+
+
 def _check(dim: int) -> None:
     if dim < 1:
         raise ValueError(f"identifiers need at least one channel, got dim={dim}; set dim")

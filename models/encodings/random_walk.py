@@ -76,15 +76,28 @@ def random_walk_channels(steps: int, *, identity: bool = True, reverse: bool = F
 
 @torch.no_grad()
 def random_walk_diagonal(
-    graphs: Graphs, steps: int, *, normalisation: str = "walk", dtype: torch.dtype = torch.float32
+    graphs: Graphs,
+    steps: int,
+    *,
+    reverse: bool = False,
+    normalisation: str = "walk",
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """[n, steps]: the return probabilities [M, M², …, M^steps]_ii (RWSE; arXiv:2110.07875).
 
+    `reverse` appends those of walks over reversed edges, [n, 2·steps]: other numbers where edges have directions.
     The diagonal of M^(h+t) is Σ_j (M^h)_ij (Mᵗ)_ji, so half the powers suffice.
     """
     _check(steps)
+    if reverse:
+        ways = [_returns(graphs, steps, backward, normalisation, dtype) for backward in (False, True)]
+        return torch.cat(ways, dim=1)
+    return _returns(graphs, steps, False, normalisation, dtype)
+
+
+def _returns(graphs: Graphs, steps: int, backward: bool, normalisation: str, dtype: torch.dtype) -> Tensor:
     half = (steps + 1) // 2
-    matrix_BNN = transition_matrix(graphs, normalisation=normalisation, dtype=dtype)
+    matrix_BNN = transition_matrix(graphs, reverse=backward, normalisation=normalisation, dtype=dtype)
     powers_BKNN = torch.cat(_powers(matrix_BNN, half), dim=1)
     near_BKN = powers_BKNN.diagonal(dim1=2, dim2=3)
     far_BKN = (powers_BKNN[:, half - 1 :] * powers_BKNN[:, : steps - half].transpose(2, 3)).sum(3)

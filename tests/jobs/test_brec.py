@@ -10,6 +10,7 @@ import torch
 from jobs import brec
 from jobs.brec import BrecConfig, Result
 from jobs.color_refinement import tells_apart
+from models import grit, ppgt
 from storage.errors import ConfigError, FormatError
 
 
@@ -77,6 +78,17 @@ def test_published_pairs_have_equal_sizes_and_degrees(real_data, category):
 def test_bound_of_walks_on_the_published_pairs(real_data, capsys, part, apart):
     brec.print_bound(BrecConfig(data=real_data / "brec", model="ppgt", pairs=(part,)))
     assert capsys.readouterr().out.startswith(f"{part.split(':')[0]}: {apart} of ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["grit", "ppgt"])
+def test_bound_of_all_cfi_pairs(real_data, capsys, model):
+    brec.print_bound(BrecConfig(data=real_data / "brec", model=model, pairs=("cfi",)))
+    assert capsys.readouterr().out.startswith("cfi: 26 of 100: ")
+
+
+def test_bound_reads_as_far_as_the_presets():
+    assert {"grit": grit.brec().rrwp_steps - 1, "ppgt": ppgt.brec().walk_steps} == brec.WALK_STEPS
 
 
 def test_bound_needs_a_model_of_walks(tmp_path):

@@ -18,7 +18,7 @@ from cluster.train_spec import TrainOptions, TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
 from jobs import graph_job, pcqm4m_tokengt
 from jobs.graph_baselines import compute_graph_baselines
-from jobs.graph_models import MODELS, build_config, build_network
+from jobs.graph_models import MODELS, build_config, build_network, check_options
 from jobs.graph_options import GraphBatchingOptions
 from samplers.graph_batches import GraphBatchOptions, GraphBatchSampler
 from samplers.loader import LoaderOptions
@@ -29,6 +29,13 @@ pytest.importorskip("rdkit")
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = ["--molecules", "300", "--num-layers", "2", "--batch-size", "32", "--checkpoint-every", "1"]
 SMALL += ["--schedule", "constant", "--warmup-epochs", "0"]
+
+
+@pytest.mark.parametrize(
+    ("model", "preset"), [(model, preset) for model, kind in MODELS.items() for preset in kind.presets]
+)
+def test_every_preset_passes_the_check_before_the_data(model, preset):
+    check_options(model, preset, {})
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def mlflow(tmp_path, monkeypatch):
 
 
 def history(client, path: Path, name: str) -> list[tuple[int, float]]:
-    number = json.loads((path / "tracking.json").read_text())["mlflow"]
+    number = json.loads((path / "tracking.json").read_text())["mlflow"]["id"]
     return sorted((metric.step, metric.value) for metric in client.get_metric_history(number, name))
 
 
@@ -81,7 +82,7 @@ def test_what_could_not_be_sent_is_sent_later(mlflow, tmp_path, capsys):
     path = tmp_path / "run"
     with open_run(path, RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
-        (entry,) = store.glob("*/" + json.loads((path / "tracking.json").read_text())["mlflow"])
+        (entry,) = store.glob("*/" + json.loads((path / "tracking.json").read_text())["mlflow"]["id"])
         shutil.move(entry, tmp_path / "away")
         run.record(record(1))
         run.record(record(2))
@@ -90,6 +91,21 @@ def test_what_could_not_be_sent_is_sent_later(mlflow, tmp_path, capsys):
     assert history(client, path, "train_loss") == LOSSES
     said = capsys.readouterr().err
     assert said.count("mlflow: not reached, the run goes on") == 1
+
+
+def test_what_a_killed_run_could_not_send_its_continuation_sends(mlflow, tmp_path):
+    client, store = mlflow
+    path = tmp_path / "run"
+    with open_run(path, RunOptions(track=("mlflow",)), CONFIG) as run:
+        run.record(record(0))
+        (entry,) = store.glob("*/" + json.loads((path / "tracking.json").read_text())["mlflow"]["id"])
+        shutil.move(entry, tmp_path / "away")
+        run.record(record(1))
+        run.record(record(2))
+    shutil.move(tmp_path / "away", entry)
+    with open_run(path, RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
+        run.record(record(3))
+    assert history(client, path, "train_loss") == LOSSES
 
 
 def test_a_run_that_was_not_tracked_from_the_beginning_is_sent_whole(mlflow, tmp_path):
@@ -147,8 +163,12 @@ def test_a_run_in_wandbs_offline_files(tmp_path, monkeypatch):
         for epoch in range(4):
             run.record(record(epoch))
         run.write_summary({"accuracy": {"test": 0.5}})
-    number = json.loads((path / "tracking.json").read_text())["wandb"]
+    number = json.loads((path / "tracking.json").read_text())["wandb"]["id"]
     (file,) = path.glob(f"wandb/offline-run-*/run-{number}.wandb")
+    deadline = time.monotonic() + 30  # W&B's own process writes it
+    while not any(entry.HasField("exit") for entry in wandb_records(file.read_bytes())):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     losses, finals, codes = [], {}, []
     for entry in wandb_records(file.read_bytes()):
         kind = entry.WhichOneof("record_type")

@@ -8,7 +8,10 @@ import torch
 from torch import nn
 
 from models import geco_graphs, grit, ppgt, primphormer, tokengt
+from models.features import Features
 from models.graphs import Graphs
+from models.grit import GRIT
+from models.ppgt import PPGT
 
 MODELS: dict[str, tuple[Any, Any]] = {
     "tokengt": (tokengt.TokenGT, tokengt.small),
@@ -83,6 +86,21 @@ def test_mixed_sizes_get_what_each_graph_gets_alone(name):
         # GECO visits nodes in an order that comes from their permanent ids.
         alone.append(model(replace(make_graphs([graph]), node_id=torch.arange(start, start + graph[0]))))
     torch.testing.assert_close(model(graphs), torch.cat(alone), rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("preset", [ppgt.peptides_func, ppgt.zinc, grit.peptides_struct])
+def test_a_training_batch_of_one_graph(preset):
+    config = preset(node=Features(categories=(5,)), edge=Features(categories=(5,)), out_dim=2, num_layers=1)
+    model = (PPGT if preset.__module__ == "models.ppgt" else GRIT)(config).train()
+    graphs = Graphs(
+        torch.tensor([0, 3]),
+        torch.tensor([[0, 1], [1, 0]]),
+        x=torch.zeros(3, 1, dtype=torch.int64),
+        edge_attr=torch.zeros(2, 1, dtype=torch.int64),
+    )
+    out = model(graphs)
+    assert out.shape == (1, 2)
+    assert out.isfinite().all()
 
 
 @each_model

@@ -376,6 +376,18 @@ def test_evaluation_is_deterministic_and_training_follows_the_global_generator(m
     assert not torch.equal(fresh(mixed), fresh(mixed))
 
 
+@pytest.mark.parametrize("identifier", ["near_orf", "random"])
+def test_in_evaluation_a_graphs_place_in_its_batch_changes_nothing(identifier):
+    model = build(options(identifier=identifier)).eval()
+    graph = (3, [(0, 1), (1, 2)])
+    one, three = make_graphs([graph]), make_graphs([graph, graph, graph])
+    x, edge_attr = one.x, one.edge_attr
+    three = dataclasses.replace(
+        three, x=x.repeat(3, 1), edge_attr=None if edge_attr is None else edge_attr.repeat(3, 1)
+    )
+    torch.testing.assert_close(model(three), model(one).repeat(3, 1))
+
+
 def test_signs_and_dropout_of_eigenvectors_are_for_training_only(mixed):
     embedding = build(options(eigenvector_dropout=0.5)).embedding
     rows = mixed.encodings["lap"]

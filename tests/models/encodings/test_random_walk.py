@@ -67,6 +67,16 @@ def test_diagonal_is_the_diagonal(steps):
     torch.testing.assert_close(found, expected, atol=1e-14, rtol=0)
 
 
+def test_diagonals_of_both_directions():
+    # 0 → 1 → 2 → 0 and 1 → 0: from 1 a walk is back after two steps half the time, whichever way; after three, not so.
+    one_way = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2, 1, 0, 3], [1, 2, 0, 0, 3, 0]]))
+    other_way = Graphs(one_way.node_ptr, one_way.edge_index.flip(0))
+    both = random_walk_diagonal(one_way, 5, reverse=True, dtype=torch.float64)
+    forward, backward = (random_walk_diagonal(graphs, 5, dtype=torch.float64) for graphs in (one_way, other_way))
+    torch.testing.assert_close(both, torch.cat([forward, backward], dim=1))
+    assert not torch.allclose(forward, backward)
+
+
 def test_first_nonzero_is_the_distance_rows_sum_to_one_and_walks_are_reversible():
     graph = networkx.connected_watts_strogatz_graph(12, 4, 0.3, seed=3)
     size = len(graph)
