@@ -46,6 +46,10 @@ def check_training_options(fit: FitOptions, run: RunOptions, batch: Any) -> None
         raise ConfigError(
             f"address: expected a cluster's host:port, or auto, got {run.address}; a URL is for `ray job submit --address {run.address}`"
         )
+    if "://" in (run.run_dir or run.resume or ""):
+        raise ConfigError(
+            f"run_dir: expected a path that all nodes write, got the URL {run.run_dir or run.resume}; set --run-dir"
+        )
     if run.run_dir is not None and run.resume is None:
         check_writable(Path(run.run_dir), "--run-dir")
 

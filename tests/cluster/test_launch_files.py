@@ -1,7 +1,12 @@
 """The files that start clusters: valid by Ray's own schema, and in step with the repository they start."""
 
+import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +16,8 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFEST = REPOSITORY / "docs" / "kuberay-rayjob.yaml"
+GUIDE = REPOSITORY / "docs" / "guides" / "cluster.md"
+PAGES = (GUIDE, REPOSITORY / "docs" / "cluster.md", REPOSITORY / "README.md")
 
 
 def pinned() -> dict[str, str]:
@@ -107,3 +114,135 @@ def test_runtime_env_yaml_is_valid_for_ray() -> None:
     from ray.runtime_env import RuntimeEnv
 
     RuntimeEnv(**yaml.safe_load((REPOSITORY / "runtime_env.yaml").read_text()))
+
+
+def guide_scripts() -> list[str]:
+    return re.findall(r"```bash\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+
+
+def slurm_script() -> str:
+    (script,) = [script for script in guide_scripts() if "#SBATCH" in script]
+    return script
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The words of each command that is to be typed."""
+    if page == GUIDE:
+        text = "".join(script for script in guide_scripts() if "#SBATCH" not in script)
+    else:
+        text = "\n".join(re.findall(r"^ {4}(ray .*|python .*)$", page.read_text(), re.MULTILINE))
+    lines = text.replace("\\\n", " ").splitlines()
+    return [shlex.split(line.split(" && ")[0].rstrip("&"), comments=True) for line in lines]
+
+
+def parse_as_ray_does(words: list[str]) -> None:
+    """Raises click.UsageError for a command or an option that Ray does not have. Runs nothing."""
+    import click
+    from ray.scripts.scripts import cli
+
+    command: click.Command = cli
+    rest = words[1:]
+    while isinstance(command, click.Group):
+        name = rest.pop(0)
+        assert name in command.commands, " ".join(words)
+        command = command.commands[name]
+    command.make_context(words[0], rest)
+
+
+def test_the_guides_scripts_are_valid_shell() -> None:
+    scripts = guide_scripts()
+    assert len(scripts) > 5
+    for script in scripts:
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+        assert done.returncode == 0, script + done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the parts of Ray that its command line imports
+def test_rays_commands_in_the_documents_have_these_options() -> None:
+    import click
+
+    commands = [words for page in PAGES for words in commands_of(page) if words[0] == "ray"]
+    for words in commands:
+        parse_as_ray_does(words)
+    expected = {"up -y", "down -y", "job submit", "job stop", "job logs", "job status", "start --head"}
+    assert expected <= {" ".join(words[1:3]) for words in commands}
+    with pytest.raises(click.UsageError):
+        parse_as_ray_does(["ray", "start", "--headd"])
+
+
+def test_the_job_in_the_documents_has_these_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobs.command_line import parse
+    from jobs.products_geco import Config
+
+    found = []
+    for words in (words for page in PAGES for words in commands_of(page)):
+        for program in {"jobs/products_geco.py", "graphmill.sbatch"} & set(words):
+            monkeypatch.setattr(sys, "argv", words[words.index(program) :])
+            found.append(parse(Config, prefixes=False))
+    assert len(found) > 5
+    assert [config.run.min_workers for config in found if config.run.min_workers] == [4]
+
+
+# Stand-ins: what the script runs is written down; `srun` starts it, a job runs until it is stopped, the nodes are there at once.
+STAND_INS = {
+    "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
+    "hostname": "echo 10.0.0.1 10.1.0.1",
+    "python": "echo 3",
+    "ray": """
+        printf '%s\\n' "$RAY_AUTH_MODE ray $*" >> "$STAND_IN_LOG"
+        case "$1 $2" in
+            "job submit") for _ in $(seq 300); do [ -e stopped ] && exit 7; [ -e finished ] && exit 0; sleep 0.1; done ;;
+            "job stop") touch stopped ;;
+        esac""",
+}
+
+
+def run_slurm_script(folder: Path, end: str) -> tuple[int, list[str]]:
+    """Exit status and Ray's commands, of a job that ends by itself or after Slurm's signal."""
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "activate").write_text(f"PATH={folder}/bin:$PATH\n")
+    (folder / ".ray").mkdir()
+    (folder / ".ray" / "auth_token").write_text("token")
+    (folder / "bin").mkdir()
+    for name, body in STAND_INS.items():
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "graphmill.sbatch").write_text(slurm_script())
+    slurm = {"SUBMIT_DIR": str(folder), "JOB_NUM_NODES": "3", "CPUS_PER_TASK": "16", "JOB_ID": "7"}
+    environment = {f"SLURM_{name}": value for name, value in slurm.items()} | {
+        "SLURMD_NODENAME": "first",
+        "HOME": str(folder),
+        "PATH": os.environ["PATH"],
+        "STAND_IN_LOG": str(folder / "log"),
+    }
+    script = subprocess.Popen(["bash", "graphmill.sbatch", "--run-dir", "/shared/a run"], cwd=folder, env=environment)
+    try:
+        for _ in range(300):
+            if "job submit" in ((folder / "log").read_text() if (folder / "log").exists() else ""):
+                break
+            time.sleep(0.1)
+        script.send_signal(signal.SIGTERM) if end == "signal" else (folder / "finished").touch()
+        status = script.wait(timeout=60)
+    finally:
+        script.kill()
+    return status, (folder / "log").read_text().splitlines()
+
+
+@pytest.mark.parametrize(("end", "status"), [("itself", 0), ("signal", 7)])
+def test_the_slurm_script_starts_submits_and_stops(tmp_path: Path, end: str, status: int) -> None:
+    found, log = run_slurm_script(tmp_path, end)
+    assert found == status, log
+    commands = [line.removeprefix("token ") for line in log]
+    assert all(line.startswith("token ray ") for line in log), log
+    for command in commands:
+        parse_as_ray_does(shlex.split(command))
+    starts = [command for command in commands if command.startswith("ray start")]
+    assert len(starts) == 2
+    assert "--node-ip-address=10.0.0.1 --port=6379 --num-cpus=16" in starts[0]
+    assert "--address=10.0.0.1:6379" in starts[1]
+    server = "--address http://127.0.0.1:8265"
+    (submitted,) = [command for command in commands if command.startswith("ray job submit")]
+    assert submitted.startswith(f"ray job submit {server} --submission-id graphmill-7 --working-dir . -- python jobs/")
+    assert submitted.endswith("--run-dir /shared/a run")
+    stops = [command for command in commands if command.startswith("ray job stop")]
+    assert stops == ([f"ray job stop {server} graphmill-7"] if end == "signal" else [])

@@ -86,6 +86,7 @@ ROWS = (
     Row("products_geco", "--grace-s 0", ("grace_s", "0", "--grace-s")),
     Row("products_geco", "--checkpoint-minutes -1", ("checkpoint_minutes", "-1", "--checkpoint-minutes")),
     Row("products_geco", "--address ray://here:1 --graph {graph}", ("ray://here:1", "host:port")),
+    Row("products_geco", "--run-dir s3://bucket/run --graph {graph}", ("run_dir: expected a path", "s3://bucket/run")),
     Row("products_geco", "--address 127.0.0.1:9 --graph {graph}", ("127.0.0.1:9", "ray start")),
     Row("products_geco", "--run-dir {taken}", ("taken", "--run-dir")),
     Row("products_geco", "--run-dir {file}", ("file.txt", "--run-dir")),
