@@ -1,5 +1,6 @@
 """From raw node or edge features to the model's width: a sum of embeddings of categories, or a linear map of numbers."""
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -70,14 +71,25 @@ class FeatureEncoder(nn.Module):
 
 
 def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
-    """Returns the rows as int64. Raises ValueError on an id outside its column's vocabulary (read on the CPU only)."""
+    """Returns the rows as int64. Raises ValueError on an id outside its column's vocabulary.
+
+    On a GPU, where naming the id would wait for the device, the check is the device's own: it ends the process with an assertion.
+    """
     rows_nF = rows_nF.long()
-    if rows_nF.device.type == "cpu" and rows_nF.numel():
-        outside = (rows_nF < 0) | (rows_nF >= torch.tensor(features.categories))
-        if outside.any():
-            row, column = (int(k) for k in outside.nonzero()[0])
-            raise ValueError(
-                f"feature column {column} must be in [0, {features.categories[column]}), "
-                f"got {int(rows_nF[row, column])} in row {row}; enlarge its vocabulary in categories"
-            )
+    if not rows_nF.numel():
+        return rows_nF
+    outside_nF = (rows_nF < 0) | (rows_nF >= _sizes(features.categories, rows_nF.device))
+    if rows_nF.device.type != "cpu":
+        torch._assert_async(~outside_nF.any(), "a category lies outside its column's vocabulary")
+    elif outside_nF.any():
+        row, column = (int(k) for k in outside_nF.nonzero()[0])
+        raise ValueError(
+            f"feature column {column} must be in [0, {features.categories[column]}), "
+            f"got {int(rows_nF[row, column])} in row {row}; enlarge its vocabulary in categories"
+        )
     return rows_nF
+
+
+@functools.lru_cache(maxsize=64)
+def _sizes(categories: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(categories, device=device)

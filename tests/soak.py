@@ -1,6 +1,6 @@
 """An hour of training with a process killed every half minute or so; then every loss, score and weight must be the undisturbed run's.
 
-    python -m tests.soak --folder /tmp/soak --epochs 3000 --every-s 30
+    python -m tests.soak --folder runs/soak --epochs 2400 --every-s 30
 
 Two runs of the job of tests/disturbed_job.py go on side by side, one of them disturbed: at random times, a random partition server or
 worker is killed. Every ten seconds the memory of each kind of process is taken (unique set size: what its end would free). At the end it
@@ -64,8 +64,11 @@ def slope(minutes: np.ndarray, megabytes: np.ndarray) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="new; runs, log and figures go there")
-    parser.add_argument("--epochs", type=int, default=3000, help="of either run")
+    parser.add_argument("--epochs", type=int, default=2400, help="of either run")
     parser.add_argument("--every-s", type=float, default=30.0, help="mean time between two kills")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="of kills; the run then goes on to its end in peace"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the kills")
     options = parser.parse_args()
     flags = ("--epochs", str(options.epochs), "--max-failures", "100000", "--checkpoint-every", "100000")
@@ -87,7 +90,7 @@ def main() -> int:
             memory = {kind: value / 2**20 for kind, value in unique_bytes(job).items()}
             series.append({"minutes": (now - began) / 60, "epochs": len(epochs(job.run)), **memory})
             next_look += PERIOD_S
-        if now >= next_kill:
+        if now >= next_kill and now < began + 60 * options.minutes:
             kind = choose.choice(VICTIMS)
             if victims := job.actors(kind):
                 choose.choice(victims).kill()
