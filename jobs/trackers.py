@@ -204,7 +204,7 @@ class WandB(Tracker):
                 resume=None if known is None else "allow",
                 config=dict(config),
                 dir=str(run),
-                settings=wandb.Settings(silent=True, console="off", init_timeout=30.0),
+                settings=wandb.Settings(silent=True, console="off", init_timeout=30.0, finish_timeout=60.0),
             )
         except wandb.Error as error:
             raise ConfigError(

@@ -319,10 +319,9 @@ class TokenEmbedding(nn.Module):
             return orthogonal_identifiers(graphs, dim, seed=self._seed(), dtype=dtype)
         if config.identifier in ("near_orf", "random"):
             draw = near_orthogonal_identifiers if config.identifier == "near_orf" else random_identifiers
+            # Without permanent ids, the place within the graph: in evaluation a graph's batch must not change its prediction.
             key_n = graphs.node_id
-            if (
-                key_n is None
-            ):  # the place within the graph: in evaluation a graph's batch must not change its prediction
+            if key_n is None:
                 place_n = torch.arange(graphs.num_nodes, device=self.anchor.device)
                 key_n = place_n - graphs.node_ptr[graphs.graph_of_node]
             return draw(graphs.num_nodes, dim, seed=self._seed(), key_n=key_n, device=self.anchor.device, dtype=dtype)
