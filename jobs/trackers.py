@@ -1,8 +1,8 @@
 """Runs followed elsewhere too: `--track mlflow wandb` sends the configuration, every epoch and the final scores.
 
 The run directory stays the record; a tracker is a copy of it. Where a tracker cannot be reached the run goes on, says so once, and sends
-what is missing with a later epoch. A resumed run continues its entry (RUN/tracking.json keeps its id and the last epoch sent). An epoch is sent once: what a
-fault makes the workers repeat has the same figures.
+what is missing with a later epoch. A resumed run continues its entry (RUN/tracking.json keeps its id and the last epoch sent). An epoch
+is sent once: what a fault makes the workers repeat has the same figures.
 
 MLflow is told where by its own MLFLOW_TRACKING_URI, W&B what to do by its own WANDB_MODE and WANDB_API_KEY.
 """
@@ -110,23 +110,25 @@ class Tracker(ABC):
             return
         self._waiting.append(record)
         try:
-            while self._waiting:
-                self._send(numbers(self._waiting[0]), int(self._waiting[0]["epoch"]))
-                self.sent = int(self._waiting.pop(0)["epoch"])
-                self.on_sent()
+            self._send_waiting()
         except self.errors as error:
             self._complain(error)
 
     def end(self, outcome: str, scores: Mapping[str, float]) -> None:
         """Closes the entry: "finished", "failed" or "killed"."""
         try:
-            while self._waiting:
-                self._send(numbers(self._waiting[0]), int(self._waiting[0]["epoch"]))
-                self.sent = int(self._waiting.pop(0)["epoch"])
-                self.on_sent()
+            self._send_waiting()
             self._close(outcome, scores)
         except self.errors as error:
             self._complain(error)
+
+    def _send_waiting(self) -> None:
+        while self._waiting:
+            epoch = int(self._waiting[0]["epoch"])
+            self._send(numbers(self._waiting[0]), epoch)
+            self._waiting.pop(0)
+            self.sent = epoch
+            self.on_sent()
 
     def _complain(self, error: Exception) -> None:
         if not self._complained:

@@ -109,9 +109,11 @@ def main() -> int:
     }
     (options.folder / "soak.json").write_text(json.dumps(figures) + "\n")
     held = report(options.folder, figures)
-    time.sleep(5)  # Ray's last processes
+    deadline = time.monotonic() + 90  # Ray's agents look for their raylet now and then
+    while (processes := ours(options.folder)) and time.monotonic() < deadline:
+        time.sleep(1)
     left = {
-        "processes": [p.info["pid"] for p in psutil.process_iter(["pid", "cmdline"]) if is_ours(p, options.folder)],
+        "processes": processes,
         "shared memory": sorted(set(os.listdir("/dev/shm")) - names),
         "temporary files": sorted(our_temporary() - temporary),
     }
@@ -153,8 +155,10 @@ def our_temporary() -> set[str]:
     return {name for name in os.listdir(tempfile.gettempdir()) if re.match(r"graphmill|tmp.*graphmill", name)}
 
 
-def is_ours(process: psutil.Process, folder: Path) -> bool:
-    return process.pid != os.getpid() and str(folder) in " ".join(process.info["cmdline"] or [])
+def ours(folder: Path) -> list[int]:
+    """Processes that name the folder, but this one."""
+    found = psutil.process_iter(["cmdline"])
+    return [p.pid for p in found if p.pid != os.getpid() and str(folder) in " ".join(p.info["cmdline"] or [])]
 
 
 if __name__ == "__main__":

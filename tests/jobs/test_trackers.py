@@ -44,6 +44,13 @@ def the_run(client):
     return run
 
 
+def hidden(store: Path, path: Path, away: Path) -> Path:
+    """Moves the run's entry out of MLflow's store, which then fails; returns where it was."""
+    (entry,) = store.glob("*/" + json.loads((path / "tracking.json").read_text())["mlflow"]["id"])
+    shutil.move(entry, away)
+    return entry
+
+
 LOSSES = [(epoch, 1.0 / (1 + epoch)) for epoch in range(4)]
 
 
@@ -82,8 +89,7 @@ def test_what_could_not_be_sent_is_sent_later(mlflow, tmp_path, capsys):
     path = tmp_path / "run"
     with open_run(path, RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
-        (entry,) = store.glob("*/" + json.loads((path / "tracking.json").read_text())["mlflow"]["id"])
-        shutil.move(entry, tmp_path / "away")
+        entry = hidden(store, path, tmp_path / "away")
         run.record(record(1))
         run.record(record(2))
         shutil.move(tmp_path / "away", entry)
@@ -98,8 +104,7 @@ def test_what_a_killed_run_could_not_send_its_continuation_sends(mlflow, tmp_pat
     path = tmp_path / "run"
     with open_run(path, RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
-        (entry,) = store.glob("*/" + json.loads((path / "tracking.json").read_text())["mlflow"]["id"])
-        shutil.move(entry, tmp_path / "away")
+        entry = hidden(store, path, tmp_path / "away")
         run.record(record(1))
         run.record(record(2))
     shutil.move(tmp_path / "away", entry)

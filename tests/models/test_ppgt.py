@@ -443,3 +443,11 @@ def test_learns_whether_a_cycle_is_one_or_two():
         loss.backward()
         optimizer.step()
     assert loss < 0.1
+
+
+def test_published_training_is_of_presets():
+    for name, (batch, learning_rate, epochs, warmup, weight_decay) in ppgt.TRAINING.items():
+        assert isinstance(getattr(ppgt, name)(), ppgt.PPGTConfig)
+        assert batch > 0 < learning_rate < 1
+        assert 0 < warmup < epochs
+        assert 0 <= weight_decay < 1

@@ -68,7 +68,7 @@ def test_diagonal_is_the_diagonal(steps):
 
 
 def test_diagonals_of_both_directions():
-    # 0 → 1 → 2 → 0 and 1 → 0: from 1 a walk is back after two steps half the time, whichever way; after three, not so.
+    # 0 → 1 → 2 → 0, 1 → 0 and 0 ↔ 3: what leaves a node is not what enters it.
     one_way = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2, 1, 0, 3], [1, 2, 0, 0, 3, 0]]))
     other_way = Graphs(one_way.node_ptr, one_way.edge_index.flip(0))
     both = random_walk_diagonal(one_way, 5, reverse=True, dtype=torch.float64)
