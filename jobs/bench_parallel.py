@@ -42,6 +42,9 @@ class Config:
     dropout: float = 0.0
     """Masks depend on the worker, so losses are compared without."""
 
+    recompute: bool = False
+    """Compute each layer again in the backward pass instead of keeping it."""
+
     timeout_s: float = 900.0
     """Longest wait in one collective call."""
 
@@ -86,6 +89,7 @@ def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None
         width=config.width,
         num_layers=config.layers,
         dropout=config.dropout,
+        recompute=config.recompute,
         filter=FilterConfig(scale="length"),
     )
     torch.manual_seed(0)

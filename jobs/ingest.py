@@ -60,6 +60,8 @@ class IngestConfig:
     """Replace a graph that lies at the url."""
     memory_mib: int = 1024
     """Budget for chunks and buckets, besides about 20 bytes per node."""
+    threads: int | None = None
+    """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
     scratch: str | None = None
     """Local directory for temporary files; default: beside the destination."""
     ogb_root: str = "data/ogb"
@@ -143,6 +145,7 @@ def main() -> int | None:
         num_classes=config.num_classes,
         overwrite=config.overwrite,
         memory_budget_bytes=config.memory_mib * 2**20,
+        num_threads=config.threads,
         scratch=config.scratch,
     )
     start_s = time.perf_counter()

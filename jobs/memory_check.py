@@ -49,6 +49,6 @@ def check_fits(needed: int, available: int, num_workers: int) -> None:
         return
     raise ConfigError(
         f"the whole graph over {num_workers} workers needs about {needed / 2**30:.1f} GiB per worker, "
-        f"{available / 2**30:.1f} GiB are free for each; use more --workers on more machines, lower --width or --layers, "
-        "or pass --parallel data"
+        f"{available / 2**30:.1f} GiB are free for each; pass --recompute, use more --workers on more machines, lower --width or "
+        "--layers, or pass --parallel data"
     )

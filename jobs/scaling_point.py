@@ -105,12 +105,14 @@ class PointSettings:
 
 @dataclass
 class _Load:
-    """Cores in use between the first and the last report of the measured steps: by this point's processes, by its servers, by all."""
+    """Cores in use between the first and the last report of the measured steps: by this point's processes, by its servers, by all; and
+    those that a virtual machine's host kept for others while somebody here wanted them (steal time)."""
 
     server_pids: frozenset[int] = frozenset()
     own_s: list[float] = field(default_factory=list)
     server_s: list[float] = field(default_factory=list)
     machine_s: list[float] = field(default_factory=list)
+    stolen_s: list[float] = field(default_factory=list)
     time_s: list[float] = field(default_factory=list)
 
     def look(self, record: "Record") -> None:
@@ -132,12 +134,20 @@ class _Load:
         machine = psutil.cpu_times()
         self.own_s.append(own)
         self.server_s.append(servers)
-        self.machine_s.append(sum(machine) - machine.idle - getattr(machine, "iowait", 0.0) - _counted_twice(machine))
+        stolen = getattr(machine, "steal", 0.0)
+        unused = machine.idle + getattr(machine, "iowait", 0.0) + stolen
+        self.machine_s.append(sum(machine) - unused - _counted_twice(machine))
+        self.stolen_s.append(stolen)
         self.time_s.append(time.monotonic())
 
     def cores(self) -> dict[str, float | None]:
         """Cores in use on average; None where the steps were too few to tell."""
-        totals = {"own_cores": self.own_s, "server_cores": self.server_s, "machine_cores": self.machine_s}
+        totals = {
+            "own_cores": self.own_s,
+            "server_cores": self.server_s,
+            "machine_cores": self.machine_s,
+            "stolen_cores": self.stolen_s,
+        }
         if len(self.time_s) < 2 or self.time_s[-1] - self.time_s[0] < 0.5:
             return dict.fromkeys(totals)
         elapsed = self.time_s[-1] - self.time_s[0]

@@ -35,14 +35,15 @@ class Row:
     cpu_efficiency: float | None  # the same of CPU time per root: what more workers cost where they do not share cores
     ceiling: (
         float | None
-    )  # of the efficiency, where the baseline's busy cores grow with the workers and the machine's do not
+    )  # of the efficiency, where the baseline's busy cores grow with the workers and the machine's, less those stolen, do not
     cause: str | None
 
 
 _MEDIANS = (
     "roots_per_s", "edges_per_s", "nodes_per_s", "step_s", "steps", "seconds", "wait_share", "wait_s", "roots_per_batch", "nodes_per_batch",
     "edges_per_batch", "remote_requests_per_batch", "sent_bytes_per_batch", "received_bytes_per_batch", "local_bytes_per_batch",
-    "peak_bytes_per_worker", "own_bytes_per_worker", "worker_cpu_s_per_step", "train_cpu_s_per_batch", "own_cores", "server_cores", "machine_cores", "num_parameters", "cores",
+    "peak_bytes_per_worker", "own_bytes_per_worker", "worker_cpu_s_per_step", "train_cpu_s_per_batch", "own_cores", "server_cores", "machine_cores", "stolen_cores", "num_parameters",
+    "cores",
     "torch_threads",
 )  # fmt: skip
 
@@ -76,7 +77,8 @@ def _with_efficiency(row: Row, rows: Sequence[Row]) -> Row:
     base_cpu, own_cpu = cpu_s_per_root(base), cpu_s_per_root(row)
     ceiling = None
     if base.values["own_cores"] and base.values["cores"]:
-        ceiling = min(1.0, base.values["cores"] / (base.values["own_cores"] * ratio))
+        there = base.values["cores"] - (row.values["stolen_cores"] or 0.0)
+        ceiling = min(1.0, there / (base.values["own_cores"] * ratio))
     return Row(
         row.settings,
         row.values,
@@ -108,7 +110,7 @@ _COLUMNS = (
     ("roots/s", "training roots of all workers together"),
     ("edges/s", "edges in their batches"),
     ("efficiency", "roots/s per worker against the fewest workers of the same kind"),
-    ("ceiling", "the efficiency that the machine's cores allow, if each further worker keeps as many busy as at the baseline; 1 without sharing"),
+    ("ceiling", "the efficiency that the machine's cores, less those stolen, allow if each further worker keeps as many busy as at the baseline; 1 without sharing"),
     ("CPU efficiency", "the same ratio of CPU time per root, all processes: the cost of more workers where they have cores of their own"),
     ("wait", "share of the training time in which rank 0's step waited for its batch"),
     ("ms/step", "wall time of a step, the start of each epoch with its empty loader included"),
@@ -118,7 +120,7 @@ _COLUMNS = (
     ("local kB", "bytes of a batch that were read in process instead"),
     ("all-reduce kB", "bytes a worker sends for a step's gradients in a ring, computed: 2 (W - 1) / W of them"),
     ("peak MB", "most resident memory of a worker, pages of the graph's files included"),
-    ("cores", "cores busy with the servers / with all of this point, Ray included / with anything, on average"),
+    ("cores", "cores busy with the servers / with all of this point, Ray included / with anything / stolen by the machine's host, on average"),
 )  # fmt: skip
 
 
@@ -149,7 +151,7 @@ def cells(row: Row) -> list[str]:
         show(v["local_bytes_per_batch"], ",.0f", 1e-3),
         show(gradients, ",.0f", 1e-3),
         show(v["peak_bytes_per_worker"], ",.0f", 1e-6),
-        " / ".join(show(v[name], ".2f") for name in ("server_cores", "own_cores", "machine_cores")),
+        " / ".join(show(v[name], ".2f") for name in ("server_cores", "own_cores", "machine_cores", "stolen_cores")),
     ]
 
 

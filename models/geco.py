@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from models.dropout import Dropout
 from models.filters import FilterConfig, ImplicitFilter
@@ -59,6 +60,8 @@ class GECOConfig:
     hops: int = 1  # more: LCB = [X, ÂX, …, Â^hops X]
     output_projection: bool = False  # a Linear after the GCB, as Hyena has
     jump: Literal["last", "sum"] = "last"  # "sum": the head reads the sum of all layers' outputs (jumping knowledge)
+    # Keeps of a layer its input alone and computes the rest once more in the backward pass. Changes no number.
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         leasts = {"in_dim": 0, "out_dim": 1, "width": 1, "num_layers": 1, "order": 1, "encoding_dim": 0, "hops": 1}
@@ -227,11 +230,16 @@ class GECO(nn.Module):
             if self.config.permutation == "dynamic":
                 # +1: the first epoch's first layer is not the static order.
                 order = self._order(node_id_N, epoch + 1, layer_index)
-            x_ND = layer(x_ND, adjacency, *order, layout)
+            x_ND = self._run(layer, x_ND, adjacency, *order, layout)
             total_ND = total_ND + x_ND
         if self.config.jump == "sum":
             x_ND = total_ND
         return self.head(self.head_norm(x_ND))
+
+    def _run(self, layer: nn.Module, x_ND: Tensor, *others: Any) -> Tensor:
+        if not (self.config.recompute and torch.is_grad_enabled()):
+            return layer(x_ND, *others)
+        return checkpoint(layer, x_ND, *others, use_reentrant=False)  # with the same draws of dropout
 
     def _order(self, node_id_N: Tensor, epoch: int, layer: int) -> tuple[Tensor, Tensor]:
         order_N = node_order(node_id_N, self.config.seed, epoch=epoch, layer=layer)

@@ -9,12 +9,13 @@ from storage.compiled import compiled
 
 
 @compiled
-def group_by_bucket(dst, src, bounds):
-    """The edges by bucket, in their order within each: (dst, src of dst's dtype, order int32 [k], ends int64 [num_buckets]).
+def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order):
+    """Writes the edges by bucket, in their order within each, to grouped_dst and grouped_src, and their positions before to `order`
+    (int32; empty where nobody asks). Returns where each bucket ends, int64 [num_buckets].
 
-    order: their positions before; ends: where each bucket ends. dst: new ids, of any integer dtype, fewer than 2^31 of them. bounds:
-    int64 [num_buckets + 1], ascending, bucket b holds the ids [bounds[b], bounds[b + 1]); every id lies in one. A counting sort: one look
-    at a table per id, not a search.
+    dst: new ids, of any integer dtype, fewer than 2^31 of them. bounds: int64 [num_buckets + 1], ascending, bucket b holds the ids
+    [bounds[b], bounds[b + 1]); every id lies in one. bucket_of: uint32 [k], scratch. A counting sort: one look at a table per id, not a
+    search. Arrays come from outside, for numpy's are of large pages, and the writes go to as many places as there are buckets.
     """
     num_buckets = len(bounds) - 1
     # first[block]: the bucket of the block's first id. Blocks are small next to most buckets, so few steps are left.
@@ -27,25 +28,25 @@ def group_by_bucket(dst, src, bounds):
         while reached + 1 < num_buckets and bounds[reached + 1] <= (np.int64(block) << shift):
             reached += 1
         first[block] = reached
-    buckets = np.empty(len(dst), np.uint32)
     fill = np.zeros(num_buckets + 1, np.int64)
     for i in range(len(dst)):
         new_id = np.int64(dst[i])
         bucket = np.int64(first[new_id >> shift])
         while bounds[bucket + 1] <= new_id:
             bucket += 1
-        buckets[i] = bucket
+        bucket_of[i] = bucket
         fill[bucket + 1] += 1
     for b in range(num_buckets):
         fill[b + 1] += fill[b]
-    order = np.empty(len(dst), np.int32)
-    grouped_dst, grouped_src = np.empty_like(dst), np.empty_like(dst)
+    with_order = len(order) > 0
     for i in range(len(dst)):
-        bucket = np.int64(buckets[i])
+        bucket = np.int64(bucket_of[i])
         place = fill[bucket]
-        order[place], grouped_dst[place], grouped_src[place] = i, dst[i], src[i]
+        grouped_dst[place], grouped_src[place] = dst[i], src[i]
+        if with_order:
+            order[place] = i
         fill[bucket] += 1
-    return grouped_dst, grouped_src, order, fill[:-1].copy()
+    return fill[:-1].copy()
 
 
 @compiled
@@ -56,9 +57,27 @@ def pack_keys(dst, src, low, row_bits, key):
 
 
 @compiled
-def unpack_lists(key, low, row_bits, id_of_row, degree, neighbor):
-    """Adds the edges of sorted keys to `degree` (int64, from node `low` on), and writes their sources' new ids to `neighbor`."""
+def unpack_lists(key, row_bits, id_of_row, degree, neighbor):
+    """Adds the edges of sorted keys to `degree` (int64, by place in the keys' range), and writes their sources' new ids to `neighbor`."""
     row_mask = (np.int64(1) << row_bits) - 1
+    # Counted in a register: adding 1 to memory for each edge would wait for the store before.
+    place, count = np.int64(0), 0
     for i in range(len(key)):
-        degree[key[i] >> row_bits] += 1
+        if key[i] >> row_bits != place:
+            degree[place] += count
+            place, count = key[i] >> row_bits, 0
+        count += 1
         neighbor[i] = id_of_row[key[i] & row_mask]
+    if count:
+        degree[place] += count
+
+
+@compiled
+def renumber(part_of_row, next_id, id_of_row, row_of_id):
+    """Numbers the rows of each partition in their order from next_id[partition] on (int64, moved on): writes new ids and their rows."""
+    for row in range(len(part_of_row)):
+        part = part_of_row[row]
+        new_id = next_id[part]
+        next_id[part] = new_id + 1
+        id_of_row[row] = new_id
+        row_of_id[new_id] = row

@@ -4,16 +4,23 @@ A bucket covers consecutive destination ids of one partition. Spilling appends t
 one bucket into memory. A bucket that a heavy tail made too large is read in narrower destination ranges instead.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 
-_MAX_BUCKETS = 256  # a chunk is appended to each of them, so more buckets make smaller writes
+from storage.ordered_map import ordered_map
+
+_MAX_BUCKETS = 256  # what is held is appended to each of them, so more buckets make smaller writes
+_LEAST_CHUNK = 1 << 16  # edges; with chunks smaller than this, a thread more costs more than it gives
+_MAX_VIEWS = 1024  # that one writev takes (IOV_MAX)
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class Bucket:
 
     key: np.ndarray  # int64 [k]: (new id - low) · 2^row_bits + source row
     low: int
+    num_nodes: int  # destinations are low … low + num_nodes - 1
     row_bits: int
     edge_id: np.ndarray | None
     weight: np.ndarray | None
@@ -37,13 +45,25 @@ class Bucket:
         """int64 [k], source rows"""
         return self.key & ((1 << self.row_bits) - 1)
 
-    def neighbors(self, id_of_row: np.ndarray, degree: np.ndarray) -> np.ndarray:
-        """The sources' new ids; adds to `degree` (int64, of the nodes from `low` on) what each destination has here."""
+    def lists(self, id_of_row: np.ndarray) -> "SortedLists":
+        """The neighbor lists of the destinations."""
         from storage.bucket_kernels import unpack_lists
 
         neighbor = np.empty(len(self.key), id_of_row.dtype)
-        unpack_lists(self.key, self.low, self.row_bits, id_of_row, degree, neighbor)
-        return neighbor
+        degree = np.zeros(self.num_nodes, np.int64)
+        unpack_lists(self.key, self.row_bits, id_of_row, degree, neighbor)
+        return SortedLists(degree, neighbor, self.edge_id, self.weight, self.feature)
+
+
+@dataclass(frozen=True)
+class SortedLists:
+    """Neighbor lists of consecutive nodes, one after the other."""
+
+    degree: np.ndarray  # int64 [num_nodes]
+    neighbor: np.ndarray  # new ids [k]
+    edge_id: np.ndarray | None
+    weight: np.ndarray | None
+    feature: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -79,8 +99,35 @@ class SpilledEdges:
         return doubled.where(keep)
 
 
+@dataclass(frozen=True)
+class GroupedEdges:
+    """A chunk's records in the order of their buckets."""
+
+    columns: dict[str, np.ndarray]
+    ends: list[int]  # where each bucket ends
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(column.nbytes for column in self.columns.values())
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A destination range of one bucket: what is sorted at once."""
+
+    bucket: int
+    low: int
+    high: int
+    whole: bool  # all of the bucket
+    last: bool  # the bucket's files can go after it
+
+
 class EdgeBuckets:
-    """Spill files of a graph's edges, by partition and destination range."""
+    """Spill files of a graph's edges, by partition and destination range.
+
+    `group` may run on several threads, `append` on one; `sorted_buckets` sorts on threads of its own. Memory stays within the budget
+    whatever their number: a quarter for chunks (`num_groupers` + 1 of them), an eighth for what waits to be appended, half for sorting.
+    """
 
     def __init__(
         self,
@@ -93,6 +140,8 @@ class EdgeBuckets:
         with_edge_id: bool,
         with_weight: bool,
         feature_dim: int,
+        copied: bool = True,
+        num_threads: int = 0,
     ) -> None:
         directory.mkdir()
         self.with_edge_id = with_edge_id
@@ -107,13 +156,26 @@ class EdgeBuckets:
         self._columns = columns
         record_bytes = sum(dtype.itemsize * width for dtype, width in columns.values())
         # Sorting holds the records, an int64 key, an int64 order and the sorted copy.
-        self._max_records = max(1024, memory_budget_bytes // 2 // (2 * record_bytes + 16))
-        # A chunk exists as the source's int64 pairs, doubled by its reverses, doubled again where self-loops are taken out, and
-        # in the order of buckets.
-        self.chunk_edges = int(max(1024, min(1 << 23, memory_budget_bytes // 4 // (128 + 5 * record_bytes))))
+        sorted_bytes = 2 * record_bytes + 16
+        max_records = max(1024, memory_budget_bytes // 2 // sorted_bytes)
         num_partitions = len(offsets) - 1
-        wanted = -(-expected_edges // self._max_records)
+        wanted = -(-expected_edges // max_records)
         per_partition = max(1, min(-(-2 * wanted // num_partitions), _MAX_BUCKETS // num_partitions))
+        # As many at once as fit; more would read each bucket in several ranges.
+        bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
+        self._num_sorters = min(num_threads, memory_budget_bytes // 2 // bucket_bytes)
+        self._max_records = max(1024, max_records // max(1, self._num_sorters))
+        # A chunk exists as the source's int64 pairs and what they were made of; doubled by its reverses and again where self-loops are
+        # taken out; and with new ids and buckets beside it in the order of buckets.
+        extra_bytes = record_bytes - 2 * index_dtype.itemsize
+        chunk_bytes = 2 * (16 + extra_bytes) + (4 * (16 + extra_bytes) if copied else 0) + 12 + 2 * record_bytes
+        chunk_edges = memory_budget_bytes // 4 // chunk_bytes
+        self.num_groupers = max(0, min(num_threads, chunk_edges // _LEAST_CHUNK - 1))
+        self.chunk_edges = max(
+            1024, min(1 << 23, chunk_edges // (self.num_groupers + 1))
+        )  # and one that the source makes
+        self._held: list[GroupedEdges] = []
+        self._held_bytes, self._max_held_bytes = 0, memory_budget_bytes // 8
         bounds = [
             np.linspace(offsets[p], offsets[p + 1], per_partition + 1).astype(np.int64)[:-1]
             for p in range(num_partitions)
@@ -134,69 +196,99 @@ class EdgeBuckets:
 
     def spill(self, edges: SpilledEdges, id_of_row: np.ndarray) -> None:
         """Appends edges to the buckets of their destinations' new ids, in the order given."""
-        dst = id_of_row[edges.dst]
-        values = {
-            "dst": dst,
-            "src": edges.src,
-            "edge_id": edges.edge_id,
-            "weight": edges.weight,
-            "feature": edges.feature,
-        }
-        if len(self._paths) == 1:
-            self._append(0, {name: self._column(values, name) for name in self._columns}, slice(0, len(dst)))
-            return
+        self.append(self.group(edges, id_of_row))
+
+    def group(self, edges: SpilledEdges, id_of_row: np.ndarray) -> GroupedEdges:
+        """Edges in the order of the buckets of their destinations' new ids, and as given within each; changes nothing here."""
         # numba: imported where it is used, for who opens a graph does not sort edges
         from storage.bucket_kernels import group_by_bucket
 
-        by_dst, by_src, order, ends = group_by_bucket(dst, edges.src, self._bounds)
-        grouped = {"dst": by_dst, "src": by_src}
-        for name in self._columns.keys() - grouped.keys():
-            grouped[name] = self._column(values, name)[order]
-        start = 0
-        for index, end in enumerate(ends.tolist()):
-            if end > start:
-                self._append(index, grouped, slice(start, end))
-            start = end
+        dst = id_of_row[edges.dst]
+        count, extras = len(dst), {"edge_id": edges.edge_id, "weight": edges.weight, "feature": edges.feature}
+        columns = {name: np.empty(count, dtype) for name, (dtype, _) in self._columns.items() if name not in extras}
+        order = np.empty(count if self._columns.keys() & extras.keys() else 0, np.int32)
+        bucket_of = np.empty(count, np.uint32)
+        ends = group_by_bucket(dst, edges.src, self._bounds, bucket_of, columns["dst"], columns["src"], order)
+        for name in self._columns.keys() - columns.keys():
+            column = extras[name]
+            assert column is not None
+            columns[name] = np.ascontiguousarray(column[order], dtype=self._columns[name][0])
+        return GroupedEdges(columns, ends.tolist())
 
-    def _column(self, values: dict[str, np.ndarray | None], name: str) -> np.ndarray:
-        column = values[name]
-        assert column is not None
-        return np.ascontiguousarray(column, dtype=self._columns[name][0])
+    def append(self, grouped: GroupedEdges) -> None:
+        """Takes over a chunk's records; they reach the files at the latest before sorting."""
+        self._held.append(grouped)
+        self._held_bytes += grouped.num_bytes
+        for bucket, (start, end) in enumerate(pairwise([0, *grouped.ends])):
+            self._num_spilled[bucket // self._per_partition] += end - start
+        if self._held_bytes >= self._max_held_bytes or len(self._held) >= _MAX_VIEWS:
+            self._flush()
 
-    def _append(self, bucket: int, columns: dict[str, np.ndarray], which: slice) -> None:
-        self._num_spilled[bucket // self._per_partition] += which.stop - which.start
-        for name, column in columns.items():
-            # Opened for each write: buckets times columns may be more files than a process may hold open.
-            with open(self._paths[bucket][name], "ab") as file:
-                file.write(column[which].data)
+    def _flush(self) -> None:
+        """Writes what is held to the ends of the buckets' files."""
+        for bucket, paths in enumerate(self._paths):
+            parts = [slice(g.ends[bucket - 1] if bucket else 0, g.ends[bucket]) for g in self._held]
+            for name, path in paths.items():
+                views = [g.columns[name][part].data for g, part in zip(self._held, parts, strict=True)]
+                self._write(path, [view for view in views if view.nbytes])
+        self._held, self._held_bytes = [], 0
+
+    def _write(self, path: Path, views: list[memoryview]) -> None:
+        if not views:
+            return
+        # Opened for each write: buckets times columns may be more files than a process may hold open.
+        with open(path, "ab", buffering=0) as file:
+            written, whole = os.writev(file.fileno(), views), sum(view.nbytes for view in views)
+            if written < whole:  # a signal, or more bytes than one call takes
+                rest = memoryview(b"".join(view.tobytes() for view in views))[written:]
+                while rest:
+                    rest = rest[file.write(rest) :]
 
     def num_spilled(self, partition: int) -> int:
         """How many edges the partition has got, before any duplicates are dropped."""
         return int(self._num_spilled[partition])
 
-    def sorted_buckets(self, partition: int, *, drop_duplicates: bool) -> Iterator[Bucket]:
-        """Yields the partition's edges in ascending destination order and deletes their spill files."""
-        first = partition * self._per_partition
-        for bucket in range(first, first + self._per_partition):
-            paths = self._paths[bucket]
-            columns = {
-                name: np.memmap(paths[name], dtype, "r").reshape(
-                    (-1, width) if width > 1 or name == "feature" else (-1,)
-                )
-                if paths[name].stat().st_size
-                else np.empty((0, width) if name == "feature" else (0,), dtype)
-                for name, (dtype, width) in self._columns.items()
-            }
-            last = (
-                self._bounds[bucket + 1] if bucket + 1 < first + self._per_partition else self._offsets[partition + 1]
+    def sorted_buckets(
+        self, *, drop_duplicates: bool, then: Callable[[Bucket], Result]
+    ) -> Iterator[tuple[int, Result]]:
+        """Yields (partition, then(bucket)) in ascending destination order, one bucket or more for each partition, and deletes the
+        spill files behind it. Threads sort, and call `then`, ahead of what is taken."""
+        self._flush()
+
+        def sort(piece: _Piece) -> tuple[_Piece, Result]:
+            return piece, then(self._sort(piece, drop_duplicates))
+
+        for piece, result in ordered_map(sort, self._pieces(), self._num_sorters):
+            if piece.last:
+                for path in self._paths[piece.bucket].values():
+                    path.unlink()
+            yield piece.bucket // self._per_partition, result
+            del result
+
+    def _pieces(self) -> Iterator[_Piece]:
+        for bucket in range(len(self._paths)):
+            ranges = self._ranges(self._mapped(bucket, "dst"), int(self._bounds[bucket]), int(self._bounds[bucket + 1]))
+            for low, end in ranges:
+                yield _Piece(bucket, low, end, whole=len(ranges) == 1, last=end == ranges[-1][1])
+
+    def _mapped(self, bucket: int, name: str) -> np.ndarray:
+        """A bucket's column, [k] or [k, feature_dim], mapped from its file."""
+        dtype, width = self._columns[name]
+        path, shape = self._paths[bucket][name], (-1, width) if name == "feature" else (-1,)
+        return (np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)).reshape(shape)
+
+    def _read(self, piece: _Piece) -> dict[str, np.ndarray]:
+        """The columns of a piece, in the order in which they were spilled."""
+        if not piece.whole:
+            chosen = self._positions(self._mapped(piece.bucket, "dst"), piece.low, piece.high)
+            return {name: np.asarray(self._mapped(piece.bucket, name)[chosen]) for name in self._columns}
+        # Read, not mapped: a fault per page costs more than the copy.
+        return {
+            name: np.fromfile(self._paths[piece.bucket][name], dtype).reshape(
+                (-1, width) if name == "feature" else (-1,)
             )
-            ranges = self._ranges(columns["dst"], int(self._bounds[bucket]), int(last))
-            for low, high in ranges:
-                chosen = slice(None) if len(ranges) == 1 else self._positions(columns["dst"], low, high)
-                yield self._sort(columns, chosen, low, drop_duplicates)
-            del columns
-            for path in paths.values():
-                path.unlink()
+            for name, (dtype, width) in self._columns.items()
+        }
 
     def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
         """Consecutive destination ranges of at most about max_records edges each (a single hub may exceed it), with keys of
@@ -229,35 +321,33 @@ class EdgeBuckets:
             ]
         )
 
-    def _sort(
-        self, columns: dict[str, np.ndarray], chosen: np.ndarray | slice, low: int, drop_duplicates: bool
-    ) -> Bucket:
-        """Of the edges `chosen`, whose destinations begin at `low`."""
+    def _sort(self, piece: _Piece, drop_duplicates: bool) -> Bucket:
         from storage.bucket_kernels import pack_keys
 
-        dst, src = columns["dst"][chosen], columns["src"][chosen]
+        extras = self._read(piece)
+        dst, src = extras.pop("dst"), extras.pop("src")
         key = np.empty(len(dst), np.int64)
-        pack_keys(dst, src, low, self._row_bits, key)
-        extras = {name: column for name, column in columns.items() if name not in ("dst", "src")}
+        pack_keys(dst, src, piece.low, self._row_bits, key)
+        del dst, src
         if not extras:
             key.sort()
             if drop_duplicates:
                 key = key[np.concatenate([[True], np.diff(key) != 0])] if len(key) else key
-            sorted_extras: dict[str, np.ndarray] = {}
         else:
             order = np.argsort(key, kind="stable")
             key = key[order]
             if drop_duplicates and len(key):
                 keep = np.concatenate([[True], np.diff(key) != 0])
                 key, order = key[keep], order[keep]
-            sorted_extras = {name: np.asarray(column[chosen])[order] for name, column in extras.items()}
+            extras = {name: column[order] for name, column in extras.items()}
         return Bucket(
             key=key,
-            low=low,
+            low=piece.low,
+            num_nodes=piece.high - piece.low,
             row_bits=self._row_bits,
-            edge_id=sorted_extras.get("edge_id"),
-            weight=sorted_extras.get("weight"),
-            feature=sorted_extras.get("feature"),
+            edge_id=extras.get("edge_id"),
+            weight=extras.get("weight"),
+            feature=extras.get("feature"),
         )
 
 

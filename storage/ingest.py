@@ -8,27 +8,28 @@ Memory: 12 bytes per node (assignment, new ids, order; 20 from 2^31 nodes on), 8
 the destination. The destination appears whole or not at all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from storage.arrow_files import array_from_numpy, file_entry, is_local, neighbor_lists, split_url, write_batch
-from storage.edge_buckets import EdgeBuckets, SortedEdges, SpilledEdges
+from storage.edge_buckets import EdgeBuckets, GroupedEdges, SortedEdges, SortedLists, SpilledEdges
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.filesystem_errors import one_line, one_line_errors
 from storage.manifest import MANIFEST_NAME, Manifest, partition_dir
+from storage.ordered_map import num_cores, ordered_map
 from storage.partitioners import assign_partitions
 from storage.publish import check_destination, publish
 from storage.scratch import remove_orphans, scratch_directory
-from storage.source import SPLIT_TEST, GraphSource, NodeChunk, SourceInfo
+from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, SourceInfo
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
-
-_ROWS_AT_ONCE = 1 << 20  # of whole columns, so that their temporaries stay small
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class IngestOptions:
     num_classes: int | None = None  # None: what the source says, else one more than the largest label
     overwrite: bool = False
     memory_budget_bytes: int = 1 << 30
+    num_threads: int | None = None  # that group and sort edges, as far as the budget allows; None: one per core
     scratch: str | None = None  # local directory for temporary files; None: beside the destination
 
     def __post_init__(self) -> None:
@@ -63,6 +65,8 @@ class IngestOptions:
             raise ConfigError(f"num_classes: expected at least 1, got {self.num_classes}; set --num-classes")
         if self.memory_budget_bytes < 1 << 24:
             raise ConfigError(f"memory_budget_bytes: expected at least 16 MiB, got {self.memory_budget_bytes}")
+        if self.num_threads is not None and self.num_threads < 1:
+            raise ConfigError(f"num_threads: expected at least 1, got {self.num_threads}; set --threads")
 
 
 def ingest(
@@ -136,6 +140,8 @@ class _Ingestion:
         self.symmetric = self.add_reverse or self.info.symmetric
         self.out_edges = options.out_edges and not self.symmetric
         self.index_dtype = np.dtype(np.int32 if self.info.num_nodes < 2**31 else np.int64)
+        num_threads = num_cores() if options.num_threads is None else options.num_threads
+        self.num_threads = num_threads if num_threads > 1 else 0  # besides this one
 
     def run(self) -> Manifest:
         nodes = _NodeSpool(self.source, self.options, self.scratch, self.progress)
@@ -154,18 +160,22 @@ class _Ingestion:
         self._spill_edges(buckets, id_of_row)
         num_edges = 0
         self.progress("write", 0, options.num_partitions)
+        sorted_lists = {name: self._sorted_lists(edges, id_of_row) for name, edges in buckets.items()}
         for partition in range(options.num_partitions):
             directory = self.staged / partition_dir(partition)
             directory.mkdir()
+            num_owned = int(offsets[partition + 1] - offsets[partition])
             for name, edges in buckets.items():
-                written = self._write_edges(name, edges, partition, offsets, id_of_row, directory)
+                _, lists = next(sorted_lists[name])
+                most = edges.num_spilled(partition)
+                written = self._write_edges(name, (found for _, found in lists), num_owned, most, directory)
                 num_edges += written if name == "topology" else 0
             nodes.write(row_of_id[offsets[partition] : offsets[partition + 1]].astype(np.int64), directory)
             self.progress("write", partition + 1, options.num_partitions)
         self.progress("checksum", 0, None)
-        files = {
-            path.relative_to(self.staged).as_posix(): file_entry(path) for path in sorted(self.staged.rglob("*.arrow"))
-        }
+        paths = sorted(self.staged.rglob("*.arrow"))
+        names = [path.relative_to(self.staged).as_posix() for path in paths]
+        files = dict(zip(names, ordered_map(file_entry, paths, self.num_threads), strict=True))
         provenance = {
             **(self.info.provenance or {}),
             "partitioner": options.partitioner,
@@ -205,63 +215,85 @@ class _Ingestion:
             with_weight=info.has_edge_weight,
             # Features lie beside the in-edges alone; out-edges find them by their edge ids.
             feature_dim=info.edge_feature_dim if name == "edges" else 0,
+            copied=self.add_reverse or self.options.drop_self_loops,
+            num_threads=self.num_threads,
         )
 
     def _spill_edges(self, all_buckets: dict[str, EdgeBuckets], id_of_row: np.ndarray) -> None:
         """Reads the source's edges once, checks them, and spills them by owner and destination (out-edges: by source)."""
-        info, options = self.info, self.options
         buckets = all_buckets["topology"]
-        done = 0
-        for chunk in self.source.edges(buckets.chunk_edges):
-            count = len(chunk.src)
-            if len(chunk.dst) != count:
-                raise DataError(
-                    f"{info.name}: expected as many sources as destinations, got {count} and {len(chunk.dst)}"
-                )
-            _check_edge_columns(info, chunk.weight, chunk.feature, count, options.allow_nonfinite)
-            for ids in (chunk.src, chunk.dst):
-                if count and (ids.min() < 0 or ids.max() >= info.num_nodes):
-                    bad = (ids < 0) | (ids >= info.num_nodes)
-                    row = int(np.argmax(bad))
-                    raise DataError(
-                        f"{info.name}: edge {done + row}: expected node ids in [0, {info.num_nodes}), got {int(ids[row])}; "
-                        f"{int(bad.sum())} such ids in this chunk"
-                    )
-            edge_id = np.arange(done, done + count, dtype=np.int64) if buckets.with_edge_id else None
-            done += count
-            edges = SpilledEdges(chunk.src, chunk.dst, edge_id, chunk.weight, chunk.feature)
-            if options.drop_self_loops:
-                edges = edges.where(edges.src != edges.dst)
-            buckets.spill(edges.with_reverses() if self.add_reverse else edges, id_of_row)
+
+        def group(numbered: tuple[int, EdgeChunk]) -> dict[str, GroupedEdges]:
+            edges = self._checked_edges(*numbered)
+            grouped = {"topology": buckets.group(edges.with_reverses() if self.add_reverse else edges, id_of_row)}
             if "out_topology" in all_buckets:
-                all_buckets["out_topology"].spill(edges.reversed(), id_of_row)
-            self.progress("edges", done, info.num_edges)
+                grouped["out_topology"] = all_buckets["out_topology"].group(edges.reversed(), id_of_row)
+            return grouped
+
+        done = 0
+
+        def numbered() -> Iterator[tuple[int, EdgeChunk]]:
+            nonlocal done
+            for chunk in self.source.edges(buckets.chunk_edges):
+                yield done, chunk
+                done += len(chunk.src)
+
+        def append(grouped: dict[str, GroupedEdges]) -> None:
+            for name, edges in grouped.items():
+                all_buckets[name].append(edges)
+
+        # The source on this thread, grouping on some, writing on one.
+        all_grouped = ordered_map(group, numbered(), buckets.num_groupers)
+        for _ in ordered_map(append, all_grouped, min(1, buckets.num_groupers)):
+            self.progress("edges", done, self.info.num_edges)
+
+    def _checked_edges(self, first: int, chunk: EdgeChunk) -> SpilledEdges:
+        """A chunk whose first edge has the number `first`. Raises DataError."""
+        info, options = self.info, self.options
+        count = len(chunk.src)
+        if len(chunk.dst) != count:
+            raise DataError(f"{info.name}: expected as many sources as destinations, got {count} and {len(chunk.dst)}")
+        _check_edge_columns(info, chunk.weight, chunk.feature, count, options.allow_nonfinite)
+        for ids in (chunk.src, chunk.dst):
+            # Read as unsigned, a negative id is larger than any.
+            if count and ids.astype(np.int64, copy=False).view(np.uint64).max() >= info.num_nodes:
+                bad = (ids < 0) | (ids >= info.num_nodes)
+                row = int(np.argmax(bad))
+                raise DataError(
+                    f"{info.name}: edge {first + row}: expected node ids in [0, {info.num_nodes}), got {int(ids[row])}; "
+                    f"{int(bad.sum())} such ids in this chunk"
+                )
+        edge_id = np.arange(first, first + count, dtype=np.int64) if options.edge_ids else None
+        edges = SpilledEdges(chunk.src, chunk.dst, edge_id, chunk.weight, chunk.feature)
+        return edges.where(edges.src != edges.dst) if options.drop_self_loops else edges
+
+    def _sorted_lists(self, buckets: EdgeBuckets, id_of_row: np.ndarray) -> "groupby[int, tuple[int, SortedLists]]":
+        """(partition, its lists in pieces) of every partition; take them in order."""
+        found = buckets.sorted_buckets(
+            drop_duplicates=self.drop_duplicates, then=lambda bucket: bucket.lists(id_of_row)
+        )
+        return groupby(found, key=itemgetter(0))
 
     def _write_edges(
-        self,
-        name: str,
-        buckets: EdgeBuckets,
-        partition: int,
-        offsets: np.ndarray,
-        id_of_row: np.ndarray,
-        directory: Path,
+        self, name: str, lists: Iterable[SortedLists], num_owned: int, most_edges: int, directory: Path
     ) -> int:
         """Writes one partition's lists (and, with the in-edges, edges.arrow); returns its number of edges."""
-        num_owned = int(offsets[partition + 1] - offsets[partition])
         spool = SortedEdges(
             self.scratch / "sorted",
             self.index_dtype,
             self.options.edge_ids,
             self.info.has_edge_weight,
             self.info.edge_feature_dim if name == "topology" else 0,
-            num_edges=buckets.num_spilled(partition),
+            num_edges=most_edges,
             memory_bytes=self.options.memory_budget_bytes // 2,  # the other half sorts
         )
         indptr = np.zeros(num_owned + 1, np.int64)
+        done = 1
         with spool:
-            for bucket in buckets.sorted_buckets(partition, drop_duplicates=self.drop_duplicates):
-                neighbors = bucket.neighbors(id_of_row, indptr[bucket.low - int(offsets[partition]) + 1 :])
-                spool.append(neighbors, bucket.edge_id, bucket.weight, bucket.feature)
+            for some in lists:
+                indptr[done : done + len(some.degree)] = some.degree
+                done += len(some.degree)
+                spool.append(some.neighbor, some.edge_id, some.weight, some.feature)
             np.cumsum(indptr, out=indptr)
             columns = spool.columns()
             feature = columns.pop("feature", None)
@@ -273,17 +305,10 @@ class _Ingestion:
 
 def _renumber(part_of_row: np.ndarray, offsets: np.ndarray, index_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """(new id of every row, row of every new id), [num_nodes] each. Rows of a partition stay in ascending original id."""
+    from storage.bucket_kernels import renumber
+
     id_of_row, row_of_id = (np.empty(len(part_of_row), index_dtype) for _ in range(2))
-    ends = offsets[:-1].copy()
-    for start in range(0, len(part_of_row), _ROWS_AT_ONCE):
-        part = part_of_row[start : start + _ROWS_AT_ONCE]
-        order = np.argsort(part, kind="stable")
-        counts = np.bincount(part, minlength=len(ends))
-        # The block's rows of a partition follow those of the blocks before.
-        new_id = np.arange(len(part)) + np.repeat(ends - (np.cumsum(counts) - counts), counts)
-        id_of_row[start + order] = new_id
-        row_of_id[new_id] = start + order
-        ends += counts
+    renumber(part_of_row, offsets[:-1].astype(np.int64), id_of_row, row_of_id)
     return id_of_row, row_of_id
 
 

@@ -42,12 +42,12 @@ def assign_partitions(name: str, source: GraphSource, num_partitions: int, seed:
 
 def assign_random(source: GraphSource, num_partitions: int, seed: int) -> np.ndarray:
     """Equal shares of a keyed shuffle of the rows; reads no edge."""
+    from storage.counter_kernels import shuffled_shares
+
     num_nodes = source.info.num_nodes
     shuffle = Permutation(num_nodes, derive_key(seed, 0x7061_7274))  # "part"
     partition = np.empty(num_nodes, dtype=np.int32)
-    for start in range(0, num_nodes, _READ_EDGES):
-        row = np.arange(start, min(start + _READ_EDGES, num_nodes))
-        partition[row] = shuffle.forward(row) * num_partitions // num_nodes
+    shuffled_shares(shuffle.compiled_form, num_partitions, partition)
     return partition
 
 

@@ -7,7 +7,7 @@ draws the same. Whole-array expressions would write and read every intermediate:
 import numpy as np
 
 from storage.compiled import compiled
-from storage.counter_kernels import hash64
+from storage.counter_kernels import hash64, permuted
 
 _ELEVEN = np.uint64(11)
 _UNIT = 2.0**-53
@@ -17,18 +17,6 @@ _UNIT = 2.0**-53
 def _unit(hashed):
     """`counter_random.unit_interval` of one hash."""
     return np.float64(hashed >> _ELEVEN) * _UNIT
-
-
-@compiled
-def _permuted(value, rounds, mask, shift, size):
-    """`Permutation.forward` of one value."""
-    x = np.uint64(value)
-    while True:
-        for i in range(rounds.shape[0]):
-            x = (x * rounds[i, 0] + rounds[i, 1]) & mask
-            x ^= x >> shift
-        if x < size:
-            return np.int64(x)
 
 
 @compiled
@@ -90,10 +78,10 @@ def draw_pairs(
             drawn[place] = target
             kept += 1
         if kept:
-            owner = _permuted(node, rounds, mask, shift, size)
+            owner = permuted(node, rounds, mask, shift, size)
             for k in range(kept):
                 a[filled + k] = owner
-                b[filled + k] = _permuted(drawn[k], rounds, mask, shift, size)
+                b[filled + k] = permuted(drawn[k], rounds, mask, shift, size)
             filled += kept
         node += 1
     return node, filled

@@ -21,21 +21,23 @@ def sent_bytes(
     """Bytes that a worker sends to its peers in one forward and backward pass, by kind, the sum of gradients included.
 
     sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W²; halo: L · h · D a
-    row, there and back, where of a symmetric graph the rows that are sent are the same both ways.
+    row, there and back, where of a symmetric graph the rows that are sent are the same both ways. With `recompute` the way there is
+    gone twice.
     """
     channels = Shards.even(config.width, rows.num_workers).sizes[rank]
     num_rows = rows.sizes[rank]
     others = (rows.total - num_rows) * channels  # own channels of the peers' rows
     own = num_rows * (config.width - channels)  # the peers' channels of own rows
     gates = config.order + 1
+    there = 2 if config.recompute else 1
     ring = 2 * (rows.num_workers - 1) * num_parameters(config) * element_size // rows.num_workers
     return {
-        "sequences": element_size * config.num_layers * (gates + 1) * (own + others),
+        "sequences": element_size * config.num_layers * (there * (gates * own + others) + gates * others + own),
         "halo": element_size
         * config.num_layers
         * config.hops
         * config.width
-        * (halo_sent + (halo_sent if symmetric else halo_received)),
+        * (there * halo_sent + (halo_sent if symmetric else halo_received)),
         "gradients": ring,
     }
 
@@ -49,7 +51,8 @@ def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_worke
     kept = (h + 1) + (k + 1) + 5 + (3 if config.dropout else 0)
     # At the backward pass's height, on top: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
     passing = 3 * (k + 1) + 3
-    numbers = d * (config.num_layers * kept + passing) + 4 * (config.in_dim + config.encoding_dim)
+    layers = config.num_layers + kept if config.recompute else config.num_layers * kept
+    numbers = d * (layers + passing) + 4 * (config.in_dim + config.encoding_dim)
     # Whatever the number of workers: the order and its inverse while it is sorted, ids, the filters' features and their gradient, and
     # rows of a halo that may be everyone's.
     replicated = 96 + 8 * config.filter.inner_width + 4 * d * (num_workers > 1)

@@ -160,13 +160,16 @@ def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
     data.check_memory(graph, 1)
     monkeypatch.setattr(whole_graph, "available_bytes", lambda: 2**20)
     for refused in (lambda: data.check_memory(graph, 1), data.open):
-        with pytest.raises(ConfigError, match=r"needs about .* GiB per worker, 0.0 GiB are free.*--workers"):
+        with pytest.raises(
+            ConfigError, match=r"needs about .* GiB per worker, 0.0 GiB are free.*--recompute.*--workers"
+        ):
             refused()
     assert memory_check.available_bytes() > 2**20
     large = replace(data.model, width=128, num_layers=3)
     one, two, four = (training_bytes(large, 2_449_029, 123_000_000, w) for w in (1, 2, 4))
     assert two < 0.6 * one
     assert four < 0.35 * one
+    assert training_bytes(replace(large, recompute=True), 2_449_029, 123_000_000, 1) < 0.65 * one
 
 
 def test_another_graph_at_the_same_place_is_refused(folder):

@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from models.filters import FilterConfig, circular_convolve
 from models.geco import GECO, GECOConfig, GlobalBlock, LocalBlock, node_classification, num_parameters, param_groups
@@ -423,3 +424,27 @@ def test_preset_overrides_field_by_field():
     assert preset.filter.scale == "length"
     assert not GECOConfig(in_dim=7, out_dim=2).skip  # the paper's formulas stay the default
     assert GECOConfig(in_dim=7, out_dim=2).filter.scale == "none"
+
+
+def test_recomputing_layers_changes_no_number_and_keeps_less():
+    """With dropout: the second computation draws what the first drew."""
+    x, edges = torch.randn(40, 5, dtype=torch.float64), random_edges(40, 200, 3)
+    adjacency, found = adjacency_of(edges, 40), []
+    for recompute in (False, True):
+        model = build(config(num_layers=3, dropout=0.4, recompute=recompute)).train()
+        kept = 0
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal kept
+            kept += tensor.nbytes
+            return tensor
+
+        torch.manual_seed(7)
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            y = model(x, adjacency)
+        after = torch.rand(())
+        y.square().sum().backward()
+        found.append((kept, [y.detach(), after, *(p.grad for p in model.parameters())]))
+    (plain, expected), (less, values) = found
+    assert all(torch.equal(a, b) for a, b in zip(expected, values, strict=True))
+    assert less < 0.5 * plain

@@ -1,5 +1,6 @@
 """The external sort by itself: order, columns in step, splits of oversized buckets, nothing left on disk."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import storage.edge_buckets
-from storage.edge_buckets import EdgeBuckets, SortedEdges, SpilledEdges
+from storage.edge_buckets import Bucket, EdgeBuckets, SortedEdges, SpilledEdges
 
 
 def make_buckets(
@@ -23,10 +24,15 @@ def make_buckets(
         with_edge_id=columns.pop("with_edge_id", True),
         with_weight=columns.pop("with_weight", False),
         feature_dim=columns.pop("feature_dim", 0),
+        num_threads=columns.pop("num_threads", 1),
     )
     if max_records is not None:
         buckets._max_records = max_records
     return buckets
+
+
+def sorted_by_partition(buckets: EdgeBuckets, *, drop_duplicates: bool = False) -> list[tuple[int, Bucket]]:
+    return list(buckets.sorted_buckets(drop_duplicates=drop_duplicates, then=lambda bucket: bucket))
 
 
 def spilled(src: list[int], dst: list[int]) -> SpilledEdges:
@@ -41,25 +47,34 @@ def spilled(src: list[int], dst: list[int]) -> SpilledEdges:
     chunk=st.integers(1, 60),
     drop=st.booleans(),
     with_edge_id=st.booleans(),
+    held_bytes=st.sampled_from([1, 200, 10**6]),
+    num_sorters=st.integers(1, 3),
 )
-def test_buckets_come_out_sorted(tmp_path_factory, edges, cut, max_records, chunk, drop, with_edge_id) -> None:
+def test_buckets_come_out_sorted(
+    tmp_path_factory, edges, cut, max_records, chunk, drop, with_edge_id, held_bytes, num_sorters
+) -> None:
     directory = tmp_path_factory.mktemp("sort") / "edges"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage.edge_buckets, "_MAX_BUCKETS", 6)
         buckets = make_buckets(
             directory, [0, cut, 10], expected_edges=10**8, max_records=max_records, with_edge_id=with_edge_id
         )
+    buckets._max_held_bytes, buckets._num_sorters = held_bytes, num_sorters
     for start in range(0, len(edges), chunk):
         some = edges[start : start + chunk]
         one = spilled([src for src, _ in some], [dst for _, dst in some])
         one = SpilledEdges(one.src, one.dst, np.arange(start, start + len(some)) if with_edge_id else None, None, None)
         buckets.spill(one, np.arange(10, dtype=np.int32))
+    by_partition = sorted_by_partition(buckets, drop_duplicates=drop)
+    assert {partition for partition, _ in by_partition} == {0, 1}
     for partition, (low, high) in enumerate(((0, cut), (cut, 10))):
         expected = sorted((dst, src, i) for i, (src, dst) in enumerate(edges) if low <= dst < high)
         if drop:
             expected = [one for i, one in enumerate(expected) if i == 0 or expected[i - 1][:2] != one[:2]]
         found = []
-        for bucket in buckets.sorted_buckets(partition, drop_duplicates=drop):
+        for owner, bucket in by_partition:
+            if owner != partition:
+                continue
             ids = bucket.edge_id if bucket.edge_id is not None else [None] * len(bucket.dst)
             found += list(zip(bucket.dst.tolist(), bucket.src_row.tolist(), ids, strict=True))
         assert found == [one if with_edge_id else (*one[:2], None) for one in expected]
@@ -71,7 +86,7 @@ def test_an_oversized_bucket_is_read_in_ranges_of_bounded_size(tmp_path: Path) -
     dst = rng.integers(0, 1000, 20_000)
     buckets = make_buckets(tmp_path / "edges", [0, 1000], max_records=500)
     buckets.spill(spilled(rng.integers(0, 1000, 20_000).tolist(), dst.tolist()), np.arange(1000, dtype=np.int32))
-    sizes = [len(bucket.dst) for bucket in buckets.sorted_buckets(0, drop_duplicates=False)]
+    sizes = [len(bucket.dst) for _, bucket in sorted_by_partition(buckets)]
     assert sum(sizes) == 20_000
     assert len(sizes) >= 40
     assert max(sizes) <= 500 + np.bincount(dst).max()
@@ -81,7 +96,7 @@ def test_a_hub_larger_than_a_bucket_stays_whole(tmp_path: Path) -> None:
     buckets = make_buckets(tmp_path / "edges", [0, 5], max_records=10)
     dst = [0, 1, *([3] * 100), 4]
     buckets.spill(spilled([0] * len(dst), dst), np.arange(5, dtype=np.int32))
-    found = list(buckets.sorted_buckets(0, drop_duplicates=False))
+    found = [bucket for _, bucket in sorted_by_partition(buckets)]
     assert [len(bucket.dst) for bucket in found if len(bucket.dst) >= 100] in ([100], [101], [102])
     assert np.concatenate([bucket.dst for bucket in found]).tolist() == sorted(dst)
 
@@ -101,8 +116,7 @@ def test_ids_beyond_two_to_the_31st(tmp_path: Path) -> None:
     buckets.spill(spilled(src, dst), Identity())  # type: ignore[arg-type]
     found = [
         (int(d), int(s))
-        for partition in range(2)
-        for bucket in buckets.sorted_buckets(partition, drop_duplicates=False)
+        for _, bucket in sorted_by_partition(buckets)
         for d, s in zip(bucket.dst, bucket.src_row, strict=True)
     ]
     assert found == sorted(zip(dst, src, strict=True))
@@ -112,7 +126,7 @@ def test_a_bucket_without_edges_of_more_nodes_than_one_key_holds(tmp_path: Path)
     buckets = make_buckets(
         tmp_path / "edges", [0, 2**33], index_dtype=np.dtype(np.int64), max_records=2, expected_edges=1
     )
-    assert sum(len(bucket.dst) for bucket in buckets.sorted_buckets(0, drop_duplicates=False)) == 0
+    assert sum(len(bucket.dst) for _, bucket in sorted_by_partition(buckets)) == 0
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5])
@@ -169,3 +183,20 @@ def test_sorted_columns_are_seen_whole_and_then_gone(tmp_path: Path) -> None:
     with SortedEdges(tmp_path / "empty", np.dtype(np.int64), False, False, 3) as spool:
         assert spool.columns()["index"].shape == (0,)
         assert spool.columns()["feature"].shape == (0, 3)
+
+
+def test_what_one_write_leaves_over_is_written_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal, or a disk that takes less than it was given."""
+    calls = []
+
+    def a_few_bytes(fd: int, views: list[memoryview]) -> int:
+        calls.append(len(views))
+        return os.write(fd, b"".join(views)[:5])
+
+    monkeypatch.setattr(os, "writev", a_few_bytes)
+    buckets = make_buckets(tmp_path / "edges", [0, 10])
+    for start in (0, 4):
+        buckets.spill(spilled(list(range(start, start + 4)), [7, 1, 7, 9]), np.arange(10, dtype=np.int32))
+    found = [(d, s) for _, b in sorted_by_partition(buckets) for d, s in zip(b.dst, b.src_row, strict=True)]
+    assert found == [(1, 1), (1, 5), (7, 0), (7, 2), (7, 4), (7, 6), (9, 3), (9, 7)]
+    assert set(calls) == {2}, "both chunks by one call"

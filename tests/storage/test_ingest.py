@@ -41,11 +41,13 @@ PARTITIONERS = ("random", "range", "ldg")
 
 
 class TinyBuckets(EdgeBuckets):
-    """As many buckets as the spill allows, each of which takes 3 edges before it is split."""
+    """As many buckets as the spill allows, each of which takes 3 edges before it is split, and chunks of 5; two threads each."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs | {"expected_edges": 8 * 2**20})
         self._max_records = 3
+        self.chunk_edges, self.num_groupers, self._num_sorters = 5, 2, 2
+        self._max_held_bytes = 100
 
 
 @st.composite
@@ -62,6 +64,7 @@ def cases(draw: st.DrawFn) -> tuple[ListedGraph, IngestOptions]:
         out_edges=draw(st.booleans()),
         feature_dtype=draw(st.sampled_from(["float16", "float32"])),
         memory_budget_bytes=1 << 24,
+        num_threads=draw(st.sampled_from([None, 1, 3])),
     )
     return graph, options
 

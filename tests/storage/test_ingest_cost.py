@@ -23,17 +23,18 @@ CASES = {
 def test_estimates_are_what_is_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, spilled, spooled = CASES[name], [0], [0]
     graph = random_listed_graph(3000, 60_000)
-    append, add = EdgeBuckets._append, SortedEdges.append
+    write, add = EdgeBuckets._write, SortedEdges.append
 
-    def count_append(self, bucket, columns, which) -> None:
-        spilled[0] += sum(column[which].nbytes for column in columns.values())
-        append(self, bucket, columns, which)
+    def count_write(self, path, views) -> None:
+        before = path.stat().st_size
+        write(self, path, views)
+        spilled[0] += path.stat().st_size - before
 
     def count_add(self, *columns) -> None:
         add(self, *columns)
         spooled[0] += 0 if self._arrays else 1
 
-    monkeypatch.setattr(EdgeBuckets, "_append", count_append)
+    monkeypatch.setattr(EdgeBuckets, "_write", count_write)
     monkeypatch.setattr(SortedEdges, "append", count_add)
     manifest = ingest(graph, str(tmp_path / "graph"), options)
     # Duplicates that are dropped, and self-loops that have no reverse, are not known before.

@@ -28,12 +28,16 @@ def test_grouping_is_a_stable_sort_by_bucket(data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, largest - 1), max_size=60))
     dst = np.array(ids, np.int64 if largest > 2**31 else np.int32)
     src = np.arange(len(ids)) + largest // 2
-    by_dst, by_src, order, ends = group_by_bucket(dst, src, bounds)
+    order, bucket_of = np.empty(len(ids), np.int32), np.empty(len(ids), np.uint32)
+    by_dst, by_src = np.empty_like(dst), np.empty_like(dst)
+    ends = group_by_bucket(dst, src, bounds, bucket_of, by_dst, by_src, order)
     bucket = np.searchsorted(bounds, dst, side="right") - 1
     assert order.tolist() == np.argsort(bucket, kind="stable").tolist()
-    assert by_dst.dtype == by_src.dtype == dst.dtype
     assert by_dst.tolist() == dst[order].tolist()
     assert by_src.tolist() == src[order].tolist()
+    again = np.empty_like(dst)
+    group_by_bucket(dst, src, bounds, bucket_of, again, by_src, np.empty(0, np.int32))
+    assert again.tolist() == by_dst.tolist()
     assert ends.tolist() == np.cumsum(np.bincount(bucket, minlength=len(bounds) - 1)).tolist()
 
 
@@ -61,7 +65,7 @@ def test_a_bucket_of_four_billion_ids_sorts(tmp_path: Path) -> None:
 
     buckets.spill(SpilledEdges(src, dst, edge_id, None, None), Identity())  # type: ignore[arg-type]
     found: list[tuple[int, int, int]] = []
-    for bucket in buckets.sorted_buckets(0, drop_duplicates=False):
+    for _, bucket in buckets.sorted_buckets(drop_duplicates=False, then=lambda bucket: bucket):
         assert bucket.edge_id is not None
         found += zip(bucket.dst.tolist(), bucket.src_row.tolist(), bucket.edge_id.tolist(), strict=True)
     assert found == sorted(zip(dst.tolist(), src.tolist(), edge_id.tolist(), strict=True))
@@ -83,8 +87,7 @@ def test_sparse_original_ids_beyond_two_to_the_31st(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_new_ids_keep_the_order_of_rows(dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage.ingest, "_ROWS_AT_ONCE", 7)
+def test_new_ids_keep_the_order_of_rows(dtype: type) -> None:
     part = np.random.default_rng(0).integers(0, 5, 100).astype(np.int32)
     part[part == 3] = 4  # an empty partition
     offsets = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=5))])

@@ -37,6 +37,7 @@ CASES = {
     "every departure": Case(
         29, {"norm": "pre", "jump": "sum", "output_projection": True, "propagation": "sum", "permutation": "none"}
     ),
+    "recomputed": Case(31, {"permutation": "dynamic", "hops": 2, "propagation": "sym", "recompute": True}),
     "encodings": Case(17, {"encoding_dim": 2, "permutation": "dynamic"}),
     "fewer channels than workers": Case(19, {"width": 3, "skip": True}),
     "fewer nodes than workers": Case(3, {"skip": True}),
@@ -167,12 +168,14 @@ def test_outputs_and_gradients_equal_one_process(results, name, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_bytes_sent_are_those_of_the_formula(results, size):
-    case = CASES["dynamic, hops"]
+@pytest.mark.parametrize("name", ["dynamic, hops", "recomputed"])
+def test_bytes_sent_are_those_of_the_formula(results, name, size):
+    case = CASES[name]
     config = build(case).config
+    there = 2 if config.recompute else 1
     parameters = sum(p.numel() for p in build(case).parameters())
     for rank in range(size):
-        found = results[size][rank]["dynamic, hops"]
+        found = results[size][rank][name]
         rows, channels = Shards.even(case.num_nodes, size).sizes, Shards.even(config.width, size).sizes
         # Before the convolutions K + 1 groups of the peers' channels of own rows, after it own channels of the peers' rows.
         before = rows[rank] * (config.order + 1) * (config.width - channels[rank])
@@ -180,9 +183,9 @@ def test_bytes_sent_are_those_of_the_formula(results, size):
         # The backward pass sends the same blocks the other way.
         back = (case.num_nodes - rows[rank]) * (config.order + 1) * channels[rank]
         back += rows[rank] * (config.width - channels[rank])
-        assert found["sent"].get("sequences", 0) == 8 * config.num_layers * (before + after + back)
+        assert found["sent"].get("sequences", 0) == 8 * config.num_layers * (there * (before + after) + back)
         # The out-degrees' product comes once, with one channel.
-        halo = config.num_layers * config.hops * config.width * (found["halo_sent"] + found["halo_received"])
+        halo = config.num_layers * config.hops * config.width * (there * found["halo_sent"] + found["halo_received"])
         degrees = found["halo_sent"] + found["halo_received"]
         assert found["sent"].get("halo", 0) == 8 * (halo + degrees)
         assert found["sent"].get("gradients", 0) == 2 * (size - 1) * 8 * parameters // size

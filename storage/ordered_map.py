@@ -1,0 +1,40 @@
+"""A function over a stream on several threads, its results in the stream's order."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from os import sched_getaffinity
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(sched_getaffinity(0))
+
+
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], num_threads: int) -> Iterator[Result]:
+    """`function(item)` for each item, in their order: at most `num_threads` under way, and as many more that wait to begin or for their turn.
+
+    Items are taken on the caller's thread, so a generator of items works while the threads do. 0: no thread at all, an item is taken
+    after the result before it was handed over. An error of `function` is raised in its turn; whoever stops early waits for what
+    is under way.
+    """
+    if not num_threads:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="ordered-map") as pool:
+        pending: deque[Future[Result]] = deque()
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                del item  # a chunk's memory goes with its work
+                if len(pending) >= 2 * num_threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
