@@ -5,6 +5,7 @@ them goes through sockets. But it is one machine: they share its cores and its m
 """
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -49,6 +50,7 @@ def local_raylets(
     ]
     raylets: list[subprocess.Popen[bytes]] = []
     try:
+        deadline = time.monotonic() + start_timeout_s
         with log.open("ab") as sink:
             for _ in range(count):
                 # A session of its own: Ctrl-C in the terminal reaches this process, which then ends them in order.
@@ -57,7 +59,9 @@ def local_raylets(
                         command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
                     )
                 )
-        _wait_for(raylets, count + 1, log, time.monotonic() + start_timeout_s)
+                # No more at once than there are cores: Ray gives each node 30 s to start, and has no option for that.
+                _wait_for(raylets, len(raylets) + 2 - len(os.sched_getaffinity(0)), log, deadline)
+        _wait_for(raylets, count + 1, log, deadline)
         yield
     finally:
         _stop(raylets)

@@ -370,17 +370,26 @@ def fit_rates(points: Sequence[Point]) -> Rates:
     return Rates(*solve(train), *solve(load), *solve(serve))
 
 
+def free_cores(point: Point, others: Sequence[Point]) -> float:
+    """The cores that a point's workers and servers have among them: without what Ray's own processes took in the points of `others`, and
+    what the machine's host took meanwhile. Points of several machines have all of theirs."""
+    if not point.get("raylets_on_one_machine", True):
+        return float(point["cores"])
+    known = [other for other in others if other.get("own_cores") is not None and other.get("server_cores") is not None]
+    ray = [o["own_cores"] - o["server_cores"] - o["worker_cpu_s_per_step"] / o["step_s"] for o in known]
+    return point["cores"] - max(0.0, float(np.median(ray)) if ray else 0.0) - (point.get("stolen_cores") or 0.0)
+
+
 def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] = ()) -> list[Check]:
-    """The model beside every point it knows."""
+    """The model beside every point it knows; `fitted` are those whose rates these are."""
     checks = []
     for point in points:
         s = point["settings"]
         if s["sampler"] == "node2subgraph":
             continue
         shape, remote = point_batch(point)
-        cost = step_cost(
-            shape, remote, point["num_parameters"], s["workers"], rates, None, point["cores"] / s["workers"]
-        )
+        cores = free_cores(point, fitted) / s["workers"]
+        cost = step_cost(shape, remote, point["num_parameters"], s["workers"], rates, None, cores)
         checks.append(
             Check(
                 f"{s['sampler']} {s['scaling']}, batch {s['batch_size']}, {s['workers']} workers, {s['nodes']} nodes ({s['placement']})",

@@ -11,6 +11,7 @@ import numpy as np
 
 from storage.counter_random import Permutation, derive_key
 from storage.errors import ConfigError, DataError, MissingDependencyError
+from storage.ordered_map import ordered_map
 from storage.source import GraphSource
 
 LDG_SLACK = 0.03
@@ -75,8 +76,13 @@ def assign_ldg(source: GraphSource, num_partitions: int, seed: int) -> np.ndarra
     capacity = int(np.ceil(num_nodes / num_partitions * (1.0 + LDG_SLACK)))
     partition = np.full(num_nodes, -1, dtype=np.int32)
     size = np.zeros(num_partitions, dtype=np.int64)
-    for src, dst in _windows(source, LDG_WINDOW_EDGES):
-        place_window(src, dst, partition, size, capacity)
+
+    def place(window: tuple[np.ndarray, np.ndarray]) -> None:
+        place_window(*window, partition, size, capacity)
+
+    # Windows are read here while a thread places the one before.
+    for _ in ordered_map(place, _windows(source, LDG_WINDOW_EDGES), 1):
+        pass
     fill_up(partition, size)
     return _without_empty(partition, num_partitions)
 

@@ -18,6 +18,7 @@ from jobs.cost_model import (
     chunk_traffic,
     expected_batch,
     fit_rates,
+    free_cores,
     load_cpu_s,
     load_points,
     near_partitions,
@@ -233,6 +234,25 @@ def test_rates_are_found_again_in_points_made_from_them() -> None:
         for model, measured in (check.nodes, check.remote_bytes, check.requests, check.cpu_s):
             assert model == pytest.approx(measured, rel=0.05, abs=1e-9)
     assert [check.fitted for check in check_points(points, found, points[:1])] == [True] + [False] * 5
+
+
+def test_what_ray_and_the_host_take_is_not_the_workers() -> None:
+    point = made_up_point(200, requests=True)
+    alone = point | {
+        "own_cores": 1.75,
+        "server_cores": 0.25,
+        "step_s": 0.5,
+        "worker_cpu_s_per_step": 0.6,
+        "stolen_cores": 0.0,
+    }
+    two = point | {"settings": point["settings"] | {"workers": 2}, "stolen_cores": 0.1}
+    assert free_cores(two, [alone]) == pytest.approx(2 - 0.3 - 0.1)
+    assert free_cores(two, []) == pytest.approx(1.9)
+    assert free_cores(two | {"raylets_on_one_machine": False}, [alone]) == 2
+    assert free_cores(point, [alone | {"own_cores": 1.0}]) == 2, "less than none is measurement"
+    (check,) = check_points([two], KNOWN, [alone])
+    cost = step_cost(*point_batch(two), 1e5, 2, KNOWN, None, 1.6 / 2)
+    assert check.step_s[0] == pytest.approx(cost.step_s)
 
 
 def test_an_unfinished_last_point_is_left_out_and_a_broken_one_named(tmp_path: Path) -> None:
