@@ -11,13 +11,13 @@ from storage.errors import ConfigError
 
 
 @pytest.mark.ray
-def test_a_raylet_is_a_node_of_its_own_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_raylets_are_nodes_of_their_own_and_leave_nothing_behind(tmp_path: Path) -> None:
     with ray_session(SessionOptions(address="local", num_cpus=1, object_store_bytes=80 * 2**20)) as session:
         import ray
 
         before = {child.pid for child in psutil.Process().children(recursive=True)}
-        with local_raylets(session, 1, tmp_path / "raylets.log", num_cpus=3):
-            assert sorted(node["Resources"]["CPU"] for node in ray.nodes()) == [1.0, 3.0]
+        with local_raylets(session, 3, tmp_path / "raylets.log", num_cpus=3):
+            assert sorted(node["Resources"]["CPU"] for node in ray.nodes()) == [1.0, 3.0, 3.0, 3.0]
             added = {child.pid for child in psutil.Process().children(recursive=True)} - before
             assert added
         assert not [pid for pid in added if psutil.pid_exists(pid)]

@@ -1,0 +1,39 @@
+"""Coverage-guided fuzzing of a reader: `python -m tests.fuzz topology --minutes 10`, with atheris installed (Linux).
+
+New inputs that reach new code go to --corpus and are kept for the next run; a finding (an error that is no GraphmillError, a hang of 20 s, more
+than 2 GiB) ends the run with a trace and leaves its input as crash-…, timeout-… or oom-… in the current folder.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["storage", "cluster.checkpoint", "jobs.run_record", "jobs.run_report"]):
+    from tests.fuzz.targets import TARGETS, read_or_refused
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", choices=list(TARGETS))
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--corpus", type=Path, default=None, help="default: tests/fuzz/corpus/<target>")
+    config = parser.parse_args()
+    corpus = config.corpus or Path(__file__).parent / "corpus" / config.target
+    corpus.mkdir(parents=True, exist_ok=True)
+    logging.disable(logging.CRITICAL)
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+        seeds, run = TARGETS[config.target].prepare(Path(folder))
+        for index, seed in enumerate(seeds):
+            (corpus / f"seed-{index}").write_bytes(seed)
+        options = ["-timeout=20", "-rss_limit_mb=2048", f"-max_total_time={int(config.minutes * 60)}", "-max_len=8192"]
+        atheris.Setup([sys.argv[0], str(corpus), *options], lambda data: read_or_refused(run, data) and None)
+        atheris.Fuzz()  # ends the process
+
+
+if __name__ == "__main__":
+    main()

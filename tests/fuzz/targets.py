@@ -1,0 +1,274 @@
+"""What reads bytes that somebody else wrote: one target per kind of file.
+
+A target lays out a valid folder once and puts the bytes under test in place of one of its files; size and checksum in the manifest are
+then those of the bytes, so that reading gets past them. Bytes are either read or refused with a GraphmillError; anything else is
+a finding, as are a hang and more memory than the bytes can explain.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from storage.errors import GraphmillError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.manifest import FileEntry, parse_manifest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+Run = Callable[[bytes], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """`prepare(folder)` gives valid contents to begin with, and the function that reads others."""
+
+    name: str
+    prepare: Callable[[Path], tuple[list[bytes], Run]]
+
+
+def read_or_refused(run: Run, data: bytes) -> bool:
+    """Whether the bytes were read; False where they were refused as they should be."""
+    try:
+        run(data)
+    except GraphmillError as error:
+        if "\n" in str(error):
+            raise ValueError(f"expected one line, got {error!r}") from error
+        return False
+    return True
+
+
+def _graph(folder: Path) -> Path:
+    path = folder / "graph"
+    graph = SyntheticGraph(SyntheticOptions(num_nodes=12, mean_degree=3, num_classes=3, feature_dim=2))
+    ingest(graph, str(path), IngestOptions(num_partitions=2, edge_ids=True))
+    return path
+
+
+def _entry(data: bytes) -> FileEntry:
+    return FileEntry(len(data), hashlib.sha256(data).hexdigest())
+
+
+def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
+    valid = (_graph(folder) / "manifest.json").read_bytes()
+
+    def run(data: bytes) -> None:
+        parse_manifest(data.decode(errors="replace"), "manifest.json").to_json()
+
+    return [valid], run
+
+
+def _partition_file(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
+    def prepare(folder: Path) -> tuple[list[bytes], Run]:
+        path = _graph(folder)
+        stored = open_graph(str(path))
+        file = f"part-00000/{name}.arrow"
+        valid = (path / file).read_bytes()
+
+        def run(data: bytes) -> None:
+            (path / file).write_bytes(data)
+            files = {**stored.manifest.files, file: _entry(data)}
+            graph = replace(stored, manifest=replace(stored.manifest, files=files))
+            partition = graph.partition(0)
+            columns = (partition.indices, partition.indptr, partition.label, partition.feature, partition.split)
+            for column in columns:
+                if column is not None:
+                    column.sum()
+            graph.verify()
+
+        return [valid], run
+
+    return prepare
+
+
+def _graph_set(folder: Path) -> Path:
+    from storage.graph_set_manifest import RowSchema
+    from storage.graph_set_writer import GraphSetInfo, write_graphs
+    from storage.graph_store import shard_batch
+    from storage.packed_graphs import PackedGraphs
+
+    packed = PackedGraphs(
+        num_nodes=np.array([2, 3]),
+        num_edges=np.array([2, 4]),
+        edge_index=np.array([[0, 1, 0, 1, 1, 2], [1, 0, 1, 0, 2, 1]], np.int32),
+        node_feature=np.arange(10, dtype=np.float32).reshape(5, 2),
+        edge_feature=None,
+        target=np.array([[0.5], [np.nan]], np.float32),
+    )
+    info = GraphSetInfo("two", RowSchema(2, "float32"), target_names=("y",), split_names=("train",))
+    write_graphs(str(folder / "graphs"), info, [shard_batch(packed, "uint16", np.array([1, 0], np.int8))])
+    return folder / "graphs"
+
+
+def _graph_set_manifest(folder: Path) -> tuple[list[bytes], Run]:
+    from storage.graph_set_manifest import parse_graph_set_manifest
+
+    valid = (_graph_set(folder) / "manifest.json").read_bytes()
+
+    def run(data: bytes) -> None:
+        parse_graph_set_manifest(data.decode(errors="replace"), "manifest.json").to_json()
+
+    return [valid], run
+
+
+def _graph_shard(folder: Path) -> tuple[list[bytes], Run]:
+    from storage.graph_set_manifest import parse_graph_set_manifest, shard_file
+    from storage.graph_store import open_graphs
+
+    path = _graph_set(folder)
+    manifest = parse_graph_set_manifest((path / "manifest.json").read_text(), "manifest.json")
+    file = shard_file(0)
+    valid = (path / file).read_bytes()
+
+    def run(data: bytes) -> None:
+        (path / file).write_bytes(data)
+        changed = replace(manifest, files={**manifest.files, file: _entry(data)})
+        (path / "manifest.json").write_text(changed.to_json())
+        graphs = open_graphs(str(path))
+        graphs.fetch(np.arange(len(graphs)))
+        graphs.verify()
+
+    return [valid], run
+
+
+def _checkpoint(folder: Path) -> tuple[Path, nn.Module, torch.optim.Optimizer]:
+    from cluster.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint
+
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    state = TrainState(next_epoch=4, best_epoch=2, best_score=0.75, identity={"seed": 7}, model_config={"width": 3})
+    save_checkpoint(folder / "epoch", Snapshot(state, model.state_dict(), None, moments_of(optimizer)))
+    return folder / "epoch", model, optimizer
+
+
+def _checkpoint_state(folder: Path) -> tuple[list[bytes], Run]:
+    from cluster.checkpoint import load_state, verify_checkpoint
+
+    path, _, _ = _checkpoint(folder)
+    body = json.loads((path / "state.json").read_text())
+    del body["digest"]  # version 1 had none; with it, no other text is read
+
+    def run(data: bytes) -> None:
+        (path / "state.json").write_bytes(data)
+        load_state(path)
+        verify_checkpoint(path)
+
+    return [json.dumps(body).encode()], run
+
+
+def _tensors(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
+    def prepare(folder: Path) -> tuple[list[bytes], Run]:
+        from cluster.checkpoint import load_optimizer, load_weights
+
+        path, model, optimizer = _checkpoint(folder)
+        file = path / f"{name}.safetensors"
+        valid = file.read_bytes()
+
+        def run(data: bytes) -> None:
+            file.write_bytes(data)
+            if name == "model":
+                load_weights(file, model)
+            else:
+                load_optimizer(file, optimizer)
+
+        return [valid], run
+
+    return prepare
+
+
+def _run_record(folder: Path) -> tuple[list[bytes], Run]:
+    """Four texts with a zero byte in between: settings, epochs, events, summary."""
+    from jobs.run_record import read_run
+    from jobs.run_report import run_page
+
+    names = ("config.json", "metrics.jsonl", "events.jsonl", "summary.json")
+    valid = b"\0".join(
+        json.dumps(value).encode() + b"\n"
+        for value in (
+            {"fit": {"epochs": 2}, "graph": {"graph": None}},
+            {"epoch": 0, "loss": 1.5, "train_s": 2.0, "val_accuracy": 0.25},
+            {"kind": "start", "time": 1.0, "epoch": 0},
+            {"epochs": 1, "job": "products_geco", "metric": "accuracy", "test": 0.5},
+        )
+    )
+
+    def run(data: bytes) -> None:
+        for name, part in zip(names, (data.split(b"\0") + [b""] * 4)[:4], strict=True):
+            (folder / name).write_bytes(part)
+        run_page(read_run(folder))
+
+    return [valid], run
+
+
+def _npz(folder: Path) -> tuple[list[bytes], Run]:
+    from storage.importers.npz_file import npz_graph
+
+    file = folder / "some.npz"
+    np.savez(file, edges=np.array([[0, 1], [1, 2]]), x=np.eye(3, dtype=np.float32), y=np.array([0, 1, 0]))
+    valid = file.read_bytes()
+
+    def run(data: bytes) -> None:
+        file.write_bytes(data)
+        _drain(npz_graph(file))
+
+    return [valid], run
+
+
+def _edge_list(ending: str) -> Callable[[Path], tuple[list[bytes], Run]]:
+    def prepare(folder: Path) -> tuple[list[bytes], Run]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from storage.importers.edge_list import EdgeListGraph
+        from storage.importers.edge_list_options import EdgeListOptions
+
+        file = folder / f"edges.{ending}"
+        if ending == "csv":
+            file.write_text("src,dst\n0,1\n1,2\n")
+        else:
+            pq.write_table(pa.table({"src": [0, 1], "dst": [1, 2]}), file)
+        valid = file.read_bytes()
+
+        def run(data: bytes) -> None:
+            file.write_bytes(data)
+            _drain(EdgeListGraph(file, EdgeListOptions(compact_ids=True)))
+
+        return [valid], run
+
+    return prepare
+
+
+def _drain(source) -> None:
+    """As ingestion reads it; few edges, so that no number of nodes is believed."""
+    for _ in source.edges(1 << 10):
+        pass
+    if source.info.num_nodes < 1 << 20:
+        for _ in source.nodes(1 << 10):
+            pass
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("graph_manifest", _graph_manifest),
+        Target("topology", _partition_file("topology")),
+        Target("nodes", _partition_file("nodes")),
+        Target("features", _partition_file("features")),
+        Target("graph_set_manifest", _graph_set_manifest),
+        Target("graph_shard", _graph_shard),
+        Target("checkpoint_state", _checkpoint_state),
+        Target("weights", _tensors("model")),
+        Target("moments", _tensors("optimizer")),
+        Target("run_record", _run_record),
+        Target("npz", _npz),
+        Target("edge_csv", _edge_list("csv")),
+        Target("edge_parquet", _edge_list("parquet")),
+    )
+}
