@@ -40,7 +40,7 @@ class Config:
     """Layers."""
 
     dropout: float = 0.0
-    """Masks depend on the worker, so losses are compared without."""
+    """Of the layers."""
 
     recompute: bool = False
     """Compute each layer again in the backward pass instead of keeping it."""

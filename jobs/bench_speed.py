@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from jobs.bench_layers import fit_exponent, peak_bytes, saved_bytes
 from jobs.command_line import complain
 from jobs.exit_codes import run
+from jobs.memory_check import trim_heap
 from jobs.option_checks import check_device, check_writable
 from jobs.ratio_plot import Series, log_log_svg
 from storage.errors import ConfigError
@@ -129,6 +130,7 @@ def memory_free(config: SpeedConfig) -> int:
         torch.cuda.empty_cache()
         free = torch.cuda.mem_get_info()[0]
     else:
+        trim_heap()  # a pass over a million nodes left 9 GB there
         try:
             lines = Path("/proc/meminfo").read_text().splitlines()
             free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])

@@ -43,6 +43,13 @@ def return_freed_blocks() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
+def trim_heap() -> None:
+    """Gives back what the C library's heap holds of freed memory, once. Nothing where the C library is another one than glibc."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
 def check_fits(needed: int, available: int, num_workers: int) -> None:
     """Raises ConfigError where a worker's shard needs more than `available` bytes."""
     if needed <= _SHARE * available:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from models.dropout import Dropout
+from models.dropout import Dropout, MaskRows
 from models.filters import FilterConfig, ImplicitFilter
 from models.gated_convolution import gated_convolve
 from models.node_layout import NodeLayout
@@ -142,8 +142,8 @@ class FeedForward(nn.Module):
         self.activation = _activation(activation)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x_ND: Tensor) -> Tensor:
-        return self.w2(self.dropout(self.activation(self.w1(x_ND))))
+    def forward(self, x_ND: Tensor, rows: MaskRows | None = None) -> Tensor:
+        return self.w2(self.dropout(self.activation(self.w1(x_ND)), rows))
 
 
 class GECOLayer(nn.Module):
@@ -167,12 +167,17 @@ class GECOLayer(nn.Module):
         order_N: Tensor | None,
         inverse_N: Tensor | None,
         layout: NodeLayout | None = None,
+        rows: MaskRows | None = None,
     ) -> Tensor:
+        """`rows`: whose masks dropout draws; None: the default generator's."""
+        mixed, inner, after = (None, None, None) if rows is None else (rows.of(0), rows.of(1), rows.of(2))
         if self.pre_norm:
-            x_ND = x_ND + self._mix(self.norm_1(x_ND), adjacency, order_N, inverse_N, layout)
-            return x_ND + self.dropout(self.ffn(self.norm_2(x_ND)))
-        x_ND = self.norm_1(self._mix(x_ND, adjacency, order_N, inverse_N, layout) + x_ND)
-        return self.norm_2(self.dropout(self.ffn(x_ND)) + x_ND)
+            y_ND = self._mix(self.norm_1(x_ND), adjacency, order_N, inverse_N, layout)
+            x_ND = x_ND + self.dropout(y_ND, mixed)
+            return x_ND + self.dropout(self.ffn(self.norm_2(x_ND), inner), after)
+        y_ND = self._mix(x_ND, adjacency, order_N, inverse_N, layout)
+        x_ND = self.norm_1(self.dropout(y_ND, mixed) + x_ND)
+        return self.norm_2(self.dropout(self.ffn(x_ND, inner), after) + x_ND)
 
     def _mix(
         self,
@@ -182,7 +187,7 @@ class GECOLayer(nn.Module):
         inverse_N: Tensor | None,
         layout: NodeLayout | None,
     ) -> Tensor:
-        return self.dropout(self.out(self.glob(self.local(x_ND, adjacency), order_N, inverse_N, layout)))
+        return self.out(self.glob(self.local(x_ND, adjacency), order_N, inverse_N, layout))
 
 
 class GECO(nn.Module):
@@ -213,13 +218,15 @@ class GECO(nn.Module):
         `node_id_N` int64 [N] are the permanent ids that fix the order (default: the row numbers), so that any batch
         visits its nodes in the same relative order. `epoch` matters to the dynamic permutation only. Works for N = 0
         and N = 1. Where `layout` spreads the graph over processes, all rows are those of this process, but
-        `node_id_N` are the ids of all nodes. Raises ValueError when shapes disagree with each other or with the config.
+        `node_id_N` are the ids of all nodes, and dropout's masks follow from the seed, the epoch and the rows' numbers, so that
+        any number of processes draws the same. Raises ValueError when shapes disagree with each other or with the config.
         """
         num_nodes = adjacency.num_nodes if layout is None else layout.num_nodes
         self._check(x_ND, adjacency, num_nodes, node_id_N, encoding_NE)
         if node_id_N is None:
             node_id_N = torch.arange(num_nodes, device=x_ND.device)
-        x_ND = self.input_dropout(x_ND)
+        masks = None if layout is None else MaskRows(self.config.seed, layout.first_row).of(epoch)
+        x_ND = self.input_dropout(x_ND, None if masks is None else masks.of(0))
         if encoding_NE is not None:
             x_ND = torch.cat([x_ND, encoding_NE.to(x_ND.dtype)], dim=1)
         x_ND = self.activation(self.encoder(x_ND))
@@ -230,7 +237,8 @@ class GECO(nn.Module):
             if self.config.permutation == "dynamic":
                 # +1: the first epoch's first layer is not the static order.
                 order = self._order(node_id_N, epoch + 1, layer_index)
-            x_ND = self._run(layer, x_ND, adjacency, *order, layout)
+            rows = None if masks is None else masks.of(1 + layer_index)
+            x_ND = self._run(layer, x_ND, adjacency, *order, layout, rows)
             total_ND = total_ND + x_ND
         if self.config.jump == "sum":
             x_ND = total_ND

@@ -19,6 +19,11 @@ class NodeLayout(Protocol):
         """N."""
         ...
 
+    @property
+    def first_row(self) -> int:
+        """The number of the first row that is here; the others follow it."""
+        ...
+
     def convolve(
         self,
         rows_nE: Tensor,

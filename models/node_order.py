@@ -20,9 +20,9 @@ def node_order(node_id_N: Tensor, seed: int, *, epoch: int = 0, layer: int = 0) 
     SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) is a bijection of 64-bit words, so distinct ids never tie; rows that
     share one id stay in the order given. O(N log N).
     """
-    key = _mix_int(seed)
-    key = _mix_int(key ^ epoch)
-    key = _mix_int(key ^ layer)
+    key = mix_int(seed)
+    key = mix_int(key ^ epoch)
+    key = mix_int(key ^ layer)
     z = _mix(node_id_N.to(torch.int64) * _signed(_GOLDEN) + _signed(key))
     # The words are compared as unsigned numbers, as any other implementation of the hash would.
     return torch.argsort(z ^ _INT64_MIN, stable=True)
@@ -67,7 +67,7 @@ def _shift_right(z: Tensor, bits: int) -> Tensor:
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _mix_int(value: int) -> int:
+def mix_int(value: int) -> int:
     z = (value + _GOLDEN) & _MASK
     z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
     z = ((z ^ (z >> 27)) * _MIX_2) & _MASK

@@ -29,6 +29,10 @@ class ShardedLayout:
     def num_nodes(self) -> int:
         return self.rows.total
 
+    @property
+    def first_row(self) -> int:
+        return self.rows.range(self.peers.rank)[0]
+
     def convolve(
         self,
         rows_nE: Tensor,

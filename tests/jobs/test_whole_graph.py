@@ -55,7 +55,9 @@ def folder(tmp_path_factory) -> Path:
 
 
 def model_config(graph: StoredGraph) -> GECOConfig:
-    options = ModelOptions(width=8, layers=2, dropout=0.0, input_dropout=0.0, permutation="dynamic", hops=2)
+    options = ModelOptions(
+        width=8, layers=2, dropout=0.3, input_dropout=0.1, permutation="dynamic", hops=2, recompute=True
+    )
     return build_model_config(options, 0, graph.manifest.feature_dim, graph.manifest.num_classes)
 
 
@@ -165,7 +167,7 @@ def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
         ):
             refused()
     assert memory_check.available_bytes() > 2**20
-    large = replace(data.model, width=128, num_layers=3)
+    large = replace(data.model, width=128, num_layers=3, recompute=False)
     one, two, four = (training_bytes(large, 2_449_029, 123_000_000, w) for w in (1, 2, 4))
     assert two < 0.6 * one
     assert four < 0.35 * one

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.dropout import Dropout
+from models.dropout import Dropout, MaskRows
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -48,3 +48,24 @@ def test_follows_the_seed_and_rests_in_eval():
 def test_refuses_rates_outside_the_unit_interval(p):
     with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
         Dropout(p)
+
+
+def test_masks_of_rows_do_not_depend_on_who_holds_them():
+    module, x = Dropout(0.3), torch.ones(10_000, 6)
+    rows = MaskRows(5, 0).of(1)
+    whole = module(x, rows)
+    for first, stop in ((0, 1), (4090, 4100), (4096, 8192), (9_999, 10_000), (7, 7)):
+        part = module(x[first:stop], MaskRows(rows.key, first))
+        assert torch.equal(part, whole[first:stop])
+    torch.manual_seed(0)
+    expected = torch.rand(())
+    torch.manual_seed(0)
+    assert torch.equal(module(x, rows), whole), "the same again, whatever the default generator"
+    assert torch.equal(torch.rand(()), expected), "which is not drawn from"
+    kept = (whole != 0).double()
+    assert abs(float(kept.mean()) - 0.7) < 0.01
+    for other in (MaskRows(5, 0).of(2), MaskRows(6, 0).of(1)):
+        agree = ((module(x, other) != 0) == (whole != 0)).double().mean()
+        assert abs(float(agree) - 0.58) < 0.01, "another purpose or seed has an independent mask"
+    torch.testing.assert_close(whole[whole != 0], torch.full((int(kept.sum()),), 1 / 0.7), rtol=1e-4, atol=0)
+    assert module.eval()(x, rows) is x
