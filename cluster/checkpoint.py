@@ -298,15 +298,23 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Loads moments written by `save_checkpoint`."""
+    """Loads moments written by `save_checkpoint`. Raises FormatError where they are not of this optimizer's parameters."""
     state: dict[int, dict[str, torch.Tensor]] = {}
-    num_parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for key, value in _load_file(path).items():
-        index, _, name = key.partition(".")
-        if not index.isdigit() or int(index) >= num_parameters:
-            raise FormatError(f"{path}: expected moments of {num_parameters} parameters, found {key!r}")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        text, _, name = key.partition(".")
+        index = int(text) if text.isdecimal() and len(text) < 10 else len(parameters)
+        if index >= len(parameters):
+            raise FormatError(f"{path}: expected moments of {len(parameters)} parameters, found {key!r}")
+        if value.shape not in ((), parameters[index].shape):
+            raise FormatError(
+                f"{path}: expected {key!r} of shape {tuple(parameters[index].shape)} or a number, found {tuple(value.shape)}"
+            )
+        state.setdefault(index, {})[name] = value
+    try:
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    except KeyError as error:
+        raise FormatError(f"{path}: expected a {error.args[0]} of every parameter, found none for one") from None
 
 
 def _load_file(path: Path) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from cluster.checkpoint import (
@@ -225,3 +226,21 @@ def test_a_pickle_in_place_of_weights_is_refused(saved):
     torch.save({"weight": torch.ones(1)}, directory / "model.safetensors")
     with pytest.raises(FormatError, match="found damage"):
         load_weights(directory / "model.safetensors", model)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"0.step": None}, "expected a step of every parameter"),
+        ({"99.step": torch.ones(())}, "expected moments of 4 parameters, found '99.step'"),
+        ({"²": torch.ones(())}, "expected moments of 4 parameters"),
+        ({"9" * 5000: torch.ones(())}, "expected moments of 4 parameters"),
+        ({"0.exp_avg": torch.ones(2, 2)}, r"expected '0.exp_avg' of shape \(3, 4\) or a number, found \(2, 2\)"),
+    ],
+)
+def test_moments_of_something_else_are_refused(saved, change, message):
+    directory, _, optimizer = saved
+    tensors = load_file(directory / "optimizer.safetensors") | change
+    save_file({k: v for k, v in tensors.items() if v is not None}, directory / "optimizer.safetensors")
+    with pytest.raises(FormatError, match=message):
+        load_optimizer(directory / "optimizer.safetensors", optimizer)

@@ -5,6 +5,7 @@ than 2 GiB) ends the run with a trace and leaves its input as crash-…, timeout
 """
 
 import argparse
+import importlib
 import logging
 import sys
 import tempfile
@@ -12,7 +13,19 @@ from pathlib import Path
 
 import atheris
 
+_READERS = (  # what targets import only when they begin
+    "cluster.checkpoint",
+    "jobs.run_record",
+    "jobs.run_report",
+    "storage.graph_set_manifest",
+    "storage.graph_store",
+    "storage.importers.edge_list",
+    "storage.importers.npz_file",
+)
+
 with atheris.instrument_imports(include=["storage", "cluster.checkpoint", "jobs.run_record", "jobs.run_report"]):
+    for module in _READERS:
+        importlib.import_module(module)
     from tests.fuzz.targets import TARGETS, read_or_refused
 
 
