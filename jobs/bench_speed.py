@@ -17,23 +17,22 @@ extrapolated: a size whose memory (scaled from the last one measured) exceeds wh
 Needs torch and numpy only (where the package is not installed: `python -m jobs.bench_speed` in its root). results.md, results.json and ratio.svg go to --out.
 """
 
-import argparse
 import json
 import math
 import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from jobs.bench_layers import fit_exponent, peak_bytes, saved_bytes
-from jobs.command_line import complain
 from jobs.exit_codes import run
 from jobs.memory_check import trim_heap
 from jobs.option_checks import check_device, check_writable
+from jobs.plain_options import parse_plain
 from jobs.ratio_plot import Series, log_log_svg
 from storage.errors import ConfigError
 
@@ -380,29 +379,9 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str) -> str:
     return log_log_svg(f"Time of softmax attention / GECO ({head})", "nodes", "times", [s for s in series if s.points])
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, whose complaints are one line as every job's are."""
-
-    def error(self, message: str) -> NoReturn:
-        complain(message)
-
-
 def parse(arguments: Sequence[str] | None = None) -> SpeedConfig:
-    """The config from the command line; argparse, since a GPU box may have nothing but torch."""
-    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option in fields(SpeedConfig):
-        flag, default = "--" + option.name.replace("_", "-"), option.default
-        if isinstance(default, bool):
-            parser.add_argument(flag, action="store_true")
-        elif isinstance(default, tuple):
-            parser.add_argument(flag, nargs="+", default=default, type=int if option.name == "nodes" else str)
-        else:
-            parser.add_argument(flag, default=default, type=type(default), help=f"default {default}")
-    found: Any = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in vars(parser.parse_args(arguments)).items()
-    }
-    return SpeedConfig(**found)
+    """The config from the command line."""
+    return parse_plain(SpeedConfig, __doc__, arguments)
 
 
 def bench(config: SpeedConfig, say: Callable[[str], None]) -> str:

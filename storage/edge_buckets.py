@@ -5,7 +5,8 @@ one bucket into memory. A bucket that a heavy tail made too large is read in nar
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -250,7 +251,7 @@ class EdgeBuckets:
 
     def sorted_buckets(
         self, *, drop_duplicates: bool, then: Callable[[Bucket], Result]
-    ) -> Iterator[tuple[int, Result]]:
+    ) -> Generator[tuple[int, Result], None, None]:
         """Yields (partition, then(bucket)) in ascending destination order, one bucket or more for each partition, and deletes the
         spill files behind it. Threads sort, and call `then`, ahead of what is taken."""
         self._flush()
@@ -258,12 +259,13 @@ class EdgeBuckets:
         def sort(piece: _Piece) -> tuple[_Piece, Result]:
             return piece, then(self._sort(piece, drop_duplicates))
 
-        for piece, result in ordered_map(sort, self._pieces(), self._num_sorters):
-            if piece.last:
-                for path in self._paths[piece.bucket].values():
-                    path.unlink()
-            yield piece.bucket // self._per_partition, result
-            del result
+        with closing(ordered_map(sort, self._pieces(), self._num_sorters)) as pieces:
+            for piece, result in pieces:
+                if piece.last:
+                    for path in self._paths[piece.bucket].values():
+                        path.unlink()
+                yield piece.bucket // self._per_partition, result
+                del result
 
     def _pieces(self) -> Iterator[_Piece]:
         for bucket in range(len(self._paths)):

@@ -9,6 +9,7 @@ the destination. The destination appears whole or not at all.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -160,18 +161,19 @@ class _Ingestion:
         self._spill_edges(buckets, id_of_row)
         num_edges = 0
         self.progress("write", 0, options.num_partitions)
-        sorted_lists = {name: self._sorted_lists(edges, id_of_row) for name, edges in buckets.items()}
-        for partition in range(options.num_partitions):
-            directory = self.staged / partition_dir(partition)
-            directory.mkdir()
-            num_owned = int(offsets[partition + 1] - offsets[partition])
-            for name, edges in buckets.items():
-                _, lists = next(sorted_lists[name])
-                most = edges.num_spilled(partition)
-                written = self._write_edges(name, (found for _, found in lists), num_owned, most, directory)
-                num_edges += written if name == "topology" else 0
-            nodes.write(row_of_id[offsets[partition] : offsets[partition + 1]].astype(np.int64), directory)
-            self.progress("write", partition + 1, options.num_partitions)
+        with ExitStack() as stack:
+            sorted_lists = {name: self._sorted_lists(edges, id_of_row, stack) for name, edges in buckets.items()}
+            for partition in range(options.num_partitions):
+                directory = self.staged / partition_dir(partition)
+                directory.mkdir()
+                num_owned = int(offsets[partition + 1] - offsets[partition])
+                for name, edges in buckets.items():
+                    _, lists = next(sorted_lists[name])
+                    most = edges.num_spilled(partition)
+                    written = self._write_edges(name, (found for _, found in lists), num_owned, most, directory)
+                    num_edges += written if name == "topology" else 0
+                nodes.write(row_of_id[offsets[partition] : offsets[partition + 1]].astype(np.int64), directory)
+                self.progress("write", partition + 1, options.num_partitions)
         self.progress("checksum", 0, None)
         paths = sorted(self.staged.rglob("*.arrow"))
         names = [path.relative_to(self.staged).as_posix() for path in paths]
@@ -267,12 +269,14 @@ class _Ingestion:
         edges = SpilledEdges(chunk.src, chunk.dst, edge_id, chunk.weight, chunk.feature)
         return edges.where(edges.src != edges.dst) if options.drop_self_loops else edges
 
-    def _sorted_lists(self, buckets: EdgeBuckets, id_of_row: np.ndarray) -> "groupby[int, tuple[int, SortedLists]]":
-        """(partition, its lists in pieces) of every partition; take them in order."""
+    def _sorted_lists(
+        self, buckets: EdgeBuckets, id_of_row: np.ndarray, stack: ExitStack
+    ) -> "groupby[int, tuple[int, SortedLists]]":
+        """(partition, its lists in pieces) of every partition; take them in order. `stack` ends the threads that sort ahead."""
         found = buckets.sorted_buckets(
             drop_duplicates=self.drop_duplicates, then=lambda bucket: bucket.lists(id_of_row)
         )
-        return groupby(found, key=itemgetter(0))
+        return groupby(stack.enter_context(closing(found)), key=itemgetter(0))
 
     def _write_edges(
         self, name: str, lists: Iterable[SortedLists], num_owned: int, most_edges: int, directory: Path

@@ -1,7 +1,7 @@
 """A function over a stream on several threads, its results in the stream's order."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import sched_getaffinity
 from typing import TypeVar
@@ -15,16 +15,23 @@ def num_cores() -> int:
     return len(sched_getaffinity(0))
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], num_threads: int) -> Iterator[Result]:
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], num_threads: int
+) -> Generator[Result, None, None]:
     """`function(item)` for each item, in their order: at most `num_threads` under way, and as many more that wait to begin or for their turn.
 
     Items are taken on the caller's thread, so a generator of items works while the threads do. 0: no thread at all, an item is taken
     after the result before it was handed over. An error of `function` is raised in its turn; whoever stops early waits for what
-    is under way.
+    is under way. A generator of items is closed at the end, and so are the maps that it reads.
     """
-    if not num_threads:
-        yield from map(function, items)
-        return
+    try:
+        yield from _mapped(function, items, num_threads) if num_threads else map(function, items)
+    finally:
+        if isinstance(items, Generator):
+            items.close()
+
+
+def _mapped(function: Callable[[Item], Result], items: Iterable[Item], num_threads: int) -> Iterator[Result]:
     with ThreadPoolExecutor(num_threads, thread_name_prefix="ordered-map") as pool:
         pending: deque[Future[Result]] = deque()
         try:

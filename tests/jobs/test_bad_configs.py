@@ -211,6 +211,8 @@ ROWS = (
     Row("predict", "{begun} out --object-store-gb 0", ("object_store_gb", "--object-store-gb")),
     Row("bench_speed", "--degree 3", ("degree", "3", "--degree")),
     Row("bench_speed", "--subjects gin", ("gin", "--subjects")),
+    Row("bench_training", "--parts 0", ("parts", "0", "--parts")),
+    Row("bench_training", "--rows grit", ("grit", "--rows")),
 )
 
 

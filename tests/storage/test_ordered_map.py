@@ -56,5 +56,24 @@ def test_an_error_of_the_items_and_an_early_end_leave_no_thread(num_threads: int
         list(ordered_map(lambda item: item, items(), num_threads))
     results = ordered_map(lambda item: item, iter(range(100)), num_threads)
     assert next(results) == 0
-    results.close()  # type: ignore[attr-defined]
+    results.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ordered-map")]
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_the_end_of_a_map_is_that_of_what_it_reads(num_threads: int) -> None:
+    ended = []
+
+    def items() -> Iterator[int]:
+        try:
+            yield from range(100)
+        finally:
+            ended.append(threading.current_thread())
+
+    inner = ordered_map(lambda item: item + 1, items(), num_threads)
+    outer = ordered_map(lambda item: 2 * item, inner, num_threads)
+    assert [next(outer), next(outer)] == [2, 4]
+    outer.close()
+    assert ended == [threading.main_thread()]
+    assert list(inner) == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ordered-map")]
