@@ -29,6 +29,8 @@ from storage.errors import ConfigError, FormatError
 
 CHECKPOINT_VERSION = 2  # 1 had neither digests nor positions within an epoch, and is read still
 
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
+
 
 @dataclass(frozen=True)
 class EpochPart:
@@ -188,7 +190,7 @@ def load_state(directory: Path) -> TrainState:
             model_config=dict(body["model_config"]),
             part=None if part is None else _part(part),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FormatError(
             f"{directory / 'state.json'}: expected next_epoch, best_epoch, best_score, identity, model_config and a part "
             f"or none; got {error!r}"
@@ -212,7 +214,7 @@ def _state_body(directory: Path) -> dict[str, Any]:
         raise FormatError(
             f"{path}: expected a checkpoint, found none; was the run stopped before its first one?"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
         raise FormatError(f"{path}: expected JSON, got broken text ({error})") from None
     if not isinstance(body, dict) or body.get("format") != "graphmill-checkpoint":
         raise FormatError(f"{path}: expected a Graphmill checkpoint, found something else")
@@ -298,23 +300,23 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
 
 
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
-    """Loads moments written by `save_checkpoint`. Raises FormatError where they are not of this optimizer's parameters."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
+    """Loads AdamW's moments written by `save_checkpoint`. Raises FormatError where they are not of this optimizer's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in _load_file(path).items():
         text, _, name = key.partition(".")
         index = int(text) if text.isdecimal() and len(text) < 10 else len(parameters)
-        if index >= len(parameters):
-            raise FormatError(f"{path}: expected moments of {len(parameters)} parameters, found {key!r}")
-        if value.shape not in ((), parameters[index].shape):
-            raise FormatError(
-                f"{path}: expected {key!r} of shape {tuple(parameters[index].shape)} or a number, found {tuple(value.shape)}"
-            )
+        if index >= len(parameters) or str(index) != text or name not in _MOMENTS:
+            raise FormatError(f"{path}: expected {', '.join(_MOMENTS)} of {len(parameters)} parameters, found {key!r}")
+        shape = () if name == "step" else tuple(parameters[index].shape)
+        if tuple(value.shape) != shape:
+            raise FormatError(f"{path}: expected {key!r} of shape {shape}, found {tuple(value.shape)}")
         state.setdefault(index, {})[name] = value
-    try:
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    except KeyError as error:
-        raise FormatError(f"{path}: expected a {error.args[0]} of every parameter, found none for one") from None
+    for index, moments in state.items():
+        lacking = [name for name in _MOMENTS if name not in moments]
+        if lacking:
+            raise FormatError(f"{path}: expected {index}.{lacking[0]} beside the other moments, found none")
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def _load_file(path: Path) -> dict[str, torch.Tensor]:

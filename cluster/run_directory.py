@@ -137,7 +137,7 @@ def load_config(path: Path) -> dict[str, Any]:
         raise FormatError(
             f"{path}: expected a run directory (config.json), found none; start one without --resume"
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
         raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
     if not isinstance(config, dict):
         raise FormatError(f"{file}: expected an object, got {type(config).__name__}")

@@ -372,12 +372,13 @@ def fit_rates(points: Sequence[Point]) -> Rates:
 
 def free_cores(point: Point, others: Sequence[Point]) -> float:
     """The cores that a point's workers and servers have among them: without what Ray's own processes took in the points of `others`, and
-    what the machine's host took meanwhile. Points of several machines have all of theirs."""
+    what the machine's host took meanwhile. Without bound where the point's nodes are machines, whose cores it does not say."""
     if not point.get("raylets_on_one_machine", True):
-        return float(point["cores"])
+        return float("inf")
     known = [other for other in others if other.get("own_cores") is not None and other.get("server_cores") is not None]
     ray = [o["own_cores"] - o["server_cores"] - o["worker_cpu_s_per_step"] / o["step_s"] for o in known]
-    return point["cores"] - max(0.0, float(np.median(ray)) if ray else 0.0) - (point.get("stolen_cores") or 0.0)
+    taken = max(0.0, float(np.median(ray)) if ray else 0.0) + (point.get("stolen_cores") or 0.0)
+    return max(0.1, point["cores"] - taken)
 
 
 def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] = ()) -> list[Check]:

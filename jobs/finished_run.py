@@ -77,7 +77,7 @@ def read_run(path: str) -> FinishedRun:
         begun = (run / "config.json").exists()
         what = "one that has not finished; continue it with its job's --resume" if begun else "none"
         raise FormatError(f"{path}: expected a finished run's directory (summary.json), found {what}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
         raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
     kind = "graphs" if isinstance(summary, dict) and "graphs" in summary else "graph"
     needed = ("job", "workers", "device", "scores", kind, f"{kind}_hash")

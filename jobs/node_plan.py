@@ -184,7 +184,7 @@ def _whole_graph_lines(
     manifest, fit, workers = graph.manifest, options.fit, parts.workers.num_workers
     needed = training_bytes(data.model, manifest.num_nodes, manifest.num_edges, workers)
     sent = sent_bytes(data.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
-    check_fits(needed, available_bytes() // workers, workers)
+    check_fits(needed, available_bytes() // workers, workers, data.model.recompute)
     lines = [
         model_line(model),
         ("batch", f"the whole graph, about {manifest.num_nodes // workers:,} nodes on each of {workers} workers"),

@@ -76,7 +76,8 @@ def _with_efficiency(row: Row, rows: Sequence[Row]) -> Row:
     ratio = row.settings["workers"] / base.settings["workers"]
     base_cpu, own_cpu = cpu_s_per_root(base), cpu_s_per_root(row)
     ceiling = None
-    if base.values["own_cores"] and base.values["cores"]:
+    # Of a cluster, the driver's cores say nothing.
+    if base.values["own_cores"] and base.values["cores"] and row.settings.get("address") is None:
         there = base.values["cores"] - (row.values["stolen_cores"] or 0.0)
         ceiling = min(1.0, there / (base.values["own_cores"] * ratio))
     return Row(

@@ -89,7 +89,7 @@ class WholeGraphData:
     def check_memory(self, graph: StoredGraph, num_workers: int) -> None:
         """Raises ConfigError where this machine cannot hold all the workers."""
         needed = training_bytes(self.model, graph.manifest.num_nodes, graph.manifest.num_edges, num_workers)
-        check_fits(needed, available_bytes() // num_workers, num_workers)
+        check_fits(needed, available_bytes() // num_workers, num_workers, self.model.recompute)
 
     def open(self) -> "OpenShard":
         """Raises ConfigError, on all workers, where the shards do not fit in memory; FormatError where the graph is damaged."""
@@ -170,7 +170,7 @@ def _check_memory(graph: StoredGraph, model: GECOConfig, peers: Peers) -> None:
     # Workers of one machine share its memory: each counts on its part only. A name is a machine.
     neighbors = _same_machine(peers)
     lack = torch.tensor([needed - available_bytes() // neighbors], dtype=torch.int64)
-    check_fits(needed, needed - int(peers.max(lack)), peers.size)
+    check_fits(needed, needed - int(peers.max(lack)), peers.size, model.recompute)
 
 
 def _same_machine(peers: Peers) -> int:

@@ -216,7 +216,7 @@ class GECO(nn.Module):
         """Returns [N, out_dim] for features [N, in_dim] and the adjacency of the same rows.
 
         `node_id_N` int64 [N] are the permanent ids that fix the order (default: the row numbers), so that any batch
-        visits its nodes in the same relative order. `epoch` matters to the dynamic permutation only. Works for N = 0
+        visits its nodes in the same relative order. `epoch` matters to the dynamic permutation and, with a `layout`, to dropout. Works for N = 0
         and N = 1. Where `layout` spreads the graph over processes, all rows are those of this process, but
         `node_id_N` are the ids of all nodes, and dropout's masks follow from the seed, the epoch and the rows' numbers, so that
         any number of processes draws the same. Raises ValueError when shapes disagree with each other or with the config.

@@ -60,16 +60,9 @@ def pack_keys(dst, src, low, row_bits, key):
 def unpack_lists(key, row_bits, id_of_row, degree, neighbor):
     """Adds the edges of sorted keys to `degree` (int64, by place in the keys' range), and writes their sources' new ids to `neighbor`."""
     row_mask = (np.int64(1) << row_bits) - 1
-    # Counted in a register: adding 1 to memory for each edge would wait for the store before.
-    place, count = np.int64(0), 0
     for i in range(len(key)):
-        if key[i] >> row_bits != place:
-            degree[place] += count
-            place, count = key[i] >> row_bits, 0
-        count += 1
+        degree[key[i] >> row_bits] += 1
         neighbor[i] = id_of_row[key[i] & row_mask]
-    if count:
-        degree[place] += count
 
 
 @compiled

@@ -156,15 +156,18 @@ class EdgeBuckets:
             columns["feature"] = (np.dtype(np.float32), feature_dim)
         self._columns = columns
         record_bytes = sum(dtype.itemsize * width for dtype, width in columns.values())
-        # Sorting holds the records, an int64 key, an int64 order and the sorted copy.
-        sorted_bytes = 2 * record_bytes + 16
+        # Sorting holds the records, an int64 key, an int64 order and the sorted copy; with threads, each has two results beside it.
+        result_bytes = record_bytes - index_dtype.itemsize
+        sorted_bytes = 2 * record_bytes + 16 + (2 * result_bytes if num_threads else 0)
         max_records = max(1024, memory_budget_bytes // 2 // sorted_bytes)
         num_partitions = len(offsets) - 1
         wanted = -(-expected_edges // max_records)
-        per_partition = max(1, min(-(-2 * wanted // num_partitions), _MAX_BUCKETS // num_partitions))
-        # As many at once as fit; more would read each bucket in several ranges.
+        # A quarter more, at least twice as many: buckets differ, and one that is too large is read in several ranges.
+        wanted = max(2 * wanted, -(-5 * wanted * num_threads // 4))
+        per_partition = max(1, min(-(-wanted // num_partitions), _MAX_BUCKETS // num_partitions))
+        # As many at once as fit.
         bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
-        self._num_sorters = min(num_threads, memory_budget_bytes // 2 // bucket_bytes)
+        self._num_sorters = min(num_threads, max(1, memory_budget_bytes // 2 // bucket_bytes))
         self._max_records = max(1024, max_records // max(1, self._num_sorters))
         # A chunk exists as the source's int64 pairs and what they were made of; doubled by its reverses and again where self-loops are
         # taken out; and with new ids and buckets beside it in the order of buckets.

@@ -170,7 +170,7 @@ class _Ingestion:
                 for name, edges in buckets.items():
                     _, lists = next(sorted_lists[name])
                     most = edges.num_spilled(partition)
-                    written = self._write_edges(name, (found for _, found in lists), num_owned, most, directory)
+                    written = self._write_edges(name, lists, num_owned, most, directory)
                     num_edges += written if name == "topology" else 0
                 nodes.write(row_of_id[offsets[partition] : offsets[partition + 1]].astype(np.int64), directory)
                 self.progress("write", partition + 1, options.num_partitions)
@@ -237,8 +237,8 @@ class _Ingestion:
         def numbered() -> Iterator[tuple[int, EdgeChunk]]:
             nonlocal done
             for chunk in self.source.edges(buckets.chunk_edges):
-                yield done, chunk
-                done += len(chunk.src)
+                first, done = done, done + len(chunk.src)
+                yield first, chunk
 
         def append(grouped: dict[str, GroupedEdges]) -> None:
             for name, edges in grouped.items():
@@ -246,8 +246,9 @@ class _Ingestion:
 
         # The source on this thread, grouping on some, writing on one.
         all_grouped = ordered_map(group, numbered(), buckets.num_groupers)
-        for _ in ordered_map(append, all_grouped, min(1, buckets.num_groupers)):
-            self.progress("edges", done, self.info.num_edges)
+        with closing(ordered_map(append, all_grouped, min(1, buckets.num_groupers))) as appended:
+            for _ in appended:
+                self.progress("edges", done, self.info.num_edges)
 
     def _checked_edges(self, first: int, chunk: EdgeChunk) -> SpilledEdges:
         """A chunk whose first edge has the number `first`. Raises DataError."""
@@ -279,7 +280,7 @@ class _Ingestion:
         return groupby(stack.enter_context(closing(found)), key=itemgetter(0))
 
     def _write_edges(
-        self, name: str, lists: Iterable[SortedLists], num_owned: int, most_edges: int, directory: Path
+        self, name: str, lists: Iterable[tuple[int, SortedLists]], num_owned: int, most_edges: int, directory: Path
     ) -> int:
         """Writes one partition's lists (and, with the in-edges, edges.arrow); returns its number of edges."""
         spool = SortedEdges(
@@ -294,10 +295,11 @@ class _Ingestion:
         indptr = np.zeros(num_owned + 1, np.int64)
         done = 1
         with spool:
-            for some in lists:
+            for _, some in lists:
                 indptr[done : done + len(some.degree)] = some.degree
                 done += len(some.degree)
                 spool.append(some.neighbor, some.edge_id, some.weight, some.feature)
+                del some  # before the next is waited for
             np.cumsum(indptr, out=indptr)
             columns = spool.columns()
             feature = columns.pop("feature", None)

@@ -2,7 +2,7 @@
 
 Every partitioner is a pure function of the source and its arguments, returns int32 [num_nodes], and leaves no partition empty.
 Sizes differ by at most one for `random` and `range`; `ldg` puts at most (1 + `LDG_SLACK`) times the mean, rounded up, in one; `metis` keeps
-METIS's own tolerance (about 3 %). Memory is O(num_nodes) and one window of edges, except for `metis`, which holds the graph.
+METIS's own tolerance (about 3 %). Memory is O(num_nodes) and up to four windows of edges, except for `metis`, which holds the graph.
 """
 
 from collections.abc import Callable, Iterator

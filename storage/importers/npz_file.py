@@ -4,6 +4,7 @@ The names that published files use are all known (see the tuples below); nothing
 """
 
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, m
 _DENSE_FEATURES = ("x", "node_features", "features", "feature")
 _LABELS = ("y", "node_labels", "labels", "label")
 _SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
+
+_UNREADABLE = (
+    *(ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(NotImplementedError, RuntimeError),  # of zipfile: a method of compression that it lacks, a password
+    MemoryError,  # a shape that nothing is behind
+)
 
 
 def npz_graph(path: str | Path) -> ArrayGraph:
@@ -63,7 +70,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
             return {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; give the path of an .npz file") from None
-    except (ValueError, zipfile.BadZipFile, OSError, EOFError) as error:
+    except _UNREADABLE as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: expected an .npz archive of plain arrays, got: {_one_line(error)}") from error

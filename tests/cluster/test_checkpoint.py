@@ -231,11 +231,15 @@ def test_a_pickle_in_place_of_weights_is_refused(saved):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"0.step": None}, "expected a step of every parameter"),
-        ({"99.step": torch.ones(())}, "expected moments of 4 parameters, found '99.step'"),
-        ({"²": torch.ones(())}, "expected moments of 4 parameters"),
-        ({"9" * 5000: torch.ones(())}, "expected moments of 4 parameters"),
-        ({"0.exp_avg": torch.ones(2, 2)}, r"expected '0.exp_avg' of shape \(3, 4\) or a number, found \(2, 2\)"),
+        ({"0.step": None}, "expected 0.step beside the other moments"),
+        ({"1.exp_avg": None}, "expected 1.exp_avg beside the other moments"),
+        ({"99.step": torch.ones(())}, "of 4 parameters, found '99.step'"),
+        ({"00.step": torch.ones(())}, "of 4 parameters, found '00.step'"),
+        ({"0.else": torch.ones(())}, "expected step, exp_avg, exp_avg_sq of 4 parameters, found '0.else'"),
+        ({"²": torch.ones(())}, "of 4 parameters"),
+        ({"9" * 5000: torch.ones(())}, "of 4 parameters"),
+        ({"0.exp_avg": torch.ones(2, 2)}, r"expected '0.exp_avg' of shape \(3, 4\), found \(2, 2\)"),
+        ({"0.step": torch.ones(3, 4)}, r"expected '0.step' of shape \(\), found \(3, 4\)"),
     ],
 )
 def test_moments_of_something_else_are_refused(saved, change, message):
@@ -244,3 +248,22 @@ def test_moments_of_something_else_are_refused(saved, change, message):
     save_file({k: v for k, v in tensors.items() if v is not None}, directory / "optimizer.safetensors")
     with pytest.raises(FormatError, match=message):
         load_optimizer(directory / "optimizer.safetensors", optimizer)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 5000, "[" * 5000, '{"next_epoch": 1e999}', '{"best_score": 1' + "0" * 400 + "}", "\x00", "NaN"]
+)
+def test_a_state_that_json_takes_ill_is_refused(saved, text):
+    directory, _, _ = saved
+    body = json.loads((directory / "state.json").read_text())
+    body.pop("digest")
+    changed = json.dumps(body)
+    if text.startswith("{"):
+        name, value = text.strip("{}").split(": ")
+        changed = changed.replace(f"{name}: {json.dumps(body[name.strip(chr(34))])}", f"{name}: {value}")
+        assert value in changed
+    else:
+        changed = text
+    (directory / "state.json").write_text(changed)
+    with pytest.raises(FormatError, match=r"state\.json: expected"):
+        load_state(directory)

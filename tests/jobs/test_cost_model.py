@@ -248,7 +248,8 @@ def test_what_ray_and_the_host_take_is_not_the_workers() -> None:
     two = point | {"settings": point["settings"] | {"workers": 2}, "stolen_cores": 0.1}
     assert free_cores(two, [alone]) == pytest.approx(2 - 0.3 - 0.1)
     assert free_cores(two, []) == pytest.approx(1.9)
-    assert free_cores(two | {"raylets_on_one_machine": False}, [alone]) == 2
+    assert free_cores(two | {"raylets_on_one_machine": False}, [alone]) == float("inf")
+    assert free_cores(two | {"cores": 1, "stolen_cores": 0.9}, [alone]) == 0.1, "some are left, or nothing would end"
     assert free_cores(point, [alone | {"own_cores": 1.0}]) == 2, "less than none is measurement"
     (check,) = check_points([two], KNOWN, [alone])
     cost = step_cost(*point_batch(two), 1e5, 2, KNOWN, None, 1.6 / 2)
