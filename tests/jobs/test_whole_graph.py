@@ -158,7 +158,7 @@ def test_shards_end_where_partitions_do_when_these_are_near(folder):
 
 def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
     graph = stored(folder)
-    data = WholeGraphData.of(graph, 0, model_config(graph))
+    data = WholeGraphData.of(graph, 0, replace(model_config(graph), recompute=False))
     data.check_memory(graph, 1)
     monkeypatch.setattr(whole_graph, "available_bytes", lambda: 2**20)
     for refused in (lambda: data.check_memory(graph, 1), data.open):
