@@ -33,7 +33,7 @@ class ServerOptions:
     """How partitions are served."""
 
     work_threads: int = 2  # requests answered at once by one server
-    timeout_s: float = 60.0  # longest wait for one reply, restarts included
+    timeout_s: float = 120.0  # longest wait for one reply, restarts included: a minute's pause is survived
     start_timeout_s: float = 120.0
     verify: bool = True  # check all checksums when a server starts
     local_reads: bool = True  # read partitions in process where their files lie on this node
@@ -196,10 +196,11 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
             ray.kill(handle, no_restart=True)
 
 
-def connect(servers: PartitionServers, watch: Callable[[Owner], Owner] = lambda owner: owner) -> Router:
+def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner) -> Router:
     """The router of this process: partitions on this node are read in process, the others asked for.
 
-    `watch` may put something around each owner, a `LocalOwner` or a `RemoteOwner`, that sees its messages; a cache stands before it.
+    `watch` may put something around the owner of each partition, a `LocalOwner` or a `RemoteOwner`, that sees its messages
+    (`samplers.traffic.Traffic`); a cache stands before it.
     """
     graph = _open_same(servers.url, servers.content_hash)
     here = ray.get_runtime_context().get_node_id()
@@ -214,9 +215,9 @@ def connect(servers: PartitionServers, watch: Callable[[Owner], Owner] = lambda 
     for info, handle, near in zip(servers.infos, servers.handles, is_near, strict=True):
         if near:
             local = PartitionOwner(graph.partition(info.partition), manifest.num_nodes, tables)
-            owners.append(watch(LocalOwner(local)))
+            owners.append(watch(LocalOwner(local), info.partition))
             continue
-        far = watch(RemoteOwner(handle, info.partition, servers.options.timeout_s))
+        far = watch(RemoteOwner(handle, info.partition, servers.options.timeout_s), info.partition)
         if servers.options.cache_bytes:
             budget = servers.options.cache_bytes * int(num_owned[info.partition]) // max(num_far, 1)
             far = CachedOwner(far, manifest, info.partition, budget)

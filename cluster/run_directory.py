@@ -3,7 +3,7 @@
 config.json        the resolved configuration
 environment.json   versions and machine, as the latest part of the run found them
 metrics.jsonl      one line per epoch
-events.jsonl       one line per beginning, start of the workers (after a fault: once more) and end, with its UTC time
+events.jsonl       one line per beginning, start of the workers (after a fault: once more), epoch's traffic and end, with its UTC time
 tensorboard/       the same as TensorBoard events
 train/             Ray Train's own state and checkpoints
 best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
@@ -87,7 +87,7 @@ class RunDirectory:
         self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
 
     def note(self, kind: str, **values: Any) -> None:
-        """Appends an event to events.jsonl: "begin", "start", "damage" (of a checkpoint), "saved", "finish" or "fail"."""
+        """Appends an event to events.jsonl: "begin", "start", "damage" (of a checkpoint), "traffic" (of an epoch), "saved", "finish" or "fail"."""
         event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
         with open(self.path / "events.jsonl", "ab+") as stream:
             cut = False  # a line that a kill cut short is ended, so that only it is lost

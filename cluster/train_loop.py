@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 import ray.train
 import torch
@@ -40,6 +41,7 @@ from cluster.tasks import StepOutput, Task, step_output
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import WeightAverage
 from samplers.loader import STAGE_SECONDS, Loader
+from samplers.traffic import COLUMNS
 from storage.counter_random import derive_key
 from storage.errors import ConfigError, FormatError
 
@@ -165,6 +167,7 @@ class Worker:
         self.part: EpochPart | None = None  # of the next epoch, where a checkpoint was saved within it
         self.best_score: float | None = None
         self.best = _copy_state(self.model)
+        self.told_traffic: np.ndarray | int = 0
 
     def _distribute(self, model: torch.nn.Module) -> torch.nn.Module:
         if not dist.is_initialized():
@@ -197,11 +200,23 @@ class Worker:
                     record["checkpoint_s"] = self.writer.take_stall_s()
                 if self.rank == 0:
                     self.hub.push({"kind": "epoch", "epoch": epoch, **record})
+                self._tell_traffic(epoch)
                 if last or wish != Wish.GO_ON or (epoch + 1) % options.checkpoint_every == 0:
                     self._checkpoint()
                 if wish == Wish.STOP and not last:
                     return {"stopped": self._where()}
         return self._final_scores()
+
+    def _tell_traffic(self, epoch: int) -> None:
+        """What all ranks asked of each partition in this epoch, prefetched batches included: a collective call where it is counted."""
+        counts = self.data.traffic()
+        if counts is None:
+            return
+        done, self.told_traffic = counts - self.told_traffic, counts
+        total = all_reduce_sum(torch.from_numpy(done).to(self.device))
+        if self.rank == 0:
+            columns = dict(zip(COLUMNS, total.T.tolist(), strict=True))
+            self.hub.push({"kind": "traffic", "epoch": epoch, **columns})
 
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")

@@ -97,6 +97,8 @@ def train(
             run.start(int(record["epoch"]), int(record["step"]), int(record["workers"]))
         elif record["kind"] == "damage":
             run.note("damage", what=record["what"])
+        elif record["kind"] == "traffic":
+            run.note("traffic", **{key: value for key, value in record.items() if key != "kind"})
         on_record(record)
 
     # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.

@@ -26,6 +26,7 @@ from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
 from samplers.protocol import Sampler
 from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
 from samplers.router import Router
+from samplers.traffic import Traffic
 from storage.file_stamps import FileStamps
 
 NodeSamplerOptions = NeighborOptions | RandomPartitionOptions | Node2SubgraphOptions
@@ -60,6 +61,10 @@ class OpenData(Protocol):
         """Raises FormatError naming a file that was touched since it was opened; costs no reading where none was."""
         ...
 
+    def traffic(self) -> np.ndarray | None:
+        """int64 [partitions, len(samplers.traffic.COLUMNS)]: messages and bytes since it was opened; None where none are counted."""
+        ...
+
 
 class TrainingData(Protocol):
     """A small value that the driver sends to every worker."""
@@ -70,8 +75,8 @@ class TrainingData(Protocol):
 class OpenNodes:
     """One graph through its router; the targets are the roots' labels."""
 
-    def __init__(self, router: Router, stamps: FileStamps | None = None) -> None:
-        self.router, self._stamps = router, stamps
+    def __init__(self, router: Router, stamps: FileStamps | None = None, traffic: Traffic | None = None) -> None:
+        self.router, self._stamps, self._traffic = router, stamps, traffic
 
     def sampler(self, options: NodeSamplerOptions, num_ranks: int) -> Sampler:
         return _NODE_SAMPLERS[type(options)](self.router, options, num_ranks)
@@ -94,6 +99,9 @@ class OpenNodes:
         if self._stamps is not None:
             self._stamps.check_untouched()
 
+    def traffic(self) -> np.ndarray | None:
+        return None if self._traffic is None else self._traffic.by_partition()
+
 
 @dataclass(frozen=True)
 class NodeData:
@@ -102,8 +110,8 @@ class NodeData:
     servers: PartitionServers
 
     def open(self) -> OpenNodes:
-        stamps = self.servers.stamps.renewed()
-        return OpenNodes(connect(self.servers), stamps)
+        stamps, traffic = self.servers.stamps.renewed(), Traffic(len(self.servers.handles))
+        return OpenNodes(connect(self.servers, traffic.watch), stamps, traffic)
 
 
 class SplitGraphStore(GraphStore, Protocol):
@@ -168,6 +176,9 @@ class OpenGraphs:
     def check(self) -> None:
         if self._stamps is not None:
             self._stamps.check_untouched()
+
+    def traffic(self) -> None:
+        return None  # every worker has the whole store
 
 
 @dataclass(frozen=True)

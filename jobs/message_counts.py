@@ -2,98 +2,23 @@
 
 `MeasuredNodes` is the training data of a run that is measured: the same servers, router and samplers as any run's (`NodeData`), with a
 counter around each owner, and epochs cut to a number of steps. At the last step of each epoch a worker pushes its counts so far.
-Bytes are those of the arrays in requests and replies; what Ray puts around a message is not among them.
+What is counted is `samplers.traffic`'s.
 """
 
-import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import ray
 import torch
 
-from cluster.partition_server import PartitionServers, RemoteOwner, connect
+from cluster.partition_server import PartitionServers, connect
 from cluster.training_data import NodeSamplerOptions, OpenNodes
 from jobs.memory_check import own_bytes
-from samplers.messages import FetchRows, NodeRows, Reply, Request
 from samplers.minibatch import TorchBatch
 from samplers.protocol import Batch, Sampler
-from samplers.router import LocalOwner, Owner, Pending
-
-
-@dataclass
-class MessageCounts:
-    """Totals since the worker began; safe to add to from several threads."""
-
-    remote_requests: int = 0
-    sent_bytes: int = 0  # in requests to other processes
-    received_bytes: int = 0  # in their replies
-    local_requests: int = 0  # answered in this process
-    local_bytes: int = 0  # what their requests and replies would have been on a wire
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
-
-    def add(self, **amounts: int) -> None:
-        with self._lock:
-            for name, amount in amounts.items():
-                setattr(self, name, getattr(self, name) + amount)
-
-    def as_dict(self) -> dict[str, int]:
-        with self._lock:
-            return {name: value for name, value in vars(self).items() if not name.startswith("_")}
-
-
-def array_bytes(message: Request | Reply) -> int:
-    """Bytes of the arrays of a request or a reply."""
-    return sum(value.nbytes for value in vars(message).values() if isinstance(value, np.ndarray))
-
-
-class CountedRemote:
-    """A remote owner, its messages counted."""
-
-    def __init__(self, owner: Owner, counts: MessageCounts) -> None:
-        self._owner, self._counts = owner, counts
-
-    def submit(self, request: Request) -> Pending:
-        self._counts.add(remote_requests=1, sent_bytes=array_bytes(request))
-        return _CountedReply(self._owner.submit(request), self._counts)
-
-
-class _CountedReply:
-    def __init__(self, pending: Pending, counts: MessageCounts) -> None:
-        self._pending, self._counts = pending, counts
-
-    def result(self) -> Reply:
-        reply = self._pending.result()
-        self._counts.add(received_bytes=array_bytes(reply))
-        return reply
-
-
-class CountedLocal:
-    """An owner in this process, its messages counted; it still writes rows where they belong at once."""
-
-    def __init__(self, owner: LocalOwner, counts: MessageCounts) -> None:
-        self._owner, self._counts = owner, counts
-
-    def submit(self, request: Request) -> Pending:
-        pending = self._owner.submit(request)  # answered already
-        self._counts.add(local_requests=1, local_bytes=array_bytes(request) + array_bytes(pending.result()))
-        return pending
-
-    def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
-        self._owner.place_rows(request, into, position)
-        row_bytes = sum(v.nbytes // max(len(v), 1) for v in vars(into).values() if v is not None)
-        self._counts.add(local_requests=1, local_bytes=array_bytes(request) + row_bytes * len(position))
-
-
-def counted(owner: Owner, counts: MessageCounts) -> Owner:
-    """The owner with its messages counted, as remote or as local ones."""
-    if isinstance(owner, LocalOwner):
-        return CountedLocal(owner, counts)
-    assert isinstance(owner, RemoteOwner), f"expected a local or a remote owner, got {type(owner).__name__}"
-    return CountedRemote(owner, counts)
+from samplers.traffic import Traffic
 
 
 class FirstSteps:
@@ -129,8 +54,8 @@ class OpenMeasured(OpenNodes):
     """
 
     def __init__(self, servers: PartitionServers, hub: Any, max_steps: int) -> None:
-        self._counts = MessageCounts()
-        super().__init__(connect(servers, lambda owner: counted(owner, self._counts)))
+        self._counts = Traffic(len(servers.handles))
+        super().__init__(connect(servers, self._counts.watch), traffic=self._counts)
         self._hub, self._max_steps = hub, max_steps
         self._training: FirstSteps | None = None
         self._num_targets = 0
@@ -162,7 +87,7 @@ class OpenMeasured(OpenNodes):
                 "torch_threads": torch.get_num_threads(),
                 "node_id": ray.get_runtime_context().get_node_id(),
                 **memory_bytes(),
-                **self._counts.as_dict(),
+                **self._counts.totals(),
             }
         )
 

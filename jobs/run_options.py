@@ -92,7 +92,7 @@ class RunOptions:
     local_reads: bool = True
     """Read partitions in process where their files lie on the worker's node; no: ask the partition's actor always."""
 
-    server_timeout_s: float = 60.0
+    server_timeout_s: float = 120.0
     """Longest wait for one answer of a partition server."""
 
     batch_timeout_s: float = 300.0

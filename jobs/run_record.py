@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run_directory import load_config
+from samplers.traffic import COLUMNS as TRAFFIC
 from storage.errors import FormatError, GraphmillError
 
 
@@ -21,6 +22,16 @@ class Partition:
 
     nodes: int
     num_bytes: int
+
+
+@dataclass(frozen=True)
+class PartitionTraffic:
+    """What the workers asked of one partition in training and validation."""
+
+    remote_requests: int
+    remote_bytes: int
+    local_requests: int  # answered in the worker's process, from files that it has mapped
+    local_bytes: int  # what these would have been on a wire
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,29 @@ class RunRecord:
                     )
                 started = True
         return tuple(found)
+
+    @property
+    def damages(self) -> tuple[str, ...]:
+        """Checkpoints that were found damaged, so that an older one was taken."""
+        return tuple(str(event.get("what", "")) for event in self.events if event["kind"] == "damage")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Where the run was saved because it was asked to end."""
+        return tuple(str(event.get("where", "")) for event in self.events if event["kind"] == "saved")
+
+    @property
+    def traffic(self) -> tuple[PartitionTraffic, ...]:
+        """By partition, over all epochs that tell it, those trained again included; empty where none does."""
+        rows: list[list[int]] = []
+        for event in self.events:
+            columns = [event.get(name) for name in TRAFFIC] if event["kind"] == "traffic" else []
+            if not columns or not all(isinstance(column, list) for column in columns):
+                continue
+            here = [[_whole(value) for value in row] for row in zip(*columns, strict=False)]
+            rows = rows or [[0] * len(TRAFFIC) for _ in here]
+            rows = [[a + b for a, b in zip(row, more, strict=True)] for row, more in zip(rows, here, strict=False)]
+        return tuple(PartitionTraffic(asked, sent + got, near, local) for asked, sent, got, near, local in rows)
 
     @property
     def parts(self) -> int | None:

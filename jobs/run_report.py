@@ -8,7 +8,7 @@ from typing import Any
 from jobs.html_page import Figure, card, cards, folded, heading, headline, page, paragraph, stacked_bar, table
 from jobs.line_plot import Line, line_plot, number
 from jobs.ratio_plot import Series
-from jobs.run_record import Partition, RunRecord, flat, is_number, shown
+from jobs.run_record import Partition, PartitionTraffic, RunRecord, flat, is_number, shown
 
 _BASELINES = {
     "majority": "majority class",
@@ -46,7 +46,7 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
     parts += [
         *_curves(run, other),
         *_times(run),
-        *_partitions(partitions),
+        *_partitions(partitions, run.traffic),
         *_faults(run),
         *_settings(run),
         *_environment(run),
@@ -255,7 +255,12 @@ def _breakdown(title: str, parts: Sequence[tuple[str, float, str]], batches: flo
     return card(body + bar + paragraph(notes, "note"))
 
 
-def _partitions(partitions: Sequence[Partition] | None) -> list[str]:
+def _partitions(partitions: Sequence[Partition] | None, traffic: Sequence[PartitionTraffic]) -> list[str]:
+    tables = [*_stored(partitions), *_asked(traffic)]
+    return [heading("Load by partition"), cards(tables)] if tables else []
+
+
+def _stored(partitions: Sequence[Partition] | None) -> list[str]:
     if not partitions:
         return []
     nodes, size = sum(p.nodes for p in partitions) or 1, sum(p.num_bytes for p in partitions) or 1
@@ -264,12 +269,31 @@ def _partitions(partitions: Sequence[Partition] | None) -> list[str]:
         for k, p in enumerate(partitions)
     ]
     columns = ["partition", "nodes", "share", "MiB", "share"]
+    return [card(table("What each partition holds, as stored", columns, rows, figures=True))]
+
+
+def _asked(traffic: Sequence[PartitionTraffic]) -> list[str]:
+    if not traffic:
+        return []
+    total = sum(t.remote_bytes + t.local_bytes for t in traffic) or 1
+    rows = [
+        [
+            str(k),
+            f"{t.remote_requests:,}",
+            f"{t.remote_bytes / 2**20:,.1f}",
+            f"{t.local_requests:,}",
+            f"{t.local_bytes / 2**20:,.1f}",
+            f"{(t.remote_bytes + t.local_bytes) / total:.1%}",
+        ]
+        for k, t in enumerate(traffic)
+    ]
+    columns = ["partition", "requests to servers", "MiB", "read in process", "MiB", "share of bytes"]
+    note = (
+        "Training and validation of all workers, epochs that were trained again included. Bytes of requests and replies; "
+        "of what is read in process, as many as they would have been."
+    )
     return [
-        heading("Load by partition"),
-        card(
-            table("What each partition holds, as stored", columns, rows, figures=True)
-            + paragraph("Requests and bytes to each partition are not counted in training.", "note")
-        ),
+        card(table("What the workers asked of each partition", columns, rows, figures=True) + paragraph(note, "note"))
     ]
 
 
@@ -277,6 +301,8 @@ def _faults(run: RunRecord) -> list[str]:
     found = [heading("Faults")]
     if run.restarts is None:
         return [*found, paragraph("Not recorded by the version that made this run.", "note")]
+    found += [paragraph(f"A damaged checkpoint was passed over: {what}", "bad") for what in run.damages]
+    found += [paragraph(f"Saved and ended on request (SIGTERM) at {where}.", "note") for where in run.stops]
     if not run.restarts:
         text = "None: the workers started once"
         text += f" in each of the run's {run.parts} parts." if (run.parts or 1) > 1 else "."

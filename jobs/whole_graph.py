@@ -132,6 +132,9 @@ class OpenShard:
     def check(self) -> None:
         """Nothing to do: the shard was copied into memory as it was opened."""
 
+    def traffic(self) -> None:
+        return None  # nothing is asked of partitions after that
+
 
 class ShardSampler:
     """One batch per worker and epoch: its shard, with one split's roots."""

@@ -115,7 +115,7 @@ def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
                 raise FormatError(f"{path}: expected 1 record batch, found {reader.num_record_batches}")
             batch = reader.get_batch(0)
         batch.validate()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(

@@ -8,6 +8,10 @@ what was expected, what was found and what to do, and all survive pickling (a re
 class GraphmillError(Exception):
     """Anything that Graphmill refuses or fails at on purpose; jobs print it as one line and exit with 1."""
 
+    def __str__(self) -> str:
+        """The message as one line of printable text: names and values from files may hold anything, a terminal's commands too."""
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__())
+
 
 class ConfigError(GraphmillError, ValueError):
     """An option or an argument has a value that cannot work."""

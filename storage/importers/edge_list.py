@@ -168,7 +168,7 @@ class EdgeListGraph:
     def _parquet(self) -> pa_parquet.ParquetFile:
         try:
             return pa_parquet.ParquetFile(self.path)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: expected a Parquet file, got: {_one_line(error)}") from error
 
     def _parquet_batches(self) -> Iterator[pa.RecordBatch]:
@@ -178,7 +178,7 @@ class EdgeListGraph:
             columns = present if len(present) == len(wanted) else None  # None: all, so that the error can name them
             try:
                 yield from file.iter_batches(batch_size=_READ_EDGES, columns=columns)
-            except (pa.ArrowInvalid, OSError) as error:
+            except (pa.ArrowException, OSError) as error:
                 raise DataError(f"{self.path}: damaged Parquet file: {_one_line(error)}") from error
 
     def _text_batches(self) -> Iterator[pa.RecordBatch]:
@@ -200,7 +200,7 @@ class EdgeListGraph:
         try:
             with pa.input_stream(str(self.path)) as stream:
                 yield from pa_csv.open_csv(stream, read_options=read, parse_options=parse)
-        except (pa.ArrowInvalid, OSError, EOFError) as error:
+        except (pa.ArrowException, OSError, EOFError) as error:
             raise DataError(f"{self.path}: expected lines of equally many fields, got: {_one_line(error)}") from error
 
     def _head(self) -> tuple[int, str]:

@@ -82,7 +82,7 @@ def _read_table(path: Path, only_column: str | None = None) -> pa.Table:
             first = path.open(encoding="utf-8").readline().strip().lstrip("+-")
             headless = only_column is not None and first.replace(".", "", 1).isdigit()
             return pa_csv.read_csv(path, pa_csv.ReadOptions(column_names=[only_column] if headless else None))
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot read this file: {' '.join(str(error).split())}") from error
     raise DataError(f"{path}: expected a file ending in .npy, .parquet or .csv")
 

@@ -16,6 +16,7 @@ from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, m
 
 _DENSE_FEATURES = ("x", "node_features", "features", "feature")
 _LABELS = ("y", "node_labels", "labels", "label")
+_NUMBERS, _WHOLE = "biuf", "iu"  # kinds of dtypes
 _SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
 
 _UNREADABLE = (
@@ -44,7 +45,7 @@ def npz_graph(path: str | Path) -> ArrayGraph:
     else:
         raise DataError(f"{path}: expected an array 'edges' or 'edge_index', found {', '.join(sorted(arrays))}")
     feature = _feature(arrays, path)
-    raw_label = _first(arrays, _LABELS)
+    raw_label = _first(arrays, _LABELS, path, dims=(1, 2))
     if feature is None and raw_label is None:
         raise DataError(f"{path}: expected features or labels to count the nodes by, found {', '.join(sorted(arrays))}")
     num_nodes = feature.shape[0] if feature is not None else len(raw_label)  # type: ignore[arg-type]
@@ -55,7 +56,7 @@ def npz_graph(path: str | Path) -> ArrayGraph:
         dst=dst,
         feature=feature,
         label=None if raw_label is None else label_column(raw_label, name),
-        split=_split(arrays, num_nodes, name),
+        split=_split(arrays, num_nodes, path, name),
         undirected_once="edges" in arrays,
         provenance={"file": path.name, "file_bytes": str(path.stat().st_size)},
     )
@@ -67,32 +68,55 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         if isinstance(archive, np.ndarray):
             raise DataError(f"{path}: expected an .npz archive of named arrays, found a single .npy array")
         with archive:
-            return {name: archive[name] for name in archive.files}
+            arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; give the path of an .npz file") from None
     except _UNREADABLE as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: expected an .npz archive of plain arrays, got: {_one_line(error)}") from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # bytes: a member that is no .npy
+            raise DataError(f"{path}: expected an .npz archive of plain arrays, got other bytes in {name}")
+    return arrays
 
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _first(arrays: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray | None:
-    return next((arrays[name] for name in names if name in arrays), None)
+def _first(
+    arrays: Mapping[str, np.ndarray], names: Sequence[str], path: Path, dims: tuple[int, ...], kinds: str = _NUMBERS
+) -> np.ndarray | None:
+    """The array of the first of these names that there is. DataError where it is not of these dimensions and kinds of dtype."""
+    name = next((name for name in names if name in arrays), None)
+    if name is None:
+        return None
+    array = arrays[name]
+    if array.ndim not in dims or array.dtype.kind not in kinds:
+        what = "whole numbers" if kinds == _WHOLE else "numbers"
+        raise DataError(
+            f"{path}: {name}: expected {what} in {' or '.join(map(str, dims))} dimensions, got {array.dtype} {list(array.shape)}"
+        )
+    return array
 
 
 def _feature(arrays: Mapping[str, np.ndarray], path: Path):
     if "x_indptr" not in arrays:
-        return _first(arrays, _DENSE_FEATURES)
+        return _first(arrays, _DENSE_FEATURES, path, dims=(2,))
     missing = {"x_indices", "x_shape"} - set(arrays)
     if missing:
         raise DataError(f"{path}: sparse features need x_indptr, x_indices and x_shape; {sorted(missing)} missing")
-    indptr, indices, shape = arrays["x_indptr"], arrays["x_indices"], [int(size) for size in arrays["x_shape"]]
-    data = arrays.get("x_data")
+    indptr, indices, size = (
+        _first(arrays, (f"x_{part}",), path, (1,), _WHOLE) for part in ("indptr", "indices", "shape")
+    )
+    assert indptr is not None
+    assert indices is not None
+    assert size is not None
+    shape, data = size.tolist(), _first(arrays, ("x_data",), path, dims=(1,))
     data = np.ones(len(indices), np.float32) if data is None else data.astype(np.float32)
+    if not len(indptr):
+        raise DataError(f"{path}: x_indptr: expected one entry more than there are rows, got none")
     num_rows = len(indptr) - 1
     # The same rows are published with the shape either way round, as the matrix or as its transpose in CSC.
     if len(shape) != 2 or num_rows not in shape:
@@ -105,11 +129,12 @@ def _feature(arrays: Mapping[str, np.ndarray], path: Path):
     return csr_array((data, indices, indptr), shape=(num_rows, width))
 
 
-def _split(arrays: Mapping[str, np.ndarray], num_nodes: int, name: str) -> np.ndarray | None:
+def _split(arrays: Mapping[str, np.ndarray], num_nodes: int, path: Path, name: str) -> np.ndarray | None:
     parts = []
     for names in _SPLIT_PARTS:
-        index = _first(arrays, [f"{part}_idx" for part in names])
-        mask = _first(arrays, [f"{part}_{ending}" for part in names for ending in ("masks", "mask")])
+        index = _first(arrays, [f"{part}_idx" for part in names], path, dims=(1, 2))
+        endings = [f"{part}_{ending}" for part in names for ending in ("masks", "mask")]
+        mask = _first(arrays, endings, path, dims=(1, 2))
         if mask is not None:
             parts.append(mask_sets(mask, num_nodes, name))
         elif index is not None:

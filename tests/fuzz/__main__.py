@@ -23,7 +23,15 @@ _READERS = (  # what targets import only when they begin
     "storage.importers.npz_file",
 )
 
-with atheris.instrument_imports(include=["storage", "cluster.checkpoint", "jobs.run_record", "jobs.run_report"]):
+# Compiled loops cannot be instrumented.
+_COMPILED = [
+    *("storage.bucket_kernels", "storage.counter_kernels", "storage.graph_kernels"),
+    *("storage.greedy_partition", "storage.synthetic_kernels"),
+]
+
+with atheris.instrument_imports(
+    include=["storage", "cluster.checkpoint", "jobs.run_record", "jobs.run_report"], exclude=_COMPILED
+):
     for module in _READERS:
         importlib.import_module(module)
     from tests.fuzz.targets import TARGETS, read_or_refused

@@ -212,13 +212,19 @@ def _npz(folder: Path) -> tuple[list[bytes], Run]:
 
     file = folder / "some.npz"
     np.savez(file, edges=np.array([[0, 1], [1, 2]]), x=np.eye(3, dtype=np.float32), y=np.array([0, 1, 0]))
-    valid = file.read_bytes()
+    dense = file.read_bytes()
+    sparse = {"indptr": np.array([0, 1, 1, 2]), "indices": np.array([1, 0]), "shape": np.array([3, 2])}
+    splits = {f"{part}_mask": np.arange(3) == row for row, part in enumerate(("train", "val", "test"))}
+    np.savez(
+        file, edge_index=np.array([[0, 1], [1, 2]]), **{f"x_{key}": value for key, value in sparse.items()}, **splits
+    )
+    valid = [dense, file.read_bytes()]
 
     def run(data: bytes) -> None:
         file.write_bytes(data)
         _drain(npz_graph(file))
 
-    return [valid], run
+    return valid, run
 
 
 def _edge_list(ending: str) -> Callable[[Path], tuple[list[bytes], Run]]:

@@ -29,7 +29,6 @@ from jobs.cost_model import (
     remote_traffic,
     step_cost,
 )
-from jobs.message_counts import CountedLocal, CountedRemote, MessageCounts
 from models.geco import GECOConfig
 from models.parallel.cost import sent_bytes
 from models.parallel.shards import Shards
@@ -38,6 +37,7 @@ from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
 from samplers.router import LocalOwner, Router
+from samplers.traffic import Traffic, WatchedLocal, WatchedRemote
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
@@ -59,23 +59,23 @@ def degrees(graph: StoredGraph) -> Degrees:
     return Degrees.of(np.concatenate([np.diff(partition.indptr) for partition in graph.partitions()]))
 
 
-def counted_router(graph: StoredGraph, kind: type) -> tuple[Router, MessageCounts]:
-    counts, tables = MessageCounts(), NodeTables(graph)
+def watched_router(graph: StoredGraph, kind: type) -> tuple[Router, Traffic]:
+    traffic, tables = Traffic(PARTITIONS), NodeTables(graph)
     owners = [
-        kind(LocalOwner(PartitionOwner(partition, graph.manifest.num_nodes, tables)), counts)
-        for partition in graph.partitions()
+        kind(LocalOwner(PartitionOwner(partition, graph.manifest.num_nodes, tables)), index, traffic)
+        for index, partition in enumerate(graph.partitions())
     ]
-    return Router(graph.manifest, owners), counts
+    return Router(graph.manifest, owners), traffic
 
 
-@pytest.mark.parametrize("kind", [CountedRemote, CountedLocal])
+@pytest.mark.parametrize("kind", [WatchedRemote, WatchedLocal])
 def test_bytes_of_neighbor_batches_are_those_of_their_messages(graph: StoredGraph, kind: type) -> None:
-    router, counts = counted_router(graph, kind)
+    router, traffic = watched_router(graph, kind)
     sampler = NeighborSampler(router, NeighborOptions(fanouts=(4, 3), batch_size=50))
     roots = sampler.roots_of(0, 0)
-    before = counts.as_dict()
+    before = traffic.totals()
     batch = sampler.sample(0, 0)
-    found = {name: value - before[name] for name, value in counts.as_dict().items()}
+    found = {name: value - before[name] for name, value in traffic.totals().items()}
 
     assert batch.hop is not None
     per_hop = np.bincount(batch.hop, minlength=3)
@@ -84,7 +84,7 @@ def test_bytes_of_neighbor_batches_are_those_of_their_messages(graph: StoredGrap
     assert per_hop[0] == len(roots)
     shape = BatchShape(tuple(per_hop[:2].tolist()), tuple(drawn), batch.num_nodes)
     model = neighbor_traffic(shape, Widths(feature=12 * 4, index=4), PARTITIONS)
-    if kind is CountedRemote:
+    if kind is WatchedRemote:
         assert found["sent_bytes"] == model.sent
         assert found["received_bytes"] == model.received
         assert found["remote_requests"] == model.requests
@@ -95,11 +95,11 @@ def test_bytes_of_neighbor_batches_are_those_of_their_messages(graph: StoredGrap
 
 
 def test_bytes_of_chunk_batches_are_those_of_their_messages(graph: StoredGraph) -> None:
-    router, counts = counted_router(graph, CountedRemote)
+    router, traffic = watched_router(graph, WatchedRemote)
     sampler = RandomPartitionSampler(router, RandomPartitionOptions(num_chunks=5))
-    before = counts.as_dict()
+    before = traffic.totals()
     batch = sampler.sample(0, 0)
-    found = {name: value - before[name] for name, value in counts.as_dict().items()}
+    found = {name: value - before[name] for name, value in traffic.totals().items()}
     model = chunk_traffic(batch.num_nodes, batch.num_edges, Widths(feature=12 * 4), PARTITIONS)
     assert (found["sent_bytes"], found["received_bytes"]) == (model.sent, model.received)
     assert found["remote_requests"] == model.requests
@@ -108,7 +108,7 @@ def test_bytes_of_chunk_batches_are_those_of_their_messages(graph: StoredGraph) 
 def test_expected_batches_are_near_real_ones(graph: StoredGraph, degrees: Degrees) -> None:
     assert degrees.num_nodes == graph.manifest.num_nodes
     assert degrees.num_edges == pytest.approx(graph.manifest.num_edges)
-    router, _ = counted_router(graph, CountedLocal)
+    router, _ = watched_router(graph, WatchedLocal)
     sampler = NeighborSampler(router, NeighborOptions(fanouts=(5, 3), batch_size=60))
     batches = [sampler.sample(0, number) for number in range(6)]
     shape, _ = expected_batch(degrees, float(np.mean([batch.num_roots for batch in batches])), (5, 3))

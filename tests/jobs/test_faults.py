@@ -5,6 +5,7 @@ Every fault strikes a run of its own, a few epochs after the start. Some it surv
 """
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -85,11 +86,11 @@ def kill_another_worker(job: Job) -> Proof:
     return kill_a_worker(job, rank=0)
 
 
-def stop_the_servers(job: Job) -> Proof:
+def stop_the_servers(job: Job, stopped_s: float = 3.0) -> Proof:
     servers, before = job.actors("PartitionServer"), len(starts(job.run))
     for server in servers:
         server.suspend()
-    time.sleep(3)
+    time.sleep(stopped_s)
     for server in servers:
         server.resume()
     return lambda: len(starts(job.run)) == before  # who asked has waited
@@ -115,6 +116,36 @@ def test_a_run_survives_one_fault_after_another(run):
         assert proof(), fault.__name__
         print(f"{fault.__name__}: two epochs later after {time.monotonic() - struck:.1f} s")
     job.end()
+
+
+@pytest.mark.long
+def test_servers_that_stand_still_for_a_minute_cost_that_minute(run):
+    job = start(run)
+    job.wait_for_epochs(3)
+    proof = stop_the_servers(job, stopped_s=60.0)
+    job.end()
+    assert proof()
+
+
+LOSSY = json.dumps(  # Ray's own fault injection, of each process's calls: not sent, done but not answered, both at once
+    {
+        "CoreWorkerService.grpc_client.PushTask": {
+            **{"num_failures": 20, "req_failure_prob": 5, "resp_failure_prob": 5, "in_flight_failure_prob": 5}
+        }
+    }
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({"RAY_testing_rpc_failure": LOSSY}, id="lost"),
+        pytest.param({"RAY_testing_asio_delay_us": "CoreWorkerService.grpc_server.PushTask=0:100000"}, id="late"),
+    ],
+)
+def test_replies_that_are_lost_or_late_change_nothing(run, environment):
+    start(run, "--max-failures", "100", environment=environment).end(timeout_s=800)
 
 
 # --- what ends a run, so that it can be resumed

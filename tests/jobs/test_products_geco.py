@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs import products_geco
+from jobs.run_record import read_run
 from storage.errors import GraphmillError
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
@@ -81,6 +82,11 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(first_
     assert curve(workplace / "two") == curve(workplace / "one")
     scores = [json.loads((workplace / run / "summary.json").read_text())["scores"] for run in ("one", "two")]
     assert scores[0] == scores[1]
+    near, far = (read_run(workplace / run).traffic for run in ("one", "two"))
+    assert (len(near), len(far)) == (2, 3)
+    assert all(part.local_requests and not part.remote_requests for part in near)
+    assert all(part.remote_requests and not part.local_requests for part in far)
+    assert 0.9 < sum(part.remote_bytes for part in far) / sum(part.local_bytes for part in near) < 1.2
 
 
 @pytest.mark.ray

@@ -20,10 +20,11 @@ from jobs.html_page import DARK, LIGHT, Figure, headline, page, table
 from jobs.line_plot import Line, line_plot
 from jobs.ratio_plot import Series
 from jobs.run_options import RunOptions
-from jobs.run_record import read_run, stored_partitions
+from jobs.run_record import PartitionTraffic, read_run, stored_partitions
 from jobs.run_report import run_page
 from jobs.scaling_report import html as scaling_page
 from jobs.training_run import open_run
+from samplers.traffic import COLUMNS
 from storage.errors import StageError
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
@@ -149,6 +150,25 @@ def test_restarts_are_told_from_new_parts(tmp_path: Path) -> None:
     assert "continued with epoch epochs trained again" in text_of(run_page(record))
 
 
+def test_traffic_damage_and_requested_ends_are_told(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    run.note("begin")
+    run.start(0)
+    for number in range(2):
+        run.record(epoch(number))
+        columns = ([3, 0], [2**20, 0], [2**20, 0], [0, 4], [0, 2**21])
+        run.note("traffic", epoch=number, **dict(zip(COLUMNS, columns, strict=True)))
+    run.note("saved", where="epoch 2, step 7")
+    run.note("damage", what="epoch-000001-deadbeef: model.safetensors: expected its SHA-256")
+    run.close()
+    record = read_run(run.path)
+    assert record.traffic == (PartitionTraffic(6, 2**22, 0, 0), PartitionTraffic(0, 0, 8, 2**22))
+    text = text_of(run_page(record))
+    assert "0 6 4.0 0 0.0 50.0% 1 0 0.0 8 4.0 50.0%" in text
+    assert "Saved and ended on request (SIGTERM) at epoch 2, step 7." in text
+    assert "A damaged checkpoint was passed over: epoch-000001-deadbeef" in text
+
+
 def test_a_comparison_lists_what_differs_and_draws_both_runs(tmp_path: Path) -> None:
     one = read_run(make_run(tmp_path / "one", summary=SUMMARY, model={"width": 64, "layers": 3}))
     two = read_run(
@@ -251,21 +271,27 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-known_names = st.sampled_from([*epoch(0), *SUMMARY, "fit", "graph", "epochs", "valid_x", "time", "kind"])
+known_names = st.sampled_from([*epoch(0), *SUMMARY, "fit", "graph", "epochs", "valid_x", "time", "kind", *COLUMNS])
 
 
 @example(
     config={},
     lines=[{"train_loss": 1.7e308}, {"train_loss": -1.7e308, "train_s": 1e308}],
     summary={"wall_s": 10**400},
-    events=[],
+    events=[
+        {"kind": "traffic", **{key: [10**400, 1] for key in COLUMNS}},
+        {"kind": "traffic", **{key: [None] for key in COLUMNS}},
+        {"kind": "traffic", **{key: [1, 2, 3] for key in COLUMNS}},
+    ],
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     config=st.dictionaries(known_names, json_values, max_size=5),
     lines=st.lists(st.dictionaries(known_names, json_values, max_size=6), max_size=4),
     summary=st.none() | st.dictionaries(known_names, json_values, max_size=6),
-    events=st.lists(st.dictionaries(known_names, json_values | st.just("start"), max_size=4), max_size=4),
+    events=st.lists(
+        st.dictionaries(known_names, json_values | st.sampled_from(["start", "traffic"]), max_size=8), max_size=4
+    ),
 )
 def test_values_of_any_kind_make_a_page(tmp_path: Path, config, lines, summary, events) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))

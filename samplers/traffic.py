@@ -1,0 +1,97 @@
+"""What passes between a router and the owners of its partitions, counted by partition.
+
+Bytes are those of the arrays in requests and replies; what a transport puts around a message is not among them.
+"""
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:  # compiled loops hang on them, and a report needs the columns' names alone
+    from samplers.messages import FetchRows, NodeRows, Reply, Request
+    from samplers.router import LocalOwner, Owner, Pending
+
+COLUMNS = (
+    "remote_requests",
+    "sent_bytes",  # in requests to other processes
+    "received_bytes",  # in their replies
+    "local_requests",  # answered in this process
+    "local_bytes",  # what their requests and replies would have been on a wire
+)
+_REMOTE_REQUESTS, _SENT, _RECEIVED, _LOCAL_REQUESTS, _LOCAL = range(len(COLUMNS))
+
+
+class Traffic:
+    """Totals since it was made; safe to add to from several threads."""
+
+    def __init__(self, num_partitions: int) -> None:
+        self._counts = np.zeros((num_partitions, len(COLUMNS)), np.int64)
+        self._lock = threading.Lock()
+
+    def add(self, partition: int, requests_column: int, bytes_column: int, num_requests: int, num_bytes: int) -> None:
+        with self._lock:
+            self._counts[partition, requests_column] += num_requests
+            self._counts[partition, bytes_column] += num_bytes
+
+    def by_partition(self) -> np.ndarray:
+        """int64 [partitions, len(COLUMNS)]: a copy."""
+        with self._lock:
+            return self._counts.copy()
+
+    def totals(self) -> dict[str, int]:
+        """Sums over the partitions, by the names of the columns."""
+        return dict(zip(COLUMNS, self.by_partition().sum(axis=0).tolist(), strict=True))
+
+    def watch(self, owner: "Owner", partition: int) -> "Owner":
+        """The owner with its messages counted: as local ones where it answers in this process."""
+        from samplers.router import LocalOwner
+
+        if isinstance(owner, LocalOwner):
+            return WatchedLocal(owner, partition, self)
+        return WatchedRemote(owner, partition, self)
+
+
+def array_bytes(message: "Request | Reply") -> int:
+    """Bytes of the arrays of a request or a reply."""
+    return sum(value.nbytes for value in vars(message).values() if isinstance(value, np.ndarray))
+
+
+class WatchedRemote:
+    """An owner elsewhere, its messages counted."""
+
+    def __init__(self, owner: "Owner", partition: int, traffic: Traffic) -> None:
+        self._owner, self._partition, self._traffic = owner, partition, traffic
+
+    def submit(self, request: "Request") -> "Pending":
+        self._traffic.add(self._partition, _REMOTE_REQUESTS, _SENT, 1, array_bytes(request))
+        return _WatchedReply(self._owner.submit(request), self._partition, self._traffic)
+
+
+class _WatchedReply:
+    def __init__(self, pending: "Pending", partition: int, traffic: Traffic) -> None:
+        self._pending, self._partition, self._traffic = pending, partition, traffic
+
+    def result(self) -> "Reply":
+        reply = self._pending.result()
+        self._traffic.add(self._partition, _REMOTE_REQUESTS, _RECEIVED, 0, array_bytes(reply))
+        return reply
+
+
+class WatchedLocal:
+    """An owner in this process, its messages counted; it still writes rows where they belong at once."""
+
+    def __init__(self, owner: "LocalOwner", partition: int, traffic: Traffic) -> None:
+        self._owner, self._partition, self._traffic = owner, partition, traffic
+
+    def submit(self, request: "Request") -> "Pending":
+        pending = self._owner.submit(request)  # answered already
+        num_bytes = array_bytes(request) + array_bytes(pending.result())
+        self._traffic.add(self._partition, _LOCAL_REQUESTS, _LOCAL, 1, num_bytes)
+        return pending
+
+    def place_rows(self, request: "FetchRows", into: "NodeRows", position: np.ndarray) -> None:
+        self._owner.place_rows(request, into, position)
+        row_bytes = sum(v.nbytes // max(len(v), 1) for v in vars(into).values() if v is not None)
+        num_bytes = array_bytes(request) + row_bytes * len(position)
+        self._traffic.add(self._partition, _LOCAL_REQUESTS, _LOCAL, 1, num_bytes)
