@@ -186,10 +186,10 @@ class Worker:
         """Trains to the end; returns the final scores, or {"stopped": where} where the driver asked to stop."""
         options = self.options
         with ExitStack() as stack:
-            train = stack.enter_context(self._loader(self.spec.sampler))
-            valid = stack.enter_context(self._loader(self.spec.evaluation["valid"]))
+            train = stack.enter_context(self.loader(self.spec.sampler))
+            valid = stack.enter_context(self.loader(self.spec.evaluation["valid"]))
             for epoch in range(self.next_epoch, options.epochs):
-                record, wish = self._train_epoch(train, epoch)
+                record, wish = self.train_epoch(train, epoch)
                 if record is None:
                     return {"stopped": self._where()}
                 last = epoch + 1 == options.epochs
@@ -200,14 +200,14 @@ class Worker:
                     record["checkpoint_s"] = self.writer.take_stall_s()
                 if self.rank == 0:
                     self.hub.push({"kind": "epoch", "epoch": epoch, **record})
-                self._tell_traffic(epoch)
+                self.tell_traffic(epoch)
                 if last or wish != Wish.GO_ON or (epoch + 1) % options.checkpoint_every == 0:
-                    self._checkpoint()
+                    self.checkpoint()
                 if wish == Wish.STOP and not last:
                     return {"stopped": self._where()}
         return self._final_scores()
 
-    def _tell_traffic(self, epoch: int) -> None:
+    def tell_traffic(self, epoch: int) -> None:
         """What all ranks asked of each partition in this epoch, prefetched batches included: a collective call where it is counted."""
         counts = self.data.traffic()
         if counts is None:
@@ -221,7 +221,7 @@ class Worker:
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
 
-    def _loader(self, sampler_options: Any) -> Loader:
+    def loader(self, sampler_options: Any) -> Loader:
         return Loader(
             self.data.sampler(sampler_options, self.world_size),
             self.spec.loader,
@@ -234,7 +234,7 @@ class Worker:
     def _autocast(self) -> torch.autocast:
         return autocast(self.device, self.options.precision)
 
-    def _train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, Wish]:
+    def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, Wish]:
         """Trains one epoch; returns its mean loss and throughput over all ranks, None where it is stopped before its end."""
         self.ddp.train()
         num_steps = -(-loader.num_steps // self.options.accumulate)
@@ -263,7 +263,7 @@ class Worker:
             if wish != Wish.GO_ON and step + 1 < num_steps:
                 rows = tuple(tuple(row) for row in gather_rows(sums[None]).tolist())
                 self.part = EpochPart(step + 1, loader.state_dict(), rows, clock.spent())
-                self._checkpoint()
+                self.checkpoint()
                 if wish == Wish.STOP:
                     return None, wish
         self.part = None
@@ -412,7 +412,7 @@ class Worker:
         self.model.load_state_dict(self.best)
         scores = {}
         for split, sampler_options in self.spec.evaluation.items():
-            with self._loader(sampler_options) as loader:
+            with self.loader(sampler_options) as loader:
                 scores[split] = self._evaluate(self.model, loader, split)
         self.data.check()
         return {
@@ -423,7 +423,7 @@ class Worker:
             "world_size": self.world_size,
         }
 
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
         """Saves and reports a checkpoint, where there is a writer; every rank takes part, rank 0 writes."""
         if self.writer is None:
             return
@@ -473,7 +473,7 @@ class Worker:
         """Raises ConfigError where a position within an epoch is of other batches, or of other steps of them."""
         if state.part is None:
             return
-        with self._loader(self.spec.sampler) as loader:
+        with self.loader(self.spec.sampler) as loader:
             loader.load_state_dict(state.part.position)
         if state.part.position["step"] != state.part.step * self.options.accumulate:
             raise ConfigError(

@@ -148,9 +148,9 @@ def one_of_two(rank: int, port: int, folder: str, build_model, store: Rings | No
     found: dict = {"error": ""}
     worker = Worker(a_spec, Hub(), rank, 2, CPU)
     try:
-        with worker._loader(a_spec.sampler) as loader:
-            found["losses"] = [worker._train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(3)]
-        with worker._loader(a_spec.evaluation["valid"]) as loader:
+        with worker.loader(a_spec.sampler) as loader:
+            found["losses"] = [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(3)]
+        with worker.loader(a_spec.evaluation["valid"]) as loader:
             found["scores"] = worker._evaluate(worker.model, loader, "valid")
     except NonFiniteLossError as error:
         found["error"] = str(error)
@@ -172,8 +172,8 @@ def run_two(folder: Path, build_model, store: Rings | None = None) -> list[dict]
 
 def whole_epoch_steps(a_spec: TrainSpec, epochs: int = 3) -> tuple[Worker, list[float]]:
     worker = Worker(a_spec, Hub(), 0, 1, CPU)
-    with worker._loader(a_spec.sampler) as loader:
-        return worker, [worker._train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(epochs)]
+    with worker.loader(a_spec.sampler) as loader:
+        return worker, [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(epochs)]
 
 
 @pytest.mark.parametrize("penalised", [False, True])
@@ -194,7 +194,7 @@ def test_accumulated_batches_give_the_large_batchs_steps(penalised):
 @pytest.mark.slow
 def test_two_ranks_that_accumulate_give_the_large_batchs_steps(tmp_path):
     large, losses = whole_epoch_steps(spec(20, partial(Pooled, True), weight_decay=0.1))
-    with large._loader(large.spec.evaluation["valid"]) as loader:
+    with large.loader(large.spec.evaluation["valid"]) as loader:
         scores = large._evaluate(large.model, loader, "valid")
     for found in run_two(tmp_path, partial(Pooled, True)):
         assert found["error"] == ""
@@ -309,7 +309,7 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
     reference = Pooled()
     average = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
     plain = Worker(replace(a_spec, options=replace(a_spec.options, ema_decay=None)), Hub(), 0, 1, CPU)
-    with plain._loader(a_spec.sampler) as loader:
+    with plain.loader(a_spec.sampler) as loader:
         step = plain._update
 
         def averaging(epoch, step_index, batches):
@@ -319,12 +319,12 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
                 average[name] += (1 - decay) * (tensor - average[name])
 
         plain._update = averaging
-        plain._train_epoch(loader, 0)
+        plain.train_epoch(loader, 0)
     worker, _, result = run_alone(a_spec, reports)
     for name, tensor in average.items():
         torch.testing.assert_close(worker.best[name], tensor)
         assert not torch.equal(worker.best[name], plain.model.state_dict()[name])
-    with plain._loader(a_spec.evaluation["test"]) as loader:
+    with plain.loader(a_spec.evaluation["test"]) as loader:
         plain.model.load_state_dict(average)
         assert plain._evaluate(plain.model, loader, "test") == pytest.approx(result["scores"]["test"], rel=1e-5)
 

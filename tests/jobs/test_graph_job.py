@@ -120,8 +120,8 @@ def test_every_model_trains_through_the_loop(model, molecules):
     )
     hub = SimpleNamespace(push=SimpleNamespace(remote=lambda record: None))
     worker = Worker(spec, hub, 0, 1, torch.device("cpu"))
-    with worker._loader(spec.sampler) as loader:
-        losses = [worker._train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(6)]
+    with worker.loader(spec.sampler) as loader:
+        losses = [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(6)]
     assert min(losses[-3:]) < 0.93 * losses[0]
     missing = [
         name for name, p in worker.model.named_parameters() if p.requires_grad and p not in worker.optimizer.state

@@ -115,7 +115,7 @@ def scored_by_trainer(training: TrainSpec) -> dict[str, float]:
     worker = Worker(training, None, 0, 1, torch.device("cpu"))
     torch.manual_seed(3)
     worker.model.load_state_dict(training.build_model().state_dict())
-    with worker._loader(training.evaluation["test"]) as loader:
+    with worker.loader(training.evaluation["test"]) as loader:
         return worker._evaluate(worker.model, loader, "test")
 
 

@@ -80,8 +80,8 @@ def train_spec(graph: StoredGraph) -> TrainSpec:
 def outcome(folder: Path, rank: int, size: int) -> dict[str, Any]:
     """A few epochs as the trainer runs them, and then an evaluation with weights gone bad on one rank only."""
     worker = Worker(train_spec(stored(folder)), Hub(), rank, size, CPU)
-    with worker._loader(worker.spec.sampler) as train, worker._loader(worker.spec.evaluation["valid"]) as valid:
-        records = [worker._train_epoch(train, epoch)[0] for epoch in range(EPOCHS)]
+    with worker.loader(worker.spec.sampler) as train, worker.loader(worker.spec.evaluation["valid"]) as valid:
+        records = [worker.train_epoch(train, epoch)[0] for epoch in range(EPOCHS)]
         scores = worker._evaluate(worker.model, valid, "valid")
         state = {name: tensor.clone() for name, tensor in worker.model.state_dict().items()}
         if rank == size - 1:

@@ -1,0 +1,264 @@
+"""What it costs to be safe: `python jobs/bench_checks.py`.
+
+    python jobs/bench_checks.py                          the embedded graph, two workers, a few minutes
+    python jobs/bench_checks.py --nodes 5000 --epochs 3  a look
+
+Two loops train the same model on the same batches, epoch by epoch in turns, each with its own weights, servers' answers and sampling threads:
+
+    checked   the trainer's own: every loss and gradient looked at, each step's weight agreed between the workers, dropout seeded by position,
+              traffic counted by partition, progress and metrics sent to the driver
+    bare      forward, backward and optimizer of DDP, and nothing else
+
+Printed are the seconds of an epoch and the CPU seconds of the workers, medians over the epochs, and the ratio of both loops, the median of the
+epochs' own ratios. Then --checkpoints checkpoints are written beside training: how long training stood still for each, against one a minute.
+The table is kept as results.md and results.json under --out. Nothing else should run meanwhile.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from jobs.command_line import parse
+from jobs.exit_codes import run
+from jobs.node_options import GraphOptions
+from jobs.option_checks import at_least, check_object_store, check_writable
+
+if TYPE_CHECKING:
+    from cluster.train_loop import Worker
+    from samplers.loader import Loader
+
+LOOPS = ("checked", "bare")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to measure."""
+
+    graph: GraphOptions = field(default_factory=GraphOptions)
+    """Which graph; the embedded one, where no other is named."""
+
+    width: int = 64
+    """GECO's channels."""
+
+    layers: int = 3
+    """GECO's layers."""
+
+    chunks: int = 8
+    """Random parts that an epoch's batches are."""
+
+    epochs: int = 12
+    """Of each loop; one more before them is not counted."""
+
+    checkpoints: int = 10
+    """Written one after another, a step apart."""
+
+    workers: int = 2
+    """DDP workers."""
+
+    local_reads: bool = True
+    """Read partitions in the workers' processes, where they are on this machine; --no-local-reads asks their servers."""
+
+    object_store_gb: float = 0.2
+    """Of the local Ray."""
+
+    out: Path = Path("runs/bench-checks")
+    """Where the table goes."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank measured: per epoch and loop, and per checkpoint."""
+
+    wall_s: Mapping[str, Sequence[float]]
+    cpu_s: Mapping[str, Sequence[float]]
+    losses: Mapping[str, Sequence[float]]
+    stall_s: Sequence[float]
+
+
+def main() -> int:
+    config = parse(Config, prefixes=False)
+    for name in ("width", "layers", "chunks", "workers", "epochs"):
+        at_least(config, name, 1)
+    at_least(config, "checkpoints", 0)
+    check_object_store(config.object_store_gb)
+    check_writable(config.out, "--out")
+    shares = measure(config)
+    text = table(config, shares)
+    config.out.mkdir(parents=True, exist_ok=True)
+    (config.out / "results.md").write_text(text)
+    (config.out / "results.json").write_text(json.dumps([vars(share) for share in shares]) + "\n")
+    print(text, end="")
+    return 0
+
+
+def measure(config: Config) -> list[Share]:
+    """What the ranks found, in their order."""
+    import tempfile
+
+    from ray import train as ray_train
+    from ray.train.torch import TorchTrainer
+
+    from cluster.metrics_hub import metrics_hub
+    from cluster.partition_server import ServerOptions, partition_servers
+    from cluster.session import SessionOptions, ray_session
+    from jobs.prepare_graph import prepare_graph
+
+    graph = prepare_graph(config.graph)
+    session = SessionOptions(num_cpus=config.workers, object_store_bytes=int(config.object_store_gb * 2**30))
+    with (
+        tempfile.TemporaryDirectory(prefix="graphmill-checks-") as folder,
+        ray_session(session),
+        partition_servers(graph, ServerOptions(local_reads=config.local_reads)) as servers,
+        metrics_hub(lambda _: None) as hub,
+    ):
+        trainer: Any = TorchTrainer(
+            cast(Any, _measure_rank),
+            train_loop_config={"config": config, "servers": servers, "manifest": graph.manifest, "hub": hub},
+            scaling_config=ray_train.ScalingConfig(num_workers=config.workers),
+            run_config=ray_train.RunConfig(name="checks", storage_path=folder),
+        )
+        return [Share(**json.loads(text)) for text in trainer.fit().return_value]
+
+
+def _measure_rank(given: dict[str, Any]) -> list[str]:
+    """Runs on every worker; each rank's Share as JSON."""
+    import ray.train
+    import torch
+    import torch.distributed as dist
+    from ray.train.torch import get_device
+
+    from cluster.bad_numbers import gather_text
+    from cluster.checkpoint_writer import CheckpointWriter
+    from cluster.partition_server import connect
+    from cluster.train_loop import Worker
+    from cluster.training_data import OpenNodes
+
+    config: Config = given["config"]
+    torch.set_num_threads(1)
+    context = ray.train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    folder = Path(context.get_storage().experiment_fs_path)
+    writer = CheckpointWriter(folder, rank)
+    spec = _spec(config, given["servers"], given["manifest"])
+    checked, bare = (Worker(spec, given["hub"], rank, world_size, get_device(), writer) for _ in LOOPS)
+    bare.data = OpenNodes(connect(given["servers"]))
+    wall: dict[str, list[float]] = {name: [] for name in LOOPS}
+    cpu: dict[str, list[float]] = {name: [] for name in LOOPS}
+    losses: dict[str, list[float]] = {name: [] for name in LOOPS}
+    for epoch in range(config.epochs + 1):
+        # A loader of its own for each epoch, so that nobody samples ahead in the other's time; who goes first takes turns.
+        for name in LOOPS if epoch % 2 else reversed(LOOPS):
+            worker = checked if name == "checked" else bare
+            with worker.loader(spec.sampler) as loader:
+                dist.barrier()
+                began, began_cpu = time.perf_counter(), time.process_time()
+                losses[name].append(
+                    _checked(worker, loader, epoch) if name == "checked" else _bare(worker, loader, epoch)
+                )
+                wall[name].append(time.perf_counter() - began)
+                cpu[name].append(time.process_time() - began_cpu)
+    stall = []
+    for number in range(config.checkpoints):
+        checked.next_epoch = number + 1
+        checked.checkpoint()
+        with checked.loader(spec.sampler) as loader:  # training goes on while it is written
+            checked.train_epoch(loader, number)
+        stall.append(writer.take_stall_s())
+    counted = [{name: values[1:] for name, values in found.items()} for found in (wall, cpu, losses)]
+    share = Share(counted[0], counted[1], counted[2], stall)
+    return gather_text(json.dumps(vars(share)), get_device())
+
+
+def _spec(config: Config, servers: Any, manifest: Any) -> Any:
+    from cluster.tasks import Classification
+    from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+    from cluster.training_data import NodeData
+    from jobs.geco_classifier import GECOClassifier
+    from jobs.products_geco import ModelOptions, build_model_config
+    from samplers.loader import LoaderOptions
+    from samplers.random_partition import RandomPartitionOptions
+
+    model = ModelOptions(width=config.width, layers=config.layers)
+    model_config = build_model_config(model, 0, manifest.feature_dim, manifest.num_classes)
+    return TrainSpec(
+        data=NodeData(servers),
+        build_model=lambda: GECOClassifier(model_config),
+        task=Classification(manifest.num_classes),
+        model_config={},
+        identity={},
+        sampler=RandomPartitionOptions(num_chunks=config.chunks),
+        evaluation=full_evaluation(0, 1),
+        options=TrainOptions(epochs=config.epochs + 1, schedule="constant", checkpoint_minutes=None),
+        loader=LoaderOptions(),
+    )
+
+
+def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
+    record, _ = worker.train_epoch(loader, epoch)
+    assert record is not None
+    if worker.rank == 0:
+        worker.hub.push({"kind": "epoch", "epoch": epoch, **record})
+    worker.tell_traffic(epoch)
+    return record["train_loss"]
+
+
+def _bare(worker: "Worker", loader: "Loader", epoch: int) -> float:
+    """What remains of the trainer's loop where nothing can go wrong."""
+    import torch
+
+    from cluster.tasks import step_output
+
+    worker.ddp.train()
+    clip, loss_sum = worker.options.clip_norm, 0.0
+    parameters = list(worker.model.parameters())
+    for count, batch in enumerate(loader.epoch(epoch), 1):
+        target = worker.data.target(batch)
+        loss = worker.task.loss(step_output(worker.ddp(batch)).prediction, target) / worker.task.weight(target).float()
+        worker.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, clip)
+        worker.optimizer.step()
+        loss_sum += (float(loss.detach()) - loss_sum) / count
+    return loss_sum
+
+
+def table(config: Config, shares: Sequence[Share]) -> str:
+    """The figures as Markdown."""
+
+    def of_epochs(found: Sequence[Mapping[str, Sequence[float]]], name: str) -> list[float]:
+        """Of each epoch the ranks' mean."""
+        return [statistics.fmean(values) for values in zip(*(one[name] for one in found), strict=True)]
+
+    lines = [
+        f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop by turns",
+        "",
+        "| an epoch | checked | bare | ratio |",
+        "|---|---|---|---|",
+    ]
+    for what, found in (
+        ("seconds", [one.wall_s for one in shares]),
+        ("CPU seconds of a worker", [one.cpu_s for one in shares]),
+    ):
+        checked, bare = (of_epochs(found, name) for name in LOOPS)
+        ratio = statistics.median(a / b for a, b in zip(checked, bare, strict=True))
+        lines.append(f"| {what} | {statistics.median(checked):.3f} | {statistics.median(bare):.3f} | {ratio:.3f} |")
+    last = [statistics.fmean(one.losses[name][-1] for one in shares) for name in LOOPS]
+    lines.append(f"| last loss | {last[0]:.4f} | {last[1]:.4f} | |")
+    stalls = [max(values) for values in zip(*(one.stall_s for one in shares), strict=True)]
+    if stalls:
+        middle, worst = statistics.median(stalls), max(stalls)
+        lines += [
+            "",
+            f"A checkpoint stops training for {1e3 * middle:.1f} ms (median of {len(stalls)}; longest {1e3 * worst:.1f} ms): "
+            f"{middle / 60:.2%} of the time at one a minute.",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    run(main)
