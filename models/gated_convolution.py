@@ -12,7 +12,7 @@ The operator is the circular convolution of length N exactly, to rounding. What 
 - Channels go through in chunks, so complex intermediates exist for a chunk only and stay in the cache where they fit.
 - Where N has large prime factors, a transform of length N is several times slower. Then signals are padded with zeros to a fast length
   L ≥ 2N - 1 and the filter's features are repeated periodically over the lags -(N-1) … N-1, so that the first N places hold the
-  circular convolution of length N: the same operator, no approximation (`transform_length` chooses).
+  circular convolution of length N: the same operator, no approximation (`models.transform_length`).
 
 Transforms run in float32 at least; with bfloat16 gates (autocast) H, the kept convolutions and the result are in bfloat16. float16 cannot
 hold a sum over many nodes: everything is float32 then.
@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from models.transform_length import fold_lags, repeat_lags, transform_length
 
 # Bytes that a chunk's intermediates may take by default: (least, most, 1 / share of the channels). On a CPU an eighth of the channels'
 # stays in the cache where it fits; on CUDA a quarter fills the device. Below the least, calls would cost more than the work.
@@ -77,33 +79,6 @@ def gated_convolve(
         )
 
 
-def transform_length(num_positions: int) -> int:
-    """The length L of the transforms for N positions: N itself, or the fast length from 2N - 1 on that costs least, if that costs less.
-
-    Costs per place, products with the features' spectra included, are relative to a power of two: 1.4 with small factors, 2.8 with large
-    ones, 5.5 where they make N odd (a compromise between N of 16 thousand and a million with MKL; docs/decisions/0011). cuFFT,
-    too, has kernels for small factors and Bluestein's algorithm for the rest.
-    """
-    if num_positions < 64 or _largest_prime(num_positions, 32) <= 31:
-        return num_positions
-    least = 2 * num_positions - 1
-    best, best_cost = num_positions, (5.5 if num_positions % 2 else 2.8) * num_positions
-    for odd in (1, 3, 5, 9, 15, 25, 27, 45):
-        length = odd << max((-(-least // odd) - 1).bit_length(), 1)
-        cost = length * (1.0 if odd == 1 else 1.4)
-        if cost < best_cost:
-            best, best_cost = length, cost
-    return best
-
-
-def _largest_prime(number: int, enough: int) -> int:
-    """The largest prime factor, or any number above `enough` where it is larger than that."""
-    for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31):
-        while number % prime == 0 and number > prime:
-            number //= prime
-    return max(number, 2)
-
-
 class _GatedConvolution(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -123,7 +98,7 @@ class _GatedConvolution(torch.autograd.Function):
         if num == 0:
             ctx.save_for_backward(h_NC, weight_EC, bias_E, filter_KDI, skip_KD, feature_IN)
             return h_NC.new_zeros(0, width)
-        spectrum_IM = torch.fft.rfft(_repeat(feature_IN, ctx.length))
+        spectrum_IM = torch.fft.rfft(repeat_lags(feature_IN, ctx.length))
         p_GDN = _project(h_NC, weight_EC, order + 1)
         kept = []
         for chunk in _chunks(width, ctx):
@@ -194,7 +169,7 @@ class _GatedConvolution(torch.autograd.Function):
             grad_p_EN @ h_NC,
             grad_p_EN.sum(dim=1),
             grad_filter_KDI,
-            _fold(grad_IL, num),
+            fold_lags(grad_IL, num),
             grad_skip_KD,
             None,
             None,
@@ -214,27 +189,6 @@ def _channel_bytes(length: int) -> int:
 def _chunks(width: int, ctx: Any) -> list[slice]:
     size = max(1, min(width, ctx.chunk_bytes // _channel_bytes(max(ctx.length, 1))))
     return [slice(start, min(start + size, width)) for start in range(0, width, size)]
-
-
-def _repeat(feature_IN: Tensor, length: int) -> Tensor:
-    """The features at the lags 0 … N-1 and, where there is room, -(N-1) … -1, counted from the far end."""
-    num = feature_IN.shape[1]
-    if length == num:
-        return feature_IN
-    wide_IL = feature_IN.new_zeros(feature_IN.shape[0], length)
-    wide_IL[:, :num] = feature_IN
-    wide_IL[:, length - num + 1 :] = feature_IN[:, 1:]
-    return wide_IL
-
-
-def _fold(grad_IL: Tensor, num: int) -> Tensor:
-    """The adjoint of `_repeat`."""
-    length = grad_IL.shape[1]
-    if length == num:
-        return grad_IL
-    grad_IN = grad_IL[:, :num].contiguous()
-    grad_IN[:, 1:] += grad_IL[:, length - num + 1 :]
-    return grad_IN
 
 
 def _filter_spectrum(

@@ -4,7 +4,7 @@ N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows 
 """
 
 from models.geco import GECOConfig, num_parameters
-from models.parallel.gated_sequences import CHUNK_BYTES
+from models.parallel.gated_sequences import CHUNK_BYTES, channel_bytes
 from models.parallel.shards import Shards
 
 
@@ -57,5 +57,5 @@ def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_worke
     # rows of a halo that may be everyone's.
     replicated = 96 + 8 * config.filter.inner_width + 4 * d * (num_workers > 1)
     parameters = 6 * 4 * num_parameters(config)  # weights, gradients, two moments, best weights, the exchange
-    parameters += min(CHUNK_BYTES, 2 * rows * (k + 1) * d)
+    parameters += max(min(CHUNK_BYTES, 2 * rows * (k + 1) * d), channel_bytes(k + 1, num_nodes))
     return 4 * rows * numbers + 12 * -(-num_edges // num_workers) + replicated * num_nodes + parameters

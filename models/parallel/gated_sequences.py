@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from models.filters import ImplicitFilter, circular_convolve
+from models.transform_length import transform_length
 
 CHUNK_BYTES = 128 << 20
 
@@ -80,9 +81,13 @@ def _chain(p_GcN: Tensor, filter_KcN: Tensor, skip_Kc: Tensor | None) -> Tensor:
 
 
 def _chunks(p_GCN: Tensor) -> list[slice]:
-    # The backward pass holds about eight arrays of a chunk per convolution, spectra counted as one each. Half of what is kept anyhow
-    # is enough for them: so a chunk falls with the number of workers too.
+    # Half of what is kept anyhow is enough for a chunk: so it falls with the number of workers too.
     groups, width, num_positions = p_GCN.shape
     room = min(CHUNK_BYTES, p_GCN.nbytes // 2)
-    size = max(1, room // max(1, 8 * groups * num_positions * p_GCN.element_size()))
+    size = max(1, room // max(1, channel_bytes(groups, num_positions, p_GCN.element_size())))
     return [slice(first, min(first + size, width)) for first in range(0, width, size)]
+
+
+def channel_bytes(groups: int, num_positions: int, element_size: int = 4) -> int:
+    """What one channel's backward pass holds: about eight arrays per convolution, five of them spectra and what comes out of them."""
+    return groups * (3 * num_positions + 5 * transform_length(num_positions)) * element_size

@@ -6,9 +6,10 @@ import torch
 from jobs.bench_layers import saved_bytes
 from models import gated_convolution
 from models.filters import FilterConfig, ImplicitFilter, circular_convolve
-from models.gated_convolution import gated_convolve, transform_length
+from models.gated_convolution import gated_convolve
 from models.geco import GlobalBlock
 from models.node_order import inverse_order
+from models.transform_length import transform_length
 
 
 def inputs(num, order, width=5, channels=6, features=4, skip=False, dtype=torch.float64):

@@ -1,0 +1,56 @@
+"""Circular convolutions of any length N through transforms of a fast length L (docs/decisions/0011).
+
+A transform of a length with large prime factors is five to fifteen times slower. So the signal is padded with zeros to a fast L ≥ 2N - 1, and the
+filter is repeated periodically over the lags -(N-1) … N-1: the first N places of the product's inverse transform are then the circular
+convolution of length N, exactly.
+"""
+
+from torch import Tensor
+
+
+def transform_length(num_positions: int) -> int:
+    """The length L of the transforms for N positions: N itself, or the fast length from 2N - 1 on that costs least, if that costs less.
+
+    Costs per place, products with the features' spectra included, are relative to a power of two: 1.4 with small factors, 2.8 with large
+    ones, 5.5 where they make N odd (a compromise between N of 16 thousand and a million with MKL; docs/decisions/0011). cuFFT,
+    too, has kernels for small factors and Bluestein's algorithm for the rest.
+    """
+    if num_positions < 64 or _largest_prime(num_positions, 32) <= 31:
+        return num_positions
+    least = 2 * num_positions - 1
+    best, best_cost = num_positions, (5.5 if num_positions % 2 else 2.8) * num_positions
+    for odd in (1, 3, 5, 9, 15, 25, 27, 45):
+        length = odd << max((-(-least // odd) - 1).bit_length(), 1)
+        cost = length * (1.0 if odd == 1 else 1.4)
+        if cost < best_cost:
+            best, best_cost = length, cost
+    return best
+
+
+def _largest_prime(number: int, enough: int) -> int:
+    """The largest prime factor, or any number above `enough` where it is larger than that."""
+    for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31):
+        while number % prime == 0 and number > prime:
+            number //= prime
+    return max(number, 2)
+
+
+def repeat_lags(values_XN: Tensor, length: int) -> Tensor:
+    """[…, L]: the values at the lags 0 … N-1 and, where there is room, -(N-1) … -1, counted from the far end."""
+    num = values_XN.shape[-1]
+    if length == num:
+        return values_XN
+    wide_XL = values_XN.new_zeros(*values_XN.shape[:-1], length)
+    wide_XL[..., :num] = values_XN
+    wide_XL[..., length - num + 1 :] = values_XN[..., 1:]
+    return wide_XL
+
+
+def fold_lags(grad_XL: Tensor, num: int) -> Tensor:
+    """The adjoint of `repeat_lags`."""
+    length = grad_XL.shape[-1]
+    if length == num:
+        return grad_XL
+    grad_XN = grad_XL[..., :num].contiguous()
+    grad_XN[..., 1:] += grad_XL[..., length - num + 1 :]
+    return grad_XN
