@@ -113,7 +113,7 @@ class _RemotePending:
         self._reference, self._partition, self._timeout_s = reference, partition, timeout_s
 
     def result(self) -> Reply:
-        return _get(self._reference, self._timeout_s, f"partition server {self._partition}")
+        return _get(self._reference, self._timeout_s, f"partition server {self._partition}", "raise --server-timeout-s")
 
 
 class RemoteOwner:
@@ -126,14 +126,12 @@ class RemoteOwner:
         return _RemotePending(self._handle.answer.remote(request), self._partition, self._timeout_s)
 
 
-def _get(reference: ray.ObjectRef, timeout_s: float, who: str) -> Any:
+def _get(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free the machine for it") -> Any:
     """The value, or an error of ours that names who failed and why."""
     try:
         return ray.get(reference, timeout=timeout_s)
     except GetTimeoutError:
-        raise DeadlineError(
-            f"{who}: no answer within {timeout_s:g} s; see `ray list actors`, or raise --server-timeout-s"
-        ) from None
+        raise DeadlineError(f"{who}: no answer within {timeout_s:g} s; see `ray list actors`, or {more}") from None
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, GraphmillError):

@@ -4,6 +4,7 @@ What is checked here is what chunks cannot show later: row counts, shapes, and s
 ranges are ingestion's.
 """
 
+import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,13 @@ import numpy as np
 
 from storage.errors import DataError
 from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, NodeChunk, SourceInfo
+
+# What numpy raises of a damaged .npy file.
+NPY_ERRORS: tuple[type[Exception], ...] = (
+    *(ValueError, OSError, EOFError),
+    *(SyntaxError, tokenize.TokenError),  # of the header, which is a Python literal
+    MemoryError,  # a shape that nothing is behind
+)
 
 
 @dataclass(frozen=True)

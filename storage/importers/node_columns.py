@@ -11,7 +11,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from storage.errors import DataError
-from storage.importers.array_graph import label_column
+from storage.importers.array_graph import NPY_ERRORS, label_column
 from storage.source import SPLIT_NAMES, SPLIT_TEST
 
 
@@ -67,7 +67,7 @@ def _load_npy(path: Path) -> np.ndarray:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
-    except (ValueError, OSError, EOFError) as error:
+    except NPY_ERRORS as error:
         raise DataError(f"{path}: expected a plain .npy array, got: {' '.join(str(error).split())}") from error
 
 

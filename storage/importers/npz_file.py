@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from storage.errors import DataError
-from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, mask_sets, split_sets
+from storage.importers.array_graph import NPY_ERRORS, ArrayGraph, edge_rows, label_column, mask_sets, split_sets
 
 _DENSE_FEATURES = ("x", "node_features", "features", "feature")
 _LABELS = ("y", "node_labels", "labels", "label")
@@ -20,9 +20,9 @@ _NUMBERS, _WHOLE = "biuf", "iu"  # kinds of dtypes
 _SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
 
 _UNREADABLE = (
-    *(ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error),
+    *NPY_ERRORS,
+    *(zipfile.BadZipFile, zlib.error),
     *(NotImplementedError, RuntimeError),  # of zipfile: a method of compression that it lacks, a password
-    MemoryError,  # a shape that nothing is behind
 )
 
 
