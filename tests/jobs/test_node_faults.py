@@ -93,6 +93,38 @@ def test_a_node_is_lost_and_another_comes(head, nodes, undisturbed, tmp_path):
     assert Outcome.of(job.run) == Outcome.of(undisturbed)
 
 
+FILLER = """
+import os, sys, time
+import numpy as np, ray
+ray.init(address=sys.argv[1], log_to_driver=False)
+held = []
+while not os.path.exists(sys.argv[3]):
+    if len(held) < 100:  # 1 GB into a store of 200 MB: what does not fit goes to disk, all the time
+        held.append(ray.put(np.zeros(10 << 20, np.uint8)))
+        open(sys.argv[2], "w").write(str(len(held)))
+    else:
+        for reference in held:
+            ray.get(reference, timeout=60).sum()
+"""
+
+
+def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path):
+    """Another tenant of the cluster puts five times what the store holds, and reads it over and over."""
+    job = start_on(head, undisturbed, tmp_path / "run")
+    job.wait_for_epochs(3)
+    count, ended = tmp_path / "count", tmp_path / "ended"
+    command = [sys.executable, "-c", FILLER, head.address, str(count), str(ended)]
+    filler = subprocess.Popen(command, env=head.environment, stderr=subprocess.PIPE, text=True)
+    try:
+        job.end(timeout_s=600)
+        assert filler.poll() is None, filler.communicate()
+        assert int(count.read_text()) > 20, "the store was never full"
+    finally:
+        ended.touch()
+        filler.communicate(timeout=120)
+    assert Outcome.of(job.run) == Outcome.of(undisturbed)
+
+
 def test_workers_come_and_go_with_the_nodes(head, nodes, undisturbed, tmp_path):
     job = start_on(
         head, undisturbed, tmp_path / "run", "--min-workers", "1", "--checkpoint-every", "1", "--epochs", "400"
