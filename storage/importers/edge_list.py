@@ -22,6 +22,7 @@ from storage.source import EdgeChunk, NodeChunk, SourceInfo
 
 _CSV_BLOCK_BYTES = 8 << 20
 _READ_EDGES = 1 << 20
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # of a name, the last
 
 
 class EdgeListGraph:
@@ -168,17 +169,17 @@ class EdgeListGraph:
     def _parquet(self) -> pa_parquet.ParquetFile:
         try:
             return pa_parquet.ParquetFile(self.path)
-        except (pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{self.path}: expected a Parquet file, got: {_one_line(error)}") from error
 
     def _parquet_batches(self) -> Iterator[pa.RecordBatch]:
         wanted = [self.options.src, self.options.dst, *([self.options.weight] if self.options.weight else [])]
         with self._parquet() as file:
-            present = [name for name in wanted if name in file.schema_arrow.names]
-            columns = present if len(present) == len(wanted) else None  # None: all, so that the error can name them
             try:
+                present = [name for name in wanted if name in file.schema_arrow.names]
+                columns = present if len(present) == len(wanted) else None  # None: all, so that the error can name them
                 yield from file.iter_batches(batch_size=_READ_EDGES, columns=columns)
-            except (pa.ArrowException, OSError) as error:
+            except _UNREADABLE as error:
                 raise DataError(f"{self.path}: damaged Parquet file: {_one_line(error)}") from error
 
     def _text_batches(self) -> Iterator[pa.RecordBatch]:
@@ -200,7 +201,7 @@ class EdgeListGraph:
         try:
             with pa.input_stream(str(self.path)) as stream:
                 yield from pa_csv.open_csv(stream, read_options=read, parse_options=parse)
-        except (pa.ArrowException, OSError, EOFError) as error:
+        except (*_UNREADABLE, EOFError) as error:
             raise DataError(f"{self.path}: expected lines of equally many fields, got: {_one_line(error)}") from error
 
     def _head(self) -> tuple[int, str]:
