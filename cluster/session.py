@@ -25,6 +25,7 @@ from types import FrameType
 from typing import Any
 
 from storage.errors import ConfigError
+from storage.owned_folder import orphans, owned
 
 COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of the workers
 
@@ -46,6 +47,7 @@ MIN_OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MB
 
 # The longest name that Ray appends to its temporary directory:
 # /session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store (process ids have up to seven digits).
+_TEMP_PREFIX = "graphmill-"
 _SOCKET_SUFFIX_BYTES = len("/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 
@@ -246,14 +248,17 @@ def _temp_dir(options: SessionOptions) -> Iterator[Path | None]:
         yield temp_dir
         return
     for parent in (tempfile.gettempdir(), "/tmp"):
-        if len(os.fsencode(parent)) + len("/graphmill-12345678") <= longest and os.access(parent, os.W_OK):
-            temp_dir = Path(tempfile.mkdtemp(prefix="graphmill-", dir=parent))
+        if len(os.fsencode(parent)) + len(f"/{_TEMP_PREFIX}12345678") <= longest and os.access(parent, os.W_OK):
+            for orphan in orphans(Path(parent), _TEMP_PREFIX):  # of a process that was killed
+                shutil.rmtree(orphan, ignore_errors=True)
+            temp_dir = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX, dir=parent))
             break
     else:
         yield None
         return
     try:
-        yield temp_dir
+        with owned(temp_dir):
+            yield temp_dir
     finally:
         # A worker that dies late may still write a log line into a folder that is going away.
         shutil.rmtree(temp_dir, ignore_errors=True)

@@ -41,12 +41,28 @@ def a_child_of_ours() -> Iterator[psutil.Process]:
     popen.wait(timeout=10)
 
 
+ORPHAN = """
+import os, signal, tempfile
+from pathlib import Path
+from storage.owned_folder import owned
+made = tempfile.mkdtemp(prefix="graphmill-")
+with owned(Path(made)):
+    print(made, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.mark.ray
 def test_a_local_ray_is_as_asked_and_leaves_nothing(
     before: set[psutil.Process], a_child_of_ours: psutil.Process
 ) -> None:
     import ray
 
+    killed = subprocess.run(
+        [sys.executable, "-c", ORPHAN], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    orphan = Path(killed.stdout.strip())
+    assert orphan.is_dir()
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     with ray_session(SessionOptions(**SMALL)) as session:
         assert session.is_ours
@@ -73,6 +89,8 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
             assert not inner.is_ours
         assert ray.is_initialized()
         assert ray_children(before)
+        assert not orphan.exists(), "what a killed driver left goes with the next start"
+        assert temp_dir.exists()
         during = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     assert not ray.is_initialized()
     assert not ray_children(before)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import storage.scratch
+import storage.owned_folder
 from storage.errors import ConfigError
 from storage.scratch import remove_orphans, scratch_directory
 
@@ -78,7 +78,7 @@ def test_a_filesystem_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def refuse(*_) -> None:
         raise OSError("no locks available")
 
-    monkeypatch.setattr(storage.scratch.fcntl, "flock", refuse)
+    monkeypatch.setattr(storage.owned_folder.fcntl, "flock", refuse)
     with scratch_directory(tmp_path, "graph") as folder:
         remove_orphans(tmp_path, "graph")
         assert folder.exists()

@@ -1,0 +1,44 @@
+"""Temporary folders that show whose they are: held by a lock while their process lives, found by the next one if it died.
+
+Such a folder holds a file `owner` on which its process has a lock (flock). The lock goes with the process, however that ends; so a folder
+whose lock is free is an orphan. One without that file is never touched: its owner may be about to make it, or its filesystem may
+know no locks.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_OWNER = "owner"
+_MADE = "[a-z0-9_]{8}"  # what tempfile appends
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """The folder is this process's inside the block; whoever removes it need not wait for the block's end."""
+    with open(folder / "new-owner", "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # a filesystem without locks: nobody will take this folder for an orphan
+            yield
+            return
+        (folder / "new-owner").rename(folder / _OWNER)  # from here on it can be seen, and it is locked
+        yield
+
+
+def orphans(parent: Path, prefix: str) -> Iterator[Path]:
+    """The folders in `parent` that `tempfile` made with this prefix and whose process is gone; each is locked until the next is asked for."""
+    pattern = re.compile(re.escape(prefix) + _MADE)
+    try:
+        folders = [Path(entry.path) for entry in os.scandir(parent) if pattern.fullmatch(entry.name)]
+    except OSError:
+        return
+    for folder in folders:
+        if folder.is_symlink():
+            continue
+        with contextlib.suppress(OSError), open(folder / _OWNER, "r+b") as lock:  # another user's cannot be opened
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield folder
