@@ -19,7 +19,7 @@ _LABELS = ("y", "node_labels", "labels", "label")
 _NUMBERS, _WHOLE = "biuf", "iu"  # kinds of dtypes
 _SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
 
-_UNREADABLE = (
+_UNREADABLE: tuple[type[Exception], ...] = (
     *NPY_ERRORS,
     *(zipfile.BadZipFile, zlib.error),
     *(NotImplementedError, RuntimeError),  # of zipfile: a method of compression that it lacks, a password
