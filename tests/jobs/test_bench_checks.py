@@ -1,0 +1,52 @@
+"""What safety costs is measured on real workers: both loops train, and what cannot work is refused first."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs import bench_checks
+from jobs.bench_checks import Config, Share, table
+from jobs.exit_codes import run
+
+SMALL = "--nodes 600 --width 8 --layers 1 --chunks 2 --epochs 2 --checkpoints 1"
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_both_loops_train_on_the_same_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    out = tmp_path / "out"
+    arguments = [*SMALL.split(), "--data-dir", str(tmp_path / "data"), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["bench_checks.py", *arguments])
+    assert bench_checks.main() == 0
+    shares = json.loads((out / "results.json").read_text())
+    assert len(shares) == 2
+    for share in shares:
+        assert {len(values) for values in (*share["wall_s"].values(), *share["cpu_s"].values())} == {2}
+        assert len(share["stall_s"]) == 1
+        checked, bare = (share["losses"][name] for name in ("checked", "bare"))
+        assert checked == pytest.approx(bare, rel=0.1)  # dropout differs
+    assert (out / "results.md").read_text() == capsys.readouterr().out[-len((out / "results.md").read_text()) :]
+
+
+def test_the_table_shows_the_median_of_the_epochs_own_ratios() -> None:
+    one = {"checked": [2.0, 3.3, 8.0], "bare": [2.0, 3.0, 2.0]}
+    losses = {"checked": [3.0, 2.5, 2.0], "bare": [3.0, 2.5, 2.25]}
+    text = table(Config(), [Share(one, one, losses, [0.1, 0.6]), Share(one, one, losses, [0.3, 0.2])])
+    assert "| seconds | 3.300 | 2.000 | 1.100 |" in text
+    assert "| last loss | 2.0000 | 2.2500 | |" in text
+    assert "stops training for 450.0 ms (median of 2; longest 600.0 ms): 0.75% of the time at one a minute" in text
+
+
+@pytest.mark.parametrize("bad", ["--epochs 0", "--workers 0", "--checkpoints -1", "--object-store-gb 0.01"])
+def test_what_cannot_work_is_one_line(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["bench_checks.py", *bad.split()])
+    with pytest.raises(SystemExit) as ended:
+        run(bench_checks.main)
+    assert ended.value.code == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
