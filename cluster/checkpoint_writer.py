@@ -47,6 +47,11 @@ class CheckpointWriter:
         late = self._period_s is not None and time.monotonic() - self._last >= self._period_s
         return late and self._idle.is_set()
 
+    def wait(self) -> None:
+        """Until the last checkpoint is written. Raises StageError where it never is."""
+        if not self._idle.wait(_WRITE_TIMEOUT_S):
+            raise StageError(f"{self._folder}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
+
     def take_stall_s(self) -> float:
         """Seconds that training has stood still for checkpoints since the last call."""
         stall_s, self._stall_s = self._stall_s, 0.0
@@ -68,8 +73,7 @@ class CheckpointWriter:
         options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
         name = state.name
         if self._rank == 0:
-            if not self._idle.wait(_WRITE_TIMEOUT_S):
-                raise StageError(f"{self._folder}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
+            self.wait()
             name = unused_name(self._folder, state.name)
             snapshot = Snapshot(
                 state,

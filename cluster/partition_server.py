@@ -27,6 +27,8 @@ from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillErr
 from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import StoredGraph, open_graph
 
+_VERIFY_BYTES_PER_S = 50e6  # a slow disk's
+
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -34,7 +36,7 @@ class ServerOptions:
 
     work_threads: int = 2  # requests answered at once by one server
     timeout_s: float = 120.0  # longest wait for one reply, restarts included: a minute's pause is survived
-    start_timeout_s: float = 120.0
+    start_timeout_s: float = 120.0  # and what the checksums take, at _VERIFY_BYTES_PER_S
     verify: bool = True  # check all checksums when a server starts
     local_reads: bool = True  # read partitions in process where their files lie on this node
     cache_bytes: int = 0  # of each process, for feature rows of partitions elsewhere; shared out by their nodes
@@ -126,7 +128,7 @@ class RemoteOwner:
         return _RemotePending(self._handle.answer.remote(request), self._partition, self._timeout_s)
 
 
-def _get(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free the machine for it") -> Any:
+def _get(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free its machine") -> Any:
     """The value, or an error of ours that names who failed and why."""
     try:
         return ray.get(reference, timeout=timeout_s)
@@ -184,8 +186,15 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
     )
     try:
         references = [handle.open.remote(options.verify) for handle in handles]
+        stored = sum(entry.num_bytes for entry in graph.manifest.files.values()) if options.verify else 0
+        start_s = options.start_timeout_s + stored / _VERIFY_BYTES_PER_S
         infos = tuple(
-            _get(reference, options.start_timeout_s, f"partition server {partition}")
+            _get(
+                reference,
+                start_s,
+                f"partition server {partition}, at its start",
+                "leave out its checksums: --no-verify",
+            )
             for partition, reference in enumerate(references)
         )
         yield PartitionServers(url, content_hash, handles, infos, options, stamps)

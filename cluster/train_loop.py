@@ -208,7 +208,7 @@ class Worker:
         return self._final_scores()
 
     def tell_traffic(self, epoch: int) -> None:
-        """What all ranks asked of each partition in this epoch, prefetched batches included: a collective call where it is counted."""
+        """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted."""
         counts = self.data.traffic()
         if counts is None:
             return
@@ -265,6 +265,7 @@ class Worker:
                 self.part = EpochPart(step + 1, loader.state_dict(), rows, clock.spent())
                 self.checkpoint()
                 if wish == Wish.STOP:
+                    self.tell_traffic(epoch)
                     return None, wish
         self.part = None
         self._share_buffers()

@@ -3,17 +3,21 @@
     python jobs/bench_checks.py                          the embedded graph, two workers, a few minutes
     python jobs/bench_checks.py --nodes 5000 --epochs 3  a look
 
-Two loops train the same model on the same batches, epoch by epoch in turns, each with its own weights, servers' answers and sampling threads:
+Three loops train the same model on the same batches, epoch by epoch in turns, each with its own weights, servers' answers and sampling threads:
 
     checked   the trainer's own: every loss and gradient looked at, each step's weight agreed between the workers, dropout seeded by position,
               traffic counted by partition, progress and metrics sent to the driver
+    saving    the same, and a checkpoint begins with each epoch, which is written while it goes on
     bare      forward, backward and optimizer of DDP, and nothing else
+    control   once more, so that its ratio to bare shows what the machine's noise makes of none
 
-Printed are the seconds of an epoch and the CPU seconds of the workers, medians over the epochs, and the ratio of both loops, the median of the
-epochs' own ratios. Then --checkpoints checkpoints are written beside training: how long training stood still for each, against one a minute.
-The table is kept as results.md and results.json under --out. Nothing else should run meanwhile.
+The driver writes the metrics down, as a run's does. Printed are the seconds of an epoch and the CPU seconds of the workers, medians over the
+epochs, and ratios to bare: the median of the epochs' own, with their quartiles; then how long training stood still for a checkpoint, and what
+epochs with one took more than those without, against one a minute. The table is kept as results.md and results.json under --out. Nothing
+else should run meanwhile.
 """
 
+import contextlib
 import json
 import statistics
 import time
@@ -31,7 +35,8 @@ if TYPE_CHECKING:
     from cluster.train_loop import Worker
     from samplers.loader import Loader
 
-LOOPS = ("checked", "bare")
+LOOPS = ("checked", "saving", "bare", "control")
+UNSAFE = ("bare", "control")
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,11 @@ class Config:
     chunks: int = 8
     """Random parts that an epoch's batches are."""
 
+    dropout: float = 0.3
+    """Of the layers, and of their input."""
+
     epochs: int = 12
     """Of each loop; one more before them is not counted."""
-
-    checkpoints: int = 10
-    """Written one after another, a step apart."""
 
     workers: int = 2
     """DDP workers."""
@@ -71,19 +76,19 @@ class Config:
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank measured: per epoch and loop, and per checkpoint."""
+    """What one rank measured: per epoch and loop, per checkpoint, and how far each loop's weights have gone."""
 
     wall_s: Mapping[str, Sequence[float]]
     cpu_s: Mapping[str, Sequence[float]]
     losses: Mapping[str, Sequence[float]]
     stall_s: Sequence[float]
+    moved: Mapping[str, float]
 
 
 def main() -> int:
     config = parse(Config, prefixes=False)
     for name in ("width", "layers", "chunks", "workers", "epochs"):
         at_least(config, name, 1)
-    at_least(config, "checkpoints", 0)
     check_object_store(config.object_store_gb)
     check_writable(config.out, "--out")
     shares = measure(config)
@@ -99,11 +104,9 @@ def measure(config: Config) -> list[Share]:
     """What the ranks found, in their order."""
     import tempfile
 
-    from ray import train as ray_train
-    from ray.train.torch import TorchTrainer
-
-    from cluster.metrics_hub import metrics_hub
+    from cluster.metrics_hub import Record, metrics_hub
     from cluster.partition_server import ServerOptions, partition_servers
+    from cluster.run_directory import RunDirectory
     from cluster.session import SessionOptions, ray_session
     from jobs.prepare_graph import prepare_graph
 
@@ -113,15 +116,31 @@ def measure(config: Config) -> list[Share]:
         tempfile.TemporaryDirectory(prefix="graphmill-checks-") as folder,
         ray_session(session),
         partition_servers(graph, ServerOptions(local_reads=config.local_reads)) as servers,
-        metrics_hub(lambda _: None) as hub,
+        contextlib.closing(RunDirectory.create(Path(folder) / "run", {})) as directory,
     ):
-        trainer: Any = TorchTrainer(
-            cast(Any, _measure_rank),
-            train_loop_config={"config": config, "servers": servers, "manifest": graph.manifest, "hub": hub},
-            scaling_config=ray_train.ScalingConfig(num_workers=config.workers),
-            run_config=ray_train.RunConfig(name="checks", storage_path=folder),
-        )
-        return [Share(**json.loads(text)) for text in trainer.fit().return_value]
+
+        def consume(record: Record) -> None:
+            values = {key: value for key, value in record.items() if key != "kind"}
+            if record["kind"] == "epoch":
+                directory.record(values)
+            elif record["kind"] == "traffic":
+                directory.note("traffic", **values)
+
+        with metrics_hub(consume) as hub:
+            return _train(config, servers, graph.manifest, hub, folder)
+
+
+def _train(config: Config, servers: Any, manifest: Any, hub: Any, folder: str) -> list[Share]:
+    from ray import train as ray_train
+    from ray.train.torch import TorchTrainer
+
+    trainer: Any = TorchTrainer(
+        cast(Any, _measure_rank),
+        train_loop_config={"config": config, "servers": servers, "manifest": manifest, "hub": hub},
+        scaling_config=ray_train.ScalingConfig(num_workers=config.workers),
+        run_config=ray_train.RunConfig(name="checks", storage_path=folder),
+    )
+    return [Share(**json.loads(text)) for text in trainer.fit().return_value]
 
 
 def _measure_rank(given: dict[str, Any]) -> list[str]:
@@ -141,36 +160,44 @@ def _measure_rank(given: dict[str, Any]) -> list[str]:
     torch.set_num_threads(1)
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
-    folder = Path(context.get_storage().experiment_fs_path)
-    writer = CheckpointWriter(folder, rank)
+    writer = CheckpointWriter(Path(context.get_storage().experiment_fs_path), rank)
     spec = _spec(config, given["servers"], given["manifest"])
-    checked, bare = (Worker(spec, given["hub"], rank, world_size, get_device(), writer) for _ in LOOPS)
-    bare.data = OpenNodes(connect(given["servers"]))
+    workers = {name: Worker(spec, given["hub"], rank, world_size, get_device(), writer) for name in LOOPS}
+    for name in UNSAFE:
+        workers[name].data = OpenNodes(connect(given["servers"]))
+    before = {name: _flat(worker) for name, worker in workers.items()}
     wall: dict[str, list[float]] = {name: [] for name in LOOPS}
     cpu: dict[str, list[float]] = {name: [] for name in LOOPS}
     losses: dict[str, list[float]] = {name: [] for name in LOOPS}
+    stall = []
     for epoch in range(config.epochs + 1):
-        # A loader of its own for each epoch, so that nobody samples ahead in the other's time; who goes first takes turns.
-        for name in LOOPS if epoch % 2 else reversed(LOOPS):
-            worker = checked if name == "checked" else bare
+        # A loader of its own for each epoch, so that nobody samples ahead in another's time; who goes first takes turns.
+        turn = epoch % len(LOOPS)
+        for name in (*LOOPS[turn:], *LOOPS[:turn]):
+            worker = workers[name]
             with worker.loader(spec.sampler) as loader:
                 dist.barrier()
                 began, began_cpu = time.perf_counter(), time.process_time()
-                losses[name].append(
-                    _checked(worker, loader, epoch) if name == "checked" else _bare(worker, loader, epoch)
-                )
+                if name == "saving":
+                    worker.next_epoch = epoch + 1
+                    worker.checkpoint()
+                losses[name].append((_bare if name in UNSAFE else _checked)(worker, loader, epoch))
                 wall[name].append(time.perf_counter() - began)
+                writer.wait()
                 cpu[name].append(time.process_time() - began_cpu)
-    stall = []
-    for number in range(config.checkpoints):
-        checked.next_epoch = number + 1
-        checked.checkpoint()
-        with checked.loader(spec.sampler) as loader:  # training goes on while it is written
-            checked.train_epoch(loader, number)
-        stall.append(writer.take_stall_s())
+                if name == "saving":
+                    stall.append(writer.take_stall_s())
     counted = [{name: values[1:] for name, values in found.items()} for found in (wall, cpu, losses)]
-    share = Share(counted[0], counted[1], counted[2], stall)
+    moved = {name: float((_flat(worker) - before[name]).norm()) for name, worker in workers.items()}
+    share = Share(counted[0], counted[1], counted[2], stall[1:], moved)
     return gather_text(json.dumps(vars(share)), get_device())
+
+
+def _flat(worker: "Worker") -> Any:
+    """All weights in one row, copied."""
+    import torch
+
+    return torch.cat([parameter.detach().flatten() for parameter in worker.model.parameters()])
 
 
 def _spec(config: Config, servers: Any, manifest: Any) -> Any:
@@ -182,7 +209,7 @@ def _spec(config: Config, servers: Any, manifest: Any) -> Any:
     from samplers.loader import LoaderOptions
     from samplers.random_partition import RandomPartitionOptions
 
-    model = ModelOptions(width=config.width, layers=config.layers)
+    model = ModelOptions(width=config.width, layers=config.layers, dropout=config.dropout, input_dropout=config.dropout)
     model_config = build_model_config(model, 0, manifest.feature_dim, manifest.num_classes)
     return TrainSpec(
         data=NodeData(servers),
@@ -207,24 +234,26 @@ def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
 
 
 def _bare(worker: "Worker", loader: "Loader", epoch: int) -> float:
-    """What remains of the trainer's loop where nothing can go wrong."""
+    """What remains of the trainer's loop where nothing can go wrong. Returns the mean loss over all ranks' targets."""
     import torch
 
+    from cluster.scores import all_reduce_sum
     from cluster.tasks import step_output
 
     worker.ddp.train()
-    clip, loss_sum = worker.options.clip_norm, 0.0
+    clip, sums = worker.options.clip_norm, torch.zeros(2, dtype=torch.float64)
     parameters = list(worker.model.parameters())
-    for count, batch in enumerate(loader.epoch(epoch), 1):
+    for batch in loader.epoch(epoch):
         target = worker.data.target(batch)
-        loss = worker.task.loss(step_output(worker.ddp(batch)).prediction, target) / worker.task.weight(target).float()
+        loss, weight = worker.task.loss(step_output(worker.ddp(batch)).prediction, target), worker.task.weight(target)
         worker.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        (loss / weight.float()).backward()
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(parameters, clip)
         worker.optimizer.step()
-        loss_sum += (float(loss.detach()) - loss_sum) / count
-    return loss_sum
+        sums += torch.stack([loss.detach().double(), weight])
+    loss_sum, weight_sum = all_reduce_sum(sums).tolist()
+    return loss_sum / weight_sum
 
 
 def table(config: Config, shares: Sequence[Share]) -> str:
@@ -237,26 +266,29 @@ def table(config: Config, shares: Sequence[Share]) -> str:
     lines = [
         f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop by turns",
         "",
-        "| an epoch | checked | bare | ratio |",
-        "|---|---|---|---|",
+        f"| an epoch | {' | '.join(LOOPS)} |",
+        f"|---|{'---|' * len(LOOPS)}",
     ]
     for what, found in (
         ("seconds", [one.wall_s for one in shares]),
-        ("CPU seconds of a worker", [one.cpu_s for one in shares]),
+        ("CPU s of a worker", [one.cpu_s for one in shares]),
     ):
-        checked, bare = (of_epochs(found, name) for name in LOOPS)
-        ratio = statistics.median(a / b for a, b in zip(checked, bare, strict=True))
-        lines.append(f"| {what} | {statistics.median(checked):.3f} | {statistics.median(bare):.3f} | {ratio:.3f} |")
-    last = [statistics.fmean(one.losses[name][-1] for one in shares) for name in LOOPS]
-    lines.append(f"| last loss | {last[0]:.4f} | {last[1]:.4f} | |")
+        epochs = {name: of_epochs(found, name) for name in LOOPS}
+        lines.append(f"| {what} | {' | '.join(f'{statistics.median(epochs[name]):.3f}' for name in LOOPS)} |")
+        ratios = [sorted(a / b for a, b in zip(epochs[name], epochs["bare"], strict=True)) for name in LOOPS]
+        cells = [f"{statistics.median(r):.3f} ({r[len(r) // 4]:.3f} to {r[-1 - len(r) // 4]:.3f})" for r in ratios]
+        lines.append(f"| to bare (quartiles) | {' | '.join(cells)} |")
+    lines.append(f"| last loss | {' | '.join(f'{shares[0].losses[name][-1]:.4f}' for name in LOOPS)} |")
+    lines.append(f"| weights moved by | {' | '.join(f'{shares[0].moved[name]:.3f}' for name in LOOPS)} |")
     stalls = [max(values) for values in zip(*(one.stall_s for one in shares), strict=True)]
-    if stalls:
-        middle, worst = statistics.median(stalls), max(stalls)
-        lines += [
-            "",
-            f"A checkpoint stops training for {1e3 * middle:.1f} ms (median of {len(stalls)}; longest {1e3 * worst:.1f} ms): "
-            f"{middle / 60:.2%} of the time at one a minute.",
-        ]
+    wall = {name: of_epochs([one.wall_s for one in shares], name) for name in LOOPS}
+    more = statistics.median(a - b for a, b in zip(wall["saving"], wall["checked"], strict=True))
+    middle = statistics.median(stalls)
+    lines += [
+        "",
+        f"A checkpoint stops training for {1e3 * middle:.1f} ms (median of {len(stalls)}; longest {1e3 * max(stalls):.1f} ms): "
+        f"{middle / 60:.2%} of the time at one a minute. An epoch in which one is written takes {1e3 * more:.1f} ms more (median): {more / 60:.2%}.",
+    ]
     return "\n".join(lines) + "\n"
 
 

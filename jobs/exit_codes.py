@@ -21,7 +21,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         try:
             code = main()
         except GraphmillError as error:
-            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            print(f"error: {error}", file=sys.stderr)
             code = 1
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)

@@ -289,8 +289,8 @@ def _asked(traffic: Sequence[PartitionTraffic]) -> list[str]:
     ]
     columns = ["partition", "requests to servers", "MiB", "read in process", "MiB", "share of bytes"]
     note = (
-        "Training and validation of all workers, epochs that were trained again included. Bytes of requests and replies; "
-        "of what is read in process, as many as they would have been."
+        "Training and validation of all workers, epochs that were trained again included; what workers asked in an epoch that a fault "
+        "cut off is missing. Bytes of requests and replies; of what is read in process, as many as they would have been."
     )
     return [
         card(table("What the workers asked of each partition", columns, rows, figures=True) + paragraph(note, "note"))

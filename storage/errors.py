@@ -4,13 +4,23 @@ One root class; each leaf is also the builtin that it refines, so callers may ca
 what was expected, what was found and what to do, and all survive pickling (a remote stage's error reaches the user whole).
 """
 
+import re
+import unicodedata
+
+
+def _commands(character: str) -> bool:
+    """Whether it acts on a terminal, or cannot be encoded: control codes, surrogates, and marks that turn the direction of text."""
+    turns = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
+    return turns or unicodedata.category(character) in ("Cc", "Cs")
+
 
 class GraphmillError(Exception):
     """Anything that Graphmill refuses or fails at on purpose; jobs print it as one line and exit with 1."""
 
     def __str__(self) -> str:
-        """The message as one line of printable text: names and values from files may hold anything, a terminal's commands too."""
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__())
+        """The message as one line of plain text: names and values from files may hold anything, a terminal's commands too."""
+        line = re.sub(r"\s*[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", super().__str__())
+        return "".join(c.encode("unicode_escape").decode() if _commands(c) else c for c in line)
 
 
 class ConfigError(GraphmillError, ValueError):

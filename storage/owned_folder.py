@@ -2,13 +2,15 @@
 
 Such a folder holds a file `owner` on which its process has a lock (flock). The lock goes with the process, however that ends; so a folder
 whose lock is free is an orphan. One without that file is never touched: its owner may be about to make it, or its filesystem may
-know no locks.
+know no locks. Nor is one of another user. Where locks are seen by their own machine alone (NFS with local locks), another machine's
+folder looks like an orphan: such a file system is no place for temporary folders.
 """
 
 import contextlib
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,8 +39,25 @@ def orphans(parent: Path, prefix: str) -> Iterator[Path]:
     except OSError:
         return
     for folder in folders:
-        if folder.is_symlink():
-            continue
-        with contextlib.suppress(OSError), open(folder / _OWNER, "r+b") as lock:  # another user's cannot be opened
+        with contextlib.suppress(OSError), _opened(folder) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield folder
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """The owner file of a folder, where both are this user's, and are a folder and a file; OSError otherwise."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        lock = os.open(_OWNER, flags, dir_fd=held)
+        try:
+            for each, is_kind in ((held, stat.S_ISDIR), (lock, stat.S_ISREG)):
+                found = os.fstat(each)
+                if found.st_uid != os.geteuid() or not is_kind(found.st_mode):
+                    raise PermissionError(f"{folder} is another user's")
+            yield lock
+        finally:
+            os.close(lock)
+    finally:
+        os.close(held)

@@ -64,6 +64,15 @@ class Job:
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.popen.pid).children(recursive=True)
 
+    def ray_logs(self) -> list[Path]:
+        """The log files of the job's own Ray, as long as it runs."""
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for argument in process.cmdline():
+                    if argument.startswith("--session_dir=") or argument.startswith("--session-dir="):
+                        return list(Path(argument.partition("=")[2], "logs").iterdir())
+        return []
+
     def actors(self, name: str) -> list[psutil.Process]:
         """The live processes of this kind of actor."""
         found = []
@@ -108,11 +117,15 @@ class Outcome:
         return cls(epochs(run), (run / "best" / "model.safetensors").read_bytes(), scores)
 
 
+def events(run: Path) -> list[dict]:
+    """What has happened, as the driver wrote it down."""
+    file = run / "events.jsonl"
+    return [json.loads(line) for line in (file.read_text().splitlines() if file.exists() else [])]
+
+
 def starts(run: Path) -> list[dict]:
     """The workers' starts: where each began, and how many epochs had to be repeated."""
-    file = run / "events.jsonl"
-    events = [json.loads(line) for line in (file.read_text().splitlines() if file.exists() else [])]
-    return [event for event in events if event["kind"] == "start"]
+    return [event for event in events(run) if event["kind"] == "start"]
 
 
 def all_gone(family: list[psutil.Process], timeout_s: float) -> None:

@@ -180,7 +180,8 @@ class EdgeListGraph:
                 columns = present if len(present) == len(wanted) else None  # None: all, so that the error can name them
                 yield from file.iter_batches(batch_size=_READ_EDGES, columns=columns)
             except _UNREADABLE as error:
-                raise DataError(f"{self.path}: damaged Parquet file: {_one_line(error)}") from error
+                what = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
+                raise DataError(f"{self.path}: {what} Parquet file: {_one_line(error)}") from error
 
     def _text_batches(self) -> Iterator[pa.RecordBatch]:
         comments, first_line = self._head()

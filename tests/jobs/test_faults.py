@@ -5,6 +5,7 @@ Every fault strikes a run of its own, a few epochs after the start. Some it surv
 """
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -12,11 +13,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from tests.disturbed_job import NUM_EPOCHS, STORE, Job, Outcome, all_gone, epochs, resume, start, starts
+from tests.disturbed_job import NUM_EPOCHS, STORE, Job, Outcome, all_gone, epochs, events, resume, start, starts
 
 RECOVERY_S = 60.0
 
@@ -126,7 +128,13 @@ def test_a_run_survives_one_fault_after_another(run):
 def test_servers_that_stand_still_for_a_minute_cost_that_minute(run):
     job = start(run)
     job.wait_for_epochs(3)
+    struck = time.monotonic()
     proof = stop_the_servers(job, stopped_s=60.0)
+    job.wait_for_epochs(len(epochs(run)) + 2)
+    assert time.monotonic() - struck > 60
+    stamps = [event["time"] for event in events(run) if event["kind"] == "traffic"]
+    seconds = [datetime.fromisoformat(stamp).timestamp() for stamp in stamps]
+    assert max(b - a for a, b in itertools.pairwise(seconds)) > 55, "epochs went on without servers"
     job.end()
     assert proof()
 
@@ -142,14 +150,22 @@ LOSSY = json.dumps(  # Ray's own fault injection, of each process's calls: not s
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "environment",
+    ("environment", "sign"),
     [
-        pytest.param({"RAY_testing_rpc_failure": LOSSY}, id="lost"),
-        pytest.param({"RAY_testing_asio_delay_us": "CoreWorkerService.grpc_server.PushTask=0:100000"}, id="late"),
+        pytest.param({"RAY_testing_rpc_failure": LOSSY}, "Inject RPC", id="lost"),
+        pytest.param(
+            {"RAY_testing_asio_delay_us": "CoreWorkerService.grpc_server.PushTask=0:100000"},
+            "RAY_testing_asio_delay_us is set to",
+            id="late",
+        ),
     ],
 )
-def test_replies_that_are_lost_or_late_change_nothing(run, environment):
-    start(run, "--max-failures", "100", environment=environment).end(timeout_s=800)
+def test_replies_that_are_lost_or_late_change_nothing(run, environment, sign):
+    job = start(run, "--max-failures", "100", environment=environment)
+    job.wait_for_epochs(6, timeout_s=600)
+    logs = [path.read_text(errors="replace") for path in job.ray_logs() if "worker" in path.name]
+    assert any(sign in text for text in logs), "Ray has injected nothing"
+    job.end(timeout_s=800)
 
 
 # --- what ends a run, so that it can be resumed

@@ -74,6 +74,25 @@ def test_what_may_not_be_an_orphan_stays(orphan: Path, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_folders_of_other_users_and_links_stay(orphan: Path, tmp_path: Path) -> None:
+    linked = tmp_path / ".graph.ingest-linked00"
+    linked.mkdir()
+    (linked / "owner").symlink_to(orphan / "owner")
+    others = [linked]
+    if os.geteuid() == 0:
+        others.append(tmp_path / ".graph.ingest-another0")
+        others[-1].mkdir()
+        (others[-1] / "owner").touch()
+        os.chown(others[-1], 12345, 12345)
+        others.append(tmp_path / ".graph.ingest-another1")
+        others[-1].mkdir()
+        (others[-1] / "owner").touch()
+        os.chown(others[-1] / "owner", 12345, 12345)
+    remove_orphans(tmp_path, "graph")
+    assert not orphan.exists()
+    assert all(other.exists() for other in others)
+
+
 def test_a_filesystem_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_) -> None:
         raise OSError("no locks available")

@@ -31,6 +31,7 @@ class Case:
 
 CASES = {
     "static": Case(37, {"skip": True}),
+    "padded transforms": Case(67, {"skip": True}),
     "dynamic, hops": Case(36, {"permutation": "dynamic", "hops": 2, "propagation": "sym"}),
     "symmetric, weighted": Case(41, {"propagation": "sym", "order": 3}, symmetric=True, weighted=True),
     "directed, weighted": Case(24, {"propagation": "sym", "filter": FilterConfig(scale="length")}, weighted=True),
@@ -199,21 +200,22 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         assert sum(predicted.values()) == sum(found["sent"].values()) - 8 * degrees - planned
 
 
+@pytest.mark.parametrize("num", [11, 67])  # 67 is padded
 @pytest.mark.parametrize("trainable", [True, False])
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("scale", ["none", "length"])
-def test_some_channels_in_chunks_are_the_equation(scale, skip, trainable):
+def test_some_channels_in_chunks_are_the_equation(scale, skip, trainable, num):
     torch.manual_seed(0)
     config = FilterConfig(bands=2, inner_width=8, scale=scale, trainable_frequency=trainable)
     whole, chunked = (ImplicitFilter(config, 2, 5).double() for _ in range(2))
     chunked.load_state_dict(whole.state_dict())
-    p, q = (torch.randn(3, 3, 11, dtype=torch.float64).requires_grad_() for _ in range(2))
+    p, q = (torch.randn(3, 3, num, dtype=torch.float64).requires_grad_() for _ in range(2))
     s, t = (torch.randn(2, 3, dtype=torch.float64).requires_grad_() for _ in range(2))
     with torch.no_grad():
         q.copy_(p), t.copy_(s)
     assert len(gated_sequences._chunks(p)) == 3
-    weight = torch.randn(3, 11, dtype=torch.float64)
-    v, filters = p[2], whole(11)[:, 1:4]
+    weight = torch.randn(3, num, dtype=torch.float64)
+    v, filters = p[2], whole(num)[:, 1:4]
     for i in range(2):
         v = p[i] * (circular_convolve(filters[i], v) + (s[i].unsqueeze(1) * v if skip else 0))
     (v * weight).sum().backward()

@@ -1,0 +1,26 @@
+"""Every error of ours is one line of plain text, whatever went into it, here and after a journey by pickle."""
+
+import pickle
+
+import pytest
+
+from storage import errors
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.GraphmillError)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("one\n  two\r\nthree", "one two three"),
+        ("a \x1b[2Jb\x00", r"a \x1b[2Jb\x00"),
+        ("name \udcff", r"name \udcff"),
+        ("turned \u202egpj.exe", r"turned \u202egpj.exe"),
+        ("Größe 3 × 4, \u00a0名前 👩\u200d🔬", "Größe 3 × 4, \u00a0名前 👩\u200d🔬"),
+    ],
+)
+def test_messages_are_one_plain_line(kind: type[errors.GraphmillError], message: str, line: str) -> None:
+    error = kind(message)
+    assert str(error) == line
+    assert str(pickle.loads(pickle.dumps(error))) == line  # noqa: S301 - our own bytes
