@@ -192,7 +192,7 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
             _get(
                 reference,
                 start_s,
-                f"partition server {partition}, at its start",
+                f"partition server {partition}",
                 "leave out its checksums: --no-verify",
             )
             for partition, reference in enumerate(references)

@@ -212,6 +212,9 @@ ROWS = (
     Row("bench_speed", "--degree 3", ("degree", "3", "--degree")),
     Row("bench_speed", "--subjects gin", ("gin", "--subjects")),
     Row("bench_training", "--parts 0", ("parts", "0", "--parts")),
+    Row("bench_checks", "--workers 0", ("workers", "0", "--workers")),
+    Row("bench_checks", "--object-store-gb 0.01", ("object_store_gb", "0.01", "--object-store-gb")),
+    Row("bench_checks", "--epochs 0", ("epochs", "0", "--epochs")),
     Row("bench_training", "--rows grit", ("grit", "--rows")),
 )
 

@@ -1,4 +1,4 @@
-"""What safety costs is measured on real workers: both loops train, and what cannot work is refused first."""
+"""What safety costs is measured on real workers: all loops train, on the same batches."""
 
 import json
 import sys
@@ -9,13 +9,13 @@ import pytest
 
 from jobs import bench_checks
 from jobs.bench_checks import LOOPS, Config, Share, table
-from jobs.exit_codes import run
 
 SMALL = "--nodes 600 --width 8 --layers 1 --chunks 4 --epochs 2 --dropout 0"
 
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_both_loops_train_on_the_same_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     out = tmp_path / "out"
     arguments = [*SMALL.split(), "--data-dir", str(tmp_path / "data"), "--out", str(out)]
@@ -45,16 +45,3 @@ def test_the_table_shows_the_median_of_the_epochs_own_ratios() -> None:
     assert "| to bare (quartiles) | 1.100 (1.000 to 4.000) | 1.200 (1.000 to 4.500) | 1.000 (1.000 to 1.000) |" in text
     assert "stops training for 450.0 ms (median of 2; longest 600.0 ms): 0.75% of the time at one a minute" in text
     assert "takes 300.0 ms more (median): 0.50%" in text
-
-
-@pytest.mark.parametrize("bad", ["--epochs 0", "--workers 0", "--object-store-gb 0.01"])
-def test_what_cannot_work_is_one_line(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["bench_checks.py", *bad.split()])
-    with pytest.raises(SystemExit) as ended:
-        run(bench_checks.main)
-    assert ended.value.code == 1
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert not list(tmp_path.iterdir())

@@ -81,6 +81,7 @@ def test_bound_of_walks_on_the_published_pairs(real_data, capsys, part, apart):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["grit", "ppgt"])
 def test_bound_of_all_cfi_pairs(real_data, capsys, model):
     brec.print_bound(BrecConfig(data=real_data / "brec", model=model, pairs=("cfi",)))
