@@ -3,7 +3,7 @@
     python jobs/bench_checks.py                          the embedded graph, two workers, a few minutes
     python jobs/bench_checks.py --nodes 5000 --epochs 3  a look
 
-Three loops train the same model on the same batches, epoch by epoch in turns, each with its own weights, servers' answers and sampling threads:
+Four loops train the same model on the same batches, epoch by epoch in a drawn order, each with its own weights, servers' answers and sampling threads:
 
     checked   the trainer's own: every loss and gradient looked at, each step's weight agreed between the workers, dropout seeded by position,
               traffic counted by partition, progress and metrics sent to the driver
@@ -19,6 +19,7 @@ else should run meanwhile.
 
 import contextlib
 import json
+import random
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -171,9 +172,9 @@ def _measure_rank(given: dict[str, Any]) -> list[str]:
     losses: dict[str, list[float]] = {name: [] for name in LOOPS}
     stall = []
     for epoch in range(config.epochs + 1):
-        # A loader of its own for each epoch, so that nobody samples ahead in another's time; who goes first takes turns.
-        turn = epoch % len(LOOPS)
-        for name in (*LOOPS[turn:], *LOOPS[:turn]):
+        # A loader of its own for each epoch, so that nobody samples ahead in another's time. Any order but a drawn one favours somebody:
+        # in turns, each would always follow the same other.
+        for name in random.Random(epoch).sample(LOOPS, len(LOOPS)):
             worker = workers[name]
             with worker.loader(spec.sampler) as loader:
                 dist.barrier()
@@ -264,7 +265,7 @@ def table(config: Config, shares: Sequence[Share]) -> str:
         return [statistics.fmean(values) for values in zip(*(one[name] for one in found), strict=True)]
 
     lines = [
-        f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop by turns",
+        f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop in a drawn order",
         "",
         f"| an epoch | {' | '.join(LOOPS)} |",
         f"|---|{'---|' * len(LOOPS)}",
