@@ -42,7 +42,7 @@ UNSAFE = ("bare", "control")
 
 @dataclass(frozen=True)
 class Config:
-    """What to measure."""
+    """What the trainer's checks, counts and checkpoints cost, beside a bare loop on the same batches."""
 
     graph: GraphOptions = field(default_factory=GraphOptions)
     """Which graph; the embedded one, where no other is named."""
