@@ -45,9 +45,9 @@ RAY_ENVIRONMENT: Mapping[str, str] = {
 
 MIN_OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MB
 
+_TEMP_PREFIX = "graphmill-"
 # The longest name that Ray appends to its temporary directory:
 # /session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store (process ids have up to seven digits).
-_TEMP_PREFIX = "graphmill-"
 _SOCKET_SUFFIX_BYTES = len("/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
 

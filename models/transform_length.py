@@ -1,6 +1,6 @@
 """Circular convolutions of any length N through transforms of a fast length L (docs/decisions/0011).
 
-A transform of a length with large prime factors is five to fifteen times slower. So the signal is padded with zeros to a fast L ≥ 2N - 1, and the
+A transform of a length with large prime factors is several times slower. So the signal is padded with zeros to a fast L ≥ 2N - 1, and the
 filter is repeated periodically over the lags -(N-1) … N-1: the first N places of the product's inverse transform are then the circular
 convolution of length N, exactly.
 """

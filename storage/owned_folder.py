@@ -20,7 +20,7 @@ _MADE = "[a-z0-9_]{8}"  # what tempfile appends
 
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """The folder is this process's inside the block; whoever removes it need not wait for the block's end."""
+    """Holds the lock of a folder inside the block, so that it is no orphan; the folder may be removed meanwhile."""
     with open(folder / "new-owner", "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,13 +18,8 @@ from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, Ed
 # What numpy raises of a damaged .npy file.
 NPY_ERRORS: tuple[type[Exception], ...] = (
     *(ValueError, OSError, EOFError),
-    *(
-        SyntaxError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-        tokenize.TokenError,
-    ),  # of the header, which is a Python literal
+    # Of the header, which is a Python literal.
+    *(SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError),
     MemoryError,  # a shape that nothing is behind
 )
 

@@ -170,7 +170,7 @@ class EdgeListGraph:
         try:
             return pa_parquet.ParquetFile(self.path)
         except _UNREADABLE as error:
-            raise DataError(f"{self.path}: expected a Parquet file, got: {_one_line(error)}") from error
+            raise DataError(f"{self.path}: expected a Parquet file, got: {error}") from error
 
     def _parquet_batches(self) -> Iterator[pa.RecordBatch]:
         wanted = [self.options.src, self.options.dst, *([self.options.weight] if self.options.weight else [])]
@@ -181,7 +181,7 @@ class EdgeListGraph:
                 yield from file.iter_batches(batch_size=_READ_EDGES, columns=columns)
             except _UNREADABLE as error:
                 what = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
-                raise DataError(f"{self.path}: {what} Parquet file: {_one_line(error)}") from error
+                raise DataError(f"{self.path}: {what} Parquet file: {error}") from error
 
     def _text_batches(self) -> Iterator[pa.RecordBatch]:
         comments, first_line = self._head()
@@ -203,7 +203,7 @@ class EdgeListGraph:
             with pa.input_stream(str(self.path)) as stream:
                 yield from pa_csv.open_csv(stream, read_options=read, parse_options=parse)
         except (*_UNREADABLE, EOFError) as error:
-            raise DataError(f"{self.path}: expected lines of equally many fields, got: {_one_line(error)}") from error
+            raise DataError(f"{self.path}: expected lines of equally many fields, got: {error}") from error
 
     def _head(self) -> tuple[int, str]:
         """(number of leading lines that start with '#' or are empty, the first other line)."""
@@ -214,9 +214,5 @@ class EdgeListGraph:
                     if line.strip() and not line.startswith("#"):
                         return number, line.rstrip("\r\n")
         except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.path}: expected UTF-8 text, got: {_one_line(error)}") from error
+            raise DataError(f"{self.path}: expected UTF-8 text, got: {error}") from error
         return 0, ""
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -68,7 +68,7 @@ def _load_npy(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except NPY_ERRORS as error:
-        raise DataError(f"{path}: expected a plain .npy array, got: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path}: expected a plain .npy array, got: {error}") from error
 
 
 def _read_table(path: Path, only_column: str | None = None) -> pa.Table:
@@ -83,7 +83,7 @@ def _read_table(path: Path, only_column: str | None = None) -> pa.Table:
             headless = only_column is not None and first.replace(".", "", 1).isdigit()
             return pa_csv.read_csv(path, pa_csv.ReadOptions(column_names=[only_column] if headless else None))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot read this file: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path}: cannot read this file: {error}") from error
     raise DataError(f"{path}: expected a file ending in .npy, .parquet or .csv")
 
 

@@ -74,15 +74,11 @@ def _load(path: Path) -> dict[str, np.ndarray]:
     except _UNREADABLE as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path}: expected an .npz archive of plain arrays, got: {_one_line(error)}") from error
+        raise DataError(f"{path}: expected an .npz archive of plain arrays, got: {error}") from error
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # bytes: a member that is no .npy
             raise DataError(f"{path}: expected an .npz archive of plain arrays, got other bytes in {name}")
     return arrays
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _first(
