@@ -30,11 +30,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("strike", range(metafunc.config.getoption("fault_times")))
 
 
-def segments() -> set[str]:
-    """Shared memory by name; folders there are somebody's scratch."""
-    return {entry.name for entry in os.scandir("/dev/shm") if entry.is_file()}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("undisturbed") / "run"
@@ -47,11 +42,12 @@ def undisturbed(tmp_path_factory) -> Path:
 def run(undisturbed: Path, tmp_path: Path, strike: int) -> Iterator[Path]:
     """Where the disturbed run will be, beside a store of its own; afterwards it must equal the undisturbed one."""
     shutil.copytree(undisturbed.parent / STORE, tmp_path / STORE)
-    before = segments()
+    before = set(os.listdir("/dev/shm"))
     path = tmp_path / "run"
     yield path
     assert Outcome.of(path) == Outcome.of(undisturbed)
-    assert segments() <= before
+    left = {name for name in os.listdir("/dev/shm") if name not in before}
+    assert not left, left
 
 
 # --- what a run survives by itself
