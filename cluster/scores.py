@@ -1,5 +1,6 @@
 """Classification scores of a split over all ranks: every rank feeds its roots, all get the exact result of the whole split."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +13,20 @@ def all_reduce_sum(values: torch.Tensor) -> torch.Tensor:
     if dist.is_initialized() and dist.get_world_size() > 1:
         dist.all_reduce(values)
     return values
+
+
+def begin_sum(values: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Begins `all_reduce_sum` and returns what waits for it, so that work goes on meanwhile; all ranks begin theirs in the same order."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return lambda: values
+    under_way = dist.all_reduce(values, async_op=True)
+    assert under_way is not None
+
+    def end() -> torch.Tensor:
+        under_way.wait()
+        return values
+
+    return end
 
 
 def gather_rows(rows: torch.Tensor) -> torch.Tensor:

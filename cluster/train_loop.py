@@ -7,7 +7,7 @@ after any step repeats the uninterrupted one exactly. A number that is not finit
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
@@ -36,7 +36,7 @@ from cluster.checkpoint import (
 from cluster.checkpoint_writer import CheckpointWriter, Wish
 from cluster.evaluation import autocast, predictions
 from cluster.schedule import rate_factor
-from cluster.scores import all_reduce_sum, gather_rows
+from cluster.scores import all_reduce_sum, begin_sum, gather_rows
 from cluster.tasks import StepOutput, Task, step_output
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import WeightAverage
@@ -72,14 +72,21 @@ def seed_dropout(seed: int, *position: int) -> None:
     torch.manual_seed(derive_key(seed, _DROPOUT, *position) >> 1)
 
 
-def total_weight(task: Task, targets: Sequence[Tensor], wish: int = 0) -> tuple[Tensor, Tensor, int]:
-    """(weight of each of this rank's batches, float64 [k]; weight of all batches of all ranks; sum of all ranks' wishes).
+def begin_total_weight(
+    task: Task, targets: Sequence[Tensor], wish: int = 0
+) -> tuple[Tensor, Callable[[], tuple[float, int]]]:
+    """(weight of each of this rank's batches, float64 [k]; what waits for the weight of all batches of all ranks, and the sum of their wishes).
 
     A collective call.
     """
     weights = torch.stack([task.weight(target) for target in targets])
-    total, wishes = all_reduce_sum(torch.stack([weights.sum(), weights.new_tensor(float(wish))]))
-    return weights, total, int(wishes)
+    under_way = begin_sum(torch.stack([weights.sum(), weights.new_tensor(float(wish))]))
+
+    def end() -> tuple[float, int]:
+        total, wishes = under_way().tolist()
+        return total, int(wishes)
+
+    return weights, end
 
 
 def step_loss(task: Task, output: StepOutput, target: Tensor, weight: Tensor) -> Tensor:
@@ -297,9 +304,13 @@ class Worker:
             group["lr"] = peak * factor
 
     def _step(self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]) -> tuple[Tensor, Wish]:
-        """One optimizer step; returns this rank's summed loss and its targets' weight, float64 [2], and rank 0's wish."""
+        """One optimizer step; returns this rank's summed loss and its targets' weight, float64 [2], and rank 0's wish.
+
+        What the ranks tell one another besides gradients travels while they compute: the weights during the first forward pass, each
+        loss during its backward pass.
+        """
         options = self.options
-        weights, total, wish = total_weight(self.task, targets, self._wish())
+        weights, total_and_wish = begin_total_weight(self.task, targets, self._wish())
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for i, (batch, target, weight) in enumerate(zip(batches, targets, weights, strict=True)):
             position = (options.seed, epoch, step * options.accumulate + i, self.rank)
@@ -308,10 +319,13 @@ class Worker:
                 with self._autocast():
                     output = step_output(self.ddp(batch))
                 loss = step_loss(self.task, output, target, weight)
-                self._check_loss(epoch, step, batch, loss, position)
-                (loss * loss_scale(float(total), self.world_size)).backward()
+                of_all = begin_sum(loss.detach().double().clone())
+                total, wish = total_and_wish()
+                (loss * loss_scale(total, self.world_size)).backward()
+            if not math.isfinite(float(of_all())):
+                raise self._bad_loss(epoch, step, batch, loss.detach(), position)
             sums += torch.stack([loss.detach().double(), weight])
-        if float(total) > 0:  # else no labelled target on any rank: nothing to learn, and no decay either
+        if total > 0:  # else no labelled target on any rank: nothing to learn, and no decay either
             self._update(epoch, step, batches)
         self.optimizer.zero_grad(set_to_none=True)
         return sums, Wish(wish)
@@ -340,10 +354,10 @@ class Worker:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
         self.optimizer.step()
 
-    def _check_loss(self, epoch: int, step: int, batch: Any, loss: Tensor, position: tuple[int, ...]) -> None:
-        """Raises NonFiniteLossError on all ranks where the loss of any is not finite; a collective call."""
-        if math.isfinite(float(all_reduce_sum(loss.detach().double().clone()))):
-            return
+    def _bad_loss(
+        self, epoch: int, step: int, batch: Any, loss: Tensor, position: tuple[int, ...]
+    ) -> NonFiniteLossError:
+        """The same error for all ranks, where the loss of any is not finite; a collective call."""
 
         def forward() -> Any:
             seed_dropout(*position)
@@ -352,11 +366,11 @@ class Worker:
 
         # On every rank, because a model that spreads one graph over the ranks needs them all in its forward pass.
         what = describe_bad_numbers(self.model, forward, batch)
-        bad = not math.isfinite(float(loss.detach()))
+        bad = not math.isfinite(float(loss))
         found = f"batch {batch.index} (rank {self.rank}): {what}" if bad else ""
         texts = gather_text(found, self.device) or ["the sum over ranks overflows"]
         where, _, what = texts[0].partition(": ")
-        raise self._not_finite(epoch, step, where, "the loss", what)
+        return self._not_finite(epoch, step, where, "the loss", what)
 
     def _not_finite(self, epoch: int, step: int, where: str, which: str, what: str) -> NonFiniteLossError:
         return NonFiniteLossError(
@@ -394,7 +408,7 @@ class Worker:
             scores.update(prediction, self.data.target(batch))
         found = ""
         if float(all_reduce_sum(torch.tensor([float(bad is not None)], device=self.device))) and last is not None:
-            # Every rank looks, for the same reason as in `_check_loss`.
+            # Every rank looks, for the same reason as in `_bad_loss`.
             batch = last if bad is None else bad
 
             def forward() -> Any:

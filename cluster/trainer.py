@@ -15,13 +15,17 @@ from cluster.checkpoint import keep_best, latest_checkpoint, sweep
 from cluster.graceful_stop import TERMINATED, stopping_on_sigterm
 from cluster.metrics_hub import Record, metrics_hub
 from cluster.run_directory import RunDirectory
-from cluster.session import COLLECTIVE_TIMEOUT_S
+from cluster.session import COLLECTIVE_TIMEOUT_S, environment_defaults
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from storage.errors import ConfigError, GraphmillError, StageError
 
 _RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
 _RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
+
+# After a node is lost, Ray Train first asks for as many workers as before, of nodes that it has not yet seen go, and waits this long
+# (60 s by default) before it takes fewer.
+_ELASTIC_ENVIRONMENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
 
 # Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
 _ray_train: Any = ray.train
@@ -108,6 +112,7 @@ def train(
     sweep(folder, workers.keep_checkpoints)
 
     with (
+        environment_defaults(_ELASTIC_ENVIRONMENT if workers.min_workers is not None else {}),
         stopping_on_sigterm(workers.grace_s) as stopping,
         metrics_hub(consume, stopping, run.path.resolve().name) as hub,
     ):

@@ -39,8 +39,13 @@ _FAILED: list[str] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also the tests that take minutes each (mark `long`)")
     parser.addoption(
-        "--fault-times", type=int, default=1, help="how often in a row each fault of test_faults.py strikes"
+        "--fault-times", type=int, default=1, help="how often in a row each fault strikes, of the tests that take `strike`"
     )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "strike" in metafunc.fixturenames:
+        metafunc.parametrize("strike", range(metafunc.config.getoption("fault_times")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

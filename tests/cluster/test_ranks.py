@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cluster.scores import SplitScores, gather_rows
 from cluster.tasks import Classification, StepOutput
-from cluster.train_loop import loss_scale, step_loss, total_weight
+from cluster.train_loop import begin_total_weight, loss_scale, step_loss
 
 COUNTS = (5, 1, 0)
 TASK = Classification(2, label_smoothing=0.1)
@@ -37,10 +37,10 @@ def one_rank(rank: int, port: int, results: str) -> None:
     start = sum(COUNTS[:rank])
     x, y = x[start : start + COUNTS[rank]], y[start : start + COUNTS[rank]]
     ddp = DistributedDataParallel(model)
+    weights, total_and_wish = begin_total_weight(TASK, [y])
     logits = ddp(x)
-    weights, total, _ = total_weight(TASK, [y])
     loss = step_loss(TASK, StepOutput(logits), y, weights[0])
-    (loss * loss_scale(float(total), len(COUNTS))).backward()
+    (loss * loss_scale(total_and_wish()[0], len(COUNTS))).backward()
     scores = SplitScores(torch.device("cpu"), binary=True)
     scores.update(logits.detach(), y)
     rows = gather_rows(x)

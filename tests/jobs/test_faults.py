@@ -25,11 +25,6 @@ RECOVERY_S = 60.0
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "strike" in metafunc.fixturenames:
-        metafunc.parametrize("strike", range(metafunc.config.getoption("fault_times")))
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("undisturbed") / "run"

@@ -79,7 +79,7 @@ def start_on(head: RayHead, undisturbed: Path, run: Path, *flags: str) -> Job:
     return start(run, "--address", head.address, *flags)
 
 
-def test_a_node_is_lost_and_another_comes(head, nodes, undisturbed, tmp_path):
+def test_a_node_is_lost_and_another_comes(head, nodes, undisturbed, tmp_path, strike):
     job = start_on(head, undisturbed, tmp_path / "run")
     job.wait_for_epochs(3)
     lost = time.monotonic()
@@ -108,7 +108,7 @@ while not os.path.exists(sys.argv[3]):
 """
 
 
-def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path):
+def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path, strike):
     """Another tenant of the cluster puts five times what the store holds, and reads it over and over."""
     job = start_on(head, undisturbed, tmp_path / "run")
     job.wait_for_epochs(3)
@@ -125,13 +125,13 @@ def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path)
     assert Outcome.of(job.run) == Outcome.of(undisturbed)
 
 
-def test_workers_come_and_go_with_the_nodes(head, nodes, undisturbed, tmp_path):
+def test_workers_come_and_go_with_the_nodes(head, nodes, undisturbed, tmp_path, strike):
     job = start_on(
         head, undisturbed, tmp_path / "run", "--min-workers", "1", "--checkpoint-every", "1", "--epochs", "400"
     )
     job.wait_for_epochs(3)
     nodes[0].kill()
-    job.wait_for_starts(2)
+    job.wait_for_starts(2, timeout_s=RECOVERY_S)
     job.wait_for_epochs(len(epochs(job.run)) + 2)
     nodes.append(Node(head, tmp_path / "nodes.log"))
     job.wait_for_starts(3)
