@@ -1,6 +1,8 @@
-"""How every job ends: 0, one clear line and 1, 2 from the command line's parser, 130 after Ctrl-C, 143 after SIGTERM."""
+"""How every job ends: 0, one clear line and 1, 2 from the command line's parser, 130 after Ctrl-C, 141 where nobody reads on, 143 after SIGTERM."""
 
 import contextlib
+import os
+import select
 import signal
 import sys
 import threading
@@ -15,18 +17,34 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with what it returns (None: 0).
 
     A GraphmillError is printed as one line, `error: …`, and exits with 1; Ctrl-C exits with 130. SIGTERM unwinds `main` like Ctrl-C
-    does, so that temporary directories go, and exits with 143. Any other exception is a defect and keeps its traceback.
+    does, so that temporary directories go, and exits with 143. Where the reader of the output has gone (`| head`), it ends in silence
+    with 141. Any other exception is a defect and keeps its traceback.
     """
     with _sigterm_unwinds():
         try:
-            code = main()
+            try:
+                code = main()
+            finally:
+                sys.stdout.flush()  # here and not while Python ends, where an error can no longer be caught
         except GraphmillError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 1
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             code = 130
+        except BrokenPipeError:
+            if not _is_unread(1):
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be flushed
+            code = 128 + signal.SIGPIPE
     sys.exit(0 if code is None else code)
+
+
+def _is_unread(file: int) -> bool:
+    """Whether it is a pipe whose other end is closed."""
+    poll = select.poll()
+    poll.register(file, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 @contextlib.contextmanager

@@ -39,7 +39,10 @@ _FAILED: list[str] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also the tests that take minutes each (mark `long`)")
     parser.addoption(
-        "--fault-times", type=int, default=1, help="how often in a row each fault strikes, of the tests that take `strike`"
+        "--fault-times",
+        type=int,
+        default=1,
+        help="how often in a row each fault strikes, of the tests that take `strike`",
     )
 
 

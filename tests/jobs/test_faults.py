@@ -34,7 +34,7 @@ def undisturbed(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def run(undisturbed: Path, tmp_path: Path, strike: int) -> Iterator[Path]:
+def run(undisturbed: Path, tmp_path: Path) -> Iterator[Path]:
     """Where the disturbed run will be, beside a store of its own; afterwards it must equal the undisturbed one."""
     shutil.copytree(undisturbed.parent / STORE, tmp_path / STORE)
     before = set(os.listdir("/dev/shm"))
@@ -102,7 +102,7 @@ FAULTS: tuple[Callable[[Job], Proof], ...] = (
 )
 
 
-def test_a_run_survives_one_fault_after_another(run):
+def test_a_run_survives_one_fault_after_another(run, strike):
     job = start(run)
     job.wait_for_epochs(3)
     for fault in FAULTS:
@@ -116,18 +116,22 @@ def test_a_run_survives_one_fault_after_another(run):
 
 
 @pytest.mark.long
-def test_servers_that_stand_still_for_a_minute_cost_that_minute(run):
+@pytest.mark.timeout(1800)
+def test_servers_that_stand_still_for_a_minute_cost_that_minute(run, pytestconfig):
     job = start(run)
     job.wait_for_epochs(3)
-    struck = time.monotonic()
-    proof = stop_the_servers(job, stopped_s=60.0)
-    job.wait_for_epochs(len(epochs(run)) + 2)
-    assert time.monotonic() - struck > 60
+    times = pytestconfig.getoption("fault_times")
+    for _ in range(times):
+        done = len(epochs(run))
+        assert done < NUM_EPOCHS - 2, "too late to tell"
+        proof = stop_the_servers(job, stopped_s=60.0)
+        job.wait_for_epochs(done + 1)
+        assert proof()
+    job.end()
     stamps = [event["time"] for event in events(run) if event["kind"] == "traffic"]
     seconds = [datetime.fromisoformat(stamp).timestamp() for stamp in stamps]
-    assert max(b - a for a, b in itertools.pairwise(seconds)) > 55, "epochs went on without servers"
-    job.end()
-    assert proof()
+    gaps = [b - a for a, b in itertools.pairwise(seconds)]
+    assert sum(gap > 55 for gap in gaps) == times, "epochs went on without servers"
 
 
 LOSSY = json.dumps(  # Ray's own fault injection, of each process's calls: not sent, done but not answered, both at once
@@ -159,7 +163,7 @@ LOSSY = json.dumps(  # Ray's own fault injection, of each process's calls: not s
         ),
     ],
 )
-def test_replies_that_are_lost_or_late_change_nothing(run, environment, sign):
+def test_replies_that_are_lost_or_late_change_nothing(run, environment, sign, strike):
     job = start(run, "--max-failures", "100", environment=environment)
     job.wait_for_epochs(6, timeout_s=600)
     logs = [path.read_text(errors="replace") for path in job.ray_logs() if "worker" in path.name]
@@ -170,7 +174,7 @@ def test_replies_that_are_lost_or_late_change_nothing(run, environment, sign):
 # --- what ends a run, so that it can be resumed
 
 
-def test_a_run_that_is_ended_twice_is_completed(run):
+def test_a_run_that_is_ended_twice_is_completed(run, strike):
     """First by SIGTERM, between whose saved step and the next start nothing is lost; then by Ctrl-C."""
     job = start(run, "--checkpoint-minutes", "None", "--checkpoint-every", "1000")
     job.wait_for_epochs(2)
@@ -197,7 +201,7 @@ def test_a_run_that_is_ended_twice_is_completed(run):
 
 
 @pytest.mark.long
-def test_a_killed_driver_takes_all_with_it(run):
+def test_a_killed_driver_takes_all_with_it(run, strike):
     job = start(run)
     job.wait_for_epochs(3)
     family = job.family()
@@ -208,7 +212,7 @@ def test_a_killed_driver_takes_all_with_it(run):
 
 
 @pytest.mark.long
-def test_a_file_that_is_damaged_while_running_is_named(run):
+def test_a_file_that_is_damaged_while_running_is_named(run, strike):
     job = start(run)
     job.wait_for_epochs(2)
     path = run.parent / STORE / "part-00001" / "features.arrow"
@@ -225,7 +229,7 @@ def test_a_file_that_is_damaged_while_running_is_named(run):
 
 
 @pytest.mark.long
-def test_a_disk_that_fills_up_costs_no_checkpoint(run, tmp_path):
+def test_a_disk_that_fills_up_costs_no_checkpoint(run, tmp_path, strike):
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], capture_output=True)

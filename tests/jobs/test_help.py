@@ -1,4 +1,4 @@
-"""`--help` of the jobs about runs and machines: at once, with nothing heavy imported."""
+"""`--help` of the jobs about runs and machines: at once, with nothing heavy imported; and no traceback where nobody reads it."""
 
 import subprocess
 import sys
@@ -29,3 +29,12 @@ def test_help_imports_nothing_heavy(job: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "--help" in done.stdout
     assert f"jobs/{job}.py" in done.stdout
+
+
+def test_a_reader_that_goes_is_no_error() -> None:
+    command = [sys.executable, str(REPOSITORY / "jobs" / "doctor.py"), "--help"]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert job.stdout is not None and job.stderr is not None
+    job.stdout.close()
+    assert job.stderr.read() == b""
+    assert job.wait(timeout=120) == 141
