@@ -1,14 +1,19 @@
 """A finished run's predictions for every node of a graph, or every graph of a set: in parallel, restartable, out as Parquet in id order.
 
+Where a model's batch is the whole graph, spread over the workers, a piece is a worker's part of a split, and all workers predict at once.
+
 The batches are those by which the run's splits were scored: the same samplers for the same number of ranks, so that every prediction has
 the bits that the run saw, and the scores made of them are its own. A piece is a few batches in a row of one split. Actors predict the
 pieces that are not there yet; when all are, the scores are taken batch by batch, as the ranks did, and actors join the pieces to parts.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from typing import Any, Protocol
 
@@ -16,11 +21,13 @@ import numpy as np
 import pyarrow as pa
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+import torch.distributed as dist
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from cluster.evaluation import predictions
+from cluster.session import COLLECTIVE_TIMEOUT_S
 from cluster.tasks import Classification, Regression, Scores, Task
 from cluster.training_data import OpenData
 from samplers.loader import Loader, LoaderOptions
@@ -30,6 +37,7 @@ from storage.errors import DataError, DeadlineError, FormatError, GraphmillError
 from storage.prediction_files import PredictionFolder, part_name
 
 _PIECES_PER_SPLIT = 8  # at least, where there are batches for them: so that workers share a split
+_OTHERS_S = 5.0  # after one worker has failed, for the others to say why
 UNSPLIT = "none"
 Progress = Callable[[str, int, int], None]  # stage, units done, units in all
 
@@ -128,13 +136,29 @@ class _BatchRange:
 
 
 class Predictor:
-    """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them."""
+    """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them.
+
+    Predictors that work together have met before: what they then call is collective.
+    """
 
     def __init__(self, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, device: str) -> None:
         """`bounds`: int64 [num_parts], the first id of each part."""
         self._spec, self._folder, self._bounds, self._device = spec, folder, bounds, torch.device(device)
         self._opened: tuple[OpenPredicted, torch.nn.Module] | None = None
         self._samplers: dict[int, Sampler] = {}
+
+    def meeting_point(self) -> str:
+        """Where the others find this process: host:port, free when this was called."""
+        host = ray.util.get_node_ip_address()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.bind((host, 0))
+            port = probe.getsockname()[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def meet(self, point: str, rank: int, num_ranks: int) -> None:
+        """Joins the group that meets there; a collective call."""
+        deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        dist.init_process_group("gloo", init_method=f"tcp://{point}", rank=rank, world_size=num_ranks, timeout=deadline)
 
     def predict(self, piece: Piece) -> None:
         """Writes the piece. Raises DataError where a prediction is not finite."""
@@ -292,6 +316,7 @@ class PoolOptions:
     use_gpu: bool
     restarts: int  # of each worker
     deadline_s: float  # longest wait for the next finished piece or part
+    together: bool = False  # all predict a split at once, each its own piece; none is started again
 
 
 def predict_all(
@@ -314,7 +339,10 @@ def predict_all(
     with _workers(spec, folder, bounds, pool) as workers:
         there = folder.piece_names()
         missing = [piece for piece in pieces if piece.name not in there]
-        _run(workers, "predict", [(piece,) for piece in missing], pool, progress, len(pieces))
+        if pool.together:
+            _predict_together(workers, pieces, {piece.split for piece in missing}, pool, progress)
+        else:
+            _run(workers, "predict", [(piece,) for piece in missing], pool, progress, len(pieces))
         lost = sorted({piece.name for piece in pieces} - folder.piece_names())
         if lost:
             raise FormatError(
@@ -334,11 +362,9 @@ def predict_all(
 def _workers(
     spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, pool: PoolOptions
 ) -> Iterator[list[Any]]:
+    restarts = 0 if pool.together else pool.restarts
     actor: Any = ray.remote(
-        num_cpus=1,
-        num_gpus=1 if pool.use_gpu else 0,
-        max_restarts=pool.restarts,
-        max_task_retries=pool.restarts,
+        num_cpus=1, num_gpus=1 if pool.use_gpu else 0, max_restarts=restarts, max_task_retries=restarts
     )(Predictor)
     shared = ray.put(spec)
     device = "cuda" if pool.use_gpu else "cpu"
@@ -348,6 +374,45 @@ def _workers(
     finally:
         for worker in workers:
             ray.kill(worker, no_restart=True)
+
+
+def _predict_together(
+    workers: Sequence[Any], pieces: Sequence[Piece], splits: Set[int], pool: PoolOptions, progress: Progress
+) -> None:
+    """These splits in turn, each by all the workers at once: worker i predicts batch i."""
+    point_of = workers[0].meeting_point.remote()
+    _wait([point_of], "start", pool)
+    point = ray.get(point_of, timeout=pool.deadline_s)
+    _wait([worker.meet.remote(point, rank, len(workers)) for rank, worker in enumerate(workers)], "meet", pool)
+    done = sum(piece.split not in splits for piece in pieces)
+    for split in sorted(splits):
+        of_split = [piece for piece in pieces if piece.split == split]
+        _wait([workers[piece.start].predict.remote(piece) for piece in of_split], "predict", pool)
+        done += len(of_split)
+        progress("predict", done, len(pieces))
+
+
+def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
+    """Until all have come, or one has failed: then raises the error that says most, for the others' may be that they miss that one."""
+    failed: list[GraphmillError] = []
+    waiting, deadline = list(references), time.monotonic() + pool.deadline_s
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=left)
+        for reference in done:
+            try:
+                _result(reference, method, pool)
+            except GraphmillError as error:
+                if not failed:
+                    deadline = min(deadline, time.monotonic() + _OTHERS_S)
+                failed.append(error)
+    if failed:
+        told = [one for one in failed if not isinstance(one, StageError) or isinstance(one.__cause__, RayActorError)]
+        raise (told or failed)[0]
+    if waiting:
+        raise DeadlineError(
+            f"{method}: expected all workers within {pool.deadline_s:g} s, {len(waiting)} of {len(references)} are late; has the cluster a "
+            "free CPU per worker? Lower --workers or raise --deadline-s; run again to go on"
+        )
 
 
 def _run(
@@ -383,6 +448,6 @@ def _result(reference: Any, method: str, pool: PoolOptions) -> None:
         raise StageError(f"{method}: {type(error.cause).__name__}: {error.cause}; run again to go on") from error
     except RayError as error:  # the worker died, or its node
         raise StageError(
-            f"{method}: a worker died {pool.restarts + 1} times ({type(error).__name__}); is memory short? Lower --workers; "
+            f"{method}: a worker died{'' if pool.together else f' {pool.restarts + 1} times'} ({type(error).__name__}); is memory short? Lower --workers; "
             "run again to go on"
         ) from error

@@ -53,6 +53,7 @@ LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
 
 MIN_OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MB
 
+_started_here = False
 _TEMP_PREFIX = "graphmill-"
 # The longest name that Ray appends to its temporary directory:
 # /session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store (process ids have up to seven digits).
@@ -117,6 +118,11 @@ class Session:
     dashboard_url: str | None
 
 
+def may_grow() -> bool:
+    """Whether nodes may still join the Ray that this process is connected to: one of its own has all it will have."""
+    return not _started_here
+
+
 @contextlib.contextmanager
 def ray_session(options: SessionOptions | None = None) -> Iterator[Session]:
     """Connects to Ray, or starts one, for the length of a `with` block.
@@ -176,6 +182,7 @@ def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
 
 @contextlib.contextmanager
 def _started(options: SessionOptions) -> Iterator[Session]:
+    global _started_here
     import psutil
     import ray
 
@@ -203,8 +210,10 @@ def _started(options: SessionOptions) -> Iterator[Session]:
             finally:
                 # Also after a Ctrl-C half way. Children that the block starts later are not Ray's, and stay.
                 daemons = [child for child in this_process.children() if child not in before]
+            _started_here = True
             yield _describe(context, is_ours=True)
         finally:
+            _started_here = False
             _stop(daemons, options.stop_timeout_s)
 
 

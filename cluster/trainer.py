@@ -1,5 +1,6 @@
 """The driver's side of training: starts Ray Train workers on a spec, follows their metrics, and returns the final scores."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,12 +16,13 @@ from cluster.checkpoint import keep_best, latest_checkpoint, sweep
 from cluster.graceful_stop import TERMINATED, stopping_on_sigterm
 from cluster.metrics_hub import Record, metrics_hub
 from cluster.run_directory import RunDirectory
-from cluster.session import COLLECTIVE_TIMEOUT_S, environment_defaults
+from cluster.session import COLLECTIVE_TIMEOUT_S, environment_defaults, may_grow
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from storage.errors import ConfigError, GraphmillError, StageError
 
 _RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
+_JOIN_S = 60.0  # for the nodes of a cluster that has just been started
 _RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
 
 # After a node is lost, Ray Train first asks for as many workers as before, of nodes that it has not yet seen go, and waits this long
@@ -70,11 +72,22 @@ class _InterruptibleTrainer(TorchTrainer):
         pass
 
 
-def choose_device(options: WorkerOptions) -> str:
-    """ "gpu" or "cpu". Raises ConfigError where the cluster lacks what was asked for."""
+def _resources() -> tuple[int, int]:
+    """(CPUs, GPUs) of the cluster."""
     resources = ray.cluster_resources()
-    cpus, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+    return int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
+
+
+def choose_device(options: WorkerOptions) -> str:
+    """ "gpu" or "cpu". Raises ConfigError where the cluster lacks what was asked for, also a minute later."""
     needed = options.num_workers if options.min_workers is None else options.min_workers
+    cpus, gpus = _resources()
+    deadline = time.monotonic() + (_JOIN_S if may_grow() else 0.0)
+    while cpus < needed or (options.device == "gpu" and gpus < needed):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.5)
+        cpus, gpus = _resources()
     if options.device == "gpu" and gpus < needed:
         raise ConfigError(f"expected {needed} GPUs, the cluster has {gpus}; lower --workers or pass --device cpu")
     if cpus < needed:

@@ -178,11 +178,11 @@ def _whole_graph_lines(
     data: "WholeGraphData",
 ) -> list[Line]:
     """Where the whole graph is the batch: memory and traffic by `models.parallel.cost`; time, where one process can hold it."""
-    from models.parallel.cost import sent_bytes, training_bytes
+    from models.parallel.cost import sent_bytes
     from models.parallel.shards import Shards
 
     manifest, fit, workers = graph.manifest, options.fit, parts.workers.num_workers
-    needed = training_bytes(data.model, manifest.num_nodes, manifest.num_edges, workers)
+    needed = data.worker_bytes(graph, workers)
     sent = sent_bytes(data.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
     check_fits(needed, available_bytes() // workers, workers, data.model.recompute)
     lines = [
@@ -197,8 +197,7 @@ def _whole_graph_lines(
             {"process": process, "shard": needed}, workers, manifest.num_partitions, options.run.object_store_gb
         ),
     ]
-    alone = training_bytes(data.model, manifest.num_nodes, manifest.num_edges, 1)
-    if not is_local(graph.filesystem) or alone > available_bytes() // 2:
+    if not is_local(graph.filesystem) or data.worker_bytes(graph, 1) > available_bytes() // 2:
         return [*lines, ("time", "not tried: one process of this machine cannot hold the whole graph")]
     opened = data.open()
     task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)

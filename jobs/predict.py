@@ -4,6 +4,7 @@
     python jobs/predict.py runs/my-run s3://bucket/predictions --workers 8     the same, elsewhere and faster
     python jobs/predict.py runs/my-run predictions --split test --embeddings   one split, with the states before the model's head
     python jobs/predict.py runs/my-run predictions --graph graphs/new --other-graph
+    python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes spread over the workers
 
 Batches are the run's own, so the scores of its splits are those of its summary to the last digit; you should see that said. Interrupted
 (Ctrl-C, a dead machine), the same command goes on from the pieces that are finished. Exit status 1 and one line where something does not
@@ -44,6 +45,9 @@ class PredictConfig:
     """all, or one of: train, valid, test (or as the set names them), and none: what is in no split."""
     embeddings: bool = False
     """Add the states that the model's head reads, where it has one."""
+    parallel: Literal["auto", "data", "graph"] = "auto"
+    """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
+    auto: as the run was trained."""
     workers: int = 2
     """Ray actors, each with a CPU, or with a GPU."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
@@ -80,7 +84,10 @@ def main() -> int | None:
 
     finished = read_run(config.run)
     of = graph_set_subject if finished.is_graph_set else node_subject
-    subject = of(finished, config.graph, other=config.other_graph, verify=config.verify and not config.plan)
+    verify = config.verify and not config.plan
+    subject = of(finished, config.graph, other=config.other_graph, verify=verify, parallel=config.parallel)
+    if subject.together and config.device == "gpu":
+        raise ConfigError("--parallel graph: expected CPU workers; leave out --device gpu")
     chosen = _splits(config, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(
@@ -103,9 +110,10 @@ def main() -> int | None:
             address=config.address, num_cpus=config.workers, object_store_bytes=int(config.object_store_gb * 2**30)
         )
         with ray_session(session), subject.serve() as served:
-            use_gpu = choose_device(WorkerOptions(config.workers, config.device)) == "gpu"
+            device = "cpu" if subject.together else config.device
+            use_gpu = choose_device(WorkerOptions(config.workers, device)) == "gpu"
             spec, plan = _plan(config, finished, subject, served, chosen)
-            pool = PoolOptions(config.workers, use_gpu, config.restarts, config.deadline_s)
+            pool = PoolOptions(config.workers, use_gpu, config.restarts, config.deadline_s, subject.together)
             with progress("predicting") as bar:
                 summary = predict_all(
                     spec, folder, settings, plan, pool, lambda stage, done, total: bar.update(done, total, stage)
@@ -138,7 +146,7 @@ def _splits(config: PredictConfig, subject: "Subject") -> tuple[str, ...]:
 def _settings(
     config: PredictConfig, finished: "FinishedRun", subject: "Subject", chosen: tuple[str, ...]
 ) -> dict[str, Any]:
-    """All that a prediction, or the files' layout, depends on. The number of workers is not among it."""
+    """All that a prediction, or the files' layout, depends on. The number of workers is not among it, except where they work together."""
     return {
         "format": "graphmill-predictions",
         "format_version": 1,
@@ -153,6 +161,7 @@ def _settings(
         "embeddings": config.embeddings,
         "shard_rows": config.shard_rows,
         "piece_batches": config.piece_batches,
+        **({"parallel": "graph", "workers": config.workers} if subject.together else {}),
     }
 
 
@@ -165,16 +174,17 @@ def _plan(
     from cluster.prediction import PredictionSpec, SplitPlan, plan_pieces
 
     data, members = served
-    opened = data.open()
+    opened = None if subject.together else data.open()
     splits, num_batches, ids = [], [], [np.empty(0, np.int64)]
     for name in chosen:
         found = members(name)
         if not len(found):
             continue
         # As many ranks as scored the run, so that batches are the same; a tiny split of another graph may not be enough for them.
-        split = SplitPlan(name, subject.samplers[name], finished.num_ranks if len(found) >= finished.num_ranks else 1)
+        num_ranks = finished.num_ranks if len(found) >= finished.num_ranks else 1
+        split = SplitPlan(name, subject.samplers[name], config.workers if opened is None else num_ranks)
         splits.append(split)
-        num_batches.append(opened.sampler(split.sampler, split.num_ranks).num_batches)
+        num_batches.append(config.workers if opened is None else opened.sampler(split.sampler, num_ranks).num_batches)
         ids.append(found)
     if not splits:
         raise ConfigError(f"{subject.url}: expected something in split {config.split}, found nothing; set --split")
@@ -191,7 +201,8 @@ def _plan(
         seed=subject.seed,
         loader=subject.loader,
     )
-    return spec, (plan_pieces(num_batches, config.piece_batches), np.sort(np.concatenate(ids)))
+    most = 1 if subject.together else config.piece_batches
+    return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))
 
 
 def _print_summary(config: PredictConfig, finished: "FinishedRun", subject: "Subject", summary: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from cluster.prediction import Piece, PredictionSpec
+from jobs.memory_check import available_bytes, check_fits
 from jobs.prediction_subject import Served, Subject
 from jobs.run_plan import (
     Line,
@@ -61,6 +62,8 @@ def _lines(
     pieces: list[Piece],
     num_rows: int,
 ) -> list[Line]:
+    if subject.shard_bytes is not None:
+        return _together_lines(process, config, subject, subject.shard_bytes(config.workers), num_rows)
     data = spec.data.open()
     tried, counts = [], []
     for split in spec.splits:
@@ -81,6 +84,18 @@ def _lines(
         batch_line(mean, "predicted"),
         memory_line(memory, config.workers, 0, config.object_store_gb),
         time_line(mean, -(-total // config.workers), config.workers, 0, spec.loader.threads, _MORE),
+    ]
+
+
+def _together_lines(process: int, config: "PredictConfig", subject: Subject, shard: int, num_rows: int) -> list[Line]:
+    """Where workers predict the whole graph at once: memory by the formula; nothing is tried."""
+    check_fits(shard, available_bytes() // config.workers, config.workers, recompute=True)
+    files = -(-num_rows // config.shard_rows)
+    return [
+        ("rows", f"{num_rows:,} in {files:,} Parquet files of at most {config.shard_rows:,}"),
+        ("batches", f"the whole graph over {config.workers} workers, once for each of {len(subject.samplers)} splits"),
+        memory_line({"process": process, "shard": shard}, config.workers, 0, config.object_store_gb),
+        ("time", "not tried"),
     ]
 
 

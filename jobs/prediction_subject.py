@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.finished_run import FinishedRun
 from jobs.graph_job import eval_batches, graph_task, target_columns
 from jobs.node_job import evaluation_samplers
+from jobs.predicted_shards import PredictedShardData
 from jobs.prepare_graph import store_encoding
 from jobs.resume import read_config
-from jobs.run_models import GraphModel, NodeModel
+from jobs.run_models import GraphModel, NodeModel, WholeGraphModel
 from jobs.run_options import FitOptions, RunOptions
 from samplers.loader import LoaderOptions
 from samplers.router import local_router
@@ -36,6 +37,7 @@ _NODE_JOBS = ("products_geco", "products_primphormer", "products_tokengt", "arxi
 _GRAPH_JOB = "pcqm4m_tokengt"
 _TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassification, "classes": Classification}
 
+Parallel = Literal["auto", "data", "graph"]
 # What a process needs to reach the data, and the ids of a split's members by the split's name.
 Served = tuple[PredictedData, Callable[[str], np.ndarray]]
 
@@ -67,9 +69,17 @@ class Subject:
     loader: LoaderOptions
     serve: Callable[[], Any]  # a context manager that yields Served; needs a Ray session
     look: Callable[[], Served]  # the same in this process, nothing started or written; ConfigError where it cannot be
+    shard_bytes: Callable[[int], int] | None = None  # where workers predict the whole graph together: of one of so many
+
+    @property
+    def together(self) -> bool:
+        """Whether the batch is the whole graph, spread over the workers."""
+        return self.shard_bytes is not None
 
 
-def node_subject(run: FinishedRun, url: str | None, *, other: bool, verify: bool) -> Subject:
+def node_subject(
+    run: FinishedRun, url: str | None, *, other: bool, verify: bool, parallel: Parallel = "auto"
+) -> Subject:
     """The nodes of one graph. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
     if run.job not in _NODE_JOBS:
         raise ConfigError(
@@ -94,6 +104,10 @@ def node_subject(run: FinishedRun, url: str | None, *, other: bool, verify: bool
         )
     names = () if model.encoding is None else (model.encoding.name,)
     samplers = {split: replace(options, encodings=names) for split, options in evaluation_samplers(config).items()}
+    samplers[UNSPLIT] = unsplit(samplers["train"])
+    whole = _whole(run, config, model, parallel)
+    shards = None if whole is None else PredictedShardData.of(whole.data(graph))
+    build = model.build if whole is None else whole.build
     servers = ServerOptions(timeout_s=config.run.server_timeout_s, verify=verify, local_reads=config.run.local_reads)
 
     @contextmanager
@@ -104,7 +118,7 @@ def node_subject(run: FinishedRun, url: str | None, *, other: bool, verify: bool
             router = connect(running)
             codes = {name: code for code, name in enumerate(SPLIT_NAMES)}
             yield (
-                PredictedNodeData(running),
+                shards or PredictedNodeData(running),
                 lambda name: router.list_split(config.graph.split_set, codes[name]).original_id,
             )
 
@@ -118,25 +132,43 @@ def node_subject(run: FinishedRun, url: str | None, *, other: bool, verify: bool
         data = LocalNodeData(graph)
         codes = {name: code for code, name in enumerate(SPLIT_NAMES)}
         router = data.open().router
-        return data, lambda name: router.list_split(config.graph.split_set, codes[name]).original_id
+        return shards or data, lambda name: router.list_split(config.graph.split_set, codes[name]).original_id
 
     return Subject(
         url=graph.url,
         content_hash=manifest.content_hash,
         text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
-        samplers={**samplers, UNSPLIT: unsplit(samplers["train"])},
-        build_model=_checked(run, graph.url, lambda: model.build(shown)),
+        samplers=samplers if shards is None else shards.roots(UNSPLIT),
+        build_model=_checked(run, graph.url, lambda: build(shown)),
         task=Classification(num_classes, config.fit.metric),
         target_names=(),
         has_targets=manifest.label_kind == "class",
-        **_shared(run, config.fit, config.run, config.batch),
+        **_shared(run, config.fit, config.run, config.batch) | ({} if shards is None else {"precision": "float32"}),
         serve=serve,
         look=look,
+        shard_bytes=None if shards is None else lambda workers: shards.graph.worker_bytes(graph, workers),
     )
 
 
-def graph_set_subject(run: FinishedRun, url: str | None, *, other: bool, verify: bool) -> Subject:
+def _whole(run: FinishedRun, config: Any, model: NodeModel, parallel: Parallel) -> WholeGraphModel | None:
+    """The model over shards of the whole graph, where it is to be; `auto`: where the run was trained so."""
+    if parallel == "auto":
+        parallel = getattr(config, "parallel", "data")
+    if parallel == "data":
+        return None
+    if model.whole is None:
+        raise ConfigError(
+            f"--parallel graph: expected a run whose model can be spread over workers (GECO's), got one of {run.job}"
+        )
+    return model.whole
+
+
+def graph_set_subject(
+    run: FinishedRun, url: str | None, *, other: bool, verify: bool, parallel: Parallel = "auto"
+) -> Subject:
     """The graphs of a set. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
+    if parallel == "graph":
+        raise ConfigError("--parallel graph: expected a run on one graph, got one on a set of graphs")
     module = importlib.import_module(f"jobs.{_GRAPH_JOB}")
     config = read_config(module.Config, str(run.path), "give a finished run's directory")
     model: GraphModel = module.graph_model(config)

@@ -19,7 +19,7 @@ from jobs.command_line import parse
 from jobs.exit_codes import run
 from jobs.node_options import NodeJobOptions
 from jobs.resume import config_defaults
-from jobs.run_models import NodeModel
+from jobs.run_models import NodeModel, WholeGraphModel
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,17 @@ def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int
 
 def node_model(config: Config) -> NodeModel:
     """What is trained, and what predicts afterwards."""
-    from jobs.geco_classifier import GECOClassifier
+    from jobs.geco_classifier import GECOClassifier, GECOShardClassifier
+    from jobs.whole_graph import WholeGraphData
 
+    rate = config.model.filter_learning_rate
     return NodeModel(
-        build=lambda manifest: GECOClassifier(_geco_config(config, manifest), config.model.filter_learning_rate),
+        build=lambda manifest: GECOClassifier(_geco_config(config, manifest), rate),
         config=lambda manifest: architecture(_geco_config(config, manifest)),
+        whole=WholeGraphModel(
+            build=lambda manifest: GECOShardClassifier(_geco_config(config, manifest), rate),
+            data=lambda graph: WholeGraphData.of(graph, config.graph.split_set, _geco_config(config, graph.manifest)),
+        ),
     )
 
 
@@ -134,19 +140,11 @@ def _geco_config(config: Config, manifest: Any) -> Any:
 
 def main() -> int:
     config = parse(Config, default=config_defaults(Config, sys.argv[1:]), prefixes=False)
-    from jobs.geco_classifier import GECOShardClassifier
     from jobs.node_job import run_node_job
-    from jobs.whole_graph import WholeGraphData
     from storage.errors import ConfigError
-    from storage.graph import StoredGraph
-
-    def whole_graph(graph: StoredGraph) -> WholeGraphData:
-        return WholeGraphData.of(graph, config.graph.split_set, _geco_config(config, graph.manifest))
-
-    def build_shards(manifest: Any) -> Any:
-        return GECOShardClassifier(_geco_config(config, manifest), config.model.filter_learning_rate)
 
     model = node_model(config)
+    whole = model.whole if config.parallel == "graph" else None
     fanouts = config.batch.fanouts
     # With all edges among the nodes found, any number of hops makes a graph for any number of layers.
     sampled = config.batch.sampler == "neighbor" and config.batch.edges == "sampled"
@@ -163,9 +161,9 @@ def main() -> int:
         job=Path(__file__).stem,
         options=config,
         config=asdict(config),
-        build_model=build_shards if config.parallel == "graph" else model.build,
+        build_model=model.build if whole is None else whole.build,
         model_config=model.config,
-        whole_graph=whole_graph if config.parallel == "graph" else None,
+        whole_graph=None if whole is None else whole.data,
     )
 
 

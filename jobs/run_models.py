@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
+    from jobs.whole_graph import WholeGraphData
     from storage.encodings import EncodingOptions
+    from storage.graph import StoredGraph
     from storage.graph_set_manifest import GraphSetManifest
     from storage.manifest import Manifest
 
@@ -19,6 +21,15 @@ class NodeModel:
     build: "Callable[[Manifest], nn.Module]"
     config: "Callable[[Manifest], Mapping[str, Any]]"
     encoding: "EncodingOptions | None" = None  # what every batch carries of the nodes' positions
+    whole: "WholeGraphModel | None" = None  # where it can be spread over workers
+
+
+@dataclass(frozen=True)
+class WholeGraphModel:
+    """The same model and weights over workers' shards of the whole graph, and what the shards are read by."""
+
+    build: "Callable[[Manifest], nn.Module]"
+    data: "Callable[[StoredGraph], WholeGraphData]"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from cluster.session import COLLECTIVE_TIMEOUT_S
 from jobs.memory_check import available_bytes, check_fits, return_freed_blocks
 from models.geco import GECOConfig
 from models.parallel.collectives import Peers
-from models.parallel.cost import training_bytes
+from models.parallel.cost import inference_bytes, training_bytes
 from models.parallel.halo import ShardedAdjacency
 from models.parallel.sequences import ShardedLayout
 from models.parallel.shards import Shards
@@ -75,6 +75,7 @@ class WholeGraphData:
     split_set: int
     model: GECOConfig
     stamps: FileStamps  # as the run began, before the servers verified the files
+    training: bool = True  # and not prediction, which keeps nothing for a backward pass
 
     @classmethod
     def of(cls, graph: StoredGraph, split_set: int, model: GECOConfig) -> "WholeGraphData":
@@ -88,8 +89,13 @@ class WholeGraphData:
 
     def check_memory(self, graph: StoredGraph, num_workers: int) -> None:
         """Raises ConfigError where this machine cannot hold all the workers."""
-        needed = training_bytes(self.model, graph.manifest.num_nodes, graph.manifest.num_edges, num_workers)
+        needed = self.worker_bytes(graph, num_workers)
         check_fits(needed, available_bytes() // num_workers, num_workers, self.model.recompute)
+
+    def worker_bytes(self, graph: StoredGraph, num_workers: int) -> int:
+        """About the most memory that a worker's shard takes."""
+        estimate = training_bytes if self.training else inference_bytes
+        return estimate(self.model, graph.manifest.num_nodes, graph.manifest.num_edges, num_workers)
 
     def open(self) -> "OpenShard":
         """Raises ConfigError, on all workers, where the shards do not fit in memory; FormatError where the graph is damaged."""
@@ -104,11 +110,19 @@ class WholeGraphData:
         deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         peers = Peers.of_group(dist.new_group(timeout=deadline) if dist.is_initialized() else None)
         shards = choose_shards(graph, peers.size)
-        _check_memory(graph, self.model, peers)
+        self._check_workers_memory(graph, peers)
         stamps = self.stamps.renewed()
         shard = read_shard(graph, shards, peers, self.split_set)
         stamps.check_untouched()
         return OpenShard(shard)
+
+    def _check_workers_memory(self, graph: StoredGraph, peers: Peers) -> None:
+        """Raises ConfigError on all workers where one of them lacks the memory for its shard."""
+        needed = self.worker_bytes(graph, peers.size)
+        # Workers of one machine share its memory: each counts on its part only. A name is a machine.
+        neighbors = _same_machine(peers)
+        lack = torch.tensor([needed - available_bytes() // neighbors], dtype=torch.int64)
+        check_fits(needed, needed - int(peers.max(lack)), peers.size, self.model.recompute or not self.training)
 
 
 class OpenShard:
@@ -166,16 +180,6 @@ def choose_shards(graph: StoredGraph, num_workers: int) -> Shards:
     return Shards((0, *ends, even.total))
 
 
-def _check_memory(graph: StoredGraph, model: GECOConfig, peers: Peers) -> None:
-    """Raises ConfigError on all workers where one of them lacks the memory for its shard."""
-    manifest = graph.manifest
-    needed = training_bytes(model, manifest.num_nodes, manifest.num_edges, peers.size)
-    # Workers of one machine share its memory: each counts on its part only. A name is a machine.
-    neighbors = _same_machine(peers)
-    lack = torch.tensor([needed - available_bytes() // neighbors], dtype=torch.int64)
-    check_fits(needed, needed - int(peers.max(lack)), peers.size, model.recompute)
-
-
 def _same_machine(peers: Peers) -> int:
     """How many of the workers run on this machine, this one included."""
     names = peers.gather(torch.tensor([zlib.crc32(node().encode())]), [1] * peers.size)
@@ -217,14 +221,14 @@ def _read_rows(graph: StoredGraph, index: int, start: int, stop: int, split_set:
     part = graph.partition(index)
     rows = slice(max(start, part.start) - part.start, min(stop, part.stop) - part.start)
     assert part.feature is not None
-    assert part.label is not None
     assert part.split is not None
+    label = np.full(part.num_nodes, -1) if part.label is None else part.label
     return {
         "degree": np.diff(part.indptr[rows.start : rows.stop + 1]),
         "source_id": part.indices[part.indptr[rows.start] : part.indptr[rows.stop]].copy(),
         "original_id": part.original_id[rows].copy(),
         "feature": np.array(part.feature[rows], np.float32),
-        "label": np.array(part.label[rows], np.int64),
+        "label": np.array(label[rows], np.int64),
         "split": part.split[split_set, rows].copy(),
     }
 

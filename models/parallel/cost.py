@@ -44,18 +44,34 @@ def sent_bytes(
 
 def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
     """About the most memory that one worker's shard takes while training in float32, beyond the process itself."""
-    d, k, h = config.width, config.order, config.hops
-    rows = -(-num_nodes // num_workers)
+    k, h = config.order, config.hops
     # Kept per node and layer for the backward pass: [X, ÂX, …], gates and V, five D-wide inputs of norms, FFN and activation, and
     # three masks of dropout.
     kept = (h + 1) + (k + 1) + 5 + (3 if config.dropout else 0)
     # At the backward pass's height, on top: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
     passing = 3 * (k + 1) + 3
     layers = config.num_layers + kept if config.recompute else config.num_layers * kept
-    numbers = d * (layers + passing) + 4 * (config.in_dim + config.encoding_dim)
+    # Of the parameters: weights, gradients, two moments, best weights, the exchange.
+    return _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * (layers + passing), 6)
+
+
+def inference_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
+    """The same for a forward pass without gradients, which keeps nothing of a layer that is done."""
+    # [X, ÂX, …], gates and V, before and after they are sent; a chunk's transforms; the layer's input and output, and the layers' sum.
+    passing = (config.hops + 1) + 2 * (config.order + 1) + 6
+    return _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * passing, 2)
+
+
+def _shard_bytes(
+    config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int, row_numbers: int, copies: int
+) -> int:
+    """`row_numbers`: float32 numbers of each row of the shard, beside its input; `copies`: of the parameters."""
+    d, k = config.width, config.order
+    rows = -(-num_nodes // num_workers)
+    numbers = row_numbers + 4 * (config.in_dim + config.encoding_dim)
     # Whatever the number of workers: the order and its inverse while it is sorted, ids, the filters' features and their gradient, and
     # rows of a halo that may be everyone's.
     replicated = 96 + 8 * config.filter.inner_width + 4 * d * (num_workers > 1)
-    parameters = 6 * 4 * num_parameters(config)  # weights, gradients, two moments, best weights, the exchange
+    parameters = copies * 4 * num_parameters(config)
     parameters += max(min(CHUNK_BYTES, 2 * rows * (k + 1) * d), channel_bytes(k + 1, num_nodes))
     return 4 * rows * numbers + 12 * -(-num_edges // num_workers) + replicated * num_nodes + parameters

@@ -34,7 +34,8 @@ def test_help_imports_nothing_heavy(job: str) -> None:
 def test_a_reader_that_goes_is_no_error() -> None:
     command = [sys.executable, str(REPOSITORY / "jobs" / "doctor.py"), "--help"]
     job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert job.stdout is not None and job.stderr is not None
+    assert job.stdout is not None
+    assert job.stderr is not None
     job.stdout.close()
     assert job.stderr.read() == b""
     assert job.wait(timeout=120) == 141
