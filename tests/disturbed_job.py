@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+JOB = REPOSITORY / "jobs" / "products_geco.py"
 NUM_EPOCHS = 40
 FLAGS = (
     *("--nodes", "1500", "--width", "16", "--layers", "2", "--chunks", "8", "--epochs", str(NUM_EPOCHS)),
@@ -25,10 +26,15 @@ class Job:
     """One run of the job, in a session of its own; with `output`, what it says goes to that file, and may be long."""
 
     def __init__(
-        self, run: Path, *flags: str, output: Path | None = None, environment: Mapping[str, str] | None = None
+        self,
+        run: Path,
+        *flags: str,
+        output: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        program: Path = JOB,
     ) -> None:
         self.run = run
-        command = [sys.executable, str(REPOSITORY / "jobs" / "products_geco.py"), *FLAGS, *flags]
+        command = [sys.executable, str(program), *FLAGS, *flags]
         with contextlib.ExitStack() as stack:
             out = subprocess.PIPE if output is None else stack.enter_context(open(output, "w"))
             self.popen = subprocess.Popen(
@@ -83,8 +89,8 @@ class Job:
         return found
 
 
-def start(run: Path, *flags: str, environment: Mapping[str, str] | None = None) -> Job:
-    return Job(run, "--run-dir", str(run), *flags, environment=environment)
+def start(run: Path, *flags: str, environment: Mapping[str, str] | None = None, program: Path = JOB) -> Job:
+    return Job(run, "--run-dir", str(run), *flags, environment=environment, program=program)
 
 
 def resume(run: Path) -> tuple[int, str]:

@@ -6,7 +6,6 @@ Every fault strikes a run of its own, a few epochs after the start. Some it surv
 
 import contextlib
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -18,7 +17,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.disturbed_job import NUM_EPOCHS, STORE, Job, Outcome, all_gone, epochs, events, resume, start, starts
+from tests.disturbed_job import (
+    JOB,
+    NUM_EPOCHS,
+    REPOSITORY,
+    STORE,
+    Job,
+    Outcome,
+    all_gone,
+    epochs,
+    events,
+    resume,
+    start,
+    starts,
+)
 
 RECOVERY_S = 60.0
 
@@ -134,37 +146,21 @@ def test_servers_that_stand_still_for_a_minute_cost_that_minute(run, pytestconfi
     assert sum(gap > 55 for gap in gaps) == times, "epochs went on without servers"
 
 
-LOSSY = json.dumps(  # Ray's own fault injection, of each process's calls: not sent, done but not answered, both at once
-    {
-        "CoreWorkerService.grpc_client.PushTask": {
-            **{"num_failures": 20, "req_failure_prob": 5, "resp_failure_prob": 5, "in_flight_failure_prob": 5}
-        }
-    }
-)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("environment", "sign"),
+    ("program", "environment", "sign"),
     [
+        pytest.param(REPOSITORY / "tests" / "lossy_job.py", {}, "Inject RPC", id="lost"),
         pytest.param(
-            {"RAY_testing_rpc_failure": LOSSY},
-            "Inject RPC",
-            id="lost",
-            # Seen: the workers were there after six minutes, and none had begun.
-            marks=pytest.mark.xfail(
-                run=False, reason="lost replies: training never began, seen once and not taken apart"
-            ),
-        ),
-        pytest.param(
+            JOB,
             {"RAY_testing_asio_delay_us": "CoreWorkerService.grpc_server.PushTask=0:100000"},
             "RAY_testing_asio_delay_us is set to",
             id="late",
         ),
     ],
 )
-def test_replies_that_are_lost_or_late_change_nothing(run, environment, sign, strike):
-    job = start(run, "--max-failures", "100", environment=environment)
+def test_replies_that_are_lost_or_late_change_nothing(run, program, environment, sign):
+    job = start(run, "--max-failures", "100", environment=environment, program=program)
     job.wait_for_epochs(6, timeout_s=600)
     logs = [path.read_text(errors="replace") for path in job.ray_logs() if "worker" in path.name]
     assert any(sign in text for text in logs), "Ray has injected nothing"

@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save, save_file
 
+from cluster import prediction
 from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
 from cluster.prediction_data import PredictedNodes, UnsplitRootSampler, unsplit
 from cluster.session import SessionOptions, ray_session
@@ -34,7 +36,7 @@ from samplers.loader import LoaderOptions
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import NeighborOptions
 from samplers.router import local_router
-from storage.errors import ConfigError, DataError, GraphmillError
+from storage.errors import ConfigError, DataError, GraphmillError, StageError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.prediction_files import PIECES, SETTINGS, SUMMARY, PredictionFolder
@@ -536,6 +538,64 @@ def test_a_node_run_predicts_its_own_scores(node_run, workplace, monkeypatch, ca
     names = sorted(path.name for path in (workplace / "node-out").iterdir())
     assert names == [SETTINGS, SUMMARY, *(f"part-0000{index}.parquet" for index in range(3))]
     assert pq.read_table(workplace / "node-out").num_rows == 400  # as any reader sees the folder
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_workers_that_trained_on_the_whole_graph_predict_it_together(ray_here, set_run, workplace, monkeypatch, capsys):
+    train = [*SMALL_NODE, "--parallel", "graph", "--run-dir", "whole", "--data-dir", str(workplace)]
+    call(products_geco.main, monkeypatch, *train)
+    command = ["whole", "together", "--embeddings"]
+    wait = prediction._wait
+
+    def strike(references, method, pool):
+        if method == "predict":
+            victims = [p for p in psutil.Process().children(recursive=True) if "Predictor" in " ".join(p.cmdline())]
+            assert len(victims) == 2
+            victims[1].kill()
+        wait(references, method, pool)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prediction, "_wait", strike)
+        with pytest.raises(StageError, match=r"a worker died .*run again"):
+            call(predict.main, patch, *command)
+    with monkeypatch.context() as patch:
+        patch.setattr(prediction, "split_scores", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            call(predict.main, patch, *command)
+    pieces = sorted((workplace / "together" / PIECES).iterdir())
+    assert len(pieces) == 6  # one of each worker for each split
+    pieces[3].unlink()
+    made, together = [], prediction._predict_together
+
+    def watch(workers, pieces, splits, pool, progress):
+        made.extend(splits)
+        together(workers, pieces, splits, pool, progress)
+
+    monkeypatch.setattr(prediction, "_predict_together", watch)
+    assert call(predict.main, monkeypatch, *command) is None
+    assert made == [1]
+    assert capsys.readouterr().out.count(", as in the run's summary") == 3
+    assert call(predict.main, monkeypatch, "whole", "alone", "--embeddings", "--parallel", "data") is None
+    tables = [predictions_of(workplace / name) for name in ("together", "alone")]
+    for name in ("id", "split", "target"):
+        assert tables[0][name].equals(tables[1][name]), name
+    for name in ("logits", "embedding"):
+        found, expected = (np.stack(table[name].to_numpy()) for table in tables)
+        assert np.allclose(found, expected, atol=1e-5)
+        assert np.ptp(expected) > 0.1
+    with pytest.raises(ConfigError, match="other settings"):
+        call(predict.main, monkeypatch, *command, "--workers", "1")
+    with pytest.raises(ConfigError, match="leave out --device gpu"):
+        call(predict.main, monkeypatch, *command, "--device", "gpu")
+    with pytest.raises(ConfigError, match="expected a run on one graph"):
+        call(predict.main, monkeypatch, str(set_run), "never", "--parallel", "graph")
+    call(predict.main, monkeypatch, *command, "--plan")
+    assert "the whole graph over 2 workers" in capsys.readouterr().out
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.ray
