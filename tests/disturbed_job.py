@@ -93,10 +93,6 @@ def start(run: Path, *flags: str, environment: Mapping[str, str] | None = None, 
     return Job(run, "--run-dir", str(run), *flags, environment=environment, program=program)
 
 
-def resume(run: Path) -> tuple[int, str]:
-    return Job(run, "--resume", str(run)).end()
-
-
 def epochs(run: Path) -> list[dict]:
     """What the run has recorded of its epochs, times apart."""
     file = run / "metrics.jsonl"
