@@ -1,6 +1,7 @@
 """A finished run's predictions for every node of a graph, or every graph of a set: in parallel, restartable, out as Parquet in id order.
 
-Where a model's batch is the whole graph, spread over the workers, a piece is a worker's part of a split, and all workers predict at once.
+Where a model's batch is the whole graph, spread over the workers, a piece is a worker's part of a split, and all workers predict at once;
+with as many of them as the run had, all that follows holds.
 
 The batches are those by which the run's splits were scored: the same samplers for the same number of ranks, so that every prediction has
 the bits that the run saw, and the scores made of them are its own. A piece is a few batches in a row of one split. Actors predict the
@@ -339,7 +340,7 @@ def predict_all(
     with _workers(spec, folder, bounds, pool) as workers:
         there = folder.piece_names()
         missing = [piece for piece in pieces if piece.name not in there]
-        if pool.together:
+        if pool.together and missing:
             _predict_together(workers, pieces, {piece.split for piece in missing}, pool, progress)
         else:
             _run(workers, "predict", [(piece,) for piece in missing], pool, progress, len(pieces))
@@ -379,10 +380,10 @@ def _workers(
 def _predict_together(
     workers: Sequence[Any], pieces: Sequence[Piece], splits: Set[int], pool: PoolOptions, progress: Progress
 ) -> None:
-    """These splits in turn, each by all the workers at once: worker i predicts batch i."""
-    point_of = workers[0].meeting_point.remote()
-    _wait([point_of], "start", pool)
-    point = ray.get(point_of, timeout=pool.deadline_s)
+    """These splits in turn, each by all the workers at once: worker i predicts batch i. Raises what `predict_all` does."""
+    points = [worker.meeting_point.remote() for worker in workers]
+    _wait(points, "start", pool)  # all of them: who met would wait for the rest with torch's patience and words
+    point = ray.get(points[0], timeout=pool.deadline_s)
     _wait([worker.meet.remote(point, rank, len(workers)) for rank, worker in enumerate(workers)], "meet", pool)
     done = sum(piece.split not in splits for piece in pieces)
     for split in sorted(splits):

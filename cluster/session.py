@@ -119,7 +119,7 @@ class Session:
 
 
 def may_grow() -> bool:
-    """Whether nodes may still join the Ray that this process is connected to: one of its own has all it will have."""
+    """Whether nodes may still join the Ray that this process is connected to: one that `ray_session` started has all it will have."""
     return not _started_here
 
 

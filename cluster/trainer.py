@@ -27,6 +27,7 @@ _RESIZE_S = 10.0  # between two looks for nodes that have joined, where the numb
 
 # After a node is lost, Ray Train first asks for as many workers as before, of nodes that it has not yet seen go, and waits this long
 # (60 s by default) before it takes fewer.
+_STARTS_PER_LOSS = 3
 _ELASTIC_ENVIRONMENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
 
 # Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
@@ -79,15 +80,22 @@ def _resources() -> tuple[int, int]:
 
 
 def choose_device(options: WorkerOptions) -> str:
-    """ "gpu" or "cpu". Raises ConfigError where the cluster lacks what was asked for, also a minute later."""
+    """ "gpu" or "cpu". Waits a minute for nodes that are joining, where CPUs are too few, or GPUs that were asked for by name.
+
+    Raises ConfigError where the cluster lacks what was asked for then, too.
+    """
     needed = options.num_workers if options.min_workers is None else options.min_workers
     cpus, gpus = _resources()
-    deadline = time.monotonic() + (_JOIN_S if may_grow() else 0.0)
-    while cpus < needed or (options.device == "gpu" and gpus < needed):
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(0.5)
-        cpus, gpus = _resources()
+
+    def are_too_few() -> bool:
+        return cpus < needed or (options.device == "gpu" and gpus < needed)
+
+    if are_too_few() and may_grow():
+        print(f"the cluster has {cpus} CPUs and {gpus} GPUs: waiting up to {_JOIN_S:g} s for more", flush=True)
+        deadline = time.monotonic() + _JOIN_S
+        while are_too_few() and time.monotonic() < deadline:
+            time.sleep(0.5)
+            cpus, gpus = _resources()
     if options.device == "gpu" and gpus < needed:
         raise ConfigError(f"expected {needed} GPUs, the cluster has {gpus}; lower --workers or pass --device cpu")
     if cpus < needed:
@@ -104,7 +112,8 @@ def train(
     SystemExit(143) where SIGTERM came: with a checkpoint of the step that was under way, if the grace time was enough for one.
     """
     use_gpu = choose_device(workers) == "gpu"
-    if workers.min_workers is not None:  # a position within an epoch is of one number of workers
+    is_elastic = workers.min_workers is not None
+    if is_elastic:  # a position within an epoch is of one number of workers
         spec = replace(spec, options=replace(spec.options, checkpoint_minutes=None))
 
     def consume(record: Record) -> None:
@@ -125,13 +134,13 @@ def train(
     sweep(folder, workers.keep_checkpoints)
 
     with (
-        environment_defaults(_ELASTIC_ENVIRONMENT if workers.min_workers is not None else {}),
+        environment_defaults(_ELASTIC_ENVIRONMENT if is_elastic else {}),
         stopping_on_sigterm(workers.grace_s) as stopping,
         metrics_hub(consume, stopping, run.path.resolve().name) as hub,
     ):
         trainer: Any = _InterruptibleTrainer(
             cast(Any, train_worker),
-            train_loop_config={"spec": spec, "hub": hub, "elastic": workers.min_workers is not None},
+            train_loop_config={"spec": spec, "hub": hub, "elastic": is_elastic},
             torch_config=TorchConfig(timeout_s=COLLECTIVE_TIMEOUT_S),
             scaling_config=_ray_train.ScalingConfig(
                 num_workers=(
@@ -146,7 +155,8 @@ def train(
                 storage_path=str(run.path.resolve()),
                 failure_config=_ray_train.FailureConfig(
                     max_failures=workers.max_failures,
-                    controller_failure_limit=workers.max_failures,
+                    # A start with nodes that are gone is the controller's failure, and one lost node may cost several.
+                    controller_failure_limit=workers.max_failures * (_STARTS_PER_LOSS if is_elastic else 1),
                     max_preemption_failures=workers.max_failures,
                 ),
                 checkpoint_config=_ray_train.CheckpointConfig(num_to_keep=workers.keep_checkpoints),

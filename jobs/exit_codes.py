@@ -18,14 +18,11 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
     A GraphmillError is printed as one line, `error: …`, and exits with 1; Ctrl-C exits with 130. SIGTERM unwinds `main` like Ctrl-C
     does, so that temporary directories go, and exits with 143. Where the reader of the output has gone (`| head`), it ends in silence
-    with 141. Any other exception is a defect and keeps its traceback.
+    with 141, unless it had another reason to end. Any other exception is a defect and keeps its traceback.
     """
     with _sigterm_unwinds():
         try:
-            try:
-                code = main()
-            finally:
-                sys.stdout.flush()  # here and not while Python ends, where an error can no longer be caught
+            code = _flushed(main)
         except GraphmillError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 1
@@ -35,16 +32,41 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         except BrokenPipeError:
             if not _is_unread(1):
                 raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still to be flushed
             code = 128 + signal.SIGPIPE
+    _drop_unread()
     sys.exit(0 if code is None else code)
+
+
+def _flushed(main: Callable[[], int | None]) -> int | None:
+    """Calls `main` and flushes its output, here and not while Python ends, where an error could no longer be caught."""
+    try:
+        code = main()
+    except SystemExit as end:
+        _flush_or_drop(end.code)  # --help: 0
+        raise
+    _flush_or_drop(code)
+    return code
+
+
+def _flush_or_drop(code: str | int | None) -> None:
+    """Raises BrokenPipeError where all went well and nobody reads that."""
+    if code:
+        _drop_unread()
+    elif sys.stdout is not None:  # `>&-`
+        sys.stdout.flush()
+
+
+def _drop_unread() -> None:
+    """What is still to be flushed, and nobody reads, goes nowhere, without a word."""
+    if _is_unread(1):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _is_unread(file: int) -> bool:
     """Whether it is a pipe whose other end is closed."""
     poll = select.poll()
     poll.register(file, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 @contextlib.contextmanager

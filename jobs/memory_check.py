@@ -50,13 +50,11 @@ def trim_heap() -> None:
         malloc_trim(0)
 
 
-def check_fits(needed: int, available: int, num_workers: int, recompute: bool) -> None:
-    """Raises ConfigError where a worker's shard needs more than `available` bytes; `recompute`: whether that is asked for already."""
+def check_fits(needed: int, available: int, num_workers: int, advice: str) -> None:
+    """Raises ConfigError, which ends with the advice, where a worker's shard needs more than `available` bytes."""
     if needed <= _SHARE * available:
         return
-    more = "" if recompute else "pass --recompute, "
     raise ConfigError(
         f"the whole graph over {num_workers} workers needs about {needed / 2**30:.1f} GiB per worker, "
-        f"{available / 2**30:.1f} GiB are free for each; {more}use more --workers on more machines, lower --width or "
-        "--layers, or pass --parallel data"
+        f"{available / 2**30:.1f} GiB are free for each; {advice}"
     )

@@ -9,7 +9,7 @@ import torch
 
 from cluster.tasks import Classification
 from cluster.training_data import NodeSamplerOptions, OpenNodes
-from jobs.memory_check import available_bytes, check_fits
+from jobs.memory_check import available_bytes
 from jobs.node_job import NodeParts, check_graph, node_parts, run_identity
 from jobs.node_options import NodeJobOptions
 from jobs.prepare_graph import find_graph, how_to_make, not_there_yet
@@ -182,9 +182,8 @@ def _whole_graph_lines(
     from models.parallel.shards import Shards
 
     manifest, fit, workers = graph.manifest, options.fit, parts.workers.num_workers
-    needed = data.worker_bytes(graph, workers)
+    needed = data.check_memory(graph, workers)
     sent = sent_bytes(data.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
-    check_fits(needed, available_bytes() // workers, workers, data.model.recompute)
     lines = [
         model_line(model),
         ("batch", f"the whole graph, about {manifest.num_nodes // workers:,} nodes on each of {workers} workers"),

@@ -63,7 +63,7 @@ class PredictConfig:
     piece_batches: int = 32
     """Batches of one piece at most: what an interruption costs each worker."""
     restarts: int = 3
-    """How often a worker that died is started again."""
+    """How often a worker that died is started again; none where they predict the whole graph together."""
     deadline_s: float = 600.0
     """Longest wait for the next finished piece."""
     plan: bool = False
@@ -87,7 +87,7 @@ def main() -> int | None:
     verify = config.verify and not config.plan
     subject = of(finished, config.graph, other=config.other_graph, verify=verify, parallel=config.parallel)
     if subject.together and config.device == "gpu":
-        raise ConfigError("--parallel graph: expected CPU workers; leave out --device gpu")
+        raise ConfigError("--parallel graph: expected CPU workers; leave out --device gpu, or pass --parallel data")
     chosen = _splits(config, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(

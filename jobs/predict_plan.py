@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from cluster.prediction import Piece, PredictionSpec
-from jobs.memory_check import available_bytes, check_fits
 from jobs.prediction_subject import Served, Subject
 from jobs.run_plan import (
     Line,
@@ -63,7 +62,7 @@ def _lines(
     num_rows: int,
 ) -> list[Line]:
     if subject.shard_bytes is not None:
-        return _together_lines(process, config, subject, subject.shard_bytes(config.workers), num_rows)
+        return _together_lines(process, config, len(spec.splits), subject.shard_bytes(config.workers), num_rows)
     data = spec.data.open()
     tried, counts = [], []
     for split in spec.splits:
@@ -87,13 +86,12 @@ def _lines(
     ]
 
 
-def _together_lines(process: int, config: "PredictConfig", subject: Subject, shard: int, num_rows: int) -> list[Line]:
+def _together_lines(process: int, config: "PredictConfig", num_splits: int, shard: int, num_rows: int) -> list[Line]:
     """Where workers predict the whole graph at once: memory by the formula; nothing is tried."""
-    check_fits(shard, available_bytes() // config.workers, config.workers, recompute=True)
     files = -(-num_rows // config.shard_rows)
     return [
         ("rows", f"{num_rows:,} in {files:,} Parquet files of at most {config.shard_rows:,}"),
-        ("batches", f"the whole graph over {config.workers} workers, once for each of {len(subject.samplers)} splits"),
+        ("batches", f"the whole graph over {config.workers} workers, once for each of {num_splits} splits"),
         memory_line({"process": process, "shard": shard}, config.workers, 0, config.object_store_gb),
         ("time", "not tried"),
     ]

@@ -69,7 +69,8 @@ class Subject:
     loader: LoaderOptions
     serve: Callable[[], Any]  # a context manager that yields Served; needs a Ray session
     look: Callable[[], Served]  # the same in this process, nothing started or written; ConfigError where it cannot be
-    shard_bytes: Callable[[int], int] | None = None  # where workers predict the whole graph together: of one of so many
+    # Where workers predict the whole graph together: the bytes of one of so many; ConfigError where they do not fit here.
+    shard_bytes: Callable[[int], int] | None = None
 
     @property
     def together(self) -> bool:
@@ -106,8 +107,9 @@ def node_subject(
     samplers = {split: replace(options, encodings=names) for split, options in evaluation_samplers(config).items()}
     samplers[UNSPLIT] = unsplit(samplers["train"])
     whole = _whole(run, config, model, parallel)
-    shards = None if whole is None else PredictedShardData.of(whole.data(graph))
     build = model.build if whole is None else whole.build
+    build_model = _checked(run, graph.url, lambda: build(shown))
+    shards = None if whole is None else PredictedShardData.of(whole.data(replace(graph, manifest=shown)))
     servers = ServerOptions(timeout_s=config.run.server_timeout_s, verify=verify, local_reads=config.run.local_reads)
 
     @contextmanager
@@ -139,14 +141,14 @@ def node_subject(
         content_hash=manifest.content_hash,
         text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
         samplers=samplers if shards is None else shards.roots(UNSPLIT),
-        build_model=_checked(run, graph.url, lambda: build(shown)),
+        build_model=build_model,
         task=Classification(num_classes, config.fit.metric),
         target_names=(),
         has_targets=manifest.label_kind == "class",
         **_shared(run, config.fit, config.run, config.batch) | ({} if shards is None else {"precision": "float32"}),
         serve=serve,
         look=look,
-        shard_bytes=None if shards is None else lambda workers: shards.graph.worker_bytes(graph, workers),
+        shard_bytes=None if shards is None else lambda workers: shards.graph.check_memory(graph, workers),
     )
 
 

@@ -87,10 +87,19 @@ class WholeGraphData:
         """The sampler's options for every split."""
         return {"train": ShardRoots(SPLIT_TRAIN), "valid": ShardRoots(SPLIT_VALID), "test": ShardRoots(SPLIT_TEST)}
 
-    def check_memory(self, graph: StoredGraph, num_workers: int) -> None:
-        """Raises ConfigError where this machine cannot hold all the workers."""
+    def check_memory(self, graph: StoredGraph, num_workers: int) -> int:
+        """Bytes of a worker. Raises ConfigError where this machine cannot hold them all."""
         needed = self.worker_bytes(graph, num_workers)
-        check_fits(needed, available_bytes() // num_workers, num_workers, self.model.recompute)
+        check_fits(needed, available_bytes() // num_workers, num_workers, self._advice)
+        return needed
+
+    @property
+    def _advice(self) -> str:
+        """Where memory is short."""
+        if not self.training:
+            return "use more --workers on more machines, or pass --parallel data"
+        more = "" if self.model.recompute else "pass --recompute, "
+        return f"{more}use more --workers on more machines, lower --width or --layers, or pass --parallel data"
 
     def worker_bytes(self, graph: StoredGraph, num_workers: int) -> int:
         """About the most memory that a worker's shard takes."""
@@ -122,7 +131,7 @@ class WholeGraphData:
         # Workers of one machine share its memory: each counts on its part only. A name is a machine.
         neighbors = _same_machine(peers)
         lack = torch.tensor([needed - available_bytes() // neighbors], dtype=torch.int64)
-        check_fits(needed, needed - int(peers.max(lack)), peers.size, self.model.recompute or not self.training)
+        check_fits(needed, needed - int(peers.max(lack)), peers.size, self._advice)
 
 
 class OpenShard:

@@ -57,8 +57,8 @@ def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_worke
 
 def inference_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
     """The same for a forward pass without gradients, which keeps nothing of a layer that is done."""
-    # [X, ÂX, …], gates and V, before and after they are sent; a chunk's transforms; the layer's input and output, and the layers' sum.
-    passing = (config.hops + 1) + 2 * (config.order + 1) + 6
+    # [X, ÂX, …]; gates and V as rows, as they are sent and received, and as sequences; the layer's input and output, and the layers' sum.
+    passing = (config.hops + 1) + (3 + (num_workers > 1)) * (config.order + 1) + 6
     return _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * passing, 2)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +42,7 @@ from storage.ingest import IngestOptions, ingest
 from storage.prediction_files import PIECES, SETTINGS, SUMMARY, PredictionFolder
 from storage.source import SPLIT_NAMES
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.listed_graph import ListedGraph
 
 pytest.importorskip("rdkit")
 
@@ -292,6 +293,25 @@ def test_another_graph_is_taken_only_when_it_is_meant(graph, other_graph, tmp_pa
     assert found.content_hash == other_graph.manifest.content_hash
     assert list(found.samplers) == ["train", "valid", "test", UNSPLIT]
     assert isinstance(found.build_model(), GECOClassifier)
+
+
+def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path):
+    url = str(tmp_path / "unlabelled")
+    feature = np.random.default_rng(0).normal(size=(60, graph.manifest.feature_dim)).tolist()
+    bare = ListedGraph(
+        60, [(i, (7 * i + 1) % 60) for i in range(60)], feature=feature, split=[[i % 4] for i in range(60)]
+    )
+    ingest(bare, url, IngestOptions(num_partitions=2))
+    run = read_run(str(saved_run(tmp_path / "run", graph)))
+    found = node_subject(run, url, other=True, verify=True, parallel="graph")
+    data, _ = found.look()
+    shard = data.open()
+    sampler = shard.sampler(found.samplers["test"], 1)
+    batch = sampler.sample(0, 0)
+    assert sorted(shard.ids(batch).tolist()) == [i for i in range(60) if i % 4 == SPLIT_NAMES.index("test")]
+    assert shard.target(batch).unique().tolist() == [-1]
+    assert found.build_model()(batch).shape == (len(batch.root_index), graph.manifest.num_classes)
+    assert found.shard_bytes(1) > 0
 
 
 def call(main, monkeypatch, *arguments: str) -> int | None:
@@ -549,11 +569,11 @@ def test_workers_that_trained_on_the_whole_graph_predict_it_together(ray_here, s
     wait = prediction._wait
 
     def strike(references, method, pool):
-        if method == "predict":
-            victims = [p for p in psutil.Process().children(recursive=True) if "Predictor" in " ".join(p.cmdline())]
+        wait(references, method, pool)
+        if method == "meet":
+            victims = [process for process in psutil.Process().children(recursive=True) if is_predictor(process)]
             assert len(victims) == 2
             victims[1].kill()
-        wait(references, method, pool)
 
     with monkeypatch.context() as patch:
         patch.setattr(prediction, "_wait", strike)
@@ -591,7 +611,13 @@ def test_workers_that_trained_on_the_whole_graph_predict_it_together(ray_here, s
     with pytest.raises(ConfigError, match="expected a run on one graph"):
         call(predict.main, monkeypatch, str(set_run), "never", "--parallel", "graph")
     call(predict.main, monkeypatch, *command, "--plan")
-    assert "the whole graph over 2 workers" in capsys.readouterr().out
+    assert "the whole graph over 2 workers, once for each of 3 splits" in capsys.readouterr().out
+
+
+def is_predictor(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return "Predictor" in " ".join(process.cmdline())
+    return False
 
 
 def interrupt(*_):

@@ -20,7 +20,7 @@ from jobs.products_geco import ModelOptions, build_model_config
 from jobs.whole_graph import WholeGraphData, choose_shards
 from models.geco import GECOConfig
 from models.parallel.collectives import Peers
-from models.parallel.cost import training_bytes
+from models.parallel.cost import inference_bytes, training_bytes
 from models.parallel.shards import Shards
 from models.propagation import Adjacency
 from samplers.loader import LoaderOptions
@@ -172,6 +172,11 @@ def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
     assert two < 0.6 * one
     assert four < 0.35 * one
     assert training_bytes(replace(large, recompute=True), 2_449_029, 123_000_000, 1) < 0.65 * one
+    assert inference_bytes(large, 2_449_029, 123_000_000, 1) < 0.6 * one
+    monkeypatch.setattr(whole_graph, "available_bytes", lambda: 2**10)
+    predicting = replace(data, training=False)
+    with pytest.raises(ConfigError, match=r"are free for each; use more --workers on more machines, or pass"):
+        predicting.open()
 
 
 def test_another_graph_at_the_same_place_is_refused(folder):
