@@ -16,12 +16,10 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cluster.event_file import EventFile
 from storage.errors import ConfigError, FormatError
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 _SCALARS = ("train_loss", "learning_rate", "roots_per_s", "nodes_per_s", "edges_per_s", "train_s", "wait_s", "eval_s")
 
@@ -51,7 +49,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._metrics = path / "metrics.jsonl"
-        self._writer: SummaryWriter | None = None
+        self._events: EventFile | None = None
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # shown every epoch's record once it is written
 
     @classmethod
@@ -81,10 +79,7 @@ class RunDirectory:
         if self._metrics.exists():
             write_atomic(self._metrics, "".join(lines))
         self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
-        self.close()
-        from torch.utils.tensorboard import SummaryWriter  # seconds to import, and whoever reads a run needs none
-
-        self._writer = SummaryWriter(str(self.path / "tensorboard"), purge_step=next_epoch, flush_secs=5)
+        self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
 
     def note(self, kind: str, **values: Any) -> None:
         """Appends an event to events.jsonl: "begin", "start", "damage" (of a checkpoint), "traffic" (of an epoch), "saved", "finish" or "fail"."""
@@ -98,15 +93,17 @@ class RunDirectory:
 
     def record(self, epoch_record: Mapping[str, Any]) -> None:
         """Appends one epoch's metrics to metrics.jsonl and TensorBoard."""
-        if self._writer is None:
+        if self._events is None:
             self.start(int(epoch_record["epoch"]))
-        assert self._writer is not None
+        assert self._events is not None
         with open(self._metrics, "a") as stream:
             stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
-        epoch = int(epoch_record["epoch"])
-        for name, value in epoch_record.items():
-            if name in _SCALARS or name.startswith("valid_"):
-                self._writer.add_scalar(name.replace("_", "/", 1) if name.startswith("valid_") else name, value, epoch)
+        scalars = {
+            name.replace("_", "/", 1) if name.startswith("valid_") else name: value
+            for name, value in epoch_record.items()
+            if name in _SCALARS or name.startswith("valid_")
+        }
+        self._events.write(int(epoch_record["epoch"]), scalars)
         for listen in self.listeners:
             listen(epoch_record)
 
@@ -122,10 +119,6 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1, allow_nan=False) + "\n")
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
 
 
 def load_config(path: Path) -> dict[str, Any]:

@@ -17,7 +17,6 @@ epochs with one took more than those without, against one a minute. The table is
 else should run meanwhile.
 """
 
-import contextlib
 import json
 import random
 import statistics
@@ -117,8 +116,8 @@ def measure(config: Config) -> list[Share]:
         tempfile.TemporaryDirectory(prefix="graphmill-checks-") as folder,
         ray_session(session),
         partition_servers(graph, ServerOptions(local_reads=config.local_reads)) as servers,
-        contextlib.closing(RunDirectory.create(Path(folder) / "run", {})) as directory,
     ):
+        directory = RunDirectory.create(Path(folder) / "run", {})
 
         def consume(record: Record) -> None:
             values = {key: value for key, value in record.items() if key != "kind"}

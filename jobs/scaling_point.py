@@ -341,11 +341,8 @@ def measure(settings: PointSettings, data_dir: str, folder: Path) -> dict[str, A
             loader=LoaderOptions(threads=settings.loader_threads, prefetch=settings.prefetch),
         )
         run_directory = RunDirectory.create(folder / "run", asdict(settings))
-        try:
-            result = train(spec, worker_options(options.run), run_directory, load.look)
-            epochs = run_directory.metrics()
-        finally:
-            run_directory.close()
+        result = train(spec, worker_options(options.run), run_directory, load.look)
+        epochs = run_directory.metrics()
         ranks = ray.get(hub.records.remote(), timeout=_HUB_TIMEOUT_S)
         nodes = sum(node["Alive"] for node in ray.nodes())
         ray.kill(hub, no_restart=True)

@@ -52,7 +52,6 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
     else:
         run.note("finish")
     finally:
-        run.close()
         _write_report(path)
 
 

@@ -14,7 +14,7 @@ import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 JOB = REPOSITORY / "jobs" / "products_geco.py"
-NUM_EPOCHS = 40
+NUM_EPOCHS = int(os.environ.get("DISTURBED_EPOCHS", "40"))  # more for more than a few strikes on one run: 160 for ten
 FLAGS = (
     *("--nodes", "1500", "--width", "16", "--layers", "2", "--chunks", "8", "--epochs", str(NUM_EPOCHS)),
     *("--checkpoint-every", "8", "--checkpoint-minutes", "0.02", "--no-local-reads"),

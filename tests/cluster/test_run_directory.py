@@ -30,7 +30,6 @@ def test_a_restart_from_an_earlier_epoch_replaces_the_later_ones(tmp_path):
     record(run, 0, 1, 2, 3)
     run.start(2)
     record(run, 2)
-    run.close()
     assert recorded(run) == [0, 1, 2]
     assert events(run) == [0, 1, 2]
 
@@ -48,14 +47,12 @@ def test_resuming_keeps_what_came_before_and_drops_half_a_line(tmp_path):
     first = RunDirectory.create(tmp_path / "run", {"a": 1})
     first.start(0)
     record(first, 0, 1)
-    first.close()
     with open(first.path / "metrics.jsonl", "a") as stream:
         stream.write('{"epoch": 2, "train_lo')
     second = RunDirectory.resume(tmp_path / "run", {"a": 2})
     assert recorded(second) == [0, 1]
     second.start(2)
     record(second, 2)
-    second.close()
     assert recorded(second) == [0, 1, 2]
     assert events(second) == [0, 1, 2]
     assert load_config(second.path) == {"a": 2}
@@ -76,3 +73,14 @@ def test_a_directory_that_holds_something_is_refused(tmp_path):
         RunDirectory.create(tmp_path, {})
     with pytest.raises(FormatError, match="found none"):
         RunDirectory.resume(tmp_path, {})
+
+
+def test_what_a_full_disk_raises_reaches_the_caller_and_nothing_is_said_beside_it(tmp_path, capfd):
+    run = RunDirectory.create(tmp_path / "run", {})
+    record(run, 0)
+    (file,) = (tmp_path / "run" / "tensorboard").iterdir()
+    file.unlink()
+    file.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        record(run, 1)
+    assert capfd.readouterr() == ("", "")

@@ -1,8 +1,8 @@
 """A training job, disturbed on real processes: whatever goes wrong, its curve and its weights are the undisturbed run's, bit for bit.
 
 Every kind of fault strikes a run of its own, a few epochs after the start. Some it survives; after others it ends with one clear line, and
-`--resume` continues it. `--long` adds those that take minutes each; `--fault-times 10` strikes ten times in a row: where a fault ends the
-run, each time the run that was resumed.
+`--resume` continues it. `--long` adds those that take minutes each; `DISTURBED_EPOCHS=160 pytest --fault-times 10` strikes ten times in a
+row: where a fault ends the run, each time the run that was resumed.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def wait_for_more_epochs(job: Job, more: int) -> int:
     """Returns how many there are then: few enough that what strikes now strikes before the end."""
     job.wait_for_epochs(len(epochs(job.run)) + more)
     done = len(epochs(job.run))
-    assert done < NUM_EPOCHS - 2, "too late to tell"
+    assert done < NUM_EPOCHS - 2, "too late to tell: set DISTURBED_EPOCHS"
     return done
 
 

@@ -137,13 +137,11 @@ def test_restarts_are_told_from_new_parts(tmp_path: Path) -> None:
     for number in range(3):
         run.record(epoch(number))
     run.start(2)  # a worker died; the latest checkpoint is of epoch 2
-    run.close()
     with (run.path / "events.jsonl").open("a") as file:
         file.write('{"time": "2026-01-0')  # the driver was killed while it wrote
     run.note("begin", resumed=True)
     run.start(2)
     run.note("finish")
-    run.close()
     record = read_run(run.path)
     assert [(one.epoch, one.repeated) for one in record.restarts or ()] == [(2, 1)]
     assert record.parts == 2
@@ -160,7 +158,6 @@ def test_traffic_damage_and_requested_ends_are_told(tmp_path: Path) -> None:
         run.note("traffic", epoch=number, **dict(zip(COLUMNS, columns, strict=True)))
     run.note("saved", where="epoch 2, step 7")
     run.note("damage", what="epoch-000001-deadbeef: model.safetensors: expected its SHA-256")
-    run.close()
     record = read_run(run.path)
     assert record.traffic == (PartitionTraffic(6, 2**22, 0, 0), PartitionTraffic(0, 0, 8, 2**22))
     text = text_of(run_page(record))

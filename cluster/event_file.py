@@ -1,0 +1,42 @@
+"""A file of TensorBoard's events, written as they come and not by a thread: what a full disk raises reaches who wrote, and nothing else is said.
+
+The format is TensorBoard's: https://github.com/tensorflow/tensorboard, records of `Event` messages.
+"""
+
+import itertools
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_numbers = itertools.count()
+
+
+class EventFile:
+    """Scalars by step. One file of a folder, of which TensorBoard shows all as one."""
+
+    def __init__(self, folder: Path, purge_step: int) -> None:
+        """Steps from `purge_step` on that earlier files of the folder hold are no longer shown. Raises OSError where it cannot be written."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        self._path = folder / name
+        self._append(file_version="brain.Event:2")
+        self._append(step=purge_step, session_log=SessionLog(status=SessionLog.START))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Raises OSError where the file cannot be written."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._append(step=step, summary=Summary(value=values))
+
+    def _append(self, **fields: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        with open(self._path, "ab") as stream:
+            RecordWriter(stream).write(Event(wall_time=time.time(), **fields).SerializeToString())
