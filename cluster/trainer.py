@@ -27,8 +27,8 @@ _RESIZE_S = 10.0  # between two looks for nodes that have joined, where the numb
 
 # After a node is lost, Ray Train first asks for as many workers as before, of nodes that it has not yet seen go, and waits this long
 # (60 s by default) before it takes fewer.
-_STARTS_PER_LOSS = 3
 _ELASTIC_ENVIRONMENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
+_STARTS_PER_LOSS = 3
 
 # Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
 _ray_train: Any = ray.train

@@ -186,9 +186,9 @@ def test_what_would_be_refused(plan, graph):
 
 
 def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):
-    from jobs import node_plan
+    from jobs import whole_graph
 
-    monkeypatch.setattr(node_plan, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(whole_graph, "available_bytes", lambda: 1000)
     told = plan("products_geco", "--graph", graph, *SMALL, "--parallel", "graph")
     assert "GiB are free for each" in told["refused"]
 
