@@ -1,4 +1,4 @@
-"""The whole graph as prediction sees it: every worker predicts the nodes of its shard, all in one forward pass, split by split."""
+"""The whole graph as prediction sees it: every worker predicts the nodes of its shard, in one forward pass of all for each split."""
 
 from dataclasses import dataclass, replace
 from typing import Any
