@@ -64,8 +64,11 @@ class CheckpointWriter:
         best: Mapping[str, torch.Tensor],
         optimizer: torch.optim.Optimizer,
         average: torch.nn.Module | None,
+        receipt: Callable[[], None],
     ) -> None:
         """Reports a checkpoint: a collective call, which returns when rank 0 has copied what training changes.
+
+        `receipt` waits for what must have happened before the checkpoint may be used; the writing thread calls it first.
 
         What goes wrong in the writing thread ends the run's attempt, as Ray has it. Raises StageError where the last one never ends.
         """
@@ -82,18 +85,19 @@ class CheckpointWriter:
                 moments=_copied(moments_of(optimizer)),
                 average=None if average is None else _copied(average.state_dict()),
             )
-            options |= self._upload(name, snapshot)
+            options |= self._upload(name, snapshot, receipt)
         self._report({"epoch": state.next_epoch}, checkpoint_dir_name=name, **options)
         self._last = time.monotonic()
         self._stall_s += self._last - start
 
-    def _upload(self, name: str, snapshot: Snapshot) -> dict[str, Any]:
+    def _upload(self, name: str, snapshot: Snapshot, receipt: Callable[[], None]) -> dict[str, Any]:
         """Ray's arguments: its thread calls `write`, and registers the checkpoint when that is done."""
         path = self._folder / name
         self._idle.clear()
 
         def write(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
             try:
+                receipt()
                 save_checkpoint(path, snapshot)
             finally:
                 self._idle.set()

@@ -1,49 +1,63 @@
-"""Where workers' metrics meet the driver: an actor that holds a short queue of records until the driver takes them.
+"""Where workers' metrics meet the driver: an actor that holds records until the driver has taken them.
 
-Workers have all-reduced their numbers already; rank 0 pushes and does not wait. The driver polls, writes the run directory and draws
-the progress bar. The other way goes one word: that the workers are to save and stop, which is the answer to every push from then on.
+Workers have all-reduced their numbers already; rank 0 tells them (`cluster.driver_line`) and does not wait. The driver asks for them, writes
+the run directory and draws the progress bar. The other way goes one word: that the workers are to save and stop, with every answer from
+then on.
 """
 
 import _thread
+import asyncio
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import RayError
 
 from cluster.live_metrics import LiveMetrics
+from cluster.record_queue import Inbox, Numbered, Reader, Record
 from storage.errors import StageError
 
-Record = Mapping[str, Any]
-
-_MAX_RECORDS = 100_000  # far beyond what one poll interval brings; oldest go first
-_POLL_S = 0.2
-_POLL_TIMEOUT_S = 10.0
+_HELD_S = 0.2  # longest that the hub holds a question for records when there are none; the word to stop waits as long
+_ANSWER_TIMEOUT_S = 10.0
 
 
 class MetricsHub:
-    """The actor."""
+    """The actor. A call of either side may be lost, or come twice: what it says is said again by the next."""
 
     def __init__(self, run: str) -> None:
-        self._records: deque[Record] = deque(maxlen=_MAX_RECORDS)
+        self._inbox = Inbox()
         self._stop = False
         self._live = LiveMetrics(run)
+        self._changed = asyncio.Condition()
 
-    def push(self, record: Record) -> bool:
-        """Takes a record; returns whether the workers are to stop."""
-        self._records.append(record)
-        self._live.update(record)
-        return self._stop
+    async def push(self, sender: str, first: int, records: Sequence[Record], held_s: float) -> tuple[int, bool]:
+        """Takes in a worker's records from number `first` on; answers when the driver has taken them, at most `held_s` seconds later.
 
-    def drain(self, stop: bool) -> list[Record]:
-        """All records since the last call, in order; `stop` is what pushes answer from now on."""
+        Returns how many of the sender's records the driver has taken, and whether the workers are to stop.
+        """
+        for record in self._inbox.put(sender, first, records):
+            self._live.update(record)
+        end = first + len(records)
+        await self._until(lambda: self._inbox.num_taken(sender) >= end, held_s)
+        return self._inbox.num_taken(sender), self._stop
+
+    async def drain(self, stop: bool, taken: Mapping[str, int], held_s: float) -> list[Numbered]:
+        """What the driver has not taken, in order; where there is nothing, what comes within `held_s` seconds.
+
+        `stop` is what workers hear from now on; `taken` how many records of these senders the driver has taken.
+        """
         self._stop = stop
-        records = list(self._records)
-        self._records.clear()
-        return records
+        self._inbox.taken(taken)
+        await self._until(lambda: bool(self._inbox.waiting), held_s)
+        return list(self._inbox.waiting)
+
+    async def _until(self, condition: Callable[[], bool], held_s: float) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait_for(condition), held_s)
 
 
 @contextmanager
@@ -60,41 +74,39 @@ def metrics_hub(
     hub = actor.remote(run)
     ended = threading.Event()
     failures: list[Exception] = []
+    reader = Reader()
+    taken: dict[str, int] = {}  # what the hub is to hear next
 
-    asked: list[Any] = []  # the question whose answer has not come: it holds records that no later one will
-
-    def drain() -> None:
-        if not asked:
-            asked.append(hub.drain.remote(stopping is not None and stopping.is_set()))
+    def drain(held_s: float) -> None:
+        nonlocal taken
+        is_stopping = stopping is not None and stopping.is_set()
         try:
-            records = ray.get(asked[0], timeout=_POLL_TIMEOUT_S)
-        except GetTimeoutError:
-            return  # late; asked for again at the next turn
-        except RayActorError:
-            asked.clear()
-            return  # metrics are lost; training is not
-        asked.clear()
-        for record in records:
+            items = ray.get(hub.drain.remote(is_stopping, taken, held_s), timeout=_ANSWER_TIMEOUT_S)
+        except RayError:  # late or lost, or the hub is being restarted: it is asked again, and told the same
+            ended.wait(_HELD_S)
+            return
+        for record in reader.fresh(items):
             consume(record)
+        taken = reader.counts(items)
 
-    def poll() -> None:
+    def follow() -> None:
         try:
-            while not ended.wait(_POLL_S):
-                drain()
+            while not ended.is_set():
+                drain(_HELD_S)
         except (OSError, ValueError, TypeError, KeyError) as error:
             failures.append(error)
             # Training without a record is worth nothing: what waits in the main thread ends as by Ctrl-C, and the error is shown.
             _thread.interrupt_main()
 
-    thread = threading.Thread(target=poll, name="graphmill-metrics", daemon=True)
+    thread = threading.Thread(target=follow, name="graphmill-metrics", daemon=True)
     thread.start()
     try:
         yield hub
     finally:
         ended.set()
-        thread.join(timeout=2 * _POLL_TIMEOUT_S)
+        thread.join(timeout=2 * _ANSWER_TIMEOUT_S)
         if not failures and ray.is_initialized():
-            drain()
+            drain(0.0)
         if ray.is_initialized():
             ray.kill(hub, no_restart=True)
         if failures:

@@ -8,17 +8,15 @@ after any step repeats the uninterrupted one exactly. A number that is not finit
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 import ray.train
 import torch
 import torch.distributed as dist
-from ray.exceptions import RayError
 from ray.train.torch import get_device
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -34,6 +32,7 @@ from cluster.checkpoint import (
     newest_whole,
 )
 from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.driver_line import DriverLine
 from cluster.evaluation import autocast, predictions
 from cluster.schedule import rate_factor
 from cluster.scores import all_reduce_sum, begin_sum, gather_rows
@@ -46,7 +45,6 @@ from storage.counter_random import derive_key
 from storage.errors import ConfigError, FormatError
 
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
-_ANSWER_S = 5.0  # to fetch an answer that has come
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
 
@@ -57,14 +55,16 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
         context, spec = ray.train.get_context(), config["spec"]
         rank, folder = context.get_world_rank(), Path(context.get_storage().experiment_fs_path)
         writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes)
-        worker = Worker(spec, config["hub"], rank, context.get_world_size(), get_device(), writer)
+        worker = Worker(spec, DriverLine(config["hub"]), rank, context.get_world_size(), get_device(), writer)
         worker.restore(folder, elastic=config["elastic"])
     except ConfigError as error:
         return {"error": error}
     try:
-        return worker.run()
+        result = worker.run()
     except NonFiniteLossError as error:
-        return {"error": error}
+        result = {"error": error}
+    worker.line.receipt()()
+    return result
 
 
 def seed_dropout(seed: int, *position: int) -> None:
@@ -107,27 +107,6 @@ def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield group
 
 
-class Line:
-    """A worker's line to the driver: it tells and does not wait, and hears with a later word that it is to stop."""
-
-    def __init__(self, hub: Any) -> None:
-        self._hub = hub
-        self._answer: Any = None
-        self._stop = False
-
-    def push(self, record: Mapping[str, Any]) -> None:
-        self.stop_asked()
-        self._answer = self._hub.push.remote(record)
-
-    def stop_asked(self) -> bool:
-        """Whether an answer that has come says so."""
-        if not self._stop and self._answer is not None and ray.wait([self._answer], timeout=0)[0]:
-            answer, self._answer = self._answer, None
-            with suppress(RayError):  # the hub is being restarted: it will be told again
-                self._stop = bool(ray.get(answer, timeout=_ANSWER_S))
-        return self._stop
-
-
 class EpochClock:
     """What an epoch has cost this rank, by the names of its record; what it had cost before an interruption included."""
 
@@ -152,13 +131,13 @@ class Worker:
     def __init__(
         self,
         spec: TrainSpec,
-        hub: Any,
+        line: DriverLine,
         rank: int,
         world_size: int,
         device: torch.device,
         writer: CheckpointWriter | None = None,
     ) -> None:
-        self.spec, self.options, self.hub, self.writer = spec, spec.options, Line(hub), writer
+        self.spec, self.options, self.line, self.writer = spec, spec.options, line, writer
         self.rank, self.world_size, self.device = rank, world_size, device
         self.data, self.task = spec.data.open(), spec.task
         torch.manual_seed(spec.options.seed)
@@ -206,7 +185,7 @@ class Worker:
                 if self.writer is not None:
                     record["checkpoint_s"] = self.writer.take_stall_s()
                 if self.rank == 0:
-                    self.hub.push({"kind": "epoch", "epoch": epoch, **record})
+                    self.line.push({"kind": "epoch", "epoch": epoch, **record})
                 self.tell_traffic(epoch)
                 if last or wish != Wish.GO_ON or (epoch + 1) % options.checkpoint_every == 0:
                     self.checkpoint()
@@ -223,7 +202,7 @@ class Worker:
         total = all_reduce_sum(torch.from_numpy(done).to(self.device))
         if self.rank == 0:
             columns = dict(zip(COLUMNS, total.T.tolist(), strict=True))
-            self.hub.push({"kind": "traffic", "epoch": epoch, **columns})
+            self.line.push({"kind": "traffic", "epoch": epoch, **columns})
 
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
@@ -266,7 +245,7 @@ class Worker:
             now = time.perf_counter()
             if self.rank == 0 and now - reported > _STEP_REPORT_S:
                 reported = now
-                self.hub.push({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
+                self.line.push({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
             if wish != Wish.GO_ON and step + 1 < num_steps:
                 rows = tuple(tuple(row) for row in gather_rows(sums[None]).tolist())
                 self.part = EpochPart(step + 1, loader.state_dict(), rows, clock.spent())
@@ -334,7 +313,7 @@ class Worker:
         """Rank 0's; the others have none."""
         if self.rank != 0:
             return Wish.GO_ON
-        if self.hub.stop_asked():
+        if self.line.stop_asked():
             return Wish.STOP
         return Wish.SAVE if self.writer is not None and self.writer.is_due() else Wish.GO_ON
 
@@ -452,7 +431,7 @@ class Worker:
             part=self.part,
         )
         average = None if self.average is None else self.average.model
-        self.writer.save(state, self.model, self.best, self.optimizer, average)
+        self.writer.save(state, self.model, self.best, self.optimizer, average, self.line.receipt())
 
     def restore(self, folder: Path, elastic: bool = False) -> None:
         """Continues from the newest whole checkpoint in `folder`, where there is one; tells the driver which epoch comes next.
@@ -472,9 +451,9 @@ class Worker:
             self._load(folder / names[0])
         if self.rank == 0:
             for what in damaged:
-                self.hub.push({"kind": "damage", "what": what})
+                self.line.push({"kind": "damage", "what": what})
             step = 0 if self.part is None else self.part.step
-            self.hub.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
+            self.line.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
 
     def _fits(self, state: TrainState) -> bool:
         """Whether a position is one of this run's batches."""

@@ -14,7 +14,8 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from cluster.checkpoint import keep_best, latest_checkpoint, sweep
 from cluster.graceful_stop import TERMINATED, stopping_on_sigterm
-from cluster.metrics_hub import Record, metrics_hub
+from cluster.metrics_hub import metrics_hub
+from cluster.record_queue import Record
 from cluster.run_directory import RunDirectory
 from cluster.session import COLLECTIVE_TIMEOUT_S, environment_defaults, may_grow
 from cluster.train_loop import train_worker

@@ -104,8 +104,9 @@ def measure(config: Config) -> list[Share]:
     """What the ranks found, in their order."""
     import tempfile
 
-    from cluster.metrics_hub import Record, metrics_hub
+    from cluster.metrics_hub import metrics_hub
     from cluster.partition_server import ServerOptions, partition_servers
+    from cluster.record_queue import Record
     from cluster.run_directory import RunDirectory
     from cluster.session import SessionOptions, ray_session
     from jobs.prepare_graph import prepare_graph
@@ -152,6 +153,7 @@ def _measure_rank(given: dict[str, Any]) -> list[str]:
 
     from cluster.bad_numbers import gather_text
     from cluster.checkpoint_writer import CheckpointWriter
+    from cluster.driver_line import DriverLine
     from cluster.partition_server import connect
     from cluster.train_loop import Worker
     from cluster.training_data import OpenNodes
@@ -162,7 +164,7 @@ def _measure_rank(given: dict[str, Any]) -> list[str]:
     rank, world_size = context.get_world_rank(), context.get_world_size()
     writer = CheckpointWriter(Path(context.get_storage().experiment_fs_path), rank)
     spec = _spec(config, given["servers"], given["manifest"])
-    workers = {name: Worker(spec, given["hub"], rank, world_size, get_device(), writer) for name in LOOPS}
+    workers = {name: Worker(spec, DriverLine(given["hub"]), rank, world_size, get_device(), writer) for name in LOOPS}
     for name in UNSAFE:
         workers[name].data = OpenNodes(connect(given["servers"]))
     before = {name: _flat(worker) for name, worker in workers.items()}
@@ -228,7 +230,7 @@ def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
     record, _ = worker.train_epoch(loader, epoch)
     assert record is not None
     if worker.rank == 0:
-        worker.hub.push({"kind": "epoch", "epoch": epoch, **record})
+        worker.line.push({"kind": "epoch", "epoch": epoch, **record})
     worker.tell_traffic(epoch)
     return record["train_loss"]
 

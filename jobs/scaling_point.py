@@ -24,8 +24,8 @@ from storage.errors import ConfigError, StageError
 if TYPE_CHECKING:
     from torch import nn
 
-    from cluster.metrics_hub import Record
     from cluster.partition_server import PartitionServers, ServerOptions
+    from cluster.record_queue import Record
     from cluster.session import Session
     from storage.graph import StoredGraph
     from storage.manifest import Manifest

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cluster.checkpoint import check_continues, load_state, newest_whole
-from cluster.metrics_hub import Record
+from cluster.record_queue import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from cluster.session import SessionOptions
 from cluster.train_spec import TrainOptions

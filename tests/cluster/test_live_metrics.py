@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.driver_line import DriverLine
 from cluster.metrics_hub import metrics_hub
 from cluster.session import SessionOptions, ray_session
 
@@ -52,9 +53,12 @@ def test_prometheus_reads_the_figures_of_a_run():
         (node,) = ray.nodes()
         url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
         with metrics_hub(seen.append, run="a-run") as hub:
+            line = DriverLine(hub)
             for _ in range(2):
-                hub.push.remote({"kind": "start", "epoch": 0, "step": 0, "workers": 1})
-            assert ray.get(hub.push.remote(EPOCH), timeout=60) is False
+                line.push({"kind": "start", "epoch": 0, "step": 0, "workers": 1})
+            line.push(EPOCH)
+            line.receipt()()
+            assert not line.stop_asked()
             deadline, found = time.monotonic() + 60, {}
             while not EXPECTED.items() <= found.items() and time.monotonic() < deadline:
                 time.sleep(0.5)

@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -66,14 +67,19 @@ class Pooled(nn.Module):
 
 
 class Hub:
-    """Takes what the worker tells the driver."""
+    """In place of the line to the driver: keeps what the worker tells."""
 
     def __init__(self) -> None:
         self.records: list[dict] = []
-        self.push = self
 
-    def remote(self, record: dict) -> None:
+    def push(self, record: dict) -> None:
         self.records.append(record)
+
+    def stop_asked(self) -> bool:
+        return False
+
+    def receipt(self) -> Callable[[], None]:
+        return lambda: None
 
     @property
     def epochs(self) -> list[dict]:

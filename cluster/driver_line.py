@@ -1,0 +1,85 @@
+"""A worker's line to the driver, by way of the metrics hub: it tells and does not wait, and hears with a later word that it is to stop.
+
+What it tells arrives once and in order, though messages and answers get lost and the hub be killed. A checkpoint counts only when the
+driver has recorded all that was told before it (`receipt`): else a fault between the two would leave a gap in the run's record.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from cluster.record_queue import Outbox, Record
+from storage.errors import StageError
+
+_HELD_S = 1.0  # longest that the hub holds a message whose records the driver has not taken
+_OVERDUE_S = 5.0  # after that a message counts as lost
+_PAUSE_S = 0.1  # after one that failed
+_LOOK_S = 0.02
+_RECEIPT_S = 60.0  # longest wait for the driver
+
+
+class DriverLine:
+    """One worker's; for several threads."""
+
+    def __init__(self, hub: Any) -> None:
+        self._hub, self._outbox = hub, Outbox()
+        self._lock = threading.Lock()
+        self._answer: Any = None  # to the one message that is under way
+        self._sent, self._not_before = 0.0, 0.0
+        self._stop = False
+
+    def push(self, record: Record) -> None:
+        """Sends a record, with the next message where one is under way."""
+        with self._lock:
+            self._outbox.add(record)
+            self._turn()
+
+    def stop_asked(self) -> bool:
+        """Whether the driver has said so, in any answer that has come."""
+        with self._lock:
+            self._turn()
+            return self._stop
+
+    def receipt(self) -> Callable[[], None]:
+        """What waits until the driver has taken all that was pushed so far. It raises StageError where that takes more than a minute."""
+        count = len(self._outbox)
+
+        def wait() -> None:
+            deadline = time.monotonic() + _RECEIPT_S
+            while True:
+                with self._lock:
+                    self._turn()
+                    if self._outbox.num_taken >= count:
+                        return
+                    answer = self._answer
+                if time.monotonic() > deadline:
+                    raise StageError(f"the driver has not taken what the workers told it within {_RECEIPT_S:g} s")
+                if answer is None:
+                    time.sleep(_LOOK_S)
+                else:
+                    ray.wait([answer], timeout=_HELD_S)
+
+        return wait
+
+    def _turn(self) -> None:
+        """Hears an answer that has come, and sends what is not taken where no message is under way. Never waits."""
+        now = time.monotonic()
+        if self._answer is not None and ray.wait([self._answer], timeout=0)[0]:
+            answer, self._answer = self._answer, None
+            try:
+                num_taken, stop = ray.get(answer, timeout=_OVERDUE_S)
+            except RayError:  # lost on its way, or the hub is being restarted
+                self._not_before = now + _PAUSE_S
+            else:
+                self._outbox.taken(num_taken)
+                self._stop = self._stop or stop
+        elif self._answer is not None and now - self._sent > _OVERDUE_S:
+            self._answer = None
+        if self._answer is None and self._outbox.num_taken < len(self._outbox) and now >= self._not_before:
+            outbox = self._outbox
+            self._answer = self._hub.push.remote(outbox.sender, outbox.num_taken, outbox.kept(), _HELD_S)
+            self._sent = now
