@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from cluster.record_queue import Outbox, Record
 from storage.errors import StageError
@@ -19,7 +19,8 @@ _HELD_S = 1.0  # longest that the hub holds a message whose records the driver h
 _OVERDUE_S = 5.0  # after that a message counts as lost
 _PAUSE_S = 0.1  # after one that failed
 _LOOK_S = 0.02
-_RECEIPT_S = 60.0  # longest wait for the driver
+_RECEIPT_S = 60.0  # longest wait for the driver to take one more
+_MAX_KEPT = 100  # beyond that a step's progress is not worth keeping
 
 
 class DriverLine:
@@ -33,9 +34,10 @@ class DriverLine:
         self._stop = False
 
     def push(self, record: Record) -> None:
-        """Sends a record, with the next message where one is under way."""
+        """Sends a record, with the next message where one is under way; not a step's, where many wait to be taken."""
         with self._lock:
-            self._outbox.add(record)
+            if record["kind"] != "step" or self._outbox.num_kept < _MAX_KEPT:
+                self._outbox.add(record)
             self._turn()
 
     def stop_asked(self) -> bool:
@@ -45,17 +47,20 @@ class DriverLine:
             return self._stop
 
     def receipt(self) -> Callable[[], None]:
-        """What waits until the driver has taken all that was pushed so far. It raises StageError where that takes more than a minute."""
-        count = len(self._outbox)
+        """What waits until the driver has taken all that was pushed so far. It raises StageError where it takes none for a minute."""
+        with self._lock:
+            count = len(self._outbox)
 
         def wait() -> None:
-            deadline = time.monotonic() + _RECEIPT_S
+            before, deadline = -1, 0.0
             while True:
                 with self._lock:
                     self._turn()
-                    if self._outbox.num_taken >= count:
-                        return
-                    answer = self._answer
+                    num_taken, answer = self._outbox.num_taken, self._answer
+                if num_taken >= count:
+                    return
+                if num_taken > before:
+                    before, deadline = num_taken, time.monotonic() + _RECEIPT_S
                 if time.monotonic() > deadline:
                     raise StageError(f"the driver has not taken what the workers told it within {_RECEIPT_S:g} s")
                 if answer is None:
@@ -66,12 +71,14 @@ class DriverLine:
         return wait
 
     def _turn(self) -> None:
-        """Hears an answer that has come, and sends what is not taken where no message is under way. Never waits."""
+        """Hears an answer that has come, and sends what is not taken where no message is under way; waits for nobody."""
         now = time.monotonic()
         if self._answer is not None and ray.wait([self._answer], timeout=0)[0]:
             answer, self._answer = self._answer, None
             try:
                 num_taken, stop = ray.get(answer, timeout=_OVERDUE_S)
+            except RayTaskError:
+                raise  # a mistake in the hub itself
             except RayError:  # lost on its way, or the hub is being restarted
                 self._not_before = now + _PAUSE_S
             else:

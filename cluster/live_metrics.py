@@ -5,7 +5,7 @@
     ray_graphmill_valid_score{run, score}            of the last validation, by the score's name
     ray_graphmill_per_second{run, what}              roots, nodes, edges; of the last epoch
     ray_graphmill_epoch_seconds{run, part}           training, waiting, validation, checkpoints, the loader's stages; of the last epoch
-    ray_graphmill_starts{run}                        starts of the workers: one, and one more after each fault
+    ray_graphmill_starts{run}                        starts of the workers that the hub has seen: one, and one more after each fault
 
 docs/grafana-board.json draws them.
 """

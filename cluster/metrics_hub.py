@@ -13,13 +13,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster.live_metrics import LiveMetrics
 from cluster.record_queue import Inbox, Numbered, Reader, Record
 from storage.errors import StageError
 
 _HELD_S = 0.2  # longest that the hub holds a question for records when there are none; the word to stop waits as long
+_MAX_ITEMS = 100  # of one answer, so that what was taken is told before the next
 _ANSWER_TIMEOUT_S = 10.0
 
 
@@ -51,7 +53,7 @@ class MetricsHub:
         self._stop = stop
         self._inbox.taken(taken)
         await self._until(lambda: bool(self._inbox.waiting), held_s)
-        return list(self._inbox.waiting)
+        return self._inbox.waiting[:_MAX_ITEMS]
 
     async def _until(self, condition: Callable[[], bool], held_s: float) -> None:
         async with self._changed:
@@ -60,43 +62,56 @@ class MetricsHub:
                 await asyncio.wait_for(self._changed.wait_for(condition), held_s)
 
 
+def begins_an_attempt(record: Record) -> bool:
+    """The workers that told something before are no more, whatever of them still arrives."""
+    return bool(record["kind"] == "start")
+
+
 @contextmanager
 def metrics_hub(
     consume: Callable[[Record], None], stopping: threading.Event | None = None, run: str = "run"
 ) -> Iterator[Any]:
     """Starts a hub for the `run` of this name, passes its records to `consume` from a thread while the context is open, and stops it.
 
-    Once `stopping` is set, workers that push are told to stop.
-    What was pushed before the context ends is consumed before it is left. An error in `consume` ends the body and is raised
-    as StageError.
+    Once `stopping` is set, workers that push are told to stop. What the hub has got is consumed before the context is left; that it has
+    got all is for the workers to see to (`DriverLine.receipt`). An error in `consume` ends the body and is raised as StageError.
     """
     actor: Any = ray.remote(num_cpus=0, max_restarts=-1)(MetricsHub)
-    hub = actor.remote(run)
+    # Beside the driver, without which it is of no use, and not on a node that may be lost.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    hub = actor.options(scheduling_strategy=here).remote(run)
     ended = threading.Event()
     failures: list[Exception] = []
-    reader = Reader()
+    reader = Reader(begins_an_attempt)
     taken: dict[str, int] = {}  # what the hub is to hear next
 
-    def drain(held_s: float) -> None:
+    def drain(held_s: float) -> bool:
+        """Whether anything came."""
         nonlocal taken
         is_stopping = stopping is not None and stopping.is_set()
         try:
             items = ray.get(hub.drain.remote(is_stopping, taken, held_s), timeout=_ANSWER_TIMEOUT_S)
+        except RayTaskError:
+            raise  # a mistake in the hub itself
         except RayError:  # late or lost, or the hub is being restarted: it is asked again, and told the same
             ended.wait(_HELD_S)
-            return
+            return False
         for record in reader.fresh(items):
             consume(record)
         taken = reader.counts(items)
+        return bool(items)
 
     def follow() -> None:
         try:
             while not ended.is_set():
                 drain(_HELD_S)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            while ray.is_initialized() and drain(0.0):
+                pass
+        except Exception as error:  # noqa: BLE001  whatever it is, the main thread must hear of it
             failures.append(error)
-            # Training without a record is worth nothing: what waits in the main thread ends as by Ctrl-C, and the error is shown.
-            _thread.interrupt_main()
+            if not ended.is_set():
+                # Training without a record is worth nothing: what waits in the main thread ends as by Ctrl-C, and the error is shown.
+                _thread.interrupt_main()
 
     thread = threading.Thread(target=follow, name="graphmill-metrics", daemon=True)
     thread.start()
@@ -105,8 +120,6 @@ def metrics_hub(
     finally:
         ended.set()
         thread.join(timeout=2 * _ANSWER_TIMEOUT_S)
-        if not failures and ray.is_initialized():
-            drain(0.0)
         if ray.is_initialized():
             ray.kill(hub, no_restart=True)
         if failures:

@@ -6,7 +6,7 @@ them counts. Between the two stands an inbox that may lose all it holds: what wa
 
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -22,8 +22,12 @@ class Outbox:
         self._kept: deque[Record] = deque()
 
     def __len__(self) -> int:
-        """Records sent so far."""
-        return self.num_taken + len(self._kept)
+        """Records added so far."""
+        return self.num_taken + self.num_kept
+
+    @property
+    def num_kept(self) -> int:
+        return len(self._kept)
 
     def add(self, record: Record) -> None:
         self._kept.append(record)
@@ -67,17 +71,22 @@ class Inbox:
 
 
 class Reader:
-    """Who takes them."""
+    """Who takes them. After a record that `supersedes`, those of senders known before its own are taken and not shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, supersedes: Callable[[Record], bool] = lambda _: False) -> None:
         self._counts: dict[str, int] = {}
+        self._supersedes, self._superseded = supersedes, set[str]()
 
     def fresh(self, items: Iterable[Numbered]) -> Iterator[Record]:
         """What was not taken before, in turn; a record is taken once the next is asked for."""
         for sender, number, record in items:
-            if number >= self._counts.get(sender, 0):
+            if number < self._counts.get(sender, 0):
+                continue
+            if sender not in self._superseded:
                 yield record
-                self._counts[sender] = number + 1
+                if self._supersedes(record):
+                    self._superseded |= self._counts.keys() - {sender}
+            self._counts[sender] = number + 1
 
     def counts(self, items: Iterable[Numbered]) -> dict[str, int]:
         """How many records of each sender of these items are taken."""

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from cluster.event_file import EventFile
 from storage.errors import ConfigError, FormatError
@@ -29,10 +29,17 @@ def write_atomic(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # a report may be made beside the job that ends
     try:
         # A file name that is no UTF-8 may stand in a message, as a lone surrogate.
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(text)
+            _sync(stream)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)  # a disk that is full leaves a part of it
+
+
+def _sync(stream: TextIO) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
 
 
 def check_free(path: Path) -> None:
@@ -98,6 +105,7 @@ class RunDirectory:
         assert self._events is not None
         with open(self._metrics, "a") as stream:
             stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
+            _sync(stream)  # a checkpoint that a loss of power spares must not follow an epoch that it took
         scalars = {
             name.replace("_", "/", 1) if name.startswith("valid_") else name: value
             for name, value in epoch_record.items()

@@ -8,7 +8,7 @@ after any step repeats the uninterrupted one exactly. A number that is not finit
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from cluster.weight_average import WeightAverage
 from samplers.loader import STAGE_SECONDS, Loader
 from samplers.traffic import COLUMNS
 from storage.counter_random import derive_key
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError, FormatError, StageError
 
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
@@ -62,7 +62,9 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     try:
         result = worker.run()
     except NonFiniteLossError as error:
-        result = {"error": error}
+        with suppress(StageError):
+            worker.line.receipt()()
+        return {"error": error}
     worker.line.receipt()()
     return result
 

@@ -1,7 +1,7 @@
 """Runs followed elsewhere too: `--track mlflow wandb` sends the configuration, every epoch and the final scores.
 
-The run directory stays the record; a tracker is a copy of it. Where a tracker cannot be reached the run goes on, says so once, and sends
-what is missing with a later epoch. A resumed run continues its entry (RUN/tracking.json keeps its id and the last epoch sent). An epoch
+The run directory stays the record; a tracker is a copy of it. A thread of its own sends them, so that
+nobody waits for a slow tracker. Where it cannot be reached the run goes on, says so once, and sends what is missing with a later epoch. A resumed run continues its entry (RUN/tracking.json keeps its id and the last epoch sent). An epoch
 is sent once: what a fault makes the workers repeat has the same figures.
 
 MLflow is told where by its own MLFLOW_TRACKING_URI, W&B what to do by its own WANDB_MODE and WANDB_API_KEY.
@@ -11,8 +11,10 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from cluster.run_directory import RunDirectory, write_atomic
 from storage.errors import ConfigError
 
 _PACKAGES = {"mlflow": "mlflow", "wandb": "wandb"}
+_END_S = 60.0  # longest wait for what is being sent when the run ends
 _MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # the most that one request may hold
 
 
@@ -96,37 +99,66 @@ class Tracker(ABC):
 
     name: str
     id: str
-    errors: tuple[type[Exception], ...]  # what the package raises when it cannot do what it should
 
     def __init__(self) -> None:
         self.sent = -1  # the last epoch that was
         self.on_sent: Callable[[], None] = lambda: None
-        self._waiting: list[Mapping[str, Any]] = []
+        self._waiting: deque[Mapping[str, Any]] = deque()
+        self._last = -1  # the last epoch that was taken
+        self._changed = threading.Condition()
+        self._news, self._ended = False, False
+        self._thread = threading.Thread(target=self._follow, name=f"graphmill-{self.name}", daemon=True)
         self._complained = False
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Sends an epoch's record, and those that wait; keeps them where that fails."""
-        if int(record["epoch"]) <= max([self.sent, *(int(waiting["epoch"]) for waiting in self._waiting)]):
+        """Has an epoch's record sent, with those that wait; they are kept where that fails."""
+        if int(record["epoch"]) <= max(self.sent, self._last):
             return
-        self._waiting.append(record)
-        try:
-            self._send_waiting()
-        except self.errors as error:
-            self._complain(error)
+        with self._changed:
+            self._last = int(record["epoch"])
+            self._waiting.append(record)
+            self._news = True
+            self._changed.notify()
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def end(self, outcome: str, scores: Mapping[str, float]) -> None:
         """Closes the entry: "finished", "failed" or "killed"."""
-        try:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=_END_S)
+        if self._thread.is_alive():
+            self._complain(TimeoutError(f"still sending after {_END_S:g} s"))
+            return
+
+        def close() -> None:
             self._send_waiting()
             self._close(outcome, scores)
-        except self.errors as error:
+
+        self._try(close)
+
+    def _follow(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._news or self._ended)
+                if self._ended:
+                    return
+                self._news = False
+            self._try(self._send_waiting)
+
+    def _try(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001  whatever a tracker's package raises, the run goes on
             self._complain(error)
 
     def _send_waiting(self) -> None:
         while self._waiting:
             epoch = int(self._waiting[0]["epoch"])
             self._send(numbers(self._waiting[0]), epoch)
-            self._waiting.pop(0)
+            self._waiting.popleft()
             self.sent = epoch
             self.on_sent()
 
@@ -159,7 +191,6 @@ class MLflow(Tracker):
         from mlflow.entities import Param
         from mlflow.exceptions import MlflowException
 
-        self.errors = (MlflowException,)
         try:
             self._client = MlflowClient()
             if known is not None:
@@ -197,7 +228,6 @@ class WandB(Tracker):
         super().__init__()
         import wandb
 
-        self.errors = (wandb.Error,)
         try:
             self._run = wandb.init(
                 project=project,

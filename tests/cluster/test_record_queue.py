@@ -87,6 +87,17 @@ def test_the_inbox_says_what_is_new():
     assert inbox.put(*first) == []
 
 
+def test_what_old_senders_tell_after_a_new_one_has_begun_is_passed_over():
+    def item(sender: str, number: int, what: str = "") -> tuple[str, int, dict]:
+        return sender, number, {"what": what or f"{sender}{number}"}
+
+    reader = Reader(lambda record: record["what"] == "begin")
+    items = [item("a", 0, "begin"), item("a", 1), item("b", 0), item("a", 2), item("b", 1, "begin"), item("a", 3)]
+    assert [record["what"] for record in reader.fresh(items)] == ["begin", "a1", "b0", "a2", "begin"]
+    assert reader.counts(items) == {"a": 4, "b": 2}  # it is told that all were taken, and need not send them again
+    assert [record["what"] for record in reader.fresh([item("a", 4), item("b", 2)])] == ["b2"]
+
+
 def test_a_record_whose_taking_fails_is_not_taken():
     reader, items = Reader(), [("a", 0, {"value": 0}), ("a", 1, {"value": 1})]
     fresh = reader.fresh(items)

@@ -2,7 +2,6 @@
 
 import shutil
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +22,8 @@ from cluster.train_spec import TrainOptions, TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions
 from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, TorchGraphBatch
 from samplers.loader import STAGE_SECONDS, LoaderOptions
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError, FormatError, StageError
+from tests.recording_line import RecordingLine
 
 CPU = torch.device("cpu")
 NUM_GRAPHS = 30
@@ -66,21 +66,7 @@ class Pooled(nn.Module):
         return StepOutput(out, self.second.weight.square().sum() if self.penalised else None)
 
 
-class Hub:
-    """In place of the line to the driver: keeps what the worker tells."""
-
-    def __init__(self) -> None:
-        self.records: list[dict] = []
-
-    def push(self, record: dict) -> None:
-        self.records.append(record)
-
-    def stop_asked(self) -> bool:
-        return False
-
-    def receipt(self) -> Callable[[], None]:
-        return lambda: None
-
+class Line(RecordingLine):
     @property
     def epochs(self) -> list[dict]:
         timed = {
@@ -124,12 +110,16 @@ def report(metrics, checkpoint=None, checkpoint_dir_name="", checkpoint_upload_f
 
 
 def run_alone(
-    a_spec: TrainSpec, folder: Path, checkpoint: Path | None = None, stop_at: int | None = None
-) -> tuple[Worker, Hub, dict]:
+    a_spec: TrainSpec,
+    folder: Path,
+    checkpoint: Path | None = None,
+    stop_at: int | None = None,
+    line: Line | None = None,
+) -> tuple[Worker, Line, dict]:
     """A run with one worker; `stop_at`: after how many steps the driver asks it to stop."""
-    hub = Hub()
+    line = line or Line()
     writer = CheckpointWriter(folder, 0, a_spec.options.checkpoint_minutes, report)
-    worker = Worker(a_spec, hub, 0, 1, CPU, writer)
+    worker = Worker(a_spec, line, 0, 1, CPU, writer)
     if stop_at is not None:
         wishes = iter([Wish.GO_ON] * (stop_at - 1) + [Wish.STOP] * 1000)
         worker._wish = lambda: next(wishes)  # type: ignore[method-assign]
@@ -138,7 +128,7 @@ def run_alone(
     worker.restore(folder)
     result = worker.run()
     assert result is not None
-    return worker, hub, result
+    return worker, line, result
 
 
 def free_port() -> int:
@@ -152,7 +142,7 @@ def one_of_two(rank: int, port: int, folder: str, build_model, store: Rings | No
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     a_spec = spec(3, build_model, store, accumulate=4, weight_decay=0.1)
     found: dict = {"error": ""}
-    worker = Worker(a_spec, Hub(), rank, 2, CPU)
+    worker = Worker(a_spec, Line(), rank, 2, CPU)
     try:
         with worker.loader(a_spec.sampler) as loader:
             found["losses"] = [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(3)]
@@ -177,7 +167,7 @@ def run_two(folder: Path, build_model, store: Rings | None = None) -> list[dict]
 
 
 def whole_epoch_steps(a_spec: TrainSpec, epochs: int = 3) -> tuple[Worker, list[float]]:
-    worker = Worker(a_spec, Hub(), 0, 1, CPU)
+    worker = Worker(a_spec, Line(), 0, 1, CPU)
     with worker.loader(a_spec.sampler) as loader:
         return worker, [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(epochs)]
 
@@ -233,29 +223,31 @@ def assert_same_end(ours: Worker, theirs: Worker) -> None:
 def test_a_run_resumes_exactly_after_any_step(reports, norm):
     build = partial(Pooled, norm=norm)
     a_spec = spec(build_model=build, checkpoint_minutes=0, checkpoint_every=1, **AVERAGED)
-    whole, whole_hub, result = run_alone(a_spec, reports)
+    whole, whole_line, result = run_alone(a_spec, reports)
     saved = sorted(path.name for path in reports.iterdir())
     steps = ("", "-step-00000001", "-step-00000002")
     assert saved == [*[f"epoch-{epoch:06d}{step}" for epoch in range(3) for step in steps][1:], "epoch-000003"]
     for number, name in enumerate(saved[:-1]):
-        again, hub, resumed = run_alone(spec(build_model=build, **AVERAGED), reports / f"again{number}", reports / name)
+        again, line, resumed = run_alone(
+            spec(build_model=build, **AVERAGED), reports / f"again{number}", reports / name
+        )
         position = name.split("-")
         epoch, step = int(position[1]), int(position[3]) if len(position) > 2 else 0
-        assert hub.records[0] == {"kind": "start", "epoch": epoch, "step": step, "workers": 1}
-        assert hub.epochs == whole_hub.epochs[epoch:]
+        assert line.records[0] == {"kind": "start", "epoch": epoch, "step": step, "workers": 1}
+        assert line.epochs == whole_line.epochs[epoch:]
         assert resumed == result
         assert_same_end(again, whole)
 
 
 @pytest.mark.parametrize("stop_at", range(1, 9))
 def test_a_run_that_is_asked_to_stop_saves_after_that_step(reports, stop_at):
-    whole, whole_hub, result = run_alone(spec(**AVERAGED), reports / "whole")
+    whole, whole_line, result = run_alone(spec(**AVERAGED), reports / "whole")
     _, first, stopped = run_alone(spec(**AVERAGED), reports / "first", stop_at=stop_at)
     epoch, step = divmod(stop_at, 3)
     assert stopped == {"stopped": f"epoch {epoch}, step {step}" if step else f"epoch {epoch}"}
     assert len(list((reports / "first").iterdir())) == 1
-    again, hub, resumed = run_alone(spec(**AVERAGED), reports / "again", latest_of(reports / "first"))
-    assert first.epochs + hub.epochs == whole_hub.epochs
+    again, line, resumed = run_alone(spec(**AVERAGED), reports / "again", latest_of(reports / "first"))
+    assert first.epochs + line.epochs == whole_line.epochs
     assert resumed == result
     assert_same_end(again, whole)
 
@@ -283,11 +275,11 @@ def test_an_older_checkpoint_is_taken_where_the_newest_is_damaged(reports):
     newest, older = reports / "epoch-000002", reports / "epoch-000001"
     shutil.rmtree(reports / "epoch-000003")
     (newest / "optimizer.safetensors").write_bytes(b"x" + (newest / "optimizer.safetensors").read_bytes()[1:])
-    _, hub, resumed = run_alone(spec(**AVERAGED), reports)
-    assert "optimizer.safetensors: expected the bytes that were saved" in hub.records[0]["what"]
-    assert hub.records[1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
+    _, line, resumed = run_alone(spec(**AVERAGED), reports)
+    assert "optimizer.safetensors: expected the bytes that were saved" in line.records[0]["what"]
+    assert line.records[1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
     assert resumed == result
-    assert hub.epochs == whole.epochs[1:]
+    assert line.epochs == whole.epochs[1:]
     assert (reports / "epoch-000003").exists()
     shutil.rmtree(reports / "epoch-000003")
     (older / "state.json").write_text("{")
@@ -304,9 +296,32 @@ def test_steps_of_another_number_of_batches_are_refused_within_an_epoch(reports)
 def test_an_elastic_run_goes_back_to_an_epochs_end(reports):
     run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
     assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000001-step-00000001"}
-    hub = Hub()
-    Worker(spec(batch_size=5, **AVERAGED), hub, 0, 1, CPU).restore(reports, elastic=True)
-    assert hub.records == [{"kind": "start", "epoch": 1, "step": 0, "workers": 1}]
+    line = Line()
+    Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
+    assert line.records == [{"kind": "start", "epoch": 1, "step": 0, "workers": 1}]
+
+
+def test_a_checkpoint_is_written_after_what_was_told_before_it_is_recorded(reports):
+    waits = []
+
+    class Slow(Line):
+        def receipt(self):
+            told = [record["epoch"] for record in self.records if record["kind"] == "epoch"]
+            return lambda: waits.append((told, {path.name for path in reports.iterdir()}))
+
+    run_alone(spec(checkpoint_every=1, epochs=2), reports, line=Slow())
+    assert waits == [([0], set()), ([0, 1], {"epoch-000001"})]
+
+    class Never(Line):
+        def receipt(self):
+            def wait():
+                raise StageError("not taken")
+
+            return wait
+
+    with pytest.raises(StageError, match="not taken"):
+        run_alone(spec(checkpoint_every=1, epochs=3), reports, line=Never())
+    assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000002"}
 
 
 def test_the_average_is_what_is_evaluated_and_kept(reports):
@@ -314,7 +329,7 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
     torch.manual_seed(0)
     reference = Pooled()
     average = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
-    plain = Worker(replace(a_spec, options=replace(a_spec.options, ema_decay=None)), Hub(), 0, 1, CPU)
+    plain = Worker(replace(a_spec, options=replace(a_spec.options, ema_decay=None)), Line(), 0, 1, CPU)
     with plain.loader(a_spec.sampler) as loader:
         step = plain._update
 
@@ -336,8 +351,8 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
 
 
 def test_lower_is_better_where_the_task_says_so(reports):
-    worker, hub, result = run_alone(spec(epochs=6, learning_rate=3e-2), reports)
-    curve = [epoch["valid_mae"] for epoch in hub.epochs]
+    worker, line, result = run_alone(spec(epochs=6, learning_rate=3e-2), reports)
+    curve = [epoch["valid_mae"] for epoch in line.epochs]
     assert worker.best_epoch == int(np.argmin(curve))
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
     assert curve[-1] < curve[0]
@@ -424,14 +439,14 @@ def test_graphs_are_classified_too(reports):
     a_spec = spec(
         4, partial(Pooled, out_dim=2), rings(label), Classification(2, "rocauc"), epochs=30, learning_rate=3e-2
     )
-    _, hub, result = run_alone(a_spec, reports)
+    _, line, result = run_alone(a_spec, reports)
     assert result["scores"]["valid"]["count"] == 5
-    assert hub.epochs[-1]["train_loss"] < 0.5 * hub.epochs[0]["train_loss"]
+    assert line.epochs[-1]["train_loss"] < 0.5 * line.epochs[0]["train_loss"]
 
 
 def test_bfloat16_trains(reports):
-    _, hub, _ = run_alone(spec(4, precision="bfloat16", epochs=8, learning_rate=3e-2), reports)
-    assert hub.epochs[-1]["train_loss"] < hub.epochs[0]["train_loss"]
+    _, line, _ = run_alone(spec(4, precision="bfloat16", epochs=8, learning_rate=3e-2), reports)
+    assert line.epochs[-1]["train_loss"] < line.epochs[0]["train_loss"]
 
 
 def test_poly_is_a_power_of_what_is_left():
@@ -441,10 +456,10 @@ def test_poly_is_a_power_of_what_is_left():
 
 
 def test_warm_up_may_be_counted_in_steps(reports):
-    _, hub, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3), reports)
+    _, line, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3), reports)
     # Five steps per epoch: the last of the first epoch is the fifth of eight.
-    assert hub.epochs[0]["learning_rate"] == pytest.approx(1e-2 * 5 / 8)
-    assert hub.epochs[-1]["learning_rate"] == pytest.approx(1e-3 + 9e-3 * (1 / 12))
+    assert line.epochs[0]["learning_rate"] == pytest.approx(1e-2 * 5 / 8)
+    assert line.epochs[-1]["learning_rate"] == pytest.approx(1e-3 + 9e-3 * (1 / 12))
 
 
 @pytest.mark.parametrize(

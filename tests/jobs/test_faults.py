@@ -109,6 +109,12 @@ def kill_another_worker(job: Job) -> Proof:
     return kill_a_worker(job, rank=0)
 
 
+def kill_the_metrics_hub(job: Job) -> Proof:
+    (victim,), before = job.actors("MetricsHub"), len(starts(job.run))
+    victim.kill()
+    return lambda: victim.pid not in {hub.pid for hub in job.actors("MetricsHub")} and len(starts(job.run)) == before
+
+
 def stop_the_servers(job: Job, stopped_s: float = 3.0) -> Proof:
     servers, before = job.actors("PartitionServer"), len(starts(job.run))
     for server in servers:
@@ -124,6 +130,7 @@ FAULTS: tuple[Callable[[Job], Proof], ...] = (
     kill_servers_five_times,
     kill_a_worker,
     kill_another_worker,
+    kill_the_metrics_hub,
     stop_the_servers,
 )
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from jobs.graph_options import GraphBatchingOptions
 from samplers.graph_batches import GraphBatchOptions, GraphBatchSampler
 from samplers.loader import LoaderOptions
 from storage.errors import ConfigError, GraphmillError
+from tests.recording_line import RecordingLine
 
 pytest.importorskip("rdkit")
 
@@ -118,8 +118,7 @@ def test_every_model_trains_through_the_loop(model, molecules):
         options=TrainOptions(epochs=6, learning_rate=3e-3),
         loader=LoaderOptions(),
     )
-    hub = SimpleNamespace(push=SimpleNamespace(remote=lambda record: None))
-    worker = Worker(spec, hub, 0, 1, torch.device("cpu"))
+    worker = Worker(spec, RecordingLine(), 0, 1, torch.device("cpu"))
     with worker.loader(spec.sampler) as loader:
         losses = [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(6)]
     assert min(losses[-3:]) < 0.93 * losses[0]

@@ -5,11 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import jobs.trackers
 from cluster.run_directory import RunDirectory
 from jobs.run_options import RunOptions
 from jobs.trackers import check_trackers, flat, tracked
@@ -51,6 +54,18 @@ def hidden(store: Path, path: Path, away: Path) -> Path:
     return entry
 
 
+def sent(path: Path) -> int:
+    """The last epoch that was."""
+    return json.loads((path / "tracking.json").read_text())["mlflow"]["sent"]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 LOSSES = [(epoch, 1.0 / (1 + epoch)) for epoch in range(4)]
 
 
@@ -89,14 +104,49 @@ def test_what_could_not_be_sent_is_sent_later(mlflow, tmp_path, capsys):
     path = tmp_path / "run"
     with open_run(path, RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
+        wait_until(lambda: sent(path) == 0)
         entry = hidden(store, path, tmp_path / "away")
+        said = ""
+
+        def has_said() -> bool:
+            nonlocal said
+            said += capsys.readouterr().err
+            return "not reached" in said
+
         run.record(record(1))
+        wait_until(has_said)
         run.record(record(2))
         shutil.move(tmp_path / "away", entry)
         run.record(record(3))
     assert history(client, path, "train_loss") == LOSSES
-    said = capsys.readouterr().err
+    said += capsys.readouterr().err
     assert said.count("mlflow: not reached, the run goes on") == 1
+
+
+def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monkeypatch, capsys):
+    client, _ = mlflow
+    path = tmp_path / "run"
+    answers = threading.Event()
+    send = jobs.trackers.MLflow._send
+
+    def slow(self, values, epoch):
+        answers.wait(60)
+        send(self, values, epoch)
+
+    monkeypatch.setattr(jobs.trackers.MLflow, "_send", slow)
+    with open_run(path, RunOptions(track=("mlflow",)), CONFIG) as run:
+        for epoch in range(4):
+            run.record(record(epoch))
+        assert sent(path) == -1
+        answers.set()
+    assert history(client, path, "train_loss") == LOSSES
+    # One that never does is left behind at the end.
+    answers.clear()
+    monkeypatch.setattr(jobs.trackers, "_END_S", 0.2)
+    with open_run(tmp_path / "other", RunOptions(track=("mlflow",)), CONFIG) as run:
+        run.record(record(0))
+    assert "mlflow: not reached, the run goes on" in capsys.readouterr().err
+    answers.set()
 
 
 def test_what_a_killed_run_could_not_send_its_continuation_sends(mlflow, tmp_path):
@@ -104,6 +154,7 @@ def test_what_a_killed_run_could_not_send_its_continuation_sends(mlflow, tmp_pat
     path = tmp_path / "run"
     with open_run(path, RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
+        wait_until(lambda: sent(path) == 0)
         entry = hidden(store, path, tmp_path / "away")
         run.record(record(1))
         run.record(record(2))

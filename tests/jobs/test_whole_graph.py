@@ -28,19 +28,10 @@ from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.recording_line import RecordingLine
 
 CPU = torch.device("cpu")
 EPOCHS = 3
-
-
-class Hub:
-    """Takes what the worker tells the driver."""
-
-    def __init__(self) -> None:
-        self.push = self
-
-    def remote(self, record: dict) -> None:
-        pass
 
 
 def stored(folder: Path) -> StoredGraph:
@@ -79,7 +70,7 @@ def train_spec(graph: StoredGraph) -> TrainSpec:
 
 def outcome(folder: Path, rank: int, size: int) -> dict[str, Any]:
     """A few epochs as the trainer runs them, and then an evaluation with weights gone bad on one rank only."""
-    worker = Worker(train_spec(stored(folder)), Hub(), rank, size, CPU)
+    worker = Worker(train_spec(stored(folder)), RecordingLine(), rank, size, CPU)
     with worker.loader(worker.spec.sampler) as train, worker.loader(worker.spec.evaluation["valid"]) as valid:
         records = [worker.train_epoch(train, epoch)[0] for epoch in range(EPOCHS)]
         scores = worker._evaluate(worker.model, valid, "valid")
