@@ -160,7 +160,8 @@ def _sync(path: Path) -> None:
 
 def verify_checkpoint(directory: Path) -> None:
     """Raises FormatError naming the file where one is not as it was saved. Checkpoints of version 1 hold no digests."""
-    digests = _state_body(directory).get("sha256", {})
+    body = _state_body(directory)
+    digests = body.get("sha256", {} if body["format_version"] == 1 else None)
     if not isinstance(digests, dict):
         raise FormatError(f"{directory / 'state.json'}: expected a digest for every file, got {type(digests).__name__}")
     for name, digest in digests.items():
@@ -168,8 +169,11 @@ def verify_checkpoint(directory: Path) -> None:
             raise FormatError(f"{directory / 'state.json'}: expected names of files beside it, got {name!r}")
         try:
             found = file_digest(directory / name)
-        except OSError as error:
-            raise FormatError(f"{directory / name}: expected a file of the checkpoint, got {error.strerror}") from None
+        except (OSError, ValueError) as error:  # ValueError: no name of a file, as one with a zero byte
+            what = error.strerror if isinstance(error, OSError) else error
+            raise FormatError(
+                f"{directory / ascii(name)[1:-1]}: expected a file of the checkpoint, got {what}"
+            ) from None
         if found != digest:
             raise FormatError(
                 f"{directory / name}: expected the bytes that were saved (SHA-256 {str(digest)[:12]}), found others "
@@ -231,27 +235,40 @@ def latest_checkpoint(run: Path) -> Path | None:
     return max((file.parent for file in (run / "train").glob("epoch-*/state.json")), default=None)
 
 
-def newest_whole(train: Path, damaged: list[str], fits: Callable[[TrainState], bool] = lambda _: True) -> Path | None:
+def newest_whole(
+    train: Path,
+    damaged: list[str],
+    unfit: list[Path] | None = None,
+    fits: Callable[[TrainState], bool] = lambda _: True,
+) -> Path | None:
     """The newest checkpoint in a run's folder of them that is as it was saved and `fits`; None where there is none.
 
-    What is wrong with newer ones goes to `damaged`.
+    What is wrong with newer ones goes to `damaged`; those that do not fit go to `unfit`, newest first.
     """
     for directory in sorted((file.parent for file in train.glob("epoch-*/state.json")), reverse=True):
         try:
             verify_checkpoint(directory)
             if fits(load_state(directory)):
                 return directory
+            if unfit is not None:
+                unfit.append(directory)
         except FormatError as error:
             damaged.append(str(error))
     return None
 
 
 def sweep(train: Path, keep: int) -> None:
-    """Removes what interrupted writers left, and all checkpoints but the newest `keep`; nobody may be writing."""
+    """Removes what interrupted writers left, and all checkpoints but the newest `keep` and the newest at an epoch's end.
+
+    From that one any number of workers can go on. Nobody may be writing.
+    """
     for path in train.glob(".epoch-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in sorted(train.glob("epoch-*"), reverse=True)[keep:]:
-        shutil.rmtree(path, ignore_errors=True)
+    newest_first = sorted(train.glob("epoch-*"), reverse=True)
+    ends = [path for path in newest_first if "-step-" not in path.name]
+    for path in newest_first[keep:]:
+        if path not in ends[:1]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def unused_name(folder: Path, name: str) -> str:

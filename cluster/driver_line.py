@@ -20,6 +20,7 @@ _OVERDUE_S = 5.0  # after that a message counts as lost
 _PAUSE_S = 0.1  # after one that failed
 _LOOK_S = 0.02
 _RECEIPT_S = 60.0  # longest wait for the driver to take one more
+_MAX_ANSWERS = 12  # that are waited for: a minute of overdue ones
 _MAX_KEPT = 100  # beyond that a step's progress is not worth keeping
 
 
@@ -29,7 +30,8 @@ class DriverLine:
     def __init__(self, hub: Any) -> None:
         self._hub, self._outbox = hub, Outbox()
         self._lock = threading.Lock()
-        self._answer: Any = None  # to the one message that is under way
+        self._answers: list[Any] = []  # that have not come; the last one is of the message that is under way
+        self._waits = False  # for that one
         self._sent, self._not_before = 0.0, 0.0
         self._stop = False
 
@@ -56,25 +58,27 @@ class DriverLine:
             while True:
                 with self._lock:
                     self._turn()
-                    num_taken, answer = self._outbox.num_taken, self._answer
+                    num_taken, answers = self._outbox.num_taken, list(self._answers)
                 if num_taken >= count:
                     return
                 if num_taken > before:
                     before, deadline = num_taken, time.monotonic() + _RECEIPT_S
                 if time.monotonic() > deadline:
                     raise StageError(f"the driver has not taken what the workers told it within {_RECEIPT_S:g} s")
-                if answer is None:
-                    time.sleep(_LOOK_S)
+                if answers:
+                    ray.wait(answers, timeout=_HELD_S)
                 else:
-                    ray.wait([answer], timeout=_HELD_S)
+                    time.sleep(_LOOK_S)
 
         return wait
 
     def _turn(self) -> None:
         """Hears an answer that has come, and sends what is not taken where no message is under way; waits for nobody."""
         now = time.monotonic()
-        if self._answer is not None and ray.wait([self._answer], timeout=0)[0]:
-            answer, self._answer = self._answer, None
+        ready = ray.wait(self._answers, num_returns=len(self._answers), timeout=0)[0] if self._answers else []
+        for answer in ready:
+            self._waits = self._waits and answer != self._answers[-1]
+            self._answers.remove(answer)
             try:
                 num_taken, stop = ray.get(answer, timeout=_OVERDUE_S)
             except RayTaskError:
@@ -84,9 +88,10 @@ class DriverLine:
             else:
                 self._outbox.taken(num_taken)
                 self._stop = self._stop or stop
-        elif self._answer is not None and now - self._sent > _OVERDUE_S:
-            self._answer = None
-        if self._answer is None and self._outbox.num_taken < len(self._outbox) and now >= self._not_before:
+        if now - self._sent > _OVERDUE_S:
+            self._waits = False  # it may still come: late is not lost
+        if not self._waits and self._outbox.num_taken < len(self._outbox) and now >= self._not_before:
             outbox = self._outbox
-            self._answer = self._hub.push.remote(outbox.sender, outbox.num_taken, outbox.kept(), _HELD_S)
-            self._sent = now
+            self._answers = self._answers[-_MAX_ANSWERS + 1 :]
+            self._answers.append(self._hub.push.remote(outbox.sender, outbox.num_taken, outbox.kept(), _HELD_S))
+            self._sent, self._waits = now, True

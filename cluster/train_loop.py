@@ -6,6 +6,7 @@ after any step repeats the uninterrupted one exactly. A number that is not finit
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
@@ -30,6 +31,7 @@ from cluster.checkpoint import (
     load_state,
     load_weights,
     newest_whole,
+    verify_checkpoint,
 )
 from cluster.checkpoint_writer import CheckpointWriter, Wish
 from cluster.driver_line import DriverLine
@@ -45,6 +47,7 @@ from storage.counter_random import derive_key
 from storage.errors import ConfigError, FormatError, StageError
 
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
+_NO_CHOICE = "-"  # before the reason why no checkpoint was chosen, in its name's place
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
 
@@ -442,20 +445,38 @@ class Worker:
         number of workers. Raises ConfigError on all ranks where the checkpoint is of another run; FormatError where none is whole.
         """
         damaged: list[str] = []
-        name = ""
-        if self.rank == 0:
-            found = newest_whole(folder, damaged, self._fits if elastic else lambda _: True)
-            name = "-" if found is None and damaged else "" if found is None else found.name
+        name = self._choose(folder, damaged, elastic) if self.rank == 0 else ""
         names = gather_text(name, self.device)
-        if names == ["-"]:
-            raise FormatError(f"{damaged[0] if damaged else folder}; no older checkpoint is whole: start another run")
+        if names and names[0].startswith(_NO_CHOICE):
+            raise FormatError(names[0].removeprefix(_NO_CHOICE))
         if names:
+            if self.rank:  # another node may read other bytes
+                verify_checkpoint(folder / names[0])
             self._load(folder / names[0])
         if self.rank == 0:
             for what in damaged:
                 self.line.push({"kind": "damage", "what": what})
             step = 0 if self.part is None else self.part.step
             self.line.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
+
+    def _choose(self, folder: Path, damaged: list[str], elastic: bool) -> str:
+        """The checkpoint to continue from by name; "" where there is none; `_NO_CHOICE` and why where none of them will do.
+
+        Newer positions that an elastic run passes over are removed: it goes on from an older one, and another start must not jump
+        ahead of what it records then.
+        """
+        passed_over: list[Path] = []
+        found = newest_whole(folder, damaged, passed_over, self._fits if elastic else lambda _: True)
+        if found is None and any(load_state(directory).next_epoch > 0 for directory in passed_over):
+            return (
+                f"{_NO_CHOICE}{folder}: expected a checkpoint at an epoch's end or of {self.world_size} workers, found only "
+                f"{passed_over[0].name}; resume with the number of workers that saved it"
+            )
+        if found is None and damaged and not passed_over:
+            return f"{_NO_CHOICE}{damaged[0]}; no older checkpoint is whole: start another run"
+        for directory in passed_over:
+            shutil.rmtree(directory)
+        return "" if found is None else found.name
 
     def _fits(self, state: TrainState) -> bool:
         """Whether a position is one of this run's batches."""

@@ -15,6 +15,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from cluster.checkpoint import keep_best, latest_checkpoint, sweep
 from cluster.graceful_stop import TERMINATED, stopping_on_sigterm
 from cluster.metrics_hub import metrics_hub
+from cluster.onlooker import onlooker
 from cluster.record_queue import Record
 from cluster.run_directory import RunDirectory
 from cluster.session import COLLECTIVE_TIMEOUT_S, environment_defaults, may_grow
@@ -109,13 +110,15 @@ def train(
 ) -> Mapping[str, Any]:
     """Trains (or continues, where the run has a checkpoint), records every epoch, and returns the final scores.
 
-    `on_record` sees every record of the hub, from a thread. Raises what a worker raised on purpose; StageError for the rest;
+    `on_record` is shown the hub's records, from a thread. Raises what a worker raised on purpose; StageError for the rest;
     SystemExit(143) where SIGTERM came: with a checkpoint of the step that was under way, if the grace time was enough for one.
     """
     use_gpu = choose_device(workers) == "gpu"
     is_elastic = workers.min_workers is not None
+    num_kept = workers.keep_checkpoints
     if is_elastic:  # a position within an epoch is of one number of workers
         spec = replace(spec, options=replace(spec.options, checkpoint_minutes=None))
+        num_kept = max(2, num_kept)  # SIGTERM saves such a position, beside the epoch's end that others can start from
 
     def consume(record: Record) -> None:
         if record["kind"] == "epoch":
@@ -126,7 +129,7 @@ def train(
             run.note("damage", what=record["what"])
         elif record["kind"] == "traffic":
             run.note("traffic", **{key: value for key, value in record.items() if key != "kind"})
-        on_record(record)
+        tell(record)
 
     # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
     folder = run.path / "train"
@@ -137,6 +140,7 @@ def train(
     with (
         environment_defaults(_ELASTIC_ENVIRONMENT if is_elastic else {}),
         stopping_on_sigterm(workers.grace_s) as stopping,
+        onlooker(on_record) as tell,
         metrics_hub(consume, stopping, run.path.resolve().name) as hub,
     ):
         trainer: Any = _InterruptibleTrainer(
@@ -160,7 +164,7 @@ def train(
                     controller_failure_limit=workers.max_failures * (_STARTS_PER_LOSS if is_elastic else 1),
                     max_preemption_failures=workers.max_failures,
                 ),
-                checkpoint_config=_ray_train.CheckpointConfig(num_to_keep=workers.keep_checkpoints),
+                checkpoint_config=_ray_train.CheckpointConfig(num_to_keep=num_kept),
                 logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
             ),
         )

@@ -99,7 +99,7 @@ class RunOptions:
     """Longest wait for one batch."""
 
     track: tuple[Literal["mlflow", "wandb"], ...] = ()
-    """Send configuration, epochs and scores there too; an extra each: pip install 'graphmill[mlflow]'."""
+    """Send configuration, epochs and scores there too; an extra each: pip install -e '.[mlflow]'."""
 
     track_project: str = "graphmill"
     """MLflow's experiment, W&B's project."""

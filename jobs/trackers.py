@@ -1,8 +1,9 @@
 """Runs followed elsewhere too: `--track mlflow wandb` sends the configuration, every epoch and the final scores.
 
-The run directory stays the record; a tracker is a copy of it. A thread of its own sends them, so that
-nobody waits for a slow tracker. Where it cannot be reached the run goes on, says so once, and sends what is missing with a later epoch. A resumed run continues its entry (RUN/tracking.json keeps its id and the last epoch sent). An epoch
-is sent once: what a fault makes the workers repeat has the same figures.
+The run directory stays the record; a tracker is a copy of it. A thread of its own sends them, so that nobody waits for a slow tracker. Where it
+cannot be reached the run goes on, says so once, and sends what is missing with a later epoch. A resumed run continues its entry
+(RUN/tracking.json keeps its id and the last epoch sent). An epoch is sent once: what a fault makes the workers repeat has the same figures (with
+another number of workers, `--min-workers`, a tracker keeps the first).
 
 MLflow is told where by its own MLFLOW_TRACKING_URI, W&B what to do by its own WANDB_MODE and WANDB_API_KEY.
 """
@@ -23,8 +24,12 @@ from typing import Any
 from cluster.run_directory import RunDirectory, write_atomic
 from storage.errors import ConfigError
 
-_PACKAGES = {"mlflow": "mlflow", "wandb": "wandb"}
-_END_S = 60.0  # longest wait for what is being sent when the run ends
+_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
+_END_S = {
+    "finished": 60.0,
+    "failed": 10.0,
+    "killed": 10.0,
+}  # longest wait at the end, of all trackers together; who kills waits less
 _MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # the most that one request may hold
 
 
@@ -33,8 +38,8 @@ def check_trackers(names: Sequence[str]) -> None:
     for name in names:
         if name not in _PACKAGES:
             raise ConfigError(f"track: expected some of {', '.join(_PACKAGES)}, got {name!r}; set --track")
-        if importlib.util.find_spec(_PACKAGES[name]) is None:
-            raise ConfigError(f"track: {name} is not installed; pip install 'graphmill[{name}]'")
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"track: {name} is not installed; pip install {_PACKAGES[name]}")
 
 
 @contextmanager
@@ -42,7 +47,8 @@ def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mappi
     """Follows the run while the context is open. Raises ConfigError where a tracker cannot be reached at the beginning."""
     check_trackers(names)
     file = run.path / "tracking.json"
-    kept: dict[str, dict[str, Any]] = json.loads(file.read_text()) if file.exists() else {}
+    kept = _kept(file)
+    lock = threading.Lock()
     trackers: list[Tracker] = []
     outcome = "failed"
     try:
@@ -53,8 +59,9 @@ def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mappi
             trackers.append(tracker)
 
             def keep(tracker: Tracker = tracker) -> None:
-                kept[tracker.name] = {"id": tracker.id, "sent": tracker.sent}
-                write_atomic(file, json.dumps(kept) + "\n")
+                with lock:
+                    kept[tracker.name] = {"id": tracker.id, "sent": tracker.sent}
+                    write_atomic(file, json.dumps(kept) + "\n")
 
             keep()
             tracker.on_sent = keep
@@ -72,6 +79,22 @@ def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mappi
         scores = numbers(json.loads(summary.read_text())) if outcome == "finished" and summary.exists() else {}
         for tracker in trackers:
             tracker.end(outcome, scores)
+        deadline = time.monotonic() + _END_S[outcome]
+        for tracker in trackers:
+            tracker.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _kept(file: Path) -> dict[str, dict[str, Any]]:
+    """Of each tracker the entry's id and the last epoch sent."""
+    if not file.exists():
+        return {}
+    try:
+        kept = json.loads(file.read_text())
+        return {str(name): {"id": str(entry["id"]), "sent": int(entry["sent"])} for name, entry in kept.items()}
+    except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{file}: expected the trackers' entries, got {error!r}; remove it to begin new entries, or leave --track out"
+        ) from None
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -106,7 +129,8 @@ class Tracker(ABC):
         self._waiting: deque[Mapping[str, Any]] = deque()
         self._last = -1  # the last epoch that was taken
         self._changed = threading.Condition()
-        self._news, self._ended = False, False
+        self._news = False
+        self._closing: tuple[str, Mapping[str, float]] | None = None
         self._thread = threading.Thread(target=self._follow, name=f"graphmill-{self.name}", daemon=True)
         self._complained = False
 
@@ -123,30 +147,33 @@ class Tracker(ABC):
             self._thread.start()
 
     def end(self, outcome: str, scores: Mapping[str, float]) -> None:
-        """Closes the entry: "finished", "failed" or "killed"."""
+        """Has the entry closed after what waits is sent: "finished", "failed" or "killed"."""
         with self._changed:
-            self._ended = True
+            self._closing = outcome, scores
             self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout=_END_S)
-        if self._thread.is_alive():
-            self._complain(TimeoutError(f"still sending after {_END_S:g} s"))
-            return
+        if not self._thread.is_alive():
+            self._thread.start()
 
-        def close() -> None:
-            self._send_waiting()
-            self._close(outcome, scores)
-
-        self._try(close)
+    def wait(self, timeout_s: float) -> None:
+        """Until the entry is closed; says so where it is not by then."""
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._complained = False
+            self._complain(TimeoutError("its entry could not be closed in time"))
 
     def _follow(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._news or self._ended)
-                if self._ended:
-                    return
-                self._news = False
+                self._changed.wait_for(lambda: self._news or self._closing is not None)
+                self._news, closing = False, self._closing
+            if closing is not None:
+                self._try(lambda: self._end(*closing))
+                return
             self._try(self._send_waiting)
+
+    def _end(self, outcome: str, scores: Mapping[str, float]) -> None:
+        self._send_waiting()
+        self._close(outcome, scores)
 
     def _try(self, do: Callable[[], None]) -> None:
         try:

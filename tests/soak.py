@@ -3,7 +3,7 @@
     python -m tests.soak --folder runs/soak --epochs 2400 --every-s 30
 
 Two runs of the job of tests/disturbed_job.py go on side by side, one of them disturbed: at random times, a random partition server or
-worker, or the metrics hub, is killed. Every ten seconds the memory of each kind of process is taken (unique set size: what its end would free). At the end it
+worker, or the metrics hub, is killed. Every ten seconds the memory of each kind of process is taken (private and written to: what others share, as the text of programs, would count once they end). At the end it
 prints what must hold, and exits with 1 where something does not: equal outcomes, memory without a slope beyond its noise, and no
 process, shared-memory segment or temporary file left. FOLDER/soak.json keeps the figures. Not among the tests: it takes its hour.
 """
@@ -46,10 +46,15 @@ def unique_bytes(job: Job) -> dict[str, int]:
             line = " ".join(process.cmdline())
             kind = next((kind for kind, piece in KINDS.items() if piece in line), None)
             if kind is not None:
-                found[kind] += process.memory_full_info().uss
-        except psutil.Error:
+                found[kind] += private_dirty(process.pid)
+        except (psutil.Error, ProcessLookupError, FileNotFoundError):
             continue  # ended meanwhile
     return found
+
+
+def private_dirty(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/smaps_rollup").read_text().split()
+    return int(fields[fields.index("Private_Dirty:") + 1]) * 1024
 
 
 def slope(minutes: np.ndarray, megabytes: np.ndarray) -> tuple[float, float]:

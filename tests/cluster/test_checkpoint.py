@@ -142,6 +142,18 @@ def test_a_digest_is_of_a_file_beside_it(saved, name):
         verify_checkpoint(saved[0])
 
 
+@pytest.mark.parametrize("digests", [{"\0": "0" * 64}, {"\ud800": "0" * 64}, {"none": "0" * 64}, None])
+def test_digests_that_no_checkpoint_has_are_refused(saved, digests):
+    path = saved[0] / "state.json"
+    body = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("digest", "sha256")}
+    path.write_text(json.dumps(body if digests is None else body | {"sha256": digests}))
+    with pytest.raises(
+        FormatError, match=r"expected a file of the checkpoint|expected a digest for every file"
+    ) as error:
+        verify_checkpoint(saved[0])
+    str(error.value).encode()
+
+
 def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path):
     model, optimizer = _trained()
     not_json = replace(STATE, best_score=float("nan"))
@@ -176,6 +188,11 @@ def test_sweeping_leaves_the_newest(tmp_path):
         (tmp_path / name).mkdir()
     sweep(tmp_path, 2)
     assert {path.name for path in tmp_path.iterdir()} == {"epoch-000002", "epoch-000002-step-00000003"}
+    # One at an epoch's end is left, from which any number of workers can go on.
+    for name in ("epoch-000002-step-00000005", "epoch-000002-step-00000005+1"):
+        (tmp_path / name).mkdir()
+    sweep(tmp_path, 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"epoch-000002", "epoch-000002-step-00000005+1"}
 
 
 def test_the_best_weights_are_kept_whole(tmp_path, saved):

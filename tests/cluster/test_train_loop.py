@@ -299,6 +299,29 @@ def test_an_elastic_run_goes_back_to_an_epochs_end(reports):
     line = Line()
     Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
     assert line.records == [{"kind": "start", "epoch": 1, "step": 0, "workers": 1}]
+    # The position that it passed over is gone: what comes now must not be followed by it.
+    assert {path.name for path in reports.iterdir()} == {"epoch-000001"}
+
+
+def test_an_elastic_run_that_could_only_begin_anew_is_refused(reports):
+    run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
+    shutil.rmtree(reports / "epoch-000001")
+    line = Line()
+    with pytest.raises(
+        FormatError, match=r"an epoch's end or of 1 workers, found only epoch-000001-step-00000001; resume"
+    ):
+        Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
+    assert line.records == []
+    assert {path.name for path in reports.iterdir()} == {"epoch-000001-step-00000001"}
+
+
+def test_an_elastic_run_begins_anew_from_within_its_first_epoch(reports):
+    run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=1)
+    assert {path.name for path in reports.iterdir()} == {"epoch-000000-step-00000001"}
+    line = Line()
+    Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
+    assert line.records == [{"kind": "start", "epoch": 0, "step": 0, "workers": 1}]
+    assert list(reports.iterdir()) == []
 
 
 def test_a_checkpoint_is_written_after_what_was_told_before_it_is_recorded(reports):

@@ -142,7 +142,7 @@ def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monke
     assert history(client, path, "train_loss") == LOSSES
     # One that never does is left behind at the end.
     answers.clear()
-    monkeypatch.setattr(jobs.trackers, "_END_S", 0.2)
+    monkeypatch.setitem(jobs.trackers._END_S, "finished", 0.2)
     with open_run(tmp_path / "other", RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
     assert "mlflow: not reached, the run goes on" in capsys.readouterr().err
@@ -162,6 +162,34 @@ def test_what_a_killed_run_could_not_send_its_continuation_sends(mlflow, tmp_pat
     with open_run(path, RunOptions(track=("mlflow",), resume=str(path)), CONFIG) as run:
         run.record(record(3))
     assert history(client, path, "train_loss") == LOSSES
+
+
+def test_two_trackers_keep_one_file(mlflow, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    client, _ = mlflow
+    path = tmp_path / "run"
+    with open_run(path, RunOptions(track=("mlflow", "wandb")), CONFIG) as run:
+        for epoch in range(4):
+            run.record(record(epoch))
+    assert history(client, path, "train_loss") == LOSSES
+    assert {name: entry["sent"] for name, entry in json.loads((path / "tracking.json").read_text()).items()} == {
+        "mlflow": 3,
+        "wandb": 3,
+    }
+    assert "not reached" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"mlflow": 3}', '{"mlflow": {"id": "a"}}'])
+def test_a_damaged_file_of_entries_is_one_line(tmp_path, text):
+    pytest.importorskip("mlflow")
+    run = RunDirectory.create(tmp_path / "run", CONFIG)
+    (run.path / "tracking.json").write_text(text)
+    with (
+        pytest.raises(ConfigError, match=r"expected the trackers' entries, got .* remove it to begin new entries"),
+        tracked(("mlflow",), "graphmill", run, CONFIG),
+    ):
+        pass
 
 
 def test_a_run_that_was_not_tracked_from_the_beginning_is_sent_whole(mlflow, tmp_path):
@@ -272,7 +300,7 @@ def test_unknown_and_missing_trackers(monkeypatch):
     with pytest.raises(ConfigError, match="expected some of mlflow, wandb, got 'comet'"):
         check_trackers(["comet"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"wandb is not installed; pip install 'graphmill\[wandb\]'"):
+    with pytest.raises(ConfigError, match=r"wandb is not installed; pip install wandb"):
         check_trackers(["wandb"])
 
 
