@@ -108,7 +108,7 @@ class RunOptions:
     """Worker failures survived by restarting from the latest checkpoint."""
 
     keep_checkpoints: int = 2
-    """Checkpoints kept; the oldest goes first."""
+    """Checkpoints kept; the oldest goes first. With --min-workers the newest of an epoch's end stays beside them."""
 
     grace_s: float = 20.0
     """After SIGTERM: seconds to save a checkpoint before the job ends."""

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ class Tracker(ABC):
                 self._changed.wait_for(lambda: self._news or self._closing is not None)
                 self._news, closing = False, self._closing
             if closing is not None:
-                self._try(lambda: self._end(*closing))
+                self._try(partial(self._end, *closing))
                 return
             self._try(self._send_waiting)
 
