@@ -58,6 +58,7 @@ def test_records_arrive_once_and_in_order_through_losses_and_kills(session):
             deadline = time.monotonic() + 60
             while len(seen) < mark and time.monotonic() < deadline:
                 time.sleep(0.01)
+            assert len(seen) >= mark
             ray.kill(hub, no_restart=False)
         stopped, pid = ray.get(told, timeout=120)
     assert not stopped

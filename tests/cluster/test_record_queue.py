@@ -98,6 +98,37 @@ def test_what_old_senders_tell_after_a_new_one_has_begun_is_passed_over():
     assert [record["what"] for record in reader.fresh([item("a", 4), item("b", 2)])] == ["b2"]
 
 
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=120))
+def test_after_an_attempt_has_begun_no_older_one_is_heard(events):
+    """Four attempts that begin in turn, each when it first tells something, and whose messages come when they like."""
+    reader = Reader(lambda record: record["what"] == "begin")
+    boxes: list[Outbox] = []
+    inbox = Inbox()
+    shown: list[tuple[int, int]] = []  # attempt, number of the record
+    for attempt, records_taken in events:
+        attempt = min(attempt, len(boxes))
+        if attempt == len(boxes):
+            boxes.append(Outbox())
+        box = boxes[attempt]
+        number = len(box)
+        box.add({"what": "begin" if number == 0 else "goes on", "at": (attempt, number)})
+        inbox.put(box.sender, box.num_taken, box.kept())
+        items = inbox.waiting[:records_taken]
+        shown += [record["at"] for record in reader.fresh(items)]
+        inbox.taken(reader.counts(items))
+        if records_taken % 2:
+            box.taken(inbox.num_taken(box.sender))
+    begun = [attempt for attempt, number in shown if number == 0]
+    assert len(set(shown)) == len(shown)
+    place = -1
+    for attempt, number in shown:
+        place = begun.index(attempt) if number == 0 else place
+        assert attempt == begun[place], "an attempt was heard after another had begun"
+    for attempt in begun:
+        numbers = [number for of, number in shown if of == attempt]
+        assert numbers == list(range(len(numbers)))
+
+
 def test_a_record_whose_taking_fails_is_not_taken():
     reader, items = Reader(), [("a", 0, {"value": 0}), ("a", 1, {"value": 1})]
     fresh = reader.fresh(items)
