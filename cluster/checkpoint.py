@@ -29,6 +29,9 @@ from storage.errors import ConfigError, FormatError
 
 CHECKPOINT_VERSION = 2  # 1 had neither digests nor positions within an epoch, and is read still
 
+DATA = "labels, splits and features"  # their digest's name in a run's identity
+_LATER = (DATA, "evaluation")  # which older checkpoints do not have
+
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
 
 
@@ -49,7 +52,9 @@ class TrainState:
     next_epoch: int
     best_epoch: int
     best_score: float | None  # None: not validated yet
-    identity: Mapping[str, Any]  # what a run may not change between its parts: graph, split, metric, seed
+    identity: Mapping[
+        str, Any
+    ]  # what a run may not change between its parts: graph, data, split, metric, evaluation, seed
     model_config: Mapping[str, Any]  # what the model was built from, as plain values
     part: EpochPart | None = None  # of the epoch `next_epoch`; None: none of it is done
 
@@ -258,17 +263,29 @@ def newest_whole(
 
 
 def sweep(train: Path, keep: int) -> None:
-    """Removes what interrupted writers left, and all checkpoints but the newest `keep` and the newest at an epoch's end.
+    """Removes what interrupted writers left, and checkpoints older than the newest `keep` whole ones.
 
-    From that one any number of workers can go on. Nobody may be writing.
+    The newest whole one at an epoch's end stays in any case: from it any number of workers can go on. Nobody may be writing.
     """
     for path in train.glob(".epoch-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
-    newest_first = sorted(train.glob("epoch-*"), reverse=True)
-    ends = [path for path in newest_first if "-step-" not in path.name]
-    for path in newest_first[keep:]:
-        if path not in ends[:1]:
+    num_kept, has_end = 0, False
+    for path in sorted(train.glob("epoch-*"), reverse=True):
+        is_end = "-step-" not in path.name
+        if num_kept >= keep and (has_end or not is_end):
             shutil.rmtree(path, ignore_errors=True)
+        elif _is_whole(path):
+            num_kept, has_end = num_kept + 1, has_end or is_end
+        elif num_kept:  # nobody comes to a damaged one that is older
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        verify_checkpoint(checkpoint)
+    except FormatError:
+        return False
+    return True
 
 
 def unused_name(folder: Path, name: str) -> str:
@@ -289,7 +306,10 @@ def check_continues(
         ("another run", state.identity, identity),
     ):
         expected = json.loads(json.dumps(dict(ours), default=str))
-        differing = sorted(key for key in expected.keys() | theirs.keys() if expected.get(key) != theirs.get(key))
+        keys = (expected.keys() | theirs.keys()) - {
+            name for name in _LATER if name not in theirs or name not in expected
+        }
+        differing = sorted(key for key in keys if expected.get(key) != theirs.get(key))
         if differing:
             shown = ", ".join(f"{key}: {theirs.get(key)!r} there, {expected.get(key)!r} here" for key in differing[:4])
             raise ConfigError(

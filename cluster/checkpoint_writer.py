@@ -16,9 +16,12 @@ import torch
 from ray.train import CheckpointUploadMode
 
 from cluster.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint, unused_name
+from cluster.session import COLLECTIVE_TIMEOUT_S
 from storage.errors import StageError
 
-_WRITE_TIMEOUT_S = 600.0  # longest wait for the checkpoint before this one
+_WRITE_TIMEOUT_S = (
+    COLLECTIVE_TIMEOUT_S - 60.0
+)  # longest wait for the checkpoint before this one; the other ranks wait for that
 
 
 class Wish(IntEnum):

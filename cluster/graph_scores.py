@@ -47,10 +47,10 @@ class RegressionScores:
         self._sums += other._sums
 
     def compute(self) -> dict[str, float]:
-        """{"count", "mae", "rmse", "loss"} over all ranks."""
+        """{"count", "mae", "rmse", "loss"} over all ranks; the count alone where no target is known."""
         count, absolute, squared, standard = all_reduce_sum(self._sums.clone()).tolist()
         if not count:
-            return {"count": 0.0, "mae": float("nan"), "rmse": float("nan"), "loss": float("nan")}
+            return {"count": 0.0}
         return {"count": count, "mae": absolute / count, "rmse": (squared / count) ** 0.5, "loss": standard / count}
 
 
@@ -71,7 +71,10 @@ class BinaryScores:
         self._rows += other._rows
 
     def compute(self) -> dict[str, float]:
-        """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks; NaN where no task has both answers."""
+        """{"count", "rocauc", "ap", "accuracy", "loss"} over all ranks.
+
+        Without the areas where no task has both answers; the count alone where no answer is known.
+        """
         empty = torch.empty((0, self._num_tasks, 2), dtype=torch.float64, device=self._device)
         logit, target = gather_rows(torch.cat([empty, *self._rows])).unbind(dim=2)
         known = ~target.isnan()
@@ -82,13 +85,12 @@ class BinaryScores:
             if positive.any() and not positive.all():
                 areas.append(roc_auc(score, positive))
                 precisions.append(average_precision(score, positive))
-        nan = float("nan")
-        loss = functional.binary_cross_entropy_with_logits(logit[known], target[known]) if count else torch.tensor(nan)
-        correct = ((logit > 0) == (target > 0))[known].double().mean() if count else torch.tensor(nan)
+        if not count:
+            return {"count": 0.0}
+        means = {"rocauc": sum(areas) / len(areas), "ap": sum(precisions) / len(precisions)} if areas else {}
         return {
             "count": float(count),
-            "rocauc": sum(areas) / len(areas) if areas else nan,
-            "ap": sum(precisions) / len(precisions) if precisions else nan,
-            "accuracy": float(correct),
-            "loss": float(loss),
+            **means,
+            "accuracy": float(((logit > 0) == (target > 0))[known].double().mean()),
+            "loss": float(functional.binary_cross_entropy_with_logits(logit[known], target[known])),
         }

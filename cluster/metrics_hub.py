@@ -76,7 +76,12 @@ def metrics_hub(
     Once `stopping` is set, workers that push are told to stop. What the hub has got is consumed before the context is left; that it has
     got all is for the workers to see to (`DriverLine.receipt`). An error in `consume` ends the body and is raised as StageError.
     """
-    actor: Any = ray.remote(num_cpus=0, max_restarts=-1)(MetricsHub)
+    actor_options: dict[str, Any] = {
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "enable_task_events": False,  # several questions a second, which Ray's list of tasks need not hold
+    }
+    actor: Any = ray.remote(**actor_options)(MetricsHub)
     # Beside the driver, without which it is of no use, and not on a node that may be lost.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     hub = actor.options(scheduling_strategy=here).remote(run)

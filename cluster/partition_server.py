@@ -174,6 +174,8 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
         "max_task_retries": -1,
         "scheduling_strategy": "SPREAD",
         "concurrency_groups": {"work": options.work_threads, "health": 1},
+        # Every request is a task, and Ray's GCS would remember the latest 100,000 of all at 3 KB each.
+        "enable_task_events": False,
     }
     actor: Any = ray.remote(**actor_options)(PartitionServer)
     content_hash = graph.manifest.content_hash

@@ -57,6 +57,9 @@ class RunDirectory:
         self.path = path
         self._metrics = path / "metrics.jsonl"
         self._events: EventFile | None = None
+        self._new_config: Mapping[str, Any] | None = (
+            None  # of a run that is continued, until its workers have accepted it
+        )
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # shown every epoch's record once it is written
 
     @classmethod
@@ -74,13 +77,17 @@ class RunDirectory:
 
     @classmethod
     def resume(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
-        """An earlier run, continued. Its configuration is replaced by the one now in force."""
+        """An earlier run, continued. Its configuration is replaced by the one now in force when it starts, not where that is refused."""
         load_config(path)
-        write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
-        return cls(path)
+        run = cls(path)
+        run._new_config = config
+        return run
 
     def start(self, next_epoch: int, step: int = 0, workers: int | None = None) -> None:
         """Says which epoch is recorded next, and after which of its steps: later ones, recorded before, are forgotten."""
+        if self._new_config is not None:
+            write_atomic(self.path / "config.json", json.dumps(self._new_config, indent=1) + "\n")
+            self._new_config = None
         recorded = self._complete_lines()
         lines = [line for line in recorded if json.loads(line)["epoch"] < next_epoch]
         if self._metrics.exists():
@@ -89,7 +96,7 @@ class RunDirectory:
         self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
 
     def note(self, kind: str, **values: Any) -> None:
-        """Appends an event to events.jsonl: "begin", "start", "damage" (of a checkpoint), "traffic" (of an epoch), "saved", "finish" or "fail"."""
+        """Appends an event to events.jsonl: "begin", "start", "damage" of a checkpoint, "unused" one, "traffic" of an epoch, "saved", "finish" or "fail"."""
         event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
         with open(self.path / "events.jsonl", "ab+") as stream:
             cut = False  # a line that a kill cut short is ended, so that only it is lost

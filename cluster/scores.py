@@ -1,5 +1,6 @@
 """Classification scores of a split over all ranks: every rank feeds its roots, all get the exact result of the whole split."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -91,16 +92,16 @@ class SplitScores:
         self._scores += other._scores
 
     def compute(self) -> dict[str, float]:
-        """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks."""
+        """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; without those that the roots do not define."""
         sums = all_reduce_sum(self._sums.clone())
         count = float(sums[0])
-        result = {
-            "count": count,
-            "accuracy": float(sums[1]) / count if count else float("nan"),
-            "loss": float(sums[2]) / count if count else float("nan"),
-        }
+        result = {"count": count}
+        if count:
+            result |= {"accuracy": float(sums[1]) / count, "loss": float(sums[2]) / count}
         if self.binary:
             empty = torch.empty((0, 2), dtype=torch.float64, device=self.device)
             rows = gather_rows(torch.cat([empty, *self._scores]))
-            result["rocauc"] = roc_auc(rows[:, 0], rows[:, 1])
+            area = roc_auc(rows[:, 0], rows[:, 1])
+            if not math.isnan(area):
+                result["rocauc"] = area
         return result

@@ -36,7 +36,7 @@ class Scores(Protocol):
         ...
 
     def compute(self) -> dict[str, float]:
-        """Scores by name, "count" and "loss" among them; a collective call."""
+        """Scores by name, "count" and, unless that is 0, "loss" among them; all are finite. A collective call."""
         ...
 
 

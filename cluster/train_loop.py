@@ -373,7 +373,7 @@ class Worker:
     def _validate(self, loader: Loader, epoch: int) -> dict[str, float]:
         start = time.perf_counter()
         scores = self._evaluate(self.scored, loader, "valid")
-        score = scores[self.task.metric]
+        score = scores.get(self.task.metric, math.nan)
         sign = 1.0 if self.task.higher_is_better else -1.0
         if math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
             self.best_score, self.best_epoch, self.best = score, epoch, _copy_state(self.scored)
@@ -445,7 +445,8 @@ class Worker:
         number of workers. Raises ConfigError on all ranks where the checkpoint is of another run; FormatError where none is whole.
         """
         damaged: list[str] = []
-        name = self._choose(folder, damaged, elastic) if self.rank == 0 else ""
+        unused: list[str] = []
+        name = self._choose(folder, damaged, unused, elastic) if self.rank == 0 else ""
         names = gather_text(name, self.device)
         if names and names[0].startswith(_NO_CHOICE):
             raise FormatError(names[0].removeprefix(_NO_CHOICE))
@@ -456,14 +457,16 @@ class Worker:
         if self.rank == 0:
             for what in damaged:
                 self.line.push({"kind": "damage", "what": what})
+            for what in unused:
+                self.line.push({"kind": "unused", "what": what})
             step = 0 if self.part is None else self.part.step
             self.line.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
 
-    def _choose(self, folder: Path, damaged: list[str], elastic: bool) -> str:
+    def _choose(self, folder: Path, damaged: list[str], unused: list[str], elastic: bool) -> str:
         """The checkpoint to continue from by name; "" where there is none; `_NO_CHOICE` and why where none of them will do.
 
-        Newer positions that an elastic run passes over are removed: it goes on from an older one, and another start must not jump
-        ahead of what it records then.
+        Of newer positions that an elastic run passes over, those in later epochs than the one it goes on with are removed: another start
+        must not jump ahead of what it records then. What was passed over goes to `unused`.
         """
         passed_over: list[Path] = []
         found = newest_whole(folder, damaged, passed_over, self._fits if elastic else lambda _: True)
@@ -474,8 +477,13 @@ class Worker:
             )
         if found is None and damaged and not passed_over:
             return f"{_NO_CHOICE}{damaged[0]}; no older checkpoint is whole: start another run"
+        next_epoch = 0 if found is None else load_state(found).next_epoch
         for directory in passed_over:
-            shutil.rmtree(directory)
+            unused.append(
+                f"{directory.name} is of another number of workers; epoch {next_epoch} begins anew with {self.world_size}"
+            )
+            if load_state(directory).next_epoch > next_epoch:
+                shutil.rmtree(directory)
         return "" if found is None else found.name
 
     def _fits(self, state: TrainState) -> bool:

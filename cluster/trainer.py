@@ -125,8 +125,8 @@ def train(
             run.record({key: value for key, value in record.items() if key != "kind"})
         elif record["kind"] == "start":
             run.start(int(record["epoch"]), int(record["step"]), int(record["workers"]))
-        elif record["kind"] == "damage":
-            run.note("damage", what=record["what"])
+        elif record["kind"] in ("damage", "unused"):
+            run.note(record["kind"], what=record["what"])
         elif record["kind"] == "traffic":
             run.note("traffic", **{key: value for key, value in record.items() if key != "kind"})
         tell(record)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.checkpoint import TrainState, load_state, verify_checkpoint
+from jobs.run_record import settled_events
 from storage.errors import FormatError
 
 
@@ -69,7 +70,7 @@ class FinishedRun:
 
 
 def read_run(path: str) -> FinishedRun:
-    """The run in this directory. Raises FormatError where there is none, or one that has not finished."""
+    """The run in this directory. Raises FormatError where there is none, or one that has not finished, or was continued and has not again."""
     run, file = Path(path), Path(path) / "summary.json"
     try:
         summary = json.loads(file.read_text())
@@ -84,5 +85,11 @@ def read_run(path: str) -> FinishedRun:
     lacking = [name for name in needed if not isinstance(summary, dict) or name not in summary]
     if lacking:
         raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")
+    events = settled_events(run)
+    if events and events[-1]["kind"] != "finish":
+        raise FormatError(
+            f"{path}: expected a finished run's directory, found one that was continued and has not finished again; continue it with "
+            "its job's --resume"
+        )
     verify_checkpoint(run / "best")
     return FinishedRun(run, summary, load_state(run / "best"))

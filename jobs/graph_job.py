@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from cluster.checkpoint import DATA
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.train_spec import TrainOptions, TrainSpec
 from cluster.trainer import WorkerOptions, train
 from cluster.training_data import GraphData, GraphSplitOptions
+from jobs.data_digest import digest_graphs
 from jobs.graph_baselines import GraphBaselines, compute_graph_baselines
 from jobs.graph_options import GraphFitOptions, GraphJobOptions
 from jobs.option_checks import at_least, check_graph_fit, check_training_options
@@ -74,7 +76,7 @@ def run_graph_job(
     data = GraphData(store, columns, labels=fit.task == "classes", stamps=stamps)
     evaluation = {split: GraphSplitOptions(split, parts.eval_batches) for split in splits}
     check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
-    identity = run_identity(manifest, columns, task, options)
+    identity = run_identity(store, columns, task, options)
     if run_options.resume is not None:
         check_resume(run_dir, the_model_config, identity, fit.epochs)
     print(
@@ -183,7 +185,7 @@ def scored_splits(
         graphs = store.split(split) if split in store.split_names else np.empty(0, np.int64)
         target = store.target[graphs][:, list(columns)]
         enough, needed = bool((~np.isnan(target)).any()), "a target"
-        if fit.task == "binary":
+        if fit.task == "binary" or task.metric == "rocauc":
             enough, needed = bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()), "both answers"
         if fit.task == "classes" and enough and np.nanmax(target) >= task.out_dim:
             raise ConfigError(
@@ -266,10 +268,9 @@ def check_batches(data: GraphData, samplers: Mapping[str, GraphSplitOptions], nu
         opened.sampler(sampler_options, num_workers).num_batches  # noqa: B018 - checks its options
 
 
-def run_identity(
-    manifest: GraphSetManifest, columns: tuple[int, ...], task: Task, options: GraphJobOptions
-) -> dict[str, Any]:
+def run_identity(store: StoredGraphs, columns: tuple[int, ...], task: Task, options: GraphJobOptions) -> dict[str, Any]:
     """What a run may not change between its parts."""
+    manifest = store.manifest
     averaged = {} if options.fit.ema_decay is None else {"ema_decay": options.fit.ema_decay}
     return {
         **averaged,
@@ -280,6 +281,7 @@ def run_identity(
         "task": options.fit.task,
         "metric": task.metric,
         "seed": options.fit.seed,
+        DATA: digest_graphs(store, columns),
     }
 
 

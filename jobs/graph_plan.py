@@ -101,7 +101,7 @@ def _stored_lines(
         data, {"train": training, **{name: GraphSplitOptions(name, parts.eval_batches) for name in splits}}, workers
     )
     if options.run.resume is not None:
-        identity = run_identity(store.manifest, columns, task, options)
+        identity = run_identity(store, columns, task, options)
         check_resume(parts.run_dir, model_config(store.manifest, task.out_dim), identity, fit.epochs)
     opened, model = data.open(), build_model(store.manifest, task.out_dim)
     sampler = opened.sampler(training, workers)

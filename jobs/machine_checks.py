@@ -232,8 +232,10 @@ def check_store(url: str) -> Iterator[Finding]:
             began = time.perf_counter()
             check_bucket(filesystem, path, url)
             filesystem.pipe_file(where, content)
-            same = filesystem.cat_file(where) == content
-            filesystem.rm_file(where)
+            try:
+                same = filesystem.cat_file(where) == content
+            finally:
+                filesystem.rm_file(where)
             seconds = time.perf_counter() - began
     except GraphmillError as error:
         yield Finding("store", "fail", str(error))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from cluster.checkpoint import DATA
 from cluster.partition_server import ServerOptions, connect, partition_servers
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
@@ -17,6 +18,7 @@ from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
 from cluster.trainer import WorkerOptions, train
 from cluster.training_data import NodeData, NodeSamplerOptions, OpenNodes
 from jobs.baselines import Baselines, compute_baselines
+from jobs.data_digest import digest_nodes
 from jobs.node_options import BatchOptions, NodeJobOptions
 from jobs.option_checks import at_least, check_fanouts, check_training_options
 from jobs.prepare_graph import prepare_graph, store_encoding
@@ -90,7 +92,7 @@ def run_node_job(
     manifest = graph.manifest
     task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)
     the_model_config = model_config(manifest)
-    identity = run_identity(manifest, options, is_whole=data is not None)
+    identity = run_identity(graph, options, is_whole=data is not None)
     if run_options.resume is not None:
         check_resume(run_dir, the_model_config, identity, fit.epochs)
     print(
@@ -108,6 +110,9 @@ def run_node_job(
         router = connect(servers)
         if not is_local(graph.filesystem):
             _check_before_training(router, options, parts)
+            identity[DATA] = digest_nodes(router, options.graph.split_set)
+            if run_options.resume is not None:
+                check_resume(run_dir, the_model_config, identity, fit.epochs)
         if fit.class_weights == "balanced":
             task = replace(task, class_weight=_balanced_weights(router, options.graph.split_set))
         print("fitting the baselines (majority class, features only)", flush=True)
@@ -280,9 +285,12 @@ def check_graph(graph: StoredGraph, options: NodeJobOptions, parts: NodeParts) -
         _check_before_training(local_router(graph), options, parts)
 
 
-def run_identity(manifest: Manifest, options: NodeJobOptions, *, is_whole: bool) -> dict[str, Any]:
-    """What a run may not change between its parts. Partitions are in it only where they are the chunks: else no batch depends on them."""
-    batch = options.batch
+def run_identity(graph: StoredGraph, options: NodeJobOptions, *, is_whole: bool) -> dict[str, Any]:
+    """What a run may not change between its parts. Partitions are in it only where they are the chunks: else no batch depends on them.
+
+    Labels, splits and features (`DATA`) where the graph's files are at hand; elsewhere they are added when the servers are up.
+    """
+    batch, manifest = options.batch, graph.manifest
     partitioned = batch.sampler == "random-partition" and batch.cut == "partitions"
     averaged = {} if options.fit.ema_decay is None else {"ema_decay": options.fit.ema_decay}
     return {
@@ -294,8 +302,20 @@ def run_identity(manifest: Manifest, options: NodeJobOptions, *, is_whole: bool)
         "split_set": options.graph.split_set,
         "metric": options.fit.metric,
         "seed": options.fit.seed,
-        **({"parallel": "graph"} if is_whole else {}),
+        **({"parallel": "graph"} if is_whole else {"evaluation": _evaluation_text(options)}),
+        **({DATA: digest_nodes(local_router(graph), options.graph.split_set)} if is_local(graph.filesystem) else {}),
     }
+
+
+def _evaluation_text(options: NodeJobOptions) -> str:
+    """All that scores depend on beside the weights: scores of different kinds must not compete for the best epoch."""
+    batch = options.batch
+    if batch.evaluation == "full":
+        return f"full, {batch.eval_chunks} chunks"
+    how = f"sampled, {batch.batch_size} roots"
+    if batch.sampler == "node2subgraph":
+        return f"{how}, {batch.max_hops} hops, {batch.max_nodes} nodes, fixed {batch.fixed_subgraphs}"
+    return f"{how}, fanouts {batch.fanouts}, edges {batch.edges}"
 
 
 def _check_before_training(router: Router, options: NodeJobOptions, parts: NodeParts) -> None:

@@ -69,7 +69,7 @@ def plan_node_run(
             check_graph(graph, options, parts)
         with refused(problems):
             if options.run.resume is not None:
-                identity = run_identity(graph.manifest, options, is_whole=parts.is_whole)
+                identity = run_identity(graph, options, is_whole=parts.is_whole)
                 check_resume(parts.run_dir, model_config(graph.manifest), identity, options.fit.epochs)
         lines, parameters = [graph_line(graph), _encoding_line(graph, encoding)], None
         if not problems:  # a graph that cannot be trained on has no model either

@@ -111,7 +111,9 @@ def main() -> int | None:
         )
         with ray_session(session), subject.serve() as served:
             device = "cpu" if subject.together else config.device
-            use_gpu = choose_device(WorkerOptions(config.workers, device)) == "gpu"
+            settings["device"] = choose_device(WorkerOptions(config.workers, device))
+            folder.check(settings)  # of pieces that another device has made, too
+            use_gpu = settings["device"] == "gpu"
             spec, plan = _plan(config, finished, subject, served, chosen)
             pool = PoolOptions(config.workers, use_gpu, config.restarts, config.deadline_s, subject.together)
             with progress("predicting") as bar:
@@ -157,7 +159,7 @@ def _settings(
         "ranks": finished.num_ranks,
         "precision": subject.precision,
         "seed": subject.seed,
-        "device": config.device,
+        "device": None if config.device == "auto" else config.device,  # None: not known before there is a cluster
         "embeddings": config.embeddings,
         "shard_rows": config.shard_rows,
         "piece_batches": config.piece_batches,

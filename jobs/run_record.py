@@ -153,7 +153,7 @@ def read_run(path: Path) -> RunRecord:
         raise FormatError(f"{path / 'config.json'}: expected an object, got {type(config).__name__}; repair the file")
     epochs = sorted(_epochs(path / "metrics.jsonl"), key=lambda epoch: epoch["epoch"])
     summary = _optional_object(path / "summary.json")
-    events = tuple(_events(path / "events.jsonl"))
+    events = settled_events(path)
     continued = bool(events) and events[-1]["kind"] != "finish"
     if summary is not None and (continued or summary.get("epochs") not in (None, len(epochs))):
         summary = None  # of an earlier part of the run
@@ -166,6 +166,14 @@ def read_run(path: Path) -> RunRecord:
         events=events,
         failure_log=_last_line(path / "failure.log"),
     )
+
+
+def settled_events(path: Path) -> tuple[Mapping[str, Any], ...]:
+    """The events of a run's directory, but for attempts to continue a finished run that came to no start: it is finished still."""
+    events = tuple(_events(path / "events.jsonl"))
+    ends = [number for number, event in enumerate(events) if event["kind"] == "finish"]
+    after = events[ends[-1] + 1 :] if ends else events
+    return events[: len(events) - len(after)] if ends and not any(e["kind"] == "start" for e in after) else events
 
 
 def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:

@@ -148,6 +148,8 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             print(f"\nstopped in {record['where']}, saved; continue with --resume {record['run']}", file=sys.stderr)
         elif record["kind"] == "damage":
             print(f"\nan older checkpoint is used: {record['what']}", file=sys.stderr)
+        elif record["kind"] == "unused":
+            print(f"\nnot continued: {record['what']}", file=sys.stderr)
         elif record["kind"] == "start" and (record["epoch"] or record["step"]):
             step = f", step {record['step']}" if record["step"] else ""
             bar.update(record["epoch"], num_epochs, f"continuing from epoch {record['epoch']}{step}")

@@ -26,7 +26,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from storage.arrow_files import is_local, split_url
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
-from storage.publish import check_bucket
+from storage.publish import check_bucket, make_parent
 
 SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
 
@@ -38,7 +38,7 @@ class PredictionFolder:
     url: str
 
     def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The summary, where these predictions are whole; None where they are to be made or finished.
+        """The summary, where these predictions are whole; None where they are to be made or finished. A setting that is None may be any.
 
         Raises ConfigError, with nothing written, where the folder cannot be used or holds something else.
         """
@@ -62,6 +62,8 @@ class PredictionFolder:
                 f"{self.url}: expected predictions or nothing there, found other files; choose another one"
             )
         wanted = json.loads(json.dumps(dict(settings)))
+        for key in wanted.keys() & found.keys():
+            wanted[key] = found[key] if wanted[key] is None else wanted[key]
         differing = sorted(key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key))
         if differing:
             shown = ", ".join(
@@ -165,13 +167,17 @@ class PredictionFolder:
         where = f"{path}/{name}"
         with one_line_errors(where, "write this file"):
             if not is_local(filesystem):
+                make_parent(filesystem, where)
                 filesystem.pipe_file(where, content)
                 return
             target = Path(where)
             target.parent.mkdir(parents=True, exist_ok=True)
             beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
             try:
-                beside.write_bytes(content)
+                with open(beside, "wb") as stream:
+                    stream.write(content)
+                    stream.flush()
+                    os.fsync(stream.fileno())  # a name that is there has its whole content, after a loss of power too
                 beside.rename(target)
             finally:
                 beside.unlink(missing_ok=True)

@@ -105,11 +105,12 @@ def _upload(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, mani
 
 
 def _put(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, name: str) -> None:
-    _make_parent(filesystem, f"{path}/{name}")
+    make_parent(filesystem, f"{path}/{name}")
     filesystem.put_file(str(staged / name), f"{path}/{name}")
 
 
-def _make_parent(filesystem: fsspec.AbstractFileSystem, path: str) -> None:
+def make_parent(filesystem: fsspec.AbstractFileSystem, path: str) -> None:
+    """Makes the folder of a file, where the filesystem has folders."""
     if not is_object_store(filesystem):
         filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
 
@@ -118,7 +119,7 @@ def _replace(staged: Path, filesystem: fsspec.AbstractFileSystem, path: str, bes
     """From here on there is no graph at `path`, until its new manifest is."""
     filesystem.rm_file(f"{path}/{MANIFEST_NAME}")
     for name in manifest.files:
-        _make_parent(filesystem, f"{path}/{name}")
+        make_parent(filesystem, f"{path}/{name}")
         try:
             filesystem.cp_file(f"{beside}/{name}", f"{path}/{name}")  # within the store
         except NotImplementedError:

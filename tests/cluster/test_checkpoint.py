@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from cluster.checkpoint import (
+    DATA,
     EpochPart,
     Snapshot,
     TrainState,
@@ -183,16 +184,47 @@ def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(tmp_path
     assert newest_whole(tmp_path / "nowhere", []) is None
 
 
-def test_sweeping_leaves_the_newest(tmp_path):
-    for name in ("epoch-000001", "epoch-000002-step-00000003", "epoch-000002", ".epoch-000003.77.tmp"):
-        (tmp_path / name).mkdir()
-    sweep(tmp_path, 2)
-    assert {path.name for path in tmp_path.iterdir()} == {"epoch-000002", "epoch-000002-step-00000003"}
+def test_sweeping_leaves_the_newest_whole_ones(tmp_path, saved):
+    train = tmp_path / "train"
+
+    def put(*names: str) -> None:
+        for name in names:
+            shutil.copytree(saved[0], train / name)
+
+    def left() -> set[str]:
+        return {path.name for path in train.iterdir()}
+
+    put("epoch-000001", "epoch-000002-step-00000003", "epoch-000002")
+    (train / ".epoch-000003.77.tmp").mkdir()
+    sweep(train, 2)
+    assert left() == {"epoch-000002", "epoch-000002-step-00000003"}
     # One at an epoch's end is left, from which any number of workers can go on.
-    for name in ("epoch-000002-step-00000005", "epoch-000002-step-00000005+1"):
-        (tmp_path / name).mkdir()
-    sweep(tmp_path, 1)
-    assert {path.name for path in tmp_path.iterdir()} == {"epoch-000002", "epoch-000002-step-00000005+1"}
+    put("epoch-000002-step-00000005", "epoch-000002-step-00000005+1")
+    sweep(train, 1)
+    assert left() == {"epoch-000002", "epoch-000002-step-00000005+1"}
+    # A damaged one does not count: what a run would go on from stays. An older damaged one is of no use.
+    put("epoch-000003", "epoch-000004", "epoch-000001")
+    for name in ("epoch-000004", "epoch-000001"):
+        (train / name / "model.safetensors").write_bytes(b"x")
+    sweep(train, 1)
+    assert left() == {"epoch-000003", "epoch-000004"}
+    assert newest_whole(train, []) == train / "epoch-000003"
+
+
+def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_same():
+    def identity(**more: str) -> dict[str, str]:
+        return {"graph": "g", **more}
+
+    def check(theirs: dict[str, str], ours: dict[str, str]) -> None:
+        check_continues(replace(STATE, identity=theirs), STATE.model_config, ours, 99, "run")
+
+    check(identity(), identity(**{DATA: "b", "evaluation": "full"}))
+    check(identity(**{DATA: "b"}), identity())  # a graph whose files are not at hand yet
+    check(identity(**{DATA: "b"}), identity(**{DATA: "b"}))
+    with pytest.raises(ConfigError, match="labels, splits and features: 'a' there, 'b' here"):
+        check(identity(**{DATA: "a"}), identity(**{DATA: "b"}))
+    with pytest.raises(ConfigError, match="ema_decay"):
+        check(identity(), identity(ema_decay="0.9"))
 
 
 def test_the_best_weights_are_kept_whole(tmp_path, saved):

@@ -38,6 +38,17 @@ def test_split_scores_ignore_unlabelled_roots_and_add_up_over_batches():
     assert result["loss"] == pytest.approx(sum(expected) / 3)
 
 
+def test_scores_that_the_roots_do_not_define_are_left_out():
+    def scores(*labels: int) -> set[str]:
+        found = SplitScores(torch.device("cpu"), binary=True)
+        found.update(torch.zeros(len(labels), 2), torch.tensor(labels))
+        return set(found.compute())
+
+    assert scores(0, 1) == {"count", "accuracy", "loss", "rocauc"}
+    assert scores(1, 1) == {"count", "accuracy", "loss"}
+    assert scores(-1) == {"count"}
+
+
 def test_rate_factor_warms_up_then_falls_to_its_floor():
     factors = [rate_factor(step, 100, 10, "cosine") for step in range(100)]
     assert factors[0] == pytest.approx(0.1)

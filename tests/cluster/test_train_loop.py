@@ -1,5 +1,6 @@
 """The training loop without Ray: what a step's gradient is, what is averaged, what resumes exactly, and what stops it."""
 
+import json
 import shutil
 import socket
 from dataclasses import dataclass, replace
@@ -298,8 +299,27 @@ def test_an_elastic_run_goes_back_to_an_epochs_end(reports):
     assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000001-step-00000001"}
     line = Line()
     Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
-    assert line.records == [{"kind": "start", "epoch": 1, "step": 0, "workers": 1}]
-    # The position that it passed over is gone: what comes now must not be followed by it.
+    what = "epoch-000001-step-00000001 is of another number of workers; epoch 1 begins anew with 1"
+    start = {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
+    assert line.records == [{"kind": "unused", "what": what}, start]
+    # The position that it passed over is kept: its epoch is the one that begins anew, and as many workers may come again.
+    assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000001-step-00000001"}
+    line = Line()
+    Worker(spec(**AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
+    assert line.records == [{**start, "step": 1}]
+
+
+def test_an_elastic_run_removes_a_position_that_would_jump_ahead(reports):
+    run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
+    line = Line()
+    worker = Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU)
+    ahead = reports / "epoch-000002-step-00000001"
+    (reports / "epoch-000001-step-00000001").rename(ahead)
+    body = json.loads((ahead / "state.json").read_text())
+    body.pop("digest")
+    (ahead / "state.json").write_text(json.dumps(body | {"next_epoch": 2}))
+    worker.restore(reports, elastic=True)
+    assert line.records[-1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
     assert {path.name for path in reports.iterdir()} == {"epoch-000001"}
 
 
@@ -320,8 +340,12 @@ def test_an_elastic_run_begins_anew_from_within_its_first_epoch(reports):
     assert {path.name for path in reports.iterdir()} == {"epoch-000000-step-00000001"}
     line = Line()
     Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
-    assert line.records == [{"kind": "start", "epoch": 0, "step": 0, "workers": 1}]
-    assert list(reports.iterdir()) == []
+    what = "epoch-000000-step-00000001 is of another number of workers; epoch 0 begins anew with 1"
+    assert line.records == [
+        {"kind": "unused", "what": what},
+        {"kind": "start", "epoch": 0, "step": 0, "workers": 1},
+    ]
+    assert {path.name for path in reports.iterdir()} == {"epoch-000000-step-00000001"}
 
 
 def test_a_checkpoint_is_written_after_what_was_told_before_it_is_recorded(reports):

@@ -36,7 +36,7 @@ from samplers.loader import LoaderOptions
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import NeighborOptions
 from samplers.router import local_router
-from storage.errors import ConfigError, DataError, GraphmillError, StageError
+from storage.errors import ConfigError, DataError, FormatError, GraphmillError, StageError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.prediction_files import PIECES, SETTINGS, SUMMARY, PredictionFolder
@@ -293,6 +293,38 @@ def test_another_graph_is_taken_only_when_it_is_meant(graph, other_graph, tmp_pa
     assert found.content_hash == other_graph.manifest.content_hash
     assert list(found.samplers) == ["train", "valid", "test", UNSPLIT]
     assert isinstance(found.build_model(), GECOClassifier)
+
+
+def test_a_run_that_was_continued_must_finish_again(graph, tmp_path):
+    path = saved_run(tmp_path / "run", graph)
+
+    def happens(*kinds: str) -> None:
+        with open(path / "events.jsonl", "a") as stream:
+            stream.writelines(json.dumps({"kind": kind}) + "\n" for kind in kinds)
+
+    happens("begin", "start", "finish")
+    read_run(str(path))
+    happens("begin", "fail")  # options that were refused, before anything was trained
+    read_run(str(path))
+    happens("begin", "start", "fail")
+    with pytest.raises(FormatError, match="found one that was continued and has not finished again"):
+        read_run(str(path))
+
+
+def test_a_setting_that_is_not_known_yet_may_be_any(tmp_path):
+    folder = PredictionFolder(str(tmp_path / "out"))
+    folder.begin({"device": "cpu", "seed": 1})
+    folder.check({"device": None, "seed": 1})
+    with pytest.raises(ConfigError, match="device: 'cpu' there, 'gpu' here"):
+        folder.check({"device": "gpu", "seed": 1})
+    with pytest.raises(ConfigError, match="seed: 1 there, 2 here"):
+        folder.check({"device": None, "seed": 2})
+
+
+def test_folders_are_made_where_the_storage_has_them():
+    folder = PredictionFolder("memory://deep/in/it")
+    folder.write_json("_pieces/one.json", {})
+    assert folder._open()[0].isdir("/deep/in/it/_pieces")
 
 
 def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path):

@@ -102,6 +102,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
     assert other.returncode == 1
     assert "another architecture (width: 16 there, 24 here)" in other.stderr
     assert len(other.stderr.strip().splitlines()) == 1
+    chunks = run_job(["--resume", "three", "--epochs", "6", "--eval-chunks", "3"], workplace)
+    assert "another run (evaluation: 'full, 1 chunks' there, 'full, 3 chunks' here)" in chunks.stderr
     assert {path: path.read_bytes() for path in (workplace / "three").rglob("*") if path.is_file()} == files
 
 
