@@ -52,9 +52,7 @@ class TrainState:
     next_epoch: int
     best_epoch: int
     best_score: float | None  # None: not validated yet
-    identity: Mapping[
-        str, Any
-    ]  # what a run may not change between its parts: graph, data, split, metric, evaluation, seed
+    identity: Mapping[str, Any]  # what a run may not change between its parts: data, split, metric, scoring, seed
     model_config: Mapping[str, Any]  # what the model was built from, as plain values
     part: EpochPart | None = None  # of the epoch `next_epoch`; None: none of it is done
 

@@ -19,9 +19,8 @@ from cluster.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint
 from cluster.session import COLLECTIVE_TIMEOUT_S
 from storage.errors import StageError
 
-_WRITE_TIMEOUT_S = (
-    COLLECTIVE_TIMEOUT_S - 60.0
-)  # longest wait for the checkpoint before this one; the other ranks wait for that
+# Longest wait for the checkpoint before this one. The other ranks wait for rank 0 meanwhile, and would give up first.
+_WRITE_TIMEOUT_S = COLLECTIVE_TIMEOUT_S - 60.0
 
 
 class Wish(IntEnum):

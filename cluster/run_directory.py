@@ -57,9 +57,7 @@ class RunDirectory:
         self.path = path
         self._metrics = path / "metrics.jsonl"
         self._events: EventFile | None = None
-        self._new_config: Mapping[str, Any] | None = (
-            None  # of a run that is continued, until its workers have accepted it
-        )
+        self._new_config: Mapping[str, Any] | None = None  # until the workers of a continued run accept it
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # shown every epoch's record once it is written
 
     @classmethod

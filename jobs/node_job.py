@@ -315,7 +315,7 @@ def _evaluation_text(options: NodeJobOptions) -> str:
     how = f"sampled, {batch.batch_size} roots"
     if batch.sampler == "node2subgraph":
         return f"{how}, {batch.max_hops} hops, {batch.max_nodes} nodes, fixed {batch.fixed_subgraphs}"
-    return f"{how}, fanouts {batch.fanouts}, edges {batch.edges}"
+    return f"{how}, fanouts {' '.join(map(str, batch.fanouts))}, edges {batch.edges}"
 
 
 def _check_before_training(router: Router, options: NodeJobOptions, parts: NodeParts) -> None:
