@@ -188,6 +188,11 @@ def test_a_run_that_is_continued_is_not_finished_yet(tmp_path: Path) -> None:
         run.note(kind)
     assert read_run(tmp_path / "run").state == "finished"
     run.note("begin")
+    run.note("fail", error="refused")  # before anything was trained
+    assert read_run(tmp_path / "run").state == "finished"
+    assert read_run(tmp_path / "run").parts == 1
+    run.note("begin")
+    run.note("start")
     continued = read_run(tmp_path / "run")
     assert continued.state == "not finished"
     assert continued.summary is None
