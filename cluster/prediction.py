@@ -8,7 +8,6 @@ the bits that the run saw, and the scores made of them are its own. A piece is a
 pieces that are not there yet; when all are, the scores are taken batch by batch, as the ranks did, and actors join the pieces to parts.
 """
 
-import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -291,8 +290,8 @@ def split_scores(
                 _feed(ranks, folder.read_piece(piece.name, ("batch", "row", "prediction", "target")))
         for other in ranks[1:]:
             ranks[0].add(other)
-        values = {name: value for name, value in ranks[0].compute().items() if math.isfinite(value)}
-        if values.get("count"):
+        values = ranks[0].compute()
+        if values["count"]:
             found[split.name] = values
     return found
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
 from jobs import graph_job, pcqm4m_tokengt
 from jobs.graph_baselines import compute_graph_baselines
 from jobs.graph_models import MODELS, build_config, build_network, check_options
-from jobs.graph_options import GraphBatchingOptions
+from jobs.graph_options import GraphBatchingOptions, GraphFitOptions
 from samplers.graph_batches import GraphBatchOptions, GraphBatchSampler
 from samplers.loader import LoaderOptions
 from storage.errors import ConfigError, GraphmillError
@@ -96,6 +97,19 @@ def test_composition_tells_classes_apart_where_atoms_do(molecules):
     train = np.bincount(store.fetch(molecules.split("train")).target[:, 0].astype(int))
     assert found.constant["test"] == pytest.approx(float((classes == train.argmax()).mean()))
     assert found.composition["test"] > 0.9
+
+
+@pytest.mark.parametrize(("metric", "scored"), [("accuracy", ("valid", "test")), ("rocauc", ("valid",))])
+def test_a_split_of_one_class_has_no_ranking_to_score(metric, scored):
+    splits = {"train": [0, 1], "valid": [2, 3], "test": [4, 5]}
+    store = SimpleNamespace(
+        url="set",
+        split_names=tuple(splits),
+        split=lambda name: np.array(splits[name]),
+        target=np.array([[0.0], [1], [0], [1], [1], [1]]),
+    )
+    fit = GraphFitOptions(task="classes", metric=metric)
+    assert graph_job.scored_splits(store, (0,), Classification(2, metric), fit, 2) == scored
 
 
 def test_classes_that_are_not_known_are_left_out():
