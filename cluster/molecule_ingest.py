@@ -1,6 +1,6 @@
 """Molecules into shards of Arrow files, featurised chunk by chunk in this process or by Ray tasks; it can be interrupted and goes on.
 
-The way of a chunk: rows of the source → graphs with OGB's features → a piece beside the destination, `<url>.pieces/<fingerprint>/`.
+The way of a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
 When all pieces are there, they are joined to shards in the order of the source, the directory is published whole, and the pieces go.
 A chunk is a function of source and chunk size alone: so the bytes do not depend on the workers, and a piece that is there already,
 from a run that was killed, is used. The fingerprint keeps pieces of another source, chunk size or RDKit apart.
@@ -19,14 +19,18 @@ import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
 
 from cluster.session import SessionOptions, ray_session
-from storage.arrow_files import split_url
+from storage.arrow_files import is_local, split_url
+from storage.durable import remove_if_empty
 from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
-from storage.filesystem_errors import one_line_errors
 from storage.graph_set_manifest import GraphSetManifest, Reject
-from storage.graph_set_writer import GraphSetInfo, prepare_destination, write_graphs
+from storage.graph_set_writer import GraphSetInfo, write_graphs
+from storage.journal import Lease
 from storage.molecule_features import ATOMS, BONDS, INDEX_DTYPE, Featuriser, chemistry_versions
 from storage.molecule_pieces import list_pieces, read_piece, remove_damaged, write_piece
 from storage.molecule_source import MoleculeRows, MoleculeSource
+from storage.snapshot_writer import check_destination
+from storage.snapshots import PIECES
+from storage.unpublished import remove_files
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -52,7 +56,7 @@ class MoleculeIngestOptions:
     deadline_s: float = 600.0
     """Longest wait for the next finished chunk."""
     scratch: str | None = None
-    """Local directory for the shards before they are published; None: beside the destination."""
+    """Local directory for the shards before they are published, where the url is remote; None: the system's."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("chunk_rows", 1), ("retries", 0)):
@@ -86,16 +90,38 @@ def ingest_molecules(
     filesystem, path = split_url(url)
     if options.workers > 1 and isinstance(filesystem, MemoryFileSystem):
         raise ConfigError(f"{url}: memory:// is not shared by workers; choose another url, or --workers 1")
-    prepare_destination(url, overwrite=options.overwrite)
-    versions = chemistry_versions()
-    info = source.info
-    fingerprint = hashlib.sha256(repr((_PIECES_VERSION, info.identity, options.chunk_rows, versions)).encode())
-    folder = f"{path}.pieces/{fingerprint.hexdigest()[:16]}"
-    remove_damaged(filesystem, folder)
-    pieces = _Pieces(source, options.chunk_rows, filesystem, folder)
+    check_destination(url, overwrite=options.overwrite)
+    identity = (_PIECES_VERSION, source.info.identity, options.chunk_rows, chemistry_versions())
+    fingerprint = hashlib.sha256(repr(identity).encode())
+    relative = f"{PIECES}/{fingerprint.hexdigest()[:16]}"
+    folder = f"{path}/{relative}"
+    lease = Lease(filesystem, folder)
+    lease.begin()
+    try:
+        manifest = _ingest_pieces(
+            source, url, options, session, report, _Pieces(source, options.chunk_rows, filesystem, folder)
+        )
+    finally:
+        lease.release()
+    remove_files(filesystem, path, relative)
+    if is_local(filesystem):
+        remove_if_empty(f"{path}/{PIECES}")
+    return manifest
+
+
+def _ingest_pieces(
+    source: MoleculeSource,
+    url: str,
+    options: MoleculeIngestOptions,
+    session: SessionOptions | None,
+    report: Progress,
+    pieces: _Pieces,
+) -> GraphSetManifest:
+    info, versions = source.info, chemistry_versions()
+    pieces.remove_damaged()
     _featurise_missing(pieces, options, session, report)
     rejects: list[Reject] = []
-    manifest = write_graphs(
+    return write_graphs(
         url,
         GraphSetInfo(
             name=info.name,
@@ -111,9 +137,6 @@ def ingest_molecules(
         overwrite=options.overwrite,
         scratch=options.scratch,
     )
-    with one_line_errors(f"{path}.pieces", f"remove these files; the graphs are whole at {url}"):
-        filesystem.rm(f"{path}.pieces", recursive=True)
-    return manifest
 
 
 class _Pieces:
@@ -130,6 +153,10 @@ class _Pieces:
     def url(self) -> str:
         """The folder for processes elsewhere."""
         return str(self._filesystem.unstrip_protocol(self.folder))
+
+    def remove_damaged(self) -> None:
+        """Of an interrupted run."""
+        remove_damaged(self._filesystem, self.folder)
 
     def missing(self) -> Iterator[MoleculeRows]:
         """Chunks of which no piece is there; the source is read to its end."""

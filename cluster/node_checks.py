@@ -92,14 +92,10 @@ def _describe_node(path: str | None) -> dict[str, Any]:
 
 
 def _path_problem(url: str) -> str | None:
-    from storage.arrow_files import split_url
-    from storage.filesystem_errors import one_line_errors
-    from storage.manifest import MANIFEST_NAME
+    from storage.snapshots import has_graph
 
     try:
-        filesystem, path = split_url(url)
-        with one_line_errors(url, "look for it"):
-            there = filesystem.exists(f"{path}/{MANIFEST_NAME}")
+        there = has_graph(url)
     except GraphmillError as error:
         return str(error)
     return None if there else f"{url}: no stored graph there"

@@ -23,9 +23,9 @@ from samplers.row_cache import CachedOwner
 from samplers.warm_up import warm_up
 from storage.arrow_files import is_local
 from storage.encodings import encoding_files
-from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
 from storage.file_stamps import FileStamps, take_stamps
-from storage.graph import StoredGraph, open_graph
+from storage.graph import PinnedGraph, StoredGraph
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
 
@@ -65,8 +65,8 @@ class ServerInfo:
 class PartitionServer:
     """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
 
-    def __init__(self, url: str, partition: int, content_hash: str, stamps: FileStamps) -> None:
-        self._url, self._index, self._content_hash, self._stamps = url, partition, content_hash, stamps
+    def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps) -> None:
+        self._graph, self._index, self._stamps = graph, partition, stamps
         self._owner: PartitionOwner | None = None
 
     @ray.method(concurrency_group="work")
@@ -82,7 +82,7 @@ class PartitionServer:
         return self._owner.answer(request)
 
     def _load(self, verify: bool) -> None:
-        graph = _open_same(self._url, self._content_hash)
+        graph = self._graph.open()
         if self._stamps.stamps and not verify:
             self._stamps.renewed(graph.partition_files(self._index))
         # After a restart, files that are not local are read anew, so they are verified anew.
@@ -100,8 +100,7 @@ class PartitionServer:
 class PartitionServers:
     """Handles of all servers of one graph; small, and safe to send to workers."""
 
-    url: str
-    content_hash: str
+    graph: PinnedGraph
     handles: tuple[Any, ...]
     infos: tuple[ServerInfo, ...]
     options: ServerOptions
@@ -145,18 +144,6 @@ def _get(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free
         raise StageError(f"{who}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
 
 
-def _open_same(url: str, content_hash: str) -> StoredGraph:
-    """The graph, as long as nobody has put another one in its place."""
-    graph = open_graph(url)
-    found = graph.manifest.content_hash
-    if found != content_hash:
-        raise FormatError(
-            f"{url}: expected the graph that the run began with (content {content_hash[:12]}), found another "
-            f"({found[:12]}); it was ingested anew: start the run again"
-        )
-    return graph
-
-
 @contextmanager
 def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) -> Iterator[PartitionServers]:
     """Starts one server per partition, spread over the nodes, and stops them at the end.
@@ -166,7 +153,6 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
     options = options or ServerOptions()
     if graph.url.startswith("memory://"):
         raise ConfigError(f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://")
-    url = graph.path if is_local(graph.filesystem) else graph.url
     # No CPU: servers wait for memory and disk; the trainers' CPUs must stay free for the trainers.
     actor_options: dict[str, Any] = {
         "num_cpus": 0,
@@ -178,14 +164,11 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
         "enable_task_events": False,
     }
     actor: Any = ray.remote(**actor_options)(PartitionServer)
-    content_hash = graph.manifest.content_hash
-    encodings = encoding_files(graph)
-    stamps = take_stamps(graph.url, {**graph.manifest.files, **encodings})
+    pinned, encodings = graph.pin(), encoding_files(graph)
+    stamps = take_stamps(graph.url, [*graph.manifest.files.values(), *encodings])
     if options.verify:
-        stamps.verify(encodings)  # the other files are the servers' to verify
-    handles = tuple(
-        actor.remote(url, partition, content_hash, stamps) for partition in range(graph.manifest.num_partitions)
-    )
+        stamps.verify({entry.path for entry in encodings})  # the other files are the servers' to verify
+    handles = tuple(actor.remote(pinned, partition, stamps) for partition in range(graph.manifest.num_partitions))
     try:
         references = [handle.open.remote(options.verify) for handle in handles]
         stored = sum(entry.num_bytes for entry in graph.manifest.files.values()) if options.verify else 0
@@ -199,7 +182,7 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
             )
             for partition, reference in enumerate(references)
         )
-        yield PartitionServers(url, content_hash, handles, infos, options, stamps)
+        yield PartitionServers(pinned, handles, infos, options, stamps)
     finally:
         for handle in handles:
             ray.kill(handle, no_restart=True)
@@ -211,7 +194,7 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
     `watch` may put something around the owner of each partition, a `LocalOwner` or a `RemoteOwner`, that sees its messages
     (`samplers.traffic.Traffic`); a cache stands before it.
     """
-    graph = _open_same(servers.url, servers.content_hash)
+    graph = servers.graph.open()
     here = ray.get_runtime_context().get_node_id()
     tables, manifest = NodeTables(graph), graph.manifest
     is_near = [

@@ -51,12 +51,14 @@ def main() -> int | None:
     graph = open_graph(config.url)
     started = time.perf_counter()
     with progress(f"encoding {graph.manifest.name}") as bar:
-        manifest, computed = encode(
+        encoded, computed = encode(
             graph, options, lambda stage, done, total: bar.update(done, total, stage), overwrite=config.overwrite
         )
-    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    num_bytes = sum(entry.num_bytes for entry in encoded.manifest.encodings[options.name].files.values())
     did = f"computed in {time.perf_counter() - started:.1f} s" if computed else "found, nothing to compute"
-    print(f"{manifest.name}: {did}; {num_bytes / 2**20:,.1f} MiB at {config.url}")
+    print(
+        f"{options.name}: {did}; {num_bytes / 2**20:,.1f} MiB in snapshot {encoded.manifest.snapshot} of {config.url}"
+    )
     return None
 
 

@@ -39,6 +39,11 @@ class FinishedRun:
         return str(self.summary["graphs_hash" if self.is_graph_set else "graph_hash"])
 
     @property
+    def snapshot(self) -> int:
+        """Of the graph, or the set, that it was trained on."""
+        return int(self.summary["snapshot"])
+
+    @property
     def num_ranks(self) -> int:
         """Workers that trained and scored."""
         return int(self.summary["workers"])
@@ -81,7 +86,7 @@ def read_run(path: str) -> FinishedRun:
     except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
         raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
     kind = "graphs" if isinstance(summary, dict) and "graphs" in summary else "graph"
-    needed = ("job", "workers", "device", "scores", kind, f"{kind}_hash")
+    needed = ("job", "workers", "device", "scores", "snapshot", kind, f"{kind}_hash")
     lacking = [name for name in needed if not isinstance(summary, dict) or name not in summary]
     if lacking:
         raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")

@@ -67,11 +67,12 @@ def run_graph_job(
     workers, fitted, batches, run_dir = parts.workers, parts.fitted, parts.batches, parts.run_dir
     store = prepare(options)
     manifest = store.manifest
+    config["graphs"] = replace(options.graphs, snapshot=manifest.snapshot)  # a resume opens the same one
     columns = target_columns(store, options)
     task = graph_task(store, columns, fit)
     splits = scored_splits(store, columns, task, fit, run_options.workers)
     the_model_config = model_config(manifest, task.out_dim)
-    stamps = take_stamps(store.url, store.manifest.files)
+    stamps = take_stamps(store.url, store.manifest.files.values())
     stamps.verify()
     data = GraphData(store, columns, labels=fit.task == "classes", stamps=stamps)
     evaluation = {split: GraphSplitOptions(split, parts.eval_batches) for split in splits}
@@ -302,6 +303,7 @@ def _summary(
         "job": job,
         "graphs": store.url,
         "graphs_hash": store.manifest.content_hash,
+        "snapshot": store.manifest.snapshot,
         "task": dict(vars(task)),
         "metric": task.metric,
         "scores": scores,

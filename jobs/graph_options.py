@@ -16,6 +16,9 @@ class GraphSetOptions:
     data: str | None = None
     """A prepared set's path or fsspec URL, a CSV file of SMILES and target, or nothing: the embedded molecules."""
 
+    snapshot: int | None = None
+    """Which snapshot of it; None: the newest. A run that is resumed keeps its own."""
+
     molecules: int = 4_000
     """Size of the embedded set."""
 

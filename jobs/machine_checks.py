@@ -3,7 +3,6 @@
 Nothing here needs Ray, and nothing is left behind: files that a check writes are removed, sockets are closed.
 """
 
-import json
 import os
 import platform
 import shutil
@@ -219,7 +218,7 @@ def check_store(url: str) -> Iterator[Finding]:
 
     from storage.arrow_files import is_local, split_url
     from storage.filesystem_errors import one_line_errors
-    from storage.publish import check_bucket
+    from storage.object_stores import check_bucket
 
     content = b"graphmill"
     try:
@@ -281,17 +280,16 @@ def _open(url: str) -> tuple[str, int, Callable[[], None]]:
 def _holds_many_graphs(url: str) -> bool:
     """By the manifest's kind; where it cannot be read, opening the graph will say why."""
     from storage.arrow_files import split_url
-    from storage.filesystem_errors import one_line_errors
+    from storage.errors import FormatError
     from storage.graph_set_manifest import MANY_GRAPHS
-    from storage.manifest import MANIFEST_NAME
+    from storage.manifest import parse_head
+    from storage.snapshots import read_manifest
 
     filesystem, path = split_url(url)
     try:
-        with one_line_errors(url, "read its manifest"):
-            body = json.loads(filesystem.cat_file(f"{path}/{MANIFEST_NAME}"))
-    except (OSError, ValueError):  # FormatError is an OSError
+        return parse_head(*read_manifest(filesystem, path, url, None, "")).kind == MANY_GRAPHS
+    except FormatError:
         return False
-    return isinstance(body, dict) and body.get("kind") == MANY_GRAPHS
 
 
 def _gib(num_bytes: float) -> str:

@@ -88,8 +88,9 @@ def run_node_job(
     training = replace(parts.training, encodings=names)
     evaluation = {split: replace(sampler, encodings=names) for split, sampler in parts.evaluation.items()}
     if encoding is not None:
-        store_encoding(graph, encoding)
+        graph = store_encoding(graph, encoding)
     manifest = graph.manifest
+    config["graph"] = replace(options.graph, snapshot=manifest.snapshot)  # a resume opens the same one
     task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)
     the_model_config = model_config(manifest)
     identity = run_identity(graph, options, is_whole=data is not None)
@@ -367,6 +368,7 @@ def _summary(
         "job": job,
         "graph": graph.url,
         "graph_hash": graph.manifest.content_hash,
+        "snapshot": graph.manifest.snapshot,
         "metric": metric,
         "scores": scores,
         "baselines": asdict(baselines),

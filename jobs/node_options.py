@@ -16,6 +16,9 @@ class GraphOptions:
     graph: str | None = None
     """A prepared graph's path or fsspec URL, an OGB node set such as ogbn-products, or nothing: the embedded synthetic graph."""
 
+    snapshot: int | None = None
+    """Which snapshot of it; None: the newest. A run that is resumed keeps its own."""
+
     nodes: int = 20_000
     """Size of the embedded synthetic graph."""
 

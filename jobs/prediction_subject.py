@@ -89,7 +89,7 @@ def node_subject(
     module = importlib.import_module(f"jobs.{run.job}")
     config = read_config(module.Config, str(run.path), "give a finished run's directory")
     model: NodeModel = module.node_model(config)
-    graph = open_graph(url or run.data_url)
+    graph = open_graph(url or run.data_url, None if url else run.snapshot)
     manifest = graph.manifest
     _check_same(run, graph.url, manifest.content_hash, other)
     num_classes = int(run.state.model_config["out_dim"])
@@ -114,9 +114,8 @@ def node_subject(
 
     @contextmanager
     def serve() -> Iterator[Served]:
-        if model.encoding is not None:
-            store_encoding(graph, model.encoding)
-        with partition_servers(graph, servers) as running:
+        encoded = graph if model.encoding is None else store_encoding(graph, model.encoding)
+        with partition_servers(encoded, servers) as running:
             router = connect(running)
             codes = {name: code for code, name in enumerate(SPLIT_NAMES)}
             yield (
@@ -174,7 +173,7 @@ def graph_set_subject(
     module = importlib.import_module(f"jobs.{_GRAPH_JOB}")
     config = read_config(module.Config, str(run.path), "give a finished run's directory")
     model: GraphModel = module.graph_model(config)
-    store = open_graphs(url or run.data_url)
+    store = open_graphs(url or run.data_url, None if url else run.snapshot)
     if verify:
         store.verify()
     manifest = store.manifest

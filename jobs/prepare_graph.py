@@ -10,6 +10,7 @@ from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.importers.ogb_nodes import is_directed, ogb_graph
 from storage.ingest import IngestOptions, ingest
+from storage.snapshots import has_graph
 from storage.source import GraphSource, SourceInfo
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 
@@ -45,14 +46,14 @@ def prepare_graph(options: GraphOptions) -> StoredGraph:
 def find_graph(options: GraphOptions) -> StoredGraph | None:
     """The graph where it is there; None where the job would prepare it first."""
     if options.graph is not None and not options.graph.startswith("ogbn-"):
-        return open_graph(options.graph)
+        return open_graph(options.graph, options.snapshot)
     if options.partitions < 1:
         raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --partitions")
     name, target = _place(options)
     source = _synthetic(options) if options.graph is None else None
-    if not target.exists():
+    if not has_graph(str(target)):
         return None
-    graph = open_graph(str(target))
+    graph = open_graph(str(target), options.snapshot)
     if source is not None and not (
         dict(source.info.provenance or {}).items() <= dict(graph.manifest.provenance).items()
     ):
@@ -97,7 +98,7 @@ def _synthetic(options: GraphOptions) -> SyntheticGraph:
         raise ConfigError(f"{error}; set --nodes") from None
 
 
-def store_encoding(graph: StoredGraph, options: EncodingOptions) -> None:
-    """Computes an encoding and stores it with the graph, unless it is there already."""
+def store_encoding(graph: StoredGraph, options: EncodingOptions) -> StoredGraph:
+    """The graph with this encoding, computed and published as a further snapshot unless it is there already."""
     with progress(f"encoding {graph.manifest.name} ({options.name})") as bar:
-        encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))
+        return encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))[0]

@@ -11,6 +11,7 @@ from storage.importers.enumerated_molecules import EnumeratedMolecules
 from storage.importers.smiles import SmilesTable
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
 from storage.molecule_source import MoleculeSource
+from storage.snapshots import has_graph
 
 
 def prepare_molecules(options: GraphJobOptions) -> StoredGraphs:
@@ -33,7 +34,7 @@ def find_molecules(options: GraphJobOptions) -> StoredGraphs | tuple[MoleculeSou
     """The set where it is there; else what the job would prepare it from, and where."""
     graphs = options.graphs
     if graphs.data is not None and not graphs.data.endswith(TABLE_ENDINGS):
-        return open_graphs(graphs.data)
+        return open_graphs(graphs.data, graphs.snapshot)
     source: MoleculeSource
     if graphs.molecules < 1:
         raise ConfigError(f"molecules: expected at least 1, got {graphs.molecules}; set --molecules")
@@ -44,9 +45,9 @@ def find_molecules(options: GraphJobOptions) -> StoredGraphs | tuple[MoleculeSou
         source = SmilesTable(graphs.data, SmilesOptions(targets=targets))
         name = Path(graphs.data).name.partition(".")[0]
     target = Path(graphs.data_dir) / name
-    if not target.exists():
+    if not has_graph(str(target)):
         return source, target
-    stored = open_graphs(str(target))
+    stored = open_graphs(str(target), graphs.snapshot)
     if not dict(source.info.provenance).items() <= dict(stored.manifest.provenance).items():
         raise FormatError(
             f"{target}: expected the molecules {name}, found a set made of another source or by another version; "

@@ -180,12 +180,12 @@ def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
     """The parts of the run's graph; None where the run has none, or the graph is not on this machine or is another by now."""
     summary = run.summary or {}
     url = summary.get("graph") or _section(run.config, "graph").get("graph")
-    if not isinstance(url, str) or "://" in url or not (Path(url) / "manifest.json").is_file():
+    if not isinstance(url, str) or "://" in url or not (Path(url) / "manifests").is_dir():
         return None
     from storage.graph import open_graph
 
     try:
-        manifest = open_graph(url).manifest
+        manifest = open_graph(url, summary.get("snapshot")).manifest
     except GraphmillError:
         return None
     if summary.get("graph_hash", manifest.content_hash) != manifest.content_hash:

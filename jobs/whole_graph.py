@@ -23,10 +23,8 @@ from models.parallel.cost import inference_bytes, training_bytes
 from models.parallel.halo import ShardedAdjacency
 from models.parallel.sequences import ShardedLayout
 from models.parallel.shards import Shards
-from storage.arrow_files import is_local
-from storage.errors import FormatError
 from storage.file_stamps import FileStamps, take_stamps
-from storage.graph import StoredGraph, open_graph
+from storage.graph import PinnedGraph, StoredGraph
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
 _NEAR = 0.05  # of a shard: how far its end is moved to the end of a stored partition
@@ -70,8 +68,7 @@ class ShardBatch:
 class WholeGraphData:
     """Names the graph; opening it is a collective call of all workers."""
 
-    url: str  # absolute: workers may run in another folder
-    content_hash: str
+    graph: PinnedGraph
     split_set: int
     model: GECOConfig
     stamps: FileStamps  # as the run began, before the servers verified the files
@@ -79,9 +76,7 @@ class WholeGraphData:
 
     @classmethod
     def of(cls, graph: StoredGraph, split_set: int, model: GECOConfig) -> "WholeGraphData":
-        url = graph.path if is_local(graph.filesystem) else graph.url
-        stamps = take_stamps(graph.url, graph.manifest.files)
-        return cls(url, graph.manifest.content_hash, split_set, model, stamps)
+        return cls(graph.pin(), split_set, model, take_stamps(graph.url, graph.manifest.files.values()))
 
     def roots(self) -> dict[str, ShardRoots]:
         """The sampler's options for every split."""
@@ -108,11 +103,7 @@ class WholeGraphData:
 
     def open(self) -> "OpenShard":
         """Raises ConfigError, on all workers, where the shards do not fit in memory; FormatError where the graph is damaged."""
-        graph = open_graph(self.url)
-        if graph.manifest.content_hash != self.content_hash:
-            raise FormatError(
-                f"{self.url}: expected the graph {self.content_hash}, found another one; start the run again"
-            )
+        graph = self.graph.open()
         # This process has the shard's arrays and little else: what it frees is for its neighbours.
         return_freed_blocks()
         # A group of its own, since DDP's calls are under way beside ours; its deadline is not inherited.

@@ -81,11 +81,6 @@ def file_digest(path: Path | str) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def file_entry(path: Path) -> FileEntry:
-    """Size and checksum of a local file."""
-    return FileEntry(num_bytes=path.stat().st_size, sha256=file_digest(path))
-
-
 def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntry, *, verify: bool) -> pa.RecordBatch:
     """The file's record batch, memory-mapped where the file is local.
 

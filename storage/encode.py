@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from storage.encodings import EncodingManifest, EncodingOptions, find_encoding, store_encoding
+from storage.encodings import EncodingOptions, find_encoding, store_encoding
 from storage.graph import StoredGraph
 from storage.spectral import laplacian_modes, symmetric_adjacency
 from storage.walk_returns import return_probabilities
@@ -21,15 +21,14 @@ Report = Callable[[str, int, int | None], None]
 
 def encode(
     graph: StoredGraph, options: EncodingOptions, report: Report | None = None, *, overwrite: bool = False
-) -> tuple[EncodingManifest, bool]:
-    """The stored encoding, and whether it was computed just now; `overwrite` computes it in any case.
+) -> tuple[StoredGraph, bool]:
+    """The graph with the encoding, and whether it was computed just now; `overwrite` computes it in any case.
 
     Raises ConfigError where it cannot be computed, DataError where the solver does not converge, FormatError where reading or
     writing fails.
     """
-    found = None if overwrite else find_encoding(graph, options.name)
-    if found is not None:
-        return found, False
+    if not overwrite and find_encoding(graph, options.name) is not None:
+        return graph, False
     report = report or (lambda *_: None)
     started = time.perf_counter()
     source, destination, rank = _edges(graph, report)

@@ -1,40 +1,32 @@
-"""Stored encodings: float32 rows for the nodes of a stored graph, beside its partitions; computed once, then found by name.
+"""Stored encodings: float32 rows for the nodes of a stored graph, computed once, then found by name.
 
-    encodings/<name>-<key>.json                            a manifest: the graph, the files and their checksums, eigenvalues
-    part-00000/encodings/<name>-<key>-<content>.arrow      the rows of the partition's nodes, one fixed-size list each
+    data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each
 
-`name` says what was computed (`laplacian-16-smallest`, `rwse-20`): samplers ask by it, and it is the same for every graph and
-partitioning. `key` hashes it with the graph's content and the version of the algorithm, so rows never meet a graph that they
-were not made for; `content` hashes the rows, so that two writers at once do not spoil each other's files. The graph's own
-manifest and content hash stay as they are, and older readers do not notice. Files come first, the manifest last, each by rename.
+Storing one publishes a further snapshot of the graph: the files of the one before, and the encoding's. `name` says what was computed
+(`laplacian-16-smallest`, `rwse-20`): samplers ask by it, and it is the same for every graph and partitioning. A graph that is ingested
+again with the same content keeps its encodings; with other content it has none.
 """
 
-import hashlib
 import re
-import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from storage.arrow_files import array_from_numpy, file_entry, is_local, numpy_column, read_batch, write_batch
-from storage.errors import ConfigError, FormatError
-from storage.filesystem_errors import one_line_errors
-from storage.manifest import FileEntry, ManifestReader, hash_of_files, manifest_json, partition_dir
-from storage.publish import is_object_store
+from storage.arrow_files import array_from_numpy, numpy_column, read_batch, write_batch
+from storage.errors import ConfigError, ConflictError, FormatError
+from storage.manifest import EncodingEntry, FileEntry, parse_manifest, partition_dir
+from storage.snapshot_writer import write_snapshot
+from storage.snapshots import read_manifest
 
 if TYPE_CHECKING:
     from storage.graph import StoredGraph
 
-ALGORITHM_VERSION = 1  # part of every key: raise it where the same options give other rows
-_KIND = "encoding"
+ALGORITHM_VERSION = 1  # of every stored encoding: raise it where the same options give other rows
 _NAME = re.compile(r"laplacian-([1-9]\d{0,3})-(smallest|both_ends)|rwse-([1-9]\d{0,3})")
-_MANIFEST_NAME = re.compile(r"(.+)-([0-9a-f]{12})\.json")
-_FILE_NAME = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
 _COLUMN = "encoding"
+_TRIES = 10  # other writers may publish while the rows are written
 
 
 @dataclass(frozen=True)
@@ -101,119 +93,45 @@ def check_encoding_names(names: tuple[str, ...]) -> None:
         parse_encoding_name(name)
 
 
-@dataclass(frozen=True)
-class EncodingManifest:
-    """One stored encoding of one stored graph."""
-
-    name: str
-    graph_hash: str  # content hash of the graph's manifest
-    num_nodes: int
-    files: Mapping[str, FileEntry] = field(default_factory=dict)  # one per partition
-    provenance: Mapping[str, str] = field(default_factory=dict)  # of laplacian: its eigenvalues, separated by spaces
-
-    @property
-    def dim(self) -> int:
-        return encoding_dim(self.name)
-
-    def file(self, partition: int) -> str:
-        """The partition's file, relative to the graph."""
-        (name,) = (name for name in self.files if name.startswith(f"{partition_dir(partition)}/"))
-        return name
-
-    def to_json(self) -> str:
-        fields = {"name": self.name, "graph_hash": self.graph_hash, "num_nodes": self.num_nodes}
-        return manifest_json(_KIND, fields, self.files, self.provenance)
-
-
-def encoding_key(graph: "StoredGraph", name: str) -> str:
-    """12 hex digits for this encoding of this graph."""
-    what = f"{graph.manifest.content_hash} {name} {ALGORITHM_VERSION}"
-    return hashlib.sha256(what.encode()).hexdigest()[:12]
-
-
-def find_encoding(graph: "StoredGraph", name: str) -> EncodingManifest | None:
-    """The stored encoding of this name, or None. Raises FormatError where its manifest is damaged, ConfigError for no name."""
+def find_encoding(graph: "StoredGraph", name: str) -> EncodingEntry | None:
+    """The stored encoding of this name, or None where there is none, or an older version's. ConfigError for no name."""
     parse_encoding_name(name)
-    where = _manifest_path(graph, name)
-    with one_line_errors(where, "read this file"):
-        try:
-            content = graph.filesystem.cat_file(where)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None
-    return _parse(text, where, graph, name)
+    entry = graph.manifest.encodings.get(name)
+    return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
-def _manifest_path(graph: "StoredGraph", name: str) -> str:
-    return f"{graph.path}/encodings/{name}-{encoding_key(graph, name)}.json"
-
-
-def _parse(text: str, where: str, graph: "StoredGraph", name: str) -> EncodingManifest:
-    reader = ManifestReader(text, where, _KIND, _FILE_NAME)
-    manifest = EncodingManifest(
-        name=reader.text("name"),
-        graph_hash=reader.text("graph_hash"),
-        num_nodes=reader.count("num_nodes"),
-        files=reader.files(),
-        provenance=reader.texts("provenance"),
-    )
-    expected = (name, graph.manifest.content_hash, graph.manifest.num_nodes)
-    for field_name, value in zip(("name", "graph_hash", "num_nodes"), expected, strict=True):
-        if getattr(manifest, field_name) != value:
-            reader.fail(field_name, str(value), getattr(manifest, field_name))
-    folders = sorted(file.split("/")[0] for file in manifest.files)
-    if folders != [partition_dir(index) for index in range(graph.manifest.num_partitions)]:
-        reader.fail("files", "one file for each partition", folders)
-    reader.check_content_hash(hash_of_files(manifest.files))
-    return manifest
-
-
-def encoding_files(graph: "StoredGraph") -> dict[str, FileEntry]:
-    """The files of all encodings that are stored with the graph, relative to it."""
-    found = [find_encoding(graph, name) for name in list_encodings(graph)]
-    return {name: entry for manifest in found if manifest is not None for name, entry in manifest.files.items()}
+def encoding_files(graph: "StoredGraph") -> list[FileEntry]:
+    """The files of all encodings that are stored with the graph."""
+    entries = [find_encoding(graph, name) for name in list_encodings(graph)]
+    return [file for entry in entries if entry is not None for file in entry.files.values()]
 
 
 def list_encodings(graph: "StoredGraph") -> tuple[str, ...]:
-    """Names of the encodings that are stored for this graph, ascending; one listing of its directory `encodings`."""
-    folder = f"{graph.path}/encodings"
-    with one_line_errors(folder, "list this directory"):
-        try:
-            graph.filesystem.invalidate_cache(folder)
-            found = graph.filesystem.ls(folder, detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
-    names = []
-    for path in found:
-        match = _MANIFEST_NAME.fullmatch(str(path).rstrip("/").rsplit("/", 1)[-1])
-        if match and _NAME.fullmatch(match[1]) and match[2] == encoding_key(graph, match[1]):
-            names.append(match[1])
-    return tuple(sorted(names))
+    """Names of the encodings that are stored for this graph, ascending."""
+    names = (name for name in graph.manifest.encodings if _NAME.fullmatch(name))
+    return tuple(sorted(name for name in names if find_encoding(graph, name) is not None))
 
 
 def read_encoding(
-    graph: "StoredGraph", manifest: EncodingManifest, partition: int, *, verify: bool = False
+    graph: "StoredGraph", name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
 ) -> np.ndarray:
     """float32 [num_owned, dim]: the rows of a partition's nodes, a read-only view of the mapped file.
 
     Raises FormatError where the file is missing, truncated, or does not fit; with `verify`, where its checksum does not match.
     """
-    relative = manifest.file(partition)
-    path = f"{graph.path}/{relative}"
-    batch = read_batch(graph.filesystem, path, manifest.files[relative], verify=verify)
+    file = entry.file(partition)
+    path = f"{graph.path}/{file.path}"
+    batch = read_batch(graph.filesystem, path, file, verify=verify)
     start, stop = graph.offsets[partition : partition + 2]
     if batch.num_rows != stop - start:
         raise FormatError(f"{path}: expected {stop - start} rows, found {batch.num_rows}")
-    return numpy_column(batch, _COLUMN, "float32", path, manifest.dim)
+    return numpy_column(batch, _COLUMN, "float32", path, encoding_dim(name))
 
 
 class StoredEncodings(Mapping[str, np.ndarray]):
     """The encodings of one partition's nodes by name, float32 [num_owned, dim] each; mapped when first asked for.
 
-    KeyError for one that is not stored (yet: one that is stored later is found), FormatError for a damaged one. Thread-safe.
+    KeyError for one that the graph's snapshot does not have, FormatError for a damaged one. Thread-safe.
     """
 
     def __init__(self, graph: "StoredGraph", partition: int, *, verify: bool = False) -> None:
@@ -223,10 +141,10 @@ class StoredEncodings(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         rows = self._mapped.get(name)
         if rows is None:
-            manifest = find_encoding(self._graph, name)
-            if manifest is None:
+            entry = find_encoding(self._graph, name)
+            if entry is None:
                 raise KeyError(name)
-            rows = self._mapped[name] = read_encoding(self._graph, manifest, self._partition, verify=self._verify)
+            rows = self._mapped[name] = read_encoding(self._graph, name, entry, self._partition, verify=self._verify)
         return rows
 
     def __iter__(self) -> Iterator[str]:
@@ -238,47 +156,35 @@ class StoredEncodings(Mapping[str, np.ndarray]):
 
 def store_encoding(
     graph: "StoredGraph", name: str, rows: np.ndarray, provenance: Mapping[str, str] | None = None
-) -> EncodingManifest:
-    """Writes float32 rows [num_nodes, dim] in the order of node ids as this encoding, in place of one that may be there.
+) -> "StoredGraph":
+    """Publishes a snapshot that has float32 rows [num_nodes, dim], in the order of node ids, as this encoding; returns that graph.
 
-    Raises ConfigError where the shape does not fit, FormatError where writing fails; a reader finds all files or no manifest.
+    Raises ConfigError where the shape does not fit, ConflictError where the newest snapshot is another graph by now, FormatError where
+    writing fails. Two encodings that are stored at once are both kept.
     """
     expected = (graph.manifest.num_nodes, encoding_dim(name))
     if rows.shape != expected or rows.dtype != np.float32:
         raise ConfigError(f"{name}: expected float32 rows of shape {expected}, got {rows.dtype} {rows.shape}")
     rows = np.ascontiguousarray(rows)
-    content = hashlib.sha256(rows.tobytes()).hexdigest()[:8]
-    stem = f"encodings/{name}-{encoding_key(graph, name)}"
-    files = {}
-    with tempfile.TemporaryDirectory() as folder:
-        local = Path(folder, "rows.arrow")
+    with write_snapshot(graph.url, overwrite=True) as writer:
         for index in range(graph.manifest.num_partitions):
             start, stop = graph.offsets[index : index + 2]
-            write_batch(local, {_COLUMN: array_from_numpy(rows[start:stop])})
-            relative = f"{partition_dir(index)}/{stem}-{content}.arrow"
-            files[relative] = file_entry(local)
-            _put(graph, local, relative)
-        manifest = EncodingManifest(name, graph.manifest.content_hash, len(rows), files, dict(provenance or {}))
-        text = Path(folder, "manifest.json")
-        text.write_text(manifest.to_json())
-        _put(graph, text, f"{stem}.json")
-    return manifest
-
-
-def _put(graph: "StoredGraph", local: Path, relative: str) -> None:
-    """Copies a file to its place below the graph, where it appears whole."""
-    path, filesystem = f"{graph.path}/{relative}", graph.filesystem
-    with one_line_errors(path, "write this file"):
-        if not is_local(filesystem):
-            if not is_object_store(filesystem):
-                filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
-            filesystem.put_file(str(local), path)  # an object appears when it is complete
-            return
-        target = Path(path)
-        target.parent.mkdir(exist_ok=True)
-        beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            beside.write_bytes(local.read_bytes())
-            beside.rename(target)
-        finally:
-            beside.unlink(missing_ok=True)
+            relative = f"{partition_dir(index)}/encodings/{name}.arrow"
+            (writer.files / relative).parent.mkdir(parents=True)
+            write_batch(writer.files / relative, {_COLUMN: array_from_numpy(rows[start:stop])})
+            writer.add(relative)
+        entry = EncodingEntry(ALGORITHM_VERSION, writer.entries(), dict(provenance or {}))
+        for _ in range(_TRIES):
+            writer.rebase()
+            newest = parse_manifest(*read_manifest(graph.filesystem, graph.path, graph.url, None, ""))
+            if newest.content_hash != graph.manifest.content_hash:
+                raise ConflictError(
+                    f"{graph.url}: expected the graph that was encoded (content {graph.manifest.content_hash[:12]}) as its newest "
+                    f"snapshot, found another ({newest.content_hash[:12]}); encode that one"
+                )
+            encodings = {**newest.encodings, name: entry}
+            try:
+                return replace(graph, manifest=writer.commit(replace(newest, encodings=encodings)))
+            except ConflictError:
+                continue
+    raise ConflictError(f"{graph.url}: other writers published {_TRIES} snapshots while {name} was to be; run again")

@@ -35,6 +35,10 @@ class FormatError(GraphmillError, OSError):
     """A stored graph or checkpoint is missing, truncated, corrupt, or of another format."""
 
 
+class ConflictError(GraphmillError, FileExistsError):
+    """Another writer was first; nothing of either was destroyed."""
+
+
 class MissingDependencyError(GraphmillError, ImportError):
     """An optional package is needed for this call and is not installed."""
 

@@ -4,7 +4,7 @@ Local files only: those of other filesystems are read into memory once, by their
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from storage.arrow_files import file_digest, is_local, split_url
@@ -81,12 +81,12 @@ class FileStamps:
             )
 
 
-def take_stamps(url: str, entries: Mapping[str, FileEntry]) -> FileStamps:
+def take_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
     """How a store's files look now; none where they are not local. Raises FormatError where one is missing."""
     filesystem, path = split_url(url)
     if not is_local(filesystem):
         return FileStamps(path, ())
-    missing = FileStamps(path, tuple(Stamp(name, -1, -1, entry.sha256) for name, entry in entries.items()))
+    missing = FileStamps(path, tuple(Stamp(entry.path, -1, -1, entry.sha256) for entry in entries))
     looks = [missing._look(stamp) for stamp in missing.stamps]
     return FileStamps(
         path,

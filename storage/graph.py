@@ -15,14 +15,13 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 
-from storage.arrow_files import numpy_column, read_batch, split_url
+from storage.arrow_files import is_local, numpy_column, read_batch, split_url
 from storage.encodings import StoredEncodings, find_encoding, list_encodings, read_encoding
 from storage.errors import ConfigError, FormatError
-from storage.filesystem_errors import one_line_errors
-from storage.manifest import MANIFEST_NAME, Manifest, parse_manifest, partition_dir
+from storage.manifest import Manifest, parse_manifest, partition_dir
+from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST
 
-_MAX_MANIFEST_BYTES = 64 * 2**20
 _CHECK_EDGES = 1 << 22
 
 
@@ -74,8 +73,27 @@ class Partition:
 
 
 @dataclass(frozen=True)
+class PinnedGraph:
+    """One snapshot of a graph, by name: what a run sends to its other processes, and opens again."""
+
+    url: str  # absolute: workers may run in another folder
+    snapshot: int
+    content_hash: str
+
+    def open(self) -> "StoredGraph":
+        """The very graph. Raises FormatError where it is gone, or another lies in its place."""
+        graph = open_graph(self.url, self.snapshot)
+        if graph.manifest.content_hash != self.content_hash:
+            raise FormatError(
+                f"{self.url}: expected the graph that the run began with (content {self.content_hash[:12]}), found another "
+                f"({graph.manifest.content_hash[:12]}); it was ingested anew: start the run again"
+            )
+        return graph
+
+
+@dataclass(frozen=True)
 class StoredGraph:
-    """A graph's directory: its manifest, and its partitions on demand."""
+    """One snapshot of a graph: its manifest, and its partitions on demand."""
 
     url: str
     manifest: Manifest
@@ -87,9 +105,14 @@ class StoredGraph:
         """int64 [num_partitions + 1]: partition p owns the ids [offsets[p], offsets[p + 1])."""
         return np.asarray(self.manifest.partition_offsets, np.int64)
 
+    def pin(self) -> PinnedGraph:
+        url = self.path if is_local(self.filesystem) else self.url
+        return PinnedGraph(url, self.manifest.snapshot, self.manifest.content_hash)
+
     def partition_files(self, index: int) -> list[str]:
-        """Names of a partition's files, below the graph's path."""
-        return [name for name in self.manifest.files if name.startswith(f"{partition_dir(index)}/")]
+        """A partition's files, below the graph's path."""
+        files = self.manifest.files.items()
+        return [entry.path for name, entry in files if name.startswith(f"{partition_dir(index)}/")]
 
     def partition(self, index: int, *, verify: bool = False) -> Partition:
         """Maps one partition and reads its topology and node columns once, to check their ranges (see the module).
@@ -134,7 +157,7 @@ class StoredGraph:
             encoding = find_encoding(self, name)
             for index in range(self.manifest.num_partitions):
                 if encoding is not None:
-                    read_encoding(self, encoding, index, verify=True)
+                    read_encoding(self, name, encoding, index, verify=True)
 
     def _verify_partition(self, index: int, original_id: np.ndarray) -> dict[str, int]:
         """Number of edges per topology file, after all checks of one partition, which is let go again."""
@@ -166,29 +189,14 @@ def _first_unordered_list(indptr: np.ndarray, indices: np.ndarray, original_id: 
     return None
 
 
-def open_graph(url: str) -> StoredGraph:
-    """Opens the graph at a path or fsspec URL. Raises FormatError where there is none or its manifest is not valid."""
+def open_graph(url: str, snapshot: int | None = None) -> StoredGraph:
+    """Opens the graph at a path or fsspec URL: its newest snapshot, or the given one.
+
+    Raises FormatError where there is none or its manifest is not valid.
+    """
     filesystem, path = split_url(url)
-    where = f"{path}/{MANIFEST_NAME}"
-    with one_line_errors(where, "read this file"):
-        try:
-            size = filesystem.size(where)
-        except (FileNotFoundError, NotADirectoryError):
-            raise FormatError(
-                f"{url}: expected a graph ({MANIFEST_NAME}), found none; "
-                f"make one with: python jobs/ingest.py <source> {url}"
-            ) from None
-    if size is None or size > _MAX_MANIFEST_BYTES:
-        raise FormatError(
-            f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found {size}; this is not a manifest"
-        )
-    with one_line_errors(where, "read this file"):
-        content = filesystem.cat_file(where)
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None
-    return StoredGraph(url=url, manifest=parse_manifest(text, where), filesystem=filesystem, path=path)
+    manifest = parse_manifest(*read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <source>"))
+    return StoredGraph(url=url, manifest=manifest, filesystem=filesystem, path=path)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
@@ -256,8 +264,9 @@ class _PartitionReader:
 
     def _batch(self, name: str) -> tuple[pa.RecordBatch, str]:
         relative = f"{partition_dir(self.index)}/{name}.arrow"
-        path = f"{self.graph.path}/{relative}"
-        return read_batch(self.graph.filesystem, path, self.manifest.files[relative], verify=self.verify), path
+        entry = self.manifest.files[relative]
+        path = f"{self.graph.path}/{entry.path}"
+        return read_batch(self.graph.filesystem, path, entry, verify=self.verify), path
 
     @staticmethod
     def _expect_rows(batch: pa.RecordBatch, expected: int, path: str) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class GraphSetManifest:
     num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
+    snapshot: int = 0  # its number; 0: not published yet
+    created: float = 0.0  # seconds since 1970, by the writer's clock
 
     @property
     def num_shards(self) -> int:
@@ -56,7 +58,7 @@ class GraphSetManifest:
         return hash_of_files(self.files)
 
     def to_json(self) -> str:
-        return manifest_json(MANY_GRAPHS, asdict(self), self.files, self.provenance)
+        return manifest_json(MANY_GRAPHS, self, asdict(replace(self, files={}, provenance={})))
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         num_rejected=reader.count("num_rejected"),
         files=reader.files(),
         provenance=reader.texts("provenance"),
+        snapshot=reader.count("snapshot"),
+        created=reader.number("created"),
     )
     if not manifest.index_dtype:
         reader.fail("index_dtype", f"one of {_INDEX_DTYPES}", None)

@@ -1,19 +1,16 @@
-"""Writes many small graphs as a directory of shards; it appears whole or not at all."""
+"""Writes many small graphs as a snapshot of shards; it appears whole or not at all."""
 
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 
-from storage.arrow_files import file_entry, is_local, split_url, write_batch
-from storage.errors import ConfigError, DataError, FormatError, GraphmillError
-from storage.filesystem_errors import one_line, one_line_errors
+from storage.arrow_files import write_batch
+from storage.errors import DataError, FormatError, GraphmillError
+from storage.filesystem_errors import one_line
 from storage.graph_set_manifest import NO_FEATURES, REJECTS_NAME, GraphSetManifest, Reject, RowSchema, shard_file
-from storage.manifest import MANIFEST_NAME
-from storage.publish import check_destination, publish
-from storage.scratch import remove_orphans, scratch_directory
+from storage.snapshot_writer import SnapshotWriter, write_snapshot
 
 
 @dataclass(frozen=True)
@@ -29,15 +26,6 @@ class GraphSetInfo:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 
-def prepare_destination(url: str, *, overwrite: bool = False) -> None:
-    """ConfigError where nothing may be written at `url`. Removes what killed writers left beside it."""
-    filesystem, path = split_url(url)
-    if is_local(filesystem):
-        remove_orphans(Path(path).parent, Path(path).name, Path(path))
-    with one_line_errors(url, "use this destination", ConfigError):
-        check_destination(filesystem, path, url, overwrite=overwrite)
-
-
 def write_graphs(
     url: str,
     info: GraphSetInfo,
@@ -49,37 +37,29 @@ def write_graphs(
 ) -> GraphSetManifest:
     """Writes each batch (columns of `storage.graph_store.shard_batch`) as a shard; holds one of them at a time.
 
-    `rejects` are read after all shards. `scratch`: a local directory for the files before they are at `url`; None: beside it.
-    Raises ConfigError where `url` cannot be used, DataError where there is no graph, FormatError where writing fails.
+    `rejects` are read after all shards. `scratch`: a local directory for the files before they are at `url`, where that is remote.
+    Raises ConfigError where `url` cannot be used, DataError where there is no graph, ConflictError where another writer was first,
+    FormatError where writing fails.
     """
-    prepare_destination(url, overwrite=overwrite)
-    filesystem, path = split_url(url)
-    parents = [Path(scratch)] if scratch else []
-    parents += [Path(path).parent] if is_local(filesystem) else []
-    for parent in parents:
-        with one_line_errors(str(parent), "make this directory", ConfigError):
-            parent.mkdir(parents=True, exist_ok=True)
-    with scratch_directory(parents[0] if parents else None, Path(path).name) as folder:
-        staged = folder / "graph"
-        staged.mkdir()
+    with write_snapshot(url, overwrite=overwrite, scratch=scratch) as writer:
         try:
-            manifest = _write(staged, info, shards, rejects)
+            manifest = _write(writer, info, shards, rejects)
         except GraphmillError:
             raise
         except OSError as error:  # a full disk, for example
             raise FormatError(f"{url}: cannot prepare the graphs: {one_line(error)}") from error
-        publish(staged, filesystem, path, manifest)
-    return manifest
+        return writer.commit(manifest)
 
 
 def _write(
-    staged: Path, info: GraphSetInfo, shards: Iterable[pa.RecordBatch], rejects: Iterable[Reject]
+    writer: SnapshotWriter, info: GraphSetInfo, shards: Iterable[pa.RecordBatch], rejects: Iterable[Reject]
 ) -> GraphSetManifest:
     offsets, num_nodes, num_edges = [0], 0, 0
     for index, batch in enumerate(shards):
-        file = staged / shard_file(index)
+        file = writer.files / shard_file(index)
         file.parent.mkdir()
         write_batch(file, dict(zip(batch.schema.names, batch.columns, strict=True)))
+        writer.add(shard_file(index))
         offsets.append(offsets[-1] + batch.num_rows)
         num_nodes += len(batch.column("nodes").flatten())
         num_edges += len(batch.column("edges").flatten())
@@ -92,12 +72,12 @@ def _write(
         )
         raise DataError(f"{info.name}: expected at least one graph, got none{first}")
     if refused:
-        with open(staged / REJECTS_NAME, "w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(("line", "text", "reason"))
-            writer.writerows((reject.line, reject.text, reject.reason) for reject in refused)
-    written = [path for path in sorted(staged.rglob("*")) if path.is_file()]
-    manifest = GraphSetManifest(
+        with open(writer.files / REJECTS_NAME, "w", newline="", encoding="utf-8") as stream:
+            table = csv.writer(stream, lineterminator="\n")
+            table.writerow(("line", "text", "reason"))
+            table.writerows((reject.line, reject.text, reject.reason) for reject in refused)
+        writer.add(REJECTS_NAME)
+    return GraphSetManifest(
         name=info.name,
         num_graphs=offsets[-1],
         num_nodes=num_nodes,
@@ -109,8 +89,6 @@ def _write(
         target_names=info.target_names,
         split_names=info.split_names,
         num_rejected=len(refused),
-        files={path.relative_to(staged).as_posix(): file_entry(path) for path in written},
+        files=writer.entries(),
         provenance=info.provenance,
     )
-    (staged / MANIFEST_NAME).write_text(manifest.to_json())
-    return manifest

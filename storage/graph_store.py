@@ -1,10 +1,9 @@
 """Many small graphs on disk, such as molecules: shards of Arrow files, opened as one store that hands out any graphs by number.
 
-    manifest.json             kind many-graphs; counts, schema, shards, files with checksums
-    part-00000/graphs.arrow   one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
+    manifests/000001.json                    kind many-graphs; counts, schema, shards, files with checksums (`storage.snapshots`)
+    data/<snapshot>/part-00000/graphs.arrow  one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
                               `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers
-    part-00001/ …
-    rejects.csv               the source's rows that are no graph, where there are any
+    data/<snapshot>/rejects.csv              the source's rows that are no graph, where there are any
 
 Opening maps the files and checks what `storage.graph` checks for one graph: sizes, Arrow structure, pointers, and that edges stay
 in their graph. `verify` adds checksums and categories. The store is what `samplers.graph_batches.GraphStore` asks for.
@@ -33,10 +32,8 @@ from storage.graph_set_manifest import (
     parse_graph_set_manifest,
     shard_file,
 )
-from storage.manifest import MANIFEST_NAME
 from storage.packed_graphs import PackedGraphs
-
-_MAX_MANIFEST_BYTES = 64 * 2**20
+from storage.snapshots import read_manifest
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class StoredGraphs:
     shards: tuple[GraphShard, ...]
 
     def __reduce__(self):  # travels by name: the process that receives it maps the same files
-        return open_graphs, (self.url,)
+        return open_graphs, (self.url, self.manifest.snapshot)
 
     def __len__(self) -> int:
         return self.manifest.num_graphs
@@ -162,7 +159,7 @@ class StoredGraphs:
         if entry is None:
             return []
         filesystem, path = split_url(self.url)
-        where = f"{path}/{REJECTS_NAME}"
+        where = f"{path}/{entry.path}"
         with one_line_errors(where, "read this file"):
             content = filesystem.cat_file(where)
         digest = hashlib.sha256(content).hexdigest()
@@ -193,28 +190,14 @@ class StoredGraphs:
                     )
 
 
-def open_graphs(url: str) -> StoredGraphs:
-    """Opens the graphs at a path or fsspec URL. Raises FormatError where there are none, or what is there is damaged."""
+def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:
+    """Opens the graphs at a path or fsspec URL: their newest snapshot, or the given one.
+
+    Raises FormatError where there are none, or what is there is damaged.
+    """
     filesystem, path = split_url(url)
-    where = f"{path}/{MANIFEST_NAME}"
-    with one_line_errors(where, "read this file"):
-        try:
-            size = filesystem.size(where)
-        except (FileNotFoundError, NotADirectoryError):
-            raise FormatError(
-                f"{url}: expected many graphs ({MANIFEST_NAME}), found none; "
-                f"make them with: python jobs/ingest_molecules.py <source> {url}"
-            ) from None
-        if size is None or size > _MAX_MANIFEST_BYTES:
-            raise FormatError(
-                f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found {size}; this is not a manifest"
-            )
-        content = filesystem.cat_file(where)
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None
-    manifest = parse_graph_set_manifest(text, where)
+    make = "python jobs/ingest_molecules.py <source>"
+    manifest = parse_graph_set_manifest(*read_manifest(filesystem, path, url, snapshot, make))
     shards = tuple(_read_shard(filesystem, path, manifest, index) for index in range(manifest.num_shards))
     for name, found in (
         ("num_nodes", sum(int(shard.node_ptr[-1]) for shard in shards)),
@@ -262,9 +245,9 @@ def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
 def _read_shard(
     filesystem: fsspec.AbstractFileSystem, path: str, manifest: GraphSetManifest, index: int, *, verify: bool = False
 ) -> GraphShard:
-    file = shard_file(index)
-    where, expected = f"{path}/{file}", manifest.graph_offsets[index + 1] - manifest.graph_offsets[index]
-    batch = read_batch(filesystem, where, manifest.files[file], verify=verify)
+    entry = manifest.files[shard_file(index)]
+    where, expected = f"{path}/{entry.path}", manifest.graph_offsets[index + 1] - manifest.graph_offsets[index]
+    batch = read_batch(filesystem, where, entry, verify=verify)
     if batch.num_rows != expected:
         raise FormatError(f"{where}: expected {expected} graphs, found {batch.num_rows}")
     node_ptr, nodes = _list_column(batch, "nodes", where)

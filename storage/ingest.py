@@ -1,16 +1,17 @@
 """From a streamed source to a directory of Arrow partitions, in bounded memory.
 
 The way of a graph: spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive
-destinations → sort each bucket → write the partition's files → checksums → publish, the manifest last.
+destinations → sort each bucket → write the partition's files, checked and synced meanwhile → publish a snapshot (`storage.snapshot_writer`).
 
 Memory: 12 bytes per node (assignment, new ids, order; 20 from 2^31 nodes on), 8 for labels and one for each split set, plus
-`memory_budget_bytes` for chunks, buckets and a partition's lists while they fit; features and edges pass through scratch files next to
-the destination. The destination appears whole or not at all.
+`memory_budget_bytes` for chunks, buckets and a partition's lists while they fit; features and edges pass through scratch files in the
+snapshot's folder. The snapshot appears whole or not at all.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -18,19 +19,22 @@ from typing import Literal
 
 import numpy as np
 
-from storage.arrow_files import array_from_numpy, file_entry, is_local, neighbor_lists, split_url, write_batch
+from storage.arrow_files import array_from_numpy, neighbor_lists, split_url, write_batch
 from storage.edge_buckets import EdgeBuckets, GroupedEdges, SortedEdges, SortedLists, SpilledEdges
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
-from storage.filesystem_errors import one_line, one_line_errors
-from storage.manifest import MANIFEST_NAME, Manifest, partition_dir
+from storage.filesystem_errors import one_line
+from storage.manifest import EncodingEntry, Manifest, parse_manifest, partition_dir
 from storage.ordered_map import num_cores, ordered_map
 from storage.partitioners import assign_partitions
-from storage.publish import check_destination, publish
-from storage.scratch import remove_orphans, scratch_directory
+from storage.snapshot_writer import SnapshotWriter, write_snapshot
+from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, SourceInfo
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
+
+# A partition is up to 5 mapped files, and a process may map 65,530 (Linux's vm.max_map_count) with all its libraries.
+MAX_PARTITIONS = 10_000
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,13 @@ class IngestOptions:
     overwrite: bool = False
     memory_budget_bytes: int = 1 << 30
     num_threads: int | None = None  # that group and sort edges, as far as the budget allows; None: one per core
-    scratch: str | None = None  # local directory for temporary files; None: beside the destination
+    scratch: str | None = None  # local directory for temporary files; None: in the graph's folder, or the system's
 
     def __post_init__(self) -> None:
-        if self.num_partitions < 1:
-            raise ConfigError(f"num_partitions: expected at least 1, got {self.num_partitions}; set --partitions")
+        if not 1 <= self.num_partitions <= MAX_PARTITIONS:
+            raise ConfigError(
+                f"num_partitions: expected 1 to {MAX_PARTITIONS}, got {self.num_partitions}; set --partitions"
+            )
         if self.partitioner not in ("random", "range", "ldg", "metis"):
             raise ConfigError(
                 f"partitioner: expected random, range, ldg or metis, got {self.partitioner!r}; set --partitioner"
@@ -73,47 +79,33 @@ class IngestOptions:
 def ingest(
     source: GraphSource, url: str, options: IngestOptions | None = None, progress: Progress | None = None
 ) -> Manifest:
-    """Writes `source` as partitions under `url` and returns the manifest.
+    """Writes `source` as partitions under `url`, as a snapshot of its own, and returns the manifest.
 
-    Raises ConfigError where `url` already holds something (unless `overwrite`) or cannot be used, DataError where the source's data
-    is not a valid graph, FormatError where writing fails. After an error there is nothing under `url`, or what was there before.
-    What killed ingestions to the same `url` left beside it is removed first.
+    Raises ConfigError where `url` already holds something (unless `overwrite` and it is a graph) or cannot be used, DataError where the
+    source's data is not a valid graph, ConflictError where another writer published meanwhile, FormatError where writing fails. After an
+    error `url` holds what it held before.
     """
     options = options or IngestOptions()
-    filesystem, path = split_url(url)
-    name, local = Path(path).name, Path(path) if is_local(filesystem) else None
-    scratch_parent = Path(options.scratch) if options.scratch else local.parent if local else None
-    remove_orphans(scratch_parent, name)
-    if local:
-        remove_orphans(local.parent, name, local)
-    with one_line_errors(url, "use this destination", ConfigError):
-        check_destination(filesystem, path, url, overwrite=options.overwrite)
     _check_info(source.info, options)
-    for parent in (scratch_parent, local.parent if local else None):
-        if parent is not None:
-            _make_directory(parent)
-    with scratch_directory(scratch_parent, name) as scratch:
-        staged = scratch / "graph"
-        staged.mkdir()
+    with write_snapshot(url, overwrite=options.overwrite, scratch=options.scratch) as writer:
         try:
-            manifest = _Ingestion(source, options, scratch, staged, progress or (lambda *_: None)).run()
-            (staged / MANIFEST_NAME).write_text(manifest.to_json())
+            manifest = _Ingestion(source, options, writer, progress or (lambda *_: None)).run()
         except GraphmillError:
             raise
         except OSError as error:  # a full disk, or a source's file that cannot be read
             named = f" ({error.filename})" if error.filename else ""
             raise FormatError(f"{url}: cannot prepare the graph: {one_line(error)}{named}") from error
-        publish(staged, filesystem, path, manifest)
-    return manifest
+        return writer.commit(replace(manifest, encodings=_kept_encodings(url, manifest.content_hash)))
 
 
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot make this directory ({one_line(error)}); choose another url or --scratch"
-        ) from None
+def _kept_encodings(url: str, content_hash: str) -> Mapping[str, EncodingEntry]:
+    """Those of the snapshot before, where it is the same graph."""
+    filesystem, path = split_url(url)
+    with contextlib.suppress(FormatError):  # there is none, or it is no single graph
+        before = parse_manifest(*read_manifest(filesystem, path, url, None, ""))
+        if before.content_hash == content_hash:
+            return before.encodings
+    return {}
 
 
 def _check_info(info: SourceInfo, options: IngestOptions) -> None:
@@ -129,11 +121,9 @@ def _check_info(info: SourceInfo, options: IngestOptions) -> None:
 class _Ingestion:
     """The steps of one ingestion over its scratch directory."""
 
-    def __init__(
-        self, source: GraphSource, options: IngestOptions, scratch: Path, staged: Path, progress: Progress
-    ) -> None:
+    def __init__(self, source: GraphSource, options: IngestOptions, writer: SnapshotWriter, progress: Progress) -> None:
         self.source, self.info, self.options = source, source.info, options
-        self.scratch, self.staged, self.progress = scratch, staged, progress
+        self.writer, self.scratch, self.progress = writer, writer.scratch, progress
         undirected = options.undirected
         self.add_reverse = self.info.undirected_once if undirected is None else undirected
         # A source that gives each undirected edge once has no duplicates to drop; a directed one may hold both directions.
@@ -164,7 +154,7 @@ class _Ingestion:
         with ExitStack() as stack:
             sorted_lists = {name: self._sorted_lists(edges, id_of_row, stack) for name, edges in buckets.items()}
             for partition in range(options.num_partitions):
-                directory = self.staged / partition_dir(partition)
+                directory = self.writer.files / partition_dir(partition)
                 directory.mkdir()
                 num_owned = int(offsets[partition + 1] - offsets[partition])
                 for name, edges in buckets.items():
@@ -173,11 +163,11 @@ class _Ingestion:
                     written = self._write_edges(name, lists, num_owned, most, directory)
                     num_edges += written if name == "topology" else 0
                 nodes.write(row_of_id[offsets[partition] : offsets[partition + 1]].astype(np.int64), directory)
+                for file in directory.iterdir():
+                    self.writer.add(file.relative_to(self.writer.files).as_posix())
                 self.progress("write", partition + 1, options.num_partitions)
         self.progress("checksum", 0, None)
-        paths = sorted(self.staged.rglob("*.arrow"))
-        names = [path.relative_to(self.staged).as_posix() for path in paths]
-        files = dict(zip(names, ordered_map(file_entry, paths, self.num_threads), strict=True))
+        files = self.writer.entries()
         provenance = {
             **(self.info.provenance or {}),
             "partitioner": options.partitioner,

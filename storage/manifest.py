@@ -1,12 +1,16 @@
-"""The manifest of a stored graph: what a directory of Arrow partitions holds, and how to know that it is whole.
+"""The manifest of one snapshot of a stored graph: what its Arrow partitions hold, and how to know that it is whole.
 
 It is the last file written and the first one read. Parsing trusts nothing: every field's type and range is checked, and file
-names must be the ones of the format, so a manifest cannot point outside its directory.
+names must be the ones of the format, so a manifest cannot point outside its graph's folder.
+
+The format has room for what no reader of today knows: `node_types` and `edge_types` are tables (a plain graph has one row in each), and
+`requires` names what a reader must know to read the graph at all.
 """
 
 import copy
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,13 +20,12 @@ from typing import Any
 from storage.errors import FormatError
 
 FORMAT = "graphmill-graph"
-FORMAT_VERSION = 1
-MANIFEST_NAME = "manifest.json"
+FORMAT_VERSION = 2
 ONE_GRAPH = "one-graph"
 
-_FILE_NAME = re.compile(
-    r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow|part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow"
-)
+_FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow")
+_ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
+_ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
 _FLOAT_DTYPES = ("float16", "float32")
 _LABEL_KINDS = ("class", "value")
@@ -30,10 +33,25 @@ _LABEL_KINDS = ("class", "value")
 
 @dataclass(frozen=True)
 class FileEntry:
-    """Size and SHA-256 of one file."""
+    """Size and SHA-256 of one file, and where it lies below the graph's folder: in the folder of the snapshot that wrote it."""
 
     num_bytes: int
     sha256: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class EncodingEntry:
+    """One stored encoding of the graph's nodes."""
+
+    version: int  # of the algorithm that made it
+    files: Mapping[str, FileEntry] = field(default_factory=dict)  # one for each partition
+    provenance: Mapping[str, str] = field(default_factory=dict)  # of laplacian: its eigenvalues, separated by spaces
+
+    def file(self, partition: int) -> FileEntry:
+        """The partition's file."""
+        (entry,) = (each for name, each in self.files.items() if name.startswith(f"{partition_dir(partition)}/"))
+        return entry
 
 
 @dataclass(frozen=True)
@@ -56,6 +74,9 @@ class Manifest:
     num_split_sets: int = 0
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
+    encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
+    snapshot: int = 0  # its number; 0: not published yet
+    created: float = 0.0  # seconds since 1970, by the writer's clock
 
     @property
     def num_partitions(self) -> int:
@@ -68,11 +89,38 @@ class Manifest:
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 over the names and checksums of all files: equal if and only if the stored bytes are equal."""
+        """SHA-256 over the names and checksums of all files but encodings: equal if and only if the stored bytes are equal."""
         return hash_of_files(self.files)
 
     def to_json(self) -> str:
-        return manifest_json(ONE_GRAPH, asdict(self), self.files, self.provenance)
+        nodes = {
+            "name": "node",
+            "ids": "int64",
+            "num_nodes": self.num_nodes,
+            "partition_offsets": list(self.partition_offsets),
+            "feature_dim": self.feature_dim,
+            "feature_dtype": self.feature_dtype,
+            "label_kind": self.label_kind,
+            "num_classes": self.num_classes,
+            "num_split_sets": self.num_split_sets,
+        }
+        edges = {
+            "source": "node",
+            "relation": "edge",
+            "target": "node",
+            "num_edges": self.num_edges,
+            "feature_dim": self.edge_feature_dim,
+            "has_edge_id": self.has_edge_id,
+            "has_edge_weight": self.has_edge_weight,
+            "symmetric": self.symmetric,
+            "has_out_edges": self.has_out_edges,
+        }
+        encodings = {
+            name: {"version": each.version, "files": _entries(each.files), "provenance": dict(each.provenance)}
+            for name, each in sorted(self.encodings.items())
+        }
+        fields = {"name": self.name, "node_types": [nodes], "edge_types": [edges], "encodings": encodings}
+        return manifest_json(ONE_GRAPH, self, fields)
 
 
 def hash_of_files(files: Mapping[str, FileEntry]) -> str:
@@ -80,21 +128,41 @@ def hash_of_files(files: Mapping[str, FileEntry]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def manifest_json(
-    kind: str, fields: dict[str, Any], files: Mapping[str, FileEntry], provenance: Mapping[str, str]
-) -> str:
-    """The text of a manifest of this kind."""
-    body = fields | {
-        "files": {name: asdict(entry) for name, entry in sorted(files.items())},
-        "provenance": dict(provenance),
-    }
+def _entries(files: Mapping[str, FileEntry]) -> dict[str, dict[str, Any]]:
+    return {name: asdict(entry) for name, entry in sorted(files.items())}
+
+
+def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any]) -> str:
+    """The text of a manifest of this kind: a header, its own fields, provenance, files."""
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "kind": kind,
-        "content_hash": hash_of_files(files),
+        "requires": [],
+        "snapshot": manifest.snapshot,
+        "created": manifest.created,
+        "content_hash": hash_of_files(manifest.files),
     }
-    return json.dumps(header | body, indent=1) + "\n"
+    body = {"provenance": dict(manifest.provenance), "files": _entries(manifest.files)}
+    return json.dumps({**header, **fields, **body}, indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class SnapshotHead:
+    """What can be said of a manifest of any kind."""
+
+    kind: str
+    snapshot: int
+    created: float
+    paths: frozenset[str]  # of all its files
+
+
+def parse_head(text: str, where: str) -> SnapshotHead:
+    """The head of a manifest of any kind. Raises FormatError for anything else."""
+    reader = ManifestReader(text, where, None, _ANY_PATH)
+    tables = [reader, *reader.members("encodings", optional=True).values()]
+    paths = frozenset(path for table in tables for path in table.paths())
+    return SnapshotHead(reader.text("kind"), reader.count("snapshot"), reader.number("created"), paths)
 
 
 def partition_dir(partition: int) -> str:
@@ -104,26 +172,32 @@ def partition_dir(partition: int) -> str:
 def parse_manifest(text: str, where: str) -> Manifest:
     """Manifest from its JSON text; `where` names the file in errors.
 
-    Raises FormatError for anything that is not exactly a version-1 manifest of one graph.
+    Raises FormatError for anything that is not exactly a manifest of one graph of one type of nodes and of edges.
     """
     reader = ManifestReader(text, where, ONE_GRAPH, _FILE_NAME)
+    nodes, edges = reader.only("node_types"), reader.only("edge_types")
+    if nodes.text("ids") != "int64":
+        nodes.fail("ids", "'int64'", nodes.text("ids"))
     manifest = Manifest(
         name=reader.text("name"),
-        num_nodes=reader.count("num_nodes"),
-        num_edges=reader.count("num_edges"),
-        partition_offsets=reader.offsets(),
-        feature_dim=reader.width("feature_dim"),
-        feature_dtype=reader.choice("feature_dtype", _FLOAT_DTYPES),
-        edge_feature_dim=reader.width("edge_feature_dim"),
-        has_edge_id=reader.flag("has_edge_id"),
-        has_edge_weight=reader.flag("has_edge_weight"),
-        symmetric=reader.flag("symmetric"),
-        has_out_edges=reader.flag("has_out_edges"),
-        label_kind=reader.choice("label_kind", _LABEL_KINDS),
-        num_classes=reader.optional_count("num_classes"),
-        num_split_sets=reader.width("num_split_sets"),
+        num_nodes=nodes.count("num_nodes"),
+        num_edges=edges.count("num_edges"),
+        partition_offsets=nodes.offsets(),
+        feature_dim=nodes.width("feature_dim"),
+        feature_dtype=nodes.choice("feature_dtype", _FLOAT_DTYPES),
+        edge_feature_dim=edges.width("feature_dim"),
+        has_edge_id=edges.flag("has_edge_id"),
+        has_edge_weight=edges.flag("has_edge_weight"),
+        symmetric=edges.flag("symmetric"),
+        has_out_edges=edges.flag("has_out_edges"),
+        label_kind=nodes.choice("label_kind", _LABEL_KINDS),
+        num_classes=nodes.optional_count("num_classes"),
+        num_split_sets=nodes.width("num_split_sets"),
         files=reader.files(),
         provenance=reader.texts("provenance"),
+        encodings={name: _encoding(each, nodes) for name, each in reader.members("encodings").items()},
+        snapshot=reader.count("snapshot"),
+        created=reader.number("created"),
     )
     if (manifest.feature_dim > 0) != (manifest.feature_dtype is not None):
         reader.fail("feature_dtype", "a dtype exactly where feature_dim is positive", manifest.feature_dtype)
@@ -135,6 +209,14 @@ def parse_manifest(text: str, where: str) -> Manifest:
                 reader.fail("files", f"an entry for {file}", "none")
     reader.check_content_hash(manifest.content_hash)
     return manifest
+
+
+def _encoding(reader: "ManifestReader", nodes: "ManifestReader") -> EncodingEntry:
+    files = reader.files(_ENCODING_FILE)
+    folders = sorted(name.split("/")[0] for name in files)
+    if folders != [partition_dir(index) for index in range(len(nodes.offsets()) - 1)]:
+        reader.fail("files", "one file for each partition", folders)
+    return EncodingEntry(reader.count("version"), files, reader.texts("provenance"))
 
 
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
@@ -152,8 +234,8 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
 class ManifestReader:
     """Typed access to the fields of a manifest of one kind; every refusal names the file and the field."""
 
-    def __init__(self, text: str, where: str, kind: str, file_name: re.Pattern[str]) -> None:
-        """Reads the header. Raises FormatError for anything that is not a version-1 manifest of this kind."""
+    def __init__(self, text: str, where: str, kind: str | None, file_name: re.Pattern[str]) -> None:
+        """Reads the header. Raises FormatError for anything that is not a manifest of this kind (None: of any)."""
         try:
             body = json.loads(text)
         except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
@@ -167,7 +249,12 @@ class ManifestReader:
                 f"{where}: expected format_version {FORMAT_VERSION}, got {version!r}; "
                 "read it with the Graphmill that wrote it, or ingest the graph again"
             )
-        if body.get("kind") != kind:
+        requires = body.get("requires")
+        if requires != []:
+            raise FormatError(
+                f"{where}: this graph requires {str(requires)[:80]!r}, which this version of Graphmill does not know; use a newer one"
+            )
+        if kind is not None and body.get("kind") != kind:
             raise FormatError(f"{where}: expected kind {kind!r}, got {body.get('kind')!r}")
         self._body: dict[str, Any] = body
         self._where = where
@@ -235,14 +322,53 @@ class ManifestReader:
         assert isinstance(value, list)
         return tuple(value)
 
+    def number(self, key: str) -> float:
+        value = self._body.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            self.fail(key, "a number", value)
+        return float(value or 0)
+
     def inner(self, key: str) -> "ManifestReader":
         """A reader of the object that is this field's value."""
+        return self._reader_of(key, self._body.get(key))
+
+    def only(self, key: str) -> "ManifestReader":
+        """A reader of the one object in this field's list."""
         value = self._body.get(key)
+        if not isinstance(value, list) or len(value) != 1:
+            self.fail(key, "a list of one object", value)
+        assert isinstance(value, list)
+        return self._reader_of(key, value[0])
+
+    def members(self, key: str, *, optional: bool = False) -> dict[str, "ManifestReader"]:
+        """Readers of the objects in this field's object, by name; none where the field may be missing and is."""
+        value = self._body.get(key)
+        if value is None and optional:
+            return {}
         if not isinstance(value, dict):
             self.fail(key, "an object", value)
+        assert isinstance(value, dict)
+        return {name: self._reader_of(f"{key}: {name}", each) for name, each in value.items()}
+
+    def _reader_of(self, key: str, value: object) -> "ManifestReader":
+        if not isinstance(value, dict):
+            self.fail(key, "an object", value)
+        assert isinstance(value, dict)
         inner = copy.copy(self)
-        inner._body, inner._where = value or {}, f"{self._where}: {key}"
+        inner._body, inner._where = value, f"{self._where}: {key}"
         return inner
+
+    def paths(self) -> list[str]:
+        """Where this object's files lie, by the `files` field alone."""
+        value = self._body.get("files")
+        if not isinstance(value, dict):
+            self.fail("files", "an object", value)
+        assert isinstance(value, dict)
+        paths = [entry.get("path") if isinstance(entry, dict) else None for entry in value.values()]
+        bad = [path for path in paths if not isinstance(path, str) or not _ANY_PATH.fullmatch(path) or ".." in path]
+        if bad:
+            self.fail("files", "paths below data/", bad[0])
+        return [str(path) for path in paths]
 
     def offsets(self, key: str = "partition_offsets", total: str = "num_nodes") -> tuple[int, ...]:
         """Ascending integers from 0 to the field `total`."""
@@ -256,18 +382,19 @@ class ManifestReader:
             self.fail(key, f"ascending integers from 0 to {total} = {num_rows}", value)
         return tuple(value)
 
-    def files(self) -> dict[str, FileEntry]:
-        value = self._body.get("files")
-        if not isinstance(value, dict):
-            self.fail("files", "an object", value)
+    def files(self, file_name: re.Pattern[str] | None = None) -> dict[str, FileEntry]:
+        """Entries by name; every name is one of the format, and every path ends in it."""
+        pattern = file_name or self._file_name
+        value, paths = self._body.get("files"), self.paths()
         assert isinstance(value, dict)
         entries = {}
-        for name, entry in value.items():
-            if not self._file_name.fullmatch(name):
+        for (name, entry), path in zip(value.items(), paths, strict=True):
+            if not pattern.fullmatch(name):
                 self.fail("files", "only file names of the format (part-00000/topology.arrow …)", name)
-            num_bytes = entry.get("num_bytes") if isinstance(entry, dict) else None
-            sha256 = entry.get("sha256") if isinstance(entry, dict) else None
-            if not isinstance(num_bytes, int) or num_bytes < 0 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
+            if path.split("/", 2)[2] != name:
+                self.fail("files", f"a path that ends in {name}", path)
+            num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
+            if type(num_bytes) is not int or num_bytes < 0 or not re.fullmatch("[0-9a-f]{64}", str(sha256)):
                 self.fail("files", f"num_bytes and sha256 for {name}", entry)
-            entries[name] = FileEntry(num_bytes=int(num_bytes or 0), sha256=str(sha256))
+            entries[name] = FileEntry(int(num_bytes), str(sha256), path)
         return entries

@@ -11,7 +11,6 @@ and renamed (or put whole, on object stores): a name that is there has its whole
 
 import json
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,10 @@ import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
 from storage.arrow_files import is_local, split_url
+from storage.durable import write_durably
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
-from storage.publish import check_bucket, make_parent
+from storage.object_stores import check_bucket, make_parent
 
 SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
 
@@ -172,15 +172,7 @@ class PredictionFolder:
                 return
             target = Path(where)
             target.parent.mkdir(parents=True, exist_ok=True)
-            beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-            try:
-                with open(beside, "wb") as stream:
-                    stream.write(content)
-                    stream.flush()
-                    os.fsync(stream.fileno())  # a name that is there has its whole content, after a loss of power too
-                beside.rename(target)
-            finally:
-                beside.unlink(missing_ok=True)
+            write_durably(target, content)  # a name that is there has its whole content, after a loss of power too
 
 
 def part_name(index: int) -> str:

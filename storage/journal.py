@@ -1,0 +1,110 @@
+"""Whose a folder below `data/` is: its writer's journal, with a lease that the writer renews while it lives.
+
+A folder with a journal whose lease is over and that no manifest names is what a dead writer left: `storage.prune` may remove it. The
+clocks of writers and of whoever prunes may differ by up to `CLOCK_MARGIN_S`.
+"""
+
+import json
+import math
+import os
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+
+import fsspec
+
+from storage.arrow_files import is_local
+from storage.durable import write_durably
+from storage.errors import ConflictError, FormatError
+from storage.filesystem_errors import one_line_errors
+from storage.object_stores import make_parent
+
+JOURNAL = "journal.json"
+LEASE_S = 3600.0
+CLOCK_MARGIN_S = 600.0
+_FORMAT = "graphmill-journal"
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Times are seconds since 1970, by the writer's clock."""
+
+    host: str
+    pid: int
+    started: float
+    lease_until: float
+
+    def is_over(self, now: float) -> bool:
+        return now > self.lease_until + CLOCK_MARGIN_S
+
+
+class Lease:
+    """Holds a folder: writes its journal, and renews it from a thread until `release`."""
+
+    def __init__(self, filesystem: fsspec.AbstractFileSystem, folder: str, lease_s: float = LEASE_S) -> None:
+        self._filesystem, self._where, self._lease_s = filesystem, f"{folder}/{JOURNAL}", lease_s
+        now = time.time()
+        self._journal = Journal(socket.gethostname(), os.getpid(), now, now + lease_s)
+        self._released = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="snapshot-lease", daemon=True)
+
+    def begin(self) -> None:
+        self._write()
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises ConflictError where the lease is over or the journal gone: the folder may have been pruned meanwhile."""
+        there = read_journal(self._filesystem, self._where)
+        if there is None or time.time() > self._journal.lease_until:
+            raise ConflictError(
+                f"{self._where}: expected this writer's lease to last, found it over (the process was stopped for more than "
+                f"{self._lease_s:g} s, or the journal could not be written); nothing was published, run again"
+            )
+
+    def release(self) -> None:
+        self._released.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=60)
+
+    def _keep(self) -> None:
+        while not self._released.wait(self._lease_s / 4):
+            renewed = replace(self._journal, lease_until=time.time() + self._lease_s)
+            try:
+                self._journal, before = renewed, self._journal
+                self._write()
+            except (FormatError, OSError):  # tried again in time; `check` finds a lease that ran out
+                self._journal = before
+
+    def _write(self) -> None:
+        body = {"format": _FORMAT, "format_version": 1, **asdict(self._journal)}
+        content = (json.dumps(body, indent=1) + "\n").encode()
+        with one_line_errors(self._where, "write this file"):
+            make_parent(self._filesystem, self._where)
+            if is_local(self._filesystem):
+                write_durably(self._where, content)
+            else:
+                self._filesystem.pipe_file(self._where, content)
+
+
+def read_journal(filesystem: fsspec.AbstractFileSystem, where: str) -> Journal | None:
+    """The journal at this path; None where there is none, or the file is not one of ours."""
+    with one_line_errors(where, "read this file"):
+        try:
+            content = filesystem.cat_file(where)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or body.get("format") != _FORMAT or body.get("format_version") != 1:
+        return None
+    host, pid, started, until = (body.get(name) for name in ("host", "pid", "started", "lease_until"))
+    if not isinstance(host, str) or type(pid) is not int:
+        return None
+    if not isinstance(started, int | float) or not isinstance(until, int | float):
+        return None
+    if not (math.isfinite(started) and math.isfinite(until)):
+        return None
+    return Journal(host, pid, float(started), float(until))

@@ -1,0 +1,92 @@
+"""Deletes old snapshots, and what dead writers left. Nothing else in Graphmill deletes a file of a graph.
+
+A file goes only where a manifest or a journal of ours knows it and no kept manifest names it. Old manifests go first, so a prune that was
+interrupted leaves files that the next one finds, never a manifest without its files.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import fsspec
+
+from storage.arrow_files import split_url
+from storage.errors import ConfigError
+from storage.filesystem_errors import one_line_errors
+from storage.journal import JOURNAL, read_journal
+from storage.manifest import SnapshotHead, parse_head
+from storage.snapshots import DATA, FOLDER_NAME, PIECES, manifest_path, read_manifest, snapshot_numbers
+from storage.unpublished import remove_files
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was removed, and what stays."""
+
+    kept: tuple[int, ...]  # snapshots
+    removed: tuple[int, ...]
+    orphans: tuple[str, ...]  # folders of writers that died
+    held: tuple[str, ...]  # folders that no manifest names, and whose writer's lease lasts
+    num_files: int
+    num_bytes: int
+    foreign: tuple[str, ...]  # files of others inside the graph's folder, which stay
+
+
+def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None = None) -> Pruned:
+    """Removes snapshots beyond the newest `keep` that are older than `older_than_s` seconds, and the folders of dead writers.
+
+    `now`: seconds since 1970; None: this machine's clock. Raises FormatError, with nothing removed, where a manifest cannot be read.
+    """
+    if keep < 1:
+        raise ConfigError(f"keep: expected at least 1 snapshot, got {keep}; set --keep")
+    if not older_than_s >= 0:
+        raise ConfigError(f"older_than: expected at least 0 seconds, got {older_than_s}; set --older-than")
+    now = time.time() if now is None else now
+    filesystem, path = split_url(url)
+    numbers = snapshot_numbers(filesystem, path)
+    heads = {number: _head(filesystem, path, url, number) for number in numbers}
+    old = [number for number in numbers[:-keep] if now - heads[number].created > older_than_s]
+    reached = {file for number in numbers if number not in old for file in heads[number].paths}
+    gone = {"/".join(file.split("/")[:2]) for number in old for file in heads[number].paths}
+    with one_line_errors(path, "remove old manifests"):
+        for number in old:
+            for where in (manifest_path(path, number), manifest_path(path, number).replace(".json", ".claim")):
+                with contextlib.suppress(FileNotFoundError):
+                    filesystem.rm_file(where)
+    orphans, held, foreign = [], [], []
+    num_files = num_bytes = 0
+    for folder in _folders(filesystem, path):
+        named = any(file.startswith(f"{folder}/") for file in reached)
+        journal = read_journal(filesystem, f"{path}/{folder}/{JOURNAL}")
+        if folder not in gone:
+            if journal is None:  # nobody's, or the last file of it is a kept one
+                continue
+            if not journal.is_over(now):
+                held += [] if named else [folder]
+                continue
+        files, size, others = remove_files(filesystem, path, folder, reached)
+        num_files, num_bytes = num_files + files, num_bytes + size
+        foreign += [f"{folder}/{name}" for name in others]
+        orphans += [] if named or folder in gone else [folder]
+    kept = tuple(number for number in numbers if number not in old)
+    return Pruned(kept, tuple(old), tuple(orphans), tuple(held), num_files, num_bytes, tuple(foreign))
+
+
+def _head(filesystem: fsspec.AbstractFileSystem, path: str, url: str, number: int) -> SnapshotHead:
+    return parse_head(*read_manifest(filesystem, path, url, number, "graphmill ingest"))
+
+
+def _folders(filesystem: fsspec.AbstractFileSystem, path: str) -> Iterator[str]:
+    """The folders that may have a journal, relative to the graph's."""
+    for parent in (DATA, PIECES):
+        with one_line_errors(path, "list its folders"):
+            filesystem.invalidate_cache()
+            try:
+                listed = filesystem.ls(f"{path}/{parent}", detail=False)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+        for each in sorted(listed):
+            name = str(each).rstrip("/").rsplit("/", 1)[-1]
+            if FOLDER_NAME.fullmatch(name):
+                yield f"{parent}/{name}"

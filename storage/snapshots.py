@@ -1,0 +1,105 @@
+"""A graph's folder: numbered manifests, each of which names all files of one snapshot.
+
+    manifests/000017.json                    one per snapshot, never changed
+    data/000017-3f9ac21b/journal.json        whose folder this is, and until when its writer holds it (`storage.journal`)
+    data/000017-3f9ac21b/part-00000/…        immutable files; later snapshots may name them too
+
+A reader opens the newest manifest, or the one that it is asked for. A snapshot is there exactly when its manifest is: the exclusive
+creation of that file is the commit (`storage.snapshot_writer`). Only `storage.prune` deletes.
+"""
+
+import re
+
+import fsspec
+
+from storage.arrow_files import split_url
+from storage.errors import FormatError
+from storage.filesystem_errors import one_line_errors
+
+MANIFESTS, DATA, PIECES = "manifests", "data", "pieces"
+TOP_LEVEL = frozenset((MANIFESTS, DATA, PIECES))  # the names at the top of a graph's folder
+FOLDER_NAME = re.compile(
+    r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}"
+)  # of one snapshot's files below data/; of a source's below pieces/
+_MANIFEST_NAME = re.compile(r"(\d{6,18})\.(json|claim)")
+_FIRST_FORMAT = "manifest.json"  # at the top of a folder that the first version wrote
+_MAX_MANIFEST_BYTES = 64 * 2**20
+_TRIES = 3  # a manifest that was listed may be pruned before it is read
+
+
+def manifest_path(path: str, number: int) -> str:
+    return f"{path}/{MANIFESTS}/{number:06d}.json"
+
+
+def snapshot_numbers(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
+    """Numbers of the snapshots in a graph's folder, ascending; none where there is no such folder."""
+    return sorted(number for number, kind in _listed(filesystem, path) if kind == "json")
+
+
+def last_number(filesystem: fsspec.AbstractFileSystem, path: str) -> int:
+    """The highest number that is taken, by a manifest or by a claim to make one; 0 where none is."""
+    return max((number for number, _ in _listed(filesystem, path)), default=0)
+
+
+def _listed(filesystem: fsspec.AbstractFileSystem, path: str) -> list[tuple[int, str]]:
+    folder = f"{path}/{MANIFESTS}"
+    with one_line_errors(folder, "list this folder"):
+        filesystem.invalidate_cache(folder)
+        try:
+            listed = filesystem.ls(folder, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    matches = [_MANIFEST_NAME.fullmatch(str(each).rstrip("/").rsplit("/", 1)[-1]) for each in listed]
+    return [(int(match[1]), match[2]) for match in matches if match]
+
+
+def has_graph(url: str) -> bool:
+    """Whether a snapshot was published there, or there is a graph of the first format. FormatError where that cannot be seen."""
+    filesystem, path = split_url(url)
+    with one_line_errors(url, "look for a graph"):
+        return bool(snapshot_numbers(filesystem, path)) or holds_first_format(filesystem, path)
+
+
+def holds_first_format(filesystem: fsspec.AbstractFileSystem, path: str) -> bool:
+    """Whether the folder was written by the first version of Graphmill."""
+    return bool(filesystem.exists(f"{path}/{_FIRST_FORMAT}"))
+
+
+def read_manifest(
+    filesystem: fsspec.AbstractFileSystem, path: str, url: str, snapshot: int | None, make: str
+) -> tuple[str, str]:
+    """(text, path) of a snapshot's manifest, by default the newest. `make`: the command that makes such a graph.
+
+    Raises FormatError where there is none, or it is not text of a bounded size.
+    """
+    for _ in range(_TRIES):
+        number = snapshot or max(snapshot_numbers(filesystem, path), default=0)
+        if not number:
+            break
+        where = manifest_path(path, number)
+        with one_line_errors(where, "read this file"):
+            try:
+                return _text(filesystem, where), where
+            except FileNotFoundError:
+                if snapshot:
+                    there = ", ".join(map(str, snapshot_numbers(filesystem, path))) or "none"
+                    raise FormatError(f"{url}: expected snapshot {snapshot}, found {there}; it may be pruned") from None
+    with one_line_errors(url, "look for a graph"):
+        if holds_first_format(filesystem, path):
+            raise FormatError(
+                f"{url}: expected a graph of format 2, found one of format 1, which this version does not read; "
+                f"make it again in another folder: {make} NEW_FOLDER"
+            )
+    raise FormatError(f"{url}: expected a graph ({MANIFESTS}/000001.json …), found none; make one with: {make} {url}")
+
+
+def _text(filesystem: fsspec.AbstractFileSystem, where: str) -> str:
+    size = filesystem.size(where)
+    if size is None or size > _MAX_MANIFEST_BYTES:
+        raise FormatError(
+            f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found {size}; this is not a manifest"
+        )
+    try:
+        return str(filesystem.cat_file(where).decode())
+    except UnicodeDecodeError:
+        raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None
