@@ -12,6 +12,7 @@ from storage.arrow_files import is_local
 from storage.durable import remove_if_empty
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line_errors
+from storage.object_stores import is_object_store
 from storage.snapshots import manifest_path
 
 # Every name that a writer gives to a file in its folder. The journal is removed last: without it the folder is nobody's.
@@ -30,6 +31,9 @@ def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: s
         except FileNotFoundError:
             manifest = b""
         remove_files(filesystem, path, folder, keep_all=f'"{folder}/'.encode() in manifest)
+        if not is_local(filesystem) and not is_object_store(filesystem):
+            for empty in (f"{path}/{folder.split('/')[0]}", path):
+                _remove_empty_folder(filesystem, empty)
 
 
 def remove_files(
@@ -66,7 +70,18 @@ def remove_files(
     if is_local(filesystem) and not os.path.islink(where):
         for each, _, _ in os.walk(where, topdown=False):
             remove_if_empty(each)
+    elif not is_local(filesystem) and not is_object_store(filesystem):
+        for each in sorted(filesystem.find(where, withdirs=True), reverse=True):
+            _remove_empty_folder(filesystem, each)
+        _remove_empty_folder(filesystem, where)
     return removed, num_bytes, foreign
+
+
+def _remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
+    """Of a filesystem with folders; one that holds anything stays."""
+    with contextlib.suppress(OSError, NotImplementedError):
+        if not filesystem.ls(folder):
+            filesystem.rmdir(folder)
 
 
 def _files(filesystem: fsspec.AbstractFileSystem, where: str) -> Iterator[tuple[str, int]]:

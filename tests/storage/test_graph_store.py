@@ -266,7 +266,11 @@ def test_nothing_there(tmp_path):
         ("snapshot", "1", "snapshot"),
         ("created", None, "created"),
         ("requires", ["typed-graphs"], "requires"),
-        ("files", {"part-00000/nodes.arrow": {"num_bytes": 1, "sha256": "0" * 64, "path": "/etc/passwd"}}, "below data/"),
+        (
+            "files",
+            {"part-00000/nodes.arrow": {"num_bytes": 1, "sha256": "0" * 64, "path": "/etc/passwd"}},
+            "below data/",
+        ),
         ("content_hash", "0", "content_hash"),
         ("num_nodes", 1, "expected num_nodes 1 in all shards"),
         ("target_names", ["a", "b", "c"], "column 'target': expected fixed_size_list"),

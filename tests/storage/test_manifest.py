@@ -166,7 +166,10 @@ REFUSED_BODIES = {
     "other format": (setting("format", "parquet"), "expected format 'graphmill-graph', got 'parquet'"),
     "no format": (dropping("format"), "got None; this is not a Graphmill graph"),
     "many graphs": (setting("kind", "many-graphs"), "expected kind 'one-graph', got 'many-graphs'"),
-    "what only later versions know": (setting("requires", ["string-ids"]), "requires \"['string-ids']\", which this version"),
+    "what only later versions know": (
+        setting("requires", ["string-ids"]),
+        "requires \"['string-ids']\", which this version",
+    ),
     "requirements of another type": (setting("requires", {}), "this graph requires '{}'"),
     "snapshot of another type": (setting("snapshot", "1"), "'snapshot': expected a count"),
     "negative snapshot": (setting("snapshot", -1), "'snapshot': expected a count"),
@@ -174,7 +177,10 @@ REFUSED_BODIES = {
     "a date that is none": (setting("created", float("nan")), "'created': expected a number"),
     "types of nodes not a list": (setting("node_types", {}), "'node_types': expected a list of one object"),
     "no type of nodes": (setting("node_types", []), "'node_types': expected a list of one object"),
-    "several types of edges": (lambda body: body["edge_types"].append({}), "'edge_types': expected a list of one object"),
+    "several types of edges": (
+        lambda body: body["edge_types"].append({}),
+        "'edge_types': expected a list of one object",
+    ),
     "a type that is no object": (setting("node_types", [7]), "'node_types': expected an object"),
     "ids as text": (nodes("ids", "string"), "'ids': expected 'int64', got 'string'"),
     "another type of nodes": (nodes("name", "paper"), "'name': expected 'node', got 'paper'"),
