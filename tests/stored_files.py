@@ -34,3 +34,13 @@ def edit_manifest(url: str | Path, change: Callable[[dict[str, Any]], object]) -
 def all_files(url: str | Path) -> dict[str, bytes]:
     """Every file below a local folder, with its content."""
     return {path.relative_to(url).as_posix(): path.read_bytes() for path in Path(url).rglob("*") if path.is_file()}
+
+
+def contents(url: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """(manifest, files by name) of the newest snapshot, without what differs from one writing to the next: date and folder."""
+    body = json.loads(newest_manifest(url).read_bytes())
+    files = {name: Path(url, entry["path"]).read_bytes() for name, entry in body["files"].items()}
+    for entry in body["files"].values():
+        del entry["path"]
+    del body["created"]
+    return body, files

@@ -2,7 +2,7 @@
 
 import gzip
 import os
-from pathlib import Path
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +14,10 @@ from storage.errors import ConfigError, DataError, DeadlineError, FormatError, S
 from storage.graph_set_manifest import Reject
 from storage.graph_store import open_graphs
 from storage.importers.smiles import SmilesTable
+from storage.journal import CLOCK_MARGIN_S, LEASE_S
+from storage.prune import prune
+from storage.snapshots import has_graph
+from tests.stored_files import contents
 
 pytest.importorskip("rdkit")
 pytest.importorskip("ogb")
@@ -29,16 +33,12 @@ def _smiles(row):
 @pytest.fixture
 def table(tmp_path):
     path = tmp_path / "molecules.csv.gz"
-    path.write_bytes(gzip.compress("\n".join(["smiles,y", *(f"{_smiles(n)},{n}" for n in range(55)), ""]).encode()))
+    path.writecontents(gzip.compress("\n".join(["smiles,y", *(f"{_smiles(n)},{n}" for n in range(55)), ""]).encode()))
     return SmilesTable(str(path))
 
 
 def _options(**options):
     return MoleculeIngestOptions(chunk_rows=10, shard_rows=25, **options)
-
-
-def _bytes(url):
-    return {path.relative_to(url).as_posix(): path.read_bytes() for path in Path(url).rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_rows_become_graphs_and_bad_ones_are_listed(table, tmp_path):
     assert manifest.provenance["source"] == "molecules.csv.gz"
     assert {"rdkit", "ogb", "source_sha256", "split", "features"} <= set(manifest.provenance)
     assert ("featurise", 60, 55) in steps
-    assert not (tmp_path / "out.pieces").exists()
+    assert not (tmp_path / "out" / "pieces").exists()
 
 
 @pytest.mark.ray
@@ -84,7 +84,7 @@ def test_the_same_bytes_for_any_workers(table, tmp_path):
         for workers in (2, 3):
             url = tmp_path / f"by{workers}"
             ingest_molecules(table, str(url), _options(workers=workers))
-            assert _bytes(url) == _bytes(tmp_path / "one")
+            assert contents(url) == contents(tmp_path / "one")
 
 
 class _Interrupted(Exception):
@@ -111,24 +111,24 @@ def test_an_interrupted_ingestion_does_only_what_is_missing(table, tmp_path, mon
     assert counted == [0, 1, 2, 3, 4, 5]
     counted.clear()
     _interrupt_at(3, monkeypatch, table, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not has_graph(str(tmp_path / "out"))
     assert counted == [0, 1, 2]
     counted.clear()
     ingest_molecules(table, str(tmp_path / "out"), _options())
     assert counted == [3, 4, 5]
-    assert _bytes(tmp_path / "out") == _bytes(tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def _pieces(tmp_path):
-    return sorted((tmp_path / "out.pieces").glob("*/chunk-*"))
+    return sorted((tmp_path / "out" / "pieces").glob("*/chunk-*"))
 
 
 def test_damaged_pieces_are_made_again(table, tmp_path, monkeypatch, counted):
     _interrupt_at(3, monkeypatch, table, tmp_path / "out")
     first, second, _ = _pieces(tmp_path)
-    first.write_bytes(first.read_bytes()[:-100])
-    second.write_bytes(b"")
-    (second.parent / f".{second.name}.1a2b3c4d").write_bytes(b"half a piece")
+    first.writecontents(first.readcontents()[:-100])
+    second.writecontents(b"")
+    (second.parent / f".{second.name}.1a2b3c4d").writecontents(b"half a piece")
     counted.clear()
     ingest_molecules(table, str(tmp_path / "out"), _options())
     assert counted == [0, 1, 3, 4, 5]
@@ -142,8 +142,15 @@ def test_pieces_of_another_source_or_chunk_size_are_not_taken(table, tmp_path, m
     counted.clear()
     ingest_molecules(SmilesTable(str(other)), str(tmp_path / "out"), _options())
     assert counted == [0, 1]
-    assert len(open_graphs(str(tmp_path / "out"))) == 12
-    assert not (tmp_path / "out.pieces").exists()
+    graphs = open_graphs(str(tmp_path / "out"))
+    assert len(graphs) == 12
+    left = _pieces(tmp_path)  # of the interrupted one, which may go on: `prune` removes them once its lease is over
+    assert len(left) == 3
+    folder = f"pieces/{left[0].parent.name}"
+    assert prune(graphs.url, keep=1).held == (folder,)
+    assert prune(graphs.url, keep=1, now=time.time() + LEASE_S + CLOCK_MARGIN_S + 1).orphans == (folder,)
+    assert not left[0].parent.exists()
+    graphs.verify()
 
 
 def test_a_piece_that_vanishes_is_named(table, tmp_path, monkeypatch):
@@ -179,7 +186,7 @@ def test_nothing_but_rejects_is_refused(tmp_path):
         DataError, match="expected at least one graph, got none; the first of 2 rejected rows: line 2: not SMILES"
     ):
         ingest_molecules(SmilesTable(str(path)), str(tmp_path / "out"), _options())
-    assert not (tmp_path / "out").exists()
+    assert not has_graph(str(tmp_path / "out"))
 
 
 def _patch_task(monkeypatch, featurise):
@@ -236,8 +243,8 @@ def test_workers_that_die_raise_or_hang(table, tmp_path, monkeypatch):
         _patch_task(monkeypatch, hangs)
         with pytest.raises(DeadlineError, match=r"expected a finished chunk within 3 s, got none of \d from line"):
             ingest_molecules(table, str(tmp_path / "hung"), _options(workers=2, deadline_s=3))
-        assert not any((tmp_path / name).exists() for name in ("always_dies", "raises", "breaks", "hung"))
+        assert not any(has_graph(str(tmp_path / name)) for name in ("always_dies", "raises", "breaks", "hung"))
         _patch_task(monkeypatch, dies_once)
         ingest_molecules(table, str(tmp_path / "died"), _options(workers=2, retries=1))
     assert os.path.exists(f"{marks}/died")
-    assert _bytes(tmp_path / "died") == _bytes(tmp_path / "whole")
+    assert contents(tmp_path / "died") == contents(tmp_path / "whole")

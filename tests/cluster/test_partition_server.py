@@ -31,6 +31,7 @@ from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
 from tests.reference_sampler import same_bytes
+from tests.stored_files import stored_file
 
 pytestmark = pytest.mark.ray
 REMOTE = ServerOptions(local_reads=False)
@@ -196,7 +197,7 @@ def test_servers_end_with_their_block(ray, graph: StoredGraph) -> None:
 @pytest.mark.parametrize("name", ["topology", "features"])
 def test_a_damaged_file_is_refused_at_the_start(ray, name: str, tmp_path: Path) -> None:
     graph = store(tmp_path / "graph", 2)
-    path = tmp_path / "graph" / "part-00001" / f"{name}.arrow"
+    path = stored_file(tmp_path / "graph", f"part-00001/{name}.arrow")
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
@@ -225,11 +226,23 @@ def test_a_server_that_comes_back_to_another_graph_refuses_it(ray, tmp_path: Pat
             connect(servers)
 
 
+def test_a_server_that_comes_back_serves_the_snapshot_that_the_run_began_with(ray, tmp_path: Path) -> None:
+    graph = store(tmp_path / "graph", 2)
+    with partition_servers(graph, REMOTE) as servers:
+        router = connect(servers)
+        expected = router.fetch(np.array([3, 150]))
+        options = IngestOptions(num_partitions=2, overwrite=True)
+        ingest(random_listed_graph(200, 1500, seed=1), str(tmp_path / "graph"), options)
+        os.kill(servers.infos[1].pid, signal.SIGKILL)
+        np.testing.assert_array_equal(router.fetch(np.array([3, 150])).feature, expected.feature)
+        np.testing.assert_array_equal(connect(servers).fetch(np.array([3, 150])).feature, expected.feature)
+
+
 def test_a_server_that_comes_back_to_a_damaged_file_names_it(ray, tmp_path: Path) -> None:
     graph = store(tmp_path / "graph", 2)
     with partition_servers(graph, REMOTE) as servers:
         router = connect(servers)
-        path = tmp_path / "graph" / "part-00001" / "features.arrow"
+        path = stored_file(tmp_path / "graph", "part-00001/features.arrow")
         content = bytearray(path.read_bytes())
         content[-9] ^= 1
         path.write_bytes(content)

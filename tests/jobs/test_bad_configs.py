@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.exit_codes import run
+from tests.stored_files import newest_manifest, stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # `scaling_point` is not for users, `scaling_sweep` starts it; `tune_sweep` has tests of its own.
@@ -231,9 +232,9 @@ def things(tmp_path_factory) -> dict[str, Path]:
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=400)), str(found["graph"]), IngestOptions(num_partitions=2))
     for name in ("torn", "damaged"):
         shutil.copytree(found["graph"], found[name])
-    manifest = found["torn"] / "manifest.json"
+    manifest = newest_manifest(found["torn"])
     manifest.write_text(manifest.read_text()[:200])
-    (found["damaged"] / "part-00000" / "features.arrow").write_bytes(b"not arrow")
+    stored_file(found["damaged"], "part-00000/features.arrow").write_bytes(b"not arrow")
     store_molecules(found["set"])
     for name in ("taken", "begun", "halved", "garbled"):
         found[name].mkdir()

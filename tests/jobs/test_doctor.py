@@ -14,6 +14,7 @@ from jobs.doctor import DoctorConfig, check_all
 from storage.errors import ConfigError
 from storage.ingest import ingest
 from tests.listed_graph import random_listed_graph
+from tests.stored_files import stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -47,7 +48,7 @@ def test_a_healthy_machine_and_graph_pass(url, tmp_path):
 
 
 def test_one_changed_byte_fails(url):
-    file = Path(url) / "part-00000" / "topology.arrow"
+    file = stored_file(url, "part-00000/topology.arrow")
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)

@@ -31,6 +31,7 @@ from tests.disturbed_job import (
     start,
     starts,
 )
+from tests.stored_files import stored_file
 
 RECOVERY_S = 60.0
 
@@ -243,7 +244,7 @@ def test_a_killed_driver_takes_all_with_it(run, times):
 @pytest.mark.timeout(3600)
 def test_a_file_that_is_damaged_while_running_is_named(run, times):
     job = start(run)
-    path = run.parent / STORE / "part-00001" / "features.arrow"
+    path = stored_file(run.parent / STORE, "part-00001/features.arrow")
     good = path.read_bytes()
     for _ in range(times):
         wait_for_more_epochs(job, 2)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.stored_files import newest_manifest, stored_file
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -30,8 +32,8 @@ def test_ingest_writes_and_says_what(stored):
     url, done = stored
     assert "2,000 nodes" in done.stdout
     assert "3 partitions" in done.stdout
-    manifest = json.loads((url / "manifest.json").read_text())
-    assert manifest["num_nodes"] == 2000
+    manifest = json.loads(newest_manifest(url).read_text())
+    assert manifest["node_types"][0]["num_nodes"] == 2000
     assert [path.name for path in url.parent.iterdir()] == ["synthetic"]
 
 
@@ -54,7 +56,7 @@ def test_inspect_names_a_flipped_bit(stored, tmp_path):
 
     url = tmp_path / "copy"
     shutil.copytree(stored[0], url)
-    damaged = url / "part-00001" / "features.arrow"
+    damaged = stored_file(url, "part-00001/features.arrow")
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
@@ -78,7 +80,7 @@ def test_inspect_names_a_flipped_label_without_verification(stored, tmp_path):
     label = open_graph(str(url)).partition(1).label
     changed = label.copy()
     changed[0] ^= 1 << 20
-    path = url / "part-00001" / "nodes.arrow"
+    path = stored_file(url, "part-00001/nodes.arrow")
     content = path.read_bytes()
     assert content.count(label.tobytes()) == 1
     path.write_bytes(content.replace(label.tobytes(), changed.tobytes()))
@@ -101,7 +103,7 @@ def test_inspect_names_a_flipped_label_without_verification(stored, tmp_path):
         (["synthetic", "{url}", "--synthetic.num-nodes", "50", "--num-classes", "5"], "a class in [0, 5), got 46"),
         (["synthetic", "nosuch://x/y"], "nosuch://"),
         (["synthetic", "memory://graphs/x"], "memory:// ends with this process"),
-        (["synthetic", "/proc/graph"], "cannot make a temporary directory"),
+        (["synthetic", "/proc/graph"], "cannot make this directory (choose another url)"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_1(tmp_path, arguments, expected):

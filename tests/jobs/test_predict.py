@@ -280,7 +280,7 @@ def saved_run(run: Path, graph) -> Path:
     state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": model.config(graph.manifest)}
     (run / "best" / "state.json").write_text(json.dumps(state))
     summary = {"job": "products_geco", "workers": 2, "device": "cpu", "scores": {"test": 0.5}}
-    summary |= {"graph": graph.url, "graph_hash": graph.manifest.content_hash}
+    summary |= {"graph": graph.url, "graph_hash": graph.manifest.content_hash, "snapshot": graph.manifest.snapshot}
     (run / "summary.json").write_text(json.dumps(summary))
     return run
 
@@ -503,7 +503,7 @@ def saved_set_run(run: Path, molecules) -> Path:
     state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": {}}
     (run / "best" / "state.json").write_text(json.dumps(state))
     summary = {"job": "pcqm4m-grit", "workers": 1, "device": "cpu", "task": asdict(task)}
-    summary |= {"graphs": molecules.url, "graphs_hash": molecules.manifest.content_hash}
+    summary |= {"graphs": molecules.url, "graphs_hash": molecules.manifest.content_hash, "snapshot": 1}
     (run / "summary.json").write_text(json.dumps({**summary, "scores": {"test": scored_by_trainer(training)["mae"]}}))
     return run
 

@@ -29,6 +29,7 @@ from storage.errors import StageError
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.browser import Browser, browser, find_chromium
+from tests.stored_files import newest_manifest
 
 EVIL = '<script>window.pwned = 1</script><img src="x" onerror="window.pwned = 1">\'"&'
 SUMMARY = {
@@ -219,7 +220,11 @@ def test_partitions_are_shown_where_the_graph_is_still_the_runs(tmp_path: Path) 
     assert "What each partition holds, as stored" in text_of(run_page(record, parts))
     other = read_run(make_run(tmp_path / "other", summary={**SUMMARY, "graph": url, "graph_hash": "of another"}))
     assert stored_partitions(other) is None
-    (tmp_path / "graph" / "manifest.json").write_text("{")
+    pinned = read_run(make_run(tmp_path / "pinned", summary={**SUMMARY, "graph": url, "snapshot": 1}))
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=200)), url, IngestOptions(num_partitions=2, overwrite=True))
+    assert stored_partitions(pinned) == parts  # of the run's own snapshot, not the newest
+    newest_manifest(url).write_text("{")
+    assert stored_partitions(pinned) == parts
     assert stored_partitions(record) is None
 
 

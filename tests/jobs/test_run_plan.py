@@ -236,7 +236,7 @@ def saved_run(folder: Path, url: Path) -> Path:
     state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": model.config(manifest)}
     (folder / "best" / "state.json").write_text(json.dumps(state))
     summary = {"job": "products_geco", "workers": 2, "device": "cpu", "scores": {"test": 0.5}}
-    summary |= {"graph": str(url), "graph_hash": manifest.content_hash}
+    summary |= {"graph": str(url), "graph_hash": manifest.content_hash, "snapshot": manifest.snapshot}
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 

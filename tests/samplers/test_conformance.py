@@ -99,7 +99,7 @@ def graphs(tmp_path_factory) -> dict[int, StoredGraph]:
         ingest(rich_graph(), url, IngestOptions(num_partitions=partitions, edge_ids=True, out_edges=True))
         stored[partitions] = open_graph(url)
         for encoding in ENCODINGS:
-            encode(stored[partitions], parse_encoding_name(encoding))
+            stored[partitions], _ = encode(stored[partitions], parse_encoding_name(encoding))
     return stored
 
 

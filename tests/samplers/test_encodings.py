@@ -47,7 +47,7 @@ def graphs(tmp_path_factory):
         graph = open_graph(url)
         original_id = np.concatenate([partition.original_id for partition in graph.partitions()])
         for name in NAMES:
-            store_encoding(graph, name, rows_of(original_id, name))
+            graph = store_encoding(graph, name, rows_of(original_id, name))
         stored.append(graph)
     return stored
 

@@ -40,8 +40,7 @@ def graphs(tmp_path_factory):
     for partitions in (1, 3):
         url = str(folder / str(partitions))
         ingest(listed, url, IngestOptions(num_partitions=partitions, edge_ids=True, out_edges=True))
-        stored[partitions] = open_graph(url)
-        encode(stored[partitions], EncodingOptions("rwse", 3))
+        stored[partitions], _ = encode(open_graph(url), EncodingOptions("rwse", 3))
     return stored
 
 

@@ -40,7 +40,7 @@ def graph(tmp_path_factory):
     ingest(random_listed_graph(NODES, 4000, feature_dim=DIM), url, IngestOptions(num_partitions=3))
     graph = open_graph(url)
     for name in ("rwse-3", "laplacian-5-smallest"):
-        encode(graph, parse_encoding_name(name))
+        graph, _ = encode(graph, parse_encoding_name(name))
     return graph
 
 
