@@ -41,6 +41,6 @@ class NodeTables:
     def _files(self, name: str) -> Iterator[tuple[pa.RecordBatch, str]]:
         graph = self._graph
         for partition in range(graph.manifest.num_partitions):
-            relative = f"{partition_dir(partition)}/{name}.arrow"
-            path = f"{graph.path}/{relative}"
-            yield read_batch(graph.filesystem, path, graph.manifest.files[relative], verify=False), path
+            entry = graph.manifest.files[f"{partition_dir(partition)}/{name}.arrow"]
+            path = f"{graph.path}/{entry.path}"
+            yield read_batch(graph.filesystem, path, entry, verify=False), path

@@ -33,7 +33,7 @@ def _smiles(row):
 @pytest.fixture
 def table(tmp_path):
     path = tmp_path / "molecules.csv.gz"
-    path.writecontents(gzip.compress("\n".join(["smiles,y", *(f"{_smiles(n)},{n}" for n in range(55)), ""]).encode()))
+    path.write_bytes(gzip.compress("\n".join(["smiles,y", *(f"{_smiles(n)},{n}" for n in range(55)), ""]).encode()))
     return SmilesTable(str(path))
 
 
@@ -126,9 +126,9 @@ def _pieces(tmp_path):
 def test_damaged_pieces_are_made_again(table, tmp_path, monkeypatch, counted):
     _interrupt_at(3, monkeypatch, table, tmp_path / "out")
     first, second, _ = _pieces(tmp_path)
-    first.writecontents(first.readcontents()[:-100])
-    second.writecontents(b"")
-    (second.parent / f".{second.name}.1a2b3c4d").writecontents(b"half a piece")
+    first.write_bytes(first.read_bytes()[:-100])
+    second.write_bytes(b"")
+    (second.parent / f".{second.name}.1a2b3c4d").write_bytes(b"half a piece")
     counted.clear()
     ingest_molecules(table, str(tmp_path / "out"), _options())
     assert counted == [0, 1, 3, 4, 5]

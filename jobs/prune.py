@@ -1,0 +1,92 @@
+"""Deletes old snapshots of a graph, and what dead writers left: `python jobs/prune.py <url> --keep 3 --older-than 7d`.
+
+    python jobs/prune.py graphs/products --dry-run                     # what would go; nothing is removed
+    python jobs/prune.py graphs/products --keep 3 --older-than 12h     # the newest three stay, and all of the last 12 hours
+    python jobs/prune.py s3://bucket/products                          # the newest stays, and all of the last day
+
+Ingestion and encoding publish snapshots and delete nothing; this is the only command that deletes files of a graph. You should see
+which snapshots and files went. The folder of a writer that died goes once its lease is over (about an hour and ten minutes after its
+last sign of life); one that lives keeps its own. Files that Graphmill did not write stay, and are named.
+
+A run that trains on a snapshot needs its files until it ends: give --older-than more than your longest run takes.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from jobs.command_line import parse
+from jobs.exit_codes import run
+
+if TYPE_CHECKING:
+    from storage.prune import Pruned
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)")
+_NAMES_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class PruneConfig:
+    """Delete old snapshots of a graph, and what dead writers left."""
+
+    url: Annotated[str, tyro.conf.Positional]
+    """The folder of a graph, or of a set of graphs: a path or an fsspec URL."""
+    keep: int = 1
+    """The newest snapshots that stay, however old they are."""
+    older_than: str = "1d"
+    """Of the others, those that are older than this go: 30m, 12h, 7d, or a number of seconds."""
+    dry_run: bool = False
+    """Say what would be removed, and remove nothing."""
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Raises ConfigError where it is no duration."""
+    from storage.errors import ConfigError
+
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"older_than: expected a duration such as 30m, 12h, 7d or 3600, got {text!r}; set --older-than"
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def describe(url: str, pruned: "Pruned", *, dry_run: bool) -> str:
+    """What went and what stays, a line for each kind."""
+    removed = "would remove" if dry_run else "removed"
+    lines = [
+        f"{url}: {removed} {_snapshots(pruned.removed)}, {pruned.num_files:,} files, {pruned.num_bytes / 2**20:,.1f} MiB",
+        f"kept: {_snapshots(pruned.kept)}",
+    ]
+    for names, what in (
+        (pruned.orphans, f"{removed} what dead writers left in"),
+        (pruned.held, "held by writers that live, or died less than a lease ago:"),
+        (pruned.foreign, "not ours, left where they are:"),
+    ):
+        if names:
+            more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
+            lines.append(f"{what} {', '.join(names[:_NAMES_SHOWN])}{more}")
+    return "\n".join(lines)
+
+
+def _snapshots(numbers: tuple[int, ...]) -> str:
+    if len(numbers) == 1:
+        return f"snapshot {numbers[0]}"
+    return f"{len(numbers)} snapshots ({numbers[0]} to {numbers[-1]})" if numbers else "no snapshot"
+
+
+def main() -> int | None:
+    config = parse(PruneConfig, description=__doc__)
+    older_than_s = parse_duration(config.older_than)
+    from storage.prune import prune
+
+    pruned = prune(config.url, keep=config.keep, older_than_s=older_than_s, dry_run=config.dry_run)
+    print(describe(config.url, pruned, dry_run=config.dry_run))
+    return None
+
+
+if __name__ == "__main__":
+    run(main)
