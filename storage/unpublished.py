@@ -12,6 +12,7 @@ from storage.arrow_files import is_local
 from storage.durable import remove_if_empty
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line_errors
+from storage.object_stores import is_object_store
 from storage.snapshots import manifest_path
 
 # Every name that a writer gives to a file in its folder. The journal is removed last: without it the folder is nobody's.
@@ -63,10 +64,18 @@ def remove_files(
         if not kept:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.rm_file(f"{where}/{_JOURNAL}")
-    if is_local(filesystem) and not os.path.islink(where):
-        for each, _, _ in os.walk(where, topdown=False):
-            remove_if_empty(each)
+    _remove_empty_folders(filesystem, where)
     return removed, num_bytes, foreign
+
+
+def _remove_empty_folders(filesystem: fsspec.AbstractFileSystem, where: str) -> None:
+    if is_local(filesystem):
+        for each, _, _ in () if os.path.islink(where) else os.walk(where, topdown=False):
+            remove_if_empty(each)
+    elif not is_object_store(filesystem):
+        for each, _, _ in list(filesystem.walk(where, topdown=False)):
+            with contextlib.suppress(OSError):
+                filesystem.rmdir(each)
 
 
 def _files(filesystem: fsspec.AbstractFileSystem, where: str) -> Iterator[tuple[str, int]]:
