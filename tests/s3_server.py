@@ -2,6 +2,7 @@
 conditional put exclusive, as S3's is."""
 
 import contextlib
+import secrets
 import threading
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ import pytest
 
 @contextlib.contextmanager
 def s3_bucket(*, one_at_a_time: bool = True) -> Iterator[str]:
-    """The bucket's URL, `s3://graphs`; the environment says where the server is, for child processes too."""
+    """A new bucket's URL; the environment says where the server is, for child processes too."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")
     import s3fs
@@ -28,8 +29,9 @@ def s3_bucket(*, one_at_a_time: bool = True) -> Iterator[str]:
             patched.setenv("AWS_SECRET_ACCESS_KEY", "test")
             patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
             s3fs.S3FileSystem.clear_instance_cache()
-            s3fs.S3FileSystem().mkdir("graphs")
-            yield "s3://graphs"
+            bucket = f"graphs-{secrets.token_hex(4)}"  # moto keeps its buckets as long as the process
+            s3fs.S3FileSystem().mkdir(bucket)
+            yield f"s3://{bucket}"
             s3fs.S3FileSystem.clear_instance_cache()
     finally:
         server.shutdown()
