@@ -16,6 +16,7 @@ import numpy as np
 
 from storage.arrow_files import array_from_numpy, numpy_column, read_batch, write_batch
 from storage.errors import ConfigError, ConflictError, FormatError
+from storage.filesystem_errors import one_line_errors
 from storage.manifest import EncodingEntry, FileEntry, parse_manifest, partition_dir
 from storage.snapshot_writer import write_snapshot
 from storage.snapshots import read_manifest
@@ -170,8 +171,9 @@ def store_encoding(
         for index in range(graph.manifest.num_partitions):
             start, stop = graph.offsets[index : index + 2]
             relative = f"{partition_dir(index)}/encodings/{name}.arrow"
-            (writer.files / relative).parent.mkdir(parents=True)
-            write_batch(writer.files / relative, {_COLUMN: array_from_numpy(rows[start:stop])})
+            with one_line_errors(str(writer.files / relative), "write this file"):
+                (writer.files / relative).parent.mkdir(parents=True)
+                write_batch(writer.files / relative, {_COLUMN: array_from_numpy(rows[start:stop])})
             writer.add(relative)
         entry = EncodingEntry(ALGORITHM_VERSION, writer.entries(), dict(provenance or {}))
         for _ in range(_TRIES):

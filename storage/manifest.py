@@ -176,8 +176,14 @@ def parse_manifest(text: str, where: str) -> Manifest:
     """
     reader = ManifestReader(text, where, ONE_GRAPH, _FILE_NAME)
     nodes, edges = reader.only("node_types"), reader.only("edge_types")
-    if nodes.text("ids") != "int64":
-        nodes.fail("ids", "'int64'", nodes.text("ids"))
+    for table, key, only in (
+        (nodes, "name", "node"),
+        (nodes, "ids", "int64"),
+        (edges, "source", "node"),
+        (edges, "relation", "edge"),
+        (edges, "target", "node"),
+    ):
+        table.only_value(key, only)
     manifest = Manifest(
         name=reader.text("name"),
         num_nodes=nodes.count("num_nodes"),
@@ -294,6 +300,11 @@ class ManifestReader:
         if not isinstance(value, str):
             self.fail(key, "a string", value)
         return str(value)
+
+    def only_value(self, key: str, expected: str) -> None:
+        """Refuses every value but the one that this version writes."""
+        if self._body.get(key) != expected:
+            self.fail(key, repr(expected), self._body.get(key))
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
         value = self._body.get(key)

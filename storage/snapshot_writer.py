@@ -115,7 +115,7 @@ def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
     inner = (own, own.parent, target / MANIFESTS)
     missing = [folder for folder in (*inner, target, *target.parents) if not folder.exists()]
     try:
-        with one_line_errors(url, "make this directory", ConfigError):
+        with one_line_errors(url, "make this directory (choose another url)", ConfigError):
             for folder in reversed(missing):
                 folder.mkdir(exist_ok=True)
         yield [*inner, target, *(folder.parent for folder in missing)]

@@ -31,6 +31,9 @@ def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: s
         except FileNotFoundError:
             manifest = b""
         remove_files(filesystem, path, folder, keep_all=f'"{folder}/'.encode() in manifest)
+        if not is_local(filesystem) and not is_object_store(filesystem):
+            for empty in (f"{path}/{folder.split('/')[0]}", path):
+                _remove_empty_folder(filesystem, empty)
 
 
 def remove_files(
@@ -74,7 +77,7 @@ def _remove_empty_folders(filesystem: fsspec.AbstractFileSystem, where: str) -> 
             remove_if_empty(each)
     elif not is_object_store(filesystem):
         for each, _, _ in list(filesystem.walk(where, topdown=False)):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, NotImplementedError):
                 filesystem.rmdir(each)
 
 

@@ -1,7 +1,7 @@
-"""Encodings beside a stored graph: computed once, the same however it is partitioned, refused when damaged or of another graph."""
+"""Encodings of a stored graph: computed once, the same however it is partitioned, refused when damaged or of another graph."""
 
-import json
-import shutil
+import errno
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 import storage.encode
 from storage.encode import encode
 from storage.encodings import (
+    ALGORITHM_VERSION,
     EncodingOptions,
     check_encoding_names,
     encoding_columns,
@@ -20,12 +21,13 @@ from storage.encodings import (
     parse_encoding_name,
     store_encoding,
 )
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.spectral import laplacian_modes, symmetric_adjacency
 from storage.walk_returns import return_probabilities
 from tests.listed_graph import random_listed_graph
+from tests.stored_files import all_files, edit_manifest, stored_file
 
 GRAPH = replace(random_listed_graph(60, 200, seed=3), original_id=None)
 LAPLACIAN, RWSE = EncodingOptions("laplacian", 6, "both_ends"), EncodingOptions("rwse", 5)
@@ -64,9 +66,9 @@ def test_the_same_rows_however_the_graph_is_partitioned(stored, options):
     found = {}
     for partitions in (1, 3):
         graph = stored(partitions)
-        manifest, computed = encode(graph, options)
+        graph, computed = encode(graph, options)
         assert computed
-        assert manifest.dim == options.dim
+        assert graph.partition(0).encodings[options.name].shape == (graph.partition(0).num_nodes, options.dim)
         found[partitions] = rows_by_id(graph, options.name)
         assert found[partitions].dtype == np.float32
     np.testing.assert_array_equal(found[1], found[3])
@@ -81,61 +83,74 @@ def test_computed_once(stored, monkeypatch):
     monkeypatch.setattr(storage.encode, "laplacian_modes", None)
     again, computed = encode(open_graph(graph.url), LAPLACIAN)
     assert not computed
-    assert again == first
+    assert again.manifest == first.manifest == open_graph(graph.url).manifest
+    assert first.manifest.snapshot == 2
     assert open_graph(graph.url).manifest.content_hash == before
-    assert float(first.provenance["eigenvalues"].split()[0]) == pytest.approx(0, abs=1e-9)
+    stored_once = find_encoding(first, LAPLACIAN.name)
+    assert float(stored_once.provenance["eigenvalues"].split()[0]) == pytest.approx(0, abs=1e-9)
     monkeypatch.undo()
-    anew, computed = encode(graph, LAPLACIAN, overwrite=True)
+    anew, computed = encode(first, LAPLACIAN, overwrite=True)
     assert computed
-    assert anew.files == first.files
+    assert anew.manifest.snapshot == 3
+    sums = [[file.sha256 for file in find_encoding(each, LAPLACIAN.name).files.values()] for each in (first, anew)]
+    assert sums[0] == sums[1]
 
 
-def test_several_side_by_side_and_later_ones_are_seen(stored):
+def test_several_side_by_side_and_an_open_graph_keeps_those_of_its_snapshot(stored):
     graph = stored(2)
     partition = graph.partition(0)
     assert list(partition.encodings) == []
     assert "rwse-5" not in partition.encodings
     with pytest.raises(KeyError):
         partition.encodings["rwse-5"]
-    for options in (LAPLACIAN, RWSE):
-        encode(graph, options)
-    assert list_encodings(graph) == ("laplacian-6-both_ends", "rwse-5") == tuple(partition.encodings)
+    encoded = [encode(graph, options)[0] for options in (LAPLACIAN, RWSE)]  # both from the first snapshot
+    assert list_encodings(encoded[0]) == ("laplacian-6-both_ends",)
+    assert list_encodings(graph) == () == tuple(partition.encodings)
+    partition = encoded[1].partition(0)
+    assert list_encodings(encoded[1]) == ("laplacian-6-both_ends", "rwse-5") == tuple(partition.encodings)
     assert len(partition.encodings) == 2
     rows = partition.encodings["rwse-5"]
     assert rows.shape == (partition.num_nodes, 5)
     assert not rows.flags.writeable
     assert partition.encodings["rwse-5"] is rows
-    graph.verify()
+    for each in (graph, *encoded):
+        each.verify()
+    assert open_graph(graph.url).manifest == encoded[1].manifest
 
 
 def test_in_memory_filesystem():
     url = "memory://encoded/graph"
     ingest(GRAPH, url, IngestOptions(num_partitions=2, overwrite=True))
     graph = open_graph(url)
-    encode(graph, RWSE)
+    graph, _ = encode(graph, RWSE)
     assert list_encodings(open_graph(url)) == ("rwse-5",)
     np.testing.assert_allclose(rows_by_id(graph, "rwse-5"), expected(RWSE), atol=1e-6)
 
 
-def test_another_graph_at_the_place_has_none(stored, tmp_path):
-    graph = stored(1, "graph")
-    encode(graph, RWSE)
-    kept = shutil.copytree(tmp_path / "graph" / "encodings", tmp_path / "kept")
+def test_the_same_graph_again_keeps_its_encodings_and_another_has_none(stored):
+    graph, _ = encode(stored(1, "graph"), RWSE)
+    ingest(GRAPH, graph.url, IngestOptions(overwrite=True))
+    again = open_graph(graph.url)
+    assert again.manifest.snapshot == 3
+    assert list_encodings(again) == ("rwse-5",)
+    np.testing.assert_array_equal(rows_by_id(again, "rwse-5"), rows_by_id(graph, "rwse-5"))
     other = replace(GRAPH, edges_listed=GRAPH.edges_listed[:-1])
     ingest(other, graph.url, IngestOptions(overwrite=True))
     changed = open_graph(graph.url)
     assert list_encodings(changed) == ()
-    shutil.copytree(kept, tmp_path / "graph" / "encodings")
-    assert list_encodings(changed) == ()
     assert find_encoding(changed, "rwse-5") is None
+    with pytest.raises(
+        ConflictError, match=r"expected the graph that was encoded .* as its newest snapshot, found another"
+    ):
+        encode(graph, LAPLACIAN)
+    assert open_graph(graph.url).manifest == changed.manifest
+    assert find_encoding(open_graph(graph.url, 2), "rwse-5") is not None
 
 
-def test_damage_is_named(stored, tmp_path):
-    graph = stored(2, "graph")
-    manifest, _ = encode(graph, RWSE)
-    file = tmp_path / "graph" / manifest.file(1)
-    text = next((tmp_path / "graph" / "encodings").glob("*.json"))
-    whole, described = file.read_bytes(), text.read_text()
+def test_damage_is_named(stored):
+    graph, _ = encode(stored(2, "graph"), RWSE)
+    file = stored_file(graph.url, "part-00001/encodings/rwse-5.arrow")
+    whole = file.read_bytes()
 
     file.write_bytes(whole[:-8])
     with pytest.raises(FormatError, match=f"{file}: expected {len(whole)} bytes"):
@@ -151,33 +166,53 @@ def test_damage_is_named(stored, tmp_path):
     file.write_bytes(whole)
     graph.verify()
 
-    for change, message in (
-        (lambda body: body.update(name="rwse-6"), "field 'name'"),
-        (lambda body: body.update(num_nodes=61), "field 'num_nodes'"),
-        (lambda body: body["files"].popitem(), "one file for each partition"),
-        (lambda body: body.update(files={"../x.arrow": {"num_bytes": 1, "sha256": "0" * 64}}), "field 'files'"),
-        (lambda body: body.update(format_version=2), "format_version"),
-        (lambda body: body.update(kind="one-graph"), "kind"),
-        (lambda body: body.update(content_hash="0"), "content_hash"),
-    ):
-        body = json.loads(described)
-        change(body)
-        text.write_text(json.dumps(body))
-        with pytest.raises(FormatError, match=message):
-            find_encoding(graph, "rwse-5")
-    text.write_bytes(b"\xff\xfe")
-    with pytest.raises(FormatError, match="UTF-8"):
-        find_encoding(graph, "rwse-5")
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_rows_of_other_shapes_are_refused(stored, swapped):
+    """Another partition's file under this one's name, or another encoding's: checksums that fit do not help."""
+    graph, _ = encode(stored(7, "graph"), RWSE)
+    graph, _ = encode(graph, EncodingOptions("rwse", 6))
+    sizes = [partition.num_nodes for partition in graph.partitions()]
+    other = next(index for index, size in enumerate(sizes) if size != sizes[1])
+    name = "part-00001/encodings/rwse-5.arrow"
+    content = stored_file(
+        graph.url, f"part-0000{other}/encodings/rwse-5.arrow" if swapped else name.replace("rwse-5", "rwse-6")
+    ).read_bytes()
+    stored_file(graph.url, name).write_bytes(content)
+
+    def seal(body):
+        sha256 = hashlib.sha256(content).hexdigest()
+        body["encodings"]["rwse-5"]["files"][name].update(num_bytes=len(content), sha256=sha256)
+
+    edit_manifest(graph.url, seal)
+    message = (
+        f"expected {sizes[1]} rows, found {sizes[other]}" if swapped else "column 'encoding': expected fixed_size_list"
+    )
+    with pytest.raises(FormatError, match=message):
+        open_graph(graph.url).partition(1).encodings["rwse-5"]
 
 
-def test_a_failed_write_leaves_no_encoding(stored, tmp_path, monkeypatch):
+def test_an_older_algorithms_rows_are_not_found(stored):
+    graph, _ = encode(stored(2, "graph"), RWSE)
+    edit_manifest(graph.url, lambda body: body["encodings"]["rwse-5"].update(version=ALGORITHM_VERSION + 1))
+    assert find_encoding(open_graph(graph.url), "rwse-5") is None
+    assert list_encodings(open_graph(graph.url)) == ()
+
+
+def test_a_failed_write_leaves_no_encoding(stored, monkeypatch):
     graph = stored(2, "graph")
-    (tmp_path / "graph" / "encodings").write_text("a file where the folder should be")
-    with pytest.raises(FormatError, match="write this file"):
-        encode(graph, RWSE)
-    (tmp_path / "graph" / "encodings").unlink()
-    assert find_encoding(graph, "rwse-5") is None
-    assert not list(tmp_path.rglob(".*rwse*"))
+    before = all_files(graph.url)
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for name in ("storage.encodings.write_batch", "storage.snapshot_writer.synced_entry"):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, fail)
+            with pytest.raises(FormatError, match="cannot write this file: No space left on device"):
+                encode(graph, RWSE)
+    assert find_encoding(open_graph(graph.url), "rwse-5") is None
+    assert all_files(graph.url) == before
 
 
 def test_names():

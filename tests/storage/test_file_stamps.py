@@ -11,6 +11,7 @@ from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
+from tests.stored_files import stored_file
 
 NAME = "part-00001/features.arrow"
 
@@ -19,7 +20,7 @@ NAME = "part-00001/features.arrow"
 def stored(tmp_path: Path) -> tuple[StoredGraph, FileStamps]:
     ingest(random_listed_graph(40, 160), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
     graph = open_graph(str(tmp_path / "graph"))
-    return graph, take_stamps(graph.url, graph.manifest.files)
+    return graph, take_stamps(graph.url, graph.manifest.files.values())
 
 
 def damage(path: Path) -> None:
@@ -42,7 +43,7 @@ def test_unchanged_files_are_not_read(stored, monkeypatch):
 def test_a_byte_that_changes_in_place_is_found(stored):
     graph, stamps = stored
     stamps.verify()
-    damage(Path(graph.path, NAME))
+    damage(stored_file(graph.path, NAME))
     for check in (stamps.verify, stamps.renewed, stamps.check_untouched):
         with pytest.raises(FormatError, match=f"{NAME}: expected the bytes that its manifest names") as raised:
             check()
@@ -54,8 +55,8 @@ def test_a_byte_that_changes_in_place_is_found(stored):
 
 def test_damage_from_before_the_stamps_is_found_by_reading(stored):
     graph, _ = stored
-    damage(Path(graph.path, NAME))
-    stamps = take_stamps(graph.url, graph.manifest.files)
+    damage(stored_file(graph.path, NAME))
+    stamps = take_stamps(graph.url, graph.manifest.files.values())
     stamps.check_untouched()
     with pytest.raises(FormatError, match=NAME):
         stamps.verify()
@@ -63,7 +64,7 @@ def test_damage_from_before_the_stamps_is_found_by_reading(stored):
 
 def test_the_same_bytes_do_for_a_start_and_not_for_what_was_read_meanwhile(stored):
     graph, stamps = stored
-    path = Path(graph.path, NAME)
+    path = stored_file(graph.path, NAME)
     shutil.copy(path, path.with_suffix(".copy"))
     path.with_suffix(".copy").rename(path)
     with pytest.raises(FormatError, match=r"changed meanwhile .and holds the same bytes again"):
@@ -73,12 +74,12 @@ def test_the_same_bytes_do_for_a_start_and_not_for_what_was_read_meanwhile(store
 
 def test_a_file_that_goes_is_missed(stored):
     graph, stamps = stored
-    Path(graph.path, NAME).unlink()
+    stored_file(graph.path, NAME).unlink()
     with pytest.raises(FormatError, match="expected the file that the run began with, got: No such file"):
         stamps.check_untouched()
     with pytest.raises(FormatError, match="No such file"):
-        take_stamps(graph.url, graph.manifest.files)
+        take_stamps(graph.url, graph.manifest.files.values())
 
 
 def test_files_of_other_filesystems_are_their_owners_affair():
-    assert take_stamps("memory://nowhere/graph", {}).stamps == ()
+    assert take_stamps("memory://nowhere/graph", []).stamps == ()

@@ -29,6 +29,7 @@ from storage.ingest import IngestOptions, ingest
 from storage.manifest import FileEntry, Manifest, parse_manifest
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
 from tests.listed_graph import ListedGraph, expected_graph, random_listed_graph, stored_graph
+from tests.stored_files import edit_manifest, newest_manifest, stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPTIONS = IngestOptions(num_partitions=2, edge_ids=True, out_edges=True)
@@ -78,11 +79,12 @@ def refusal(url: str | Path, *, verify: bool) -> str:
 
 def reseal(url: Path, **facts) -> None:
     """Gives the directory a manifest that fits its files again, and other facts: damage that no checksum sees."""
-    path = url / "manifest.json"
+    path = newest_manifest(url)
     manifest = parse_manifest(path.read_text(), str(path))
+    contents = {entry.path: (url / entry.path).read_bytes() for entry in manifest.files.values()}
     files = {
-        name: FileEntry((url / name).stat().st_size, hashlib.sha256((url / name).read_bytes()).hexdigest())
-        for name in manifest.files
+        name: FileEntry(len(contents[entry.path]), hashlib.sha256(contents[entry.path]).hexdigest(), entry.path)
+        for name, entry in manifest.files.items()
     }
     path.write_text(replace(manifest, files=files, **facts).to_json())
 
@@ -128,7 +130,7 @@ def test_opening_reads_nothing_into_memory_and_processes_share_pages(pristine: P
         pytest.skip("needs /proc")
     url = tmp_path / "big"
     ingest(big_source(50_000, 256), str(url), IngestOptions(feature_dtype="float16"))
-    feature_bytes = (url / "part-00000" / "features.arrow").stat().st_size
+    feature_bytes = stored_file(url, "part-00000/features.arrow").stat().st_size
     assert feature_bytes > 25_000_000
     script = f"""
         import sys
@@ -217,10 +219,10 @@ NO_GRAPH = {
 @pytest.mark.parametrize("name", NO_GRAPH)
 def test_a_url_without_a_graph_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
+    (tmp_path / "folder" / "manifests" / "000001.json").mkdir(parents=True)
     with pytest.raises(FormatError) as refused:
         open_graph(str(NO_GRAPH[name](tmp_path)))
-    assert "manifest.json" in str(refused.value)
+    assert "manifests/000001.json" in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -233,23 +235,23 @@ def test_other_urls_without_a_graph(url: str) -> None:
 
 
 def test_a_manifest_of_other_bytes(stored: Path) -> None:
-    (stored / "manifest.json").write_bytes(b"\xff\xfe{}")
+    newest_manifest(stored).write_bytes(b"\xff\xfe{}")
     assert "expected UTF-8 JSON" in refusal(stored, verify=False)
-    with open(stored / "manifest.json", "wb") as file:
+    with open(newest_manifest(stored), "wb") as file:
         file.truncate(65 * 2**20)
     assert "expected at most 67108864 bytes, found 68157440" in refusal(stored, verify=False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_files_that_may_not_be_read(stored: Path) -> None:
-    (stored / "part-00001" / "nodes.arrow").chmod(0)
+    stored_file(stored, "part-00001/nodes.arrow").chmod(0)
     assert "nodes.arrow" in refusal(stored, verify=False)
 
 
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_file(name: str, verify: bool, stored: Path) -> None:
-    (stored / "part-00001" / f"{name}.arrow").unlink()
+    stored_file(stored, f"part-00001/{name}.arrow").unlink()
     message = refusal(stored, verify=verify)
     assert f"part-00001/{name}.arrow" in message
     assert "found none" in message
@@ -258,7 +260,7 @@ def test_a_missing_file(name: str, verify: bool, stored: Path) -> None:
 @pytest.mark.parametrize("verify", [False, True])
 @pytest.mark.parametrize("name", FILES)
 def test_a_truncated_file(name: str, verify: bool, stored: Path) -> None:
-    path = stored / "part-00001" / f"{name}.arrow"
+    path = stored_file(stored, f"part-00001/{name}.arrow")
     size = path.stat().st_size
     os.truncate(path, size - 1)
     message = refusal(stored, verify=verify)
@@ -267,7 +269,7 @@ def test_a_truncated_file(name: str, verify: bool, stored: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_anywhere_is_seen_by_verification(name: str, stored: Path) -> None:
-    path = stored / "part-00001" / f"{name}.arrow"
+    path = stored_file(stored, f"part-00001/{name}.arrow")
     whole = path.read_bytes()
     for place in np.random.default_rng(0).integers(0, len(whole), 8):
         damaged = bytearray(whole)
@@ -287,7 +289,7 @@ def test_a_flipped_bit_that_no_one_verified_ends_no_process(name: str, stored: P
         from pathlib import Path
         from storage.errors import FormatError
         from storage.graph import open_graph
-        path = Path({str(stored)!r}, "part-00001", "{name}.arrow")
+        path = Path({str(stored_file(stored, f"part-00001/{name}.arrow"))!r})
         whole = path.read_bytes()
         graph, refused, flips = open_graph({str(stored)!r}), 0, 0
         for place in range(0, len(whole), len(whole) // 700 or 1):
@@ -320,7 +322,7 @@ def test_a_flipped_bit_that_no_one_verified_ends_no_process(name: str, stored: P
 
 @pytest.mark.parametrize("content", [b"", b"ARROW1", b"{}", b"ARROW1\0\0" + b"\0" * 100, b"\xff" * 1000])
 def test_other_content_under_a_valid_checksum(content: bytes, stored: Path) -> None:
-    (stored / "part-00001" / "nodes.arrow").write_bytes(content)
+    stored_file(stored, "part-00001/nodes.arrow").write_bytes(content)
     reseal(stored)
     for verify in (False, True):
         assert "part-00001/nodes.arrow: expected" in refusal(stored, verify=verify)
@@ -328,7 +330,7 @@ def test_other_content_under_a_valid_checksum(content: bytes, stored: Path) -> N
 
 def rewrite(url: Path, name: str, change: Callable[[dict[str, pa.Array]], dict[str, pa.Array]], **facts) -> None:
     """Changes the columns of a file of partition 1, checksums included."""
-    path = url / "part-00001" / f"{name}.arrow"
+    path = stored_file(url, f"part-00001/{name}.arrow")
     with pa.memory_map(str(path)) as source:
         batch = pa.ipc.open_file(source).get_batch(0)
         columns = {field: batch.column(field) for field in batch.schema.names}
@@ -463,7 +465,7 @@ def test_damage_under_a_valid_checksum(name: str, stored: Path) -> None:
 )
 def test_offsets_that_arrow_itself_would_not_write(place: int, offset: int, stored: Path) -> None:
     indptr = open_graph(str(stored)).partition(1).indptr
-    path = stored / "part-00001" / "topology.arrow"
+    path = stored_file(stored, "part-00001/topology.arrow")
     content = path.read_bytes()
     assert content.count(indptr.tobytes()) == 1
     path.write_bytes(content.replace(indptr.tobytes(), with_first(offset, place)(indptr).tobytes()))
@@ -502,7 +504,7 @@ def test_an_original_id_in_two_partitions(stored: Path) -> None:
 
 
 def test_two_record_batches_are_refused(stored: Path) -> None:
-    path = stored / "part-00001" / "nodes.arrow"
+    path = stored_file(stored, "part-00001/nodes.arrow")
     batch = pa.ipc.open_file(path.read_bytes()).get_batch(0)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch.slice(0, 5))
@@ -514,11 +516,19 @@ def test_two_record_batches_are_refused(stored: Path) -> None:
 def test_a_manifest_that_points_outside_opens_nothing(stored: Path, tmp_path: Path) -> None:
     secret = tmp_path / "nodes.arrow"
     secret.write_text("secret")
-    path = stored / "manifest.json"
-    body = json.loads(path.read_text())
-    body["files"]["part-00000/../../nodes.arrow"] = {"num_bytes": 6, "sha256": "0" * 64}
-    path.write_text(json.dumps(body))
-    assert "only file names of the format" in refusal(stored, verify=False)
+    entry = {"num_bytes": 6, "sha256": "0" * 64}
+    name = "part-00000/nodes.arrow"
+    inside = json.loads(newest_manifest(stored).read_bytes())["files"][name]["path"]
+    for place, path, message in (
+        ("part-00000/../../nodes.arrow", inside, "only file names of the format"),
+        (name, f"{inside.removesuffix(name)}../../../nodes.arrow", "expected paths below data/"),
+        (name, str(secret), "expected paths below data/"),
+    ):
+        whole = newest_manifest(stored).read_bytes()
+        edit_manifest(stored, lambda body, at=place, to=path: body["files"].update({at: entry | {"path": to}}))
+        assert message in refusal(stored, verify=False)
+        newest_manifest(stored).write_bytes(whole)
+    open_graph(str(stored)).verify()
 
 
 def test_verification_of_a_whole_graph_passes(pristine: Path) -> None:

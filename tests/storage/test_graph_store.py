@@ -1,8 +1,6 @@
 """Many small graphs on disk: what is written comes back, in any order and from any shard, and damage is refused with one line."""
 
-import json
 import pickle
-from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -18,6 +16,7 @@ from storage.graph_set_manifest import Reject, RowSchema
 from storage.graph_set_writer import GraphSetInfo, write_graphs
 from storage.graph_store import open_graphs, shard_batch
 from storage.packed_graphs import PackedGraphs
+from tests.stored_files import edit_manifest, stored_file
 
 INFO = GraphSetInfo(
     "toy",
@@ -201,7 +200,7 @@ def test_rejected_rows_come_back(tmp_path):
     store = open_graphs(str(tmp_path / "toy"))
     assert store.rejects() == rejects
     assert store.manifest.num_rejected == 2
-    path = tmp_path / "toy" / "rejects.csv"
+    path = stored_file(tmp_path / "toy", "rejects.csv")
     path.write_text(path.read_text().replace("not", "now"))
     with pytest.raises(FormatError, match=r"rejects\.csv: expected sha256"):
         store.verify()
@@ -213,8 +212,12 @@ def test_what_is_there_stays_unless_overwritten(tmp_path):
     with pytest.raises(ConfigError, match="pass --overwrite"):
         _write(url, [_random_graphs(6, 2)])
     assert open_graphs(str(url)).manifest == first
+    reader = open_graphs(str(url))
     second = _write(url, [_random_graphs(6, 2)], overwrite=True)
     assert len(open_graphs(str(url))) == 6
+    assert open_graphs(str(url), first.snapshot).manifest == first
+    reader.verify()
+    _assert_equal(reader.fetch(np.arange(5)), _random_graphs(5, 1))
     assert second.content_hash != first.content_hash
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 
@@ -238,14 +241,13 @@ def test_kinds_are_told_apart(stored):
     store, _ = stored
     with pytest.raises(FormatError, match="expected kind 'one-graph', got 'many-graphs'"):
         open_graph(store.url)
-    path = Path(store.url) / "manifest.json"
-    path.write_text(path.read_text().replace("many-graphs", "one-graph"))
+    edit_manifest(store.url, lambda body: body.update(kind="one-graph"))
     with pytest.raises(FormatError, match="expected kind 'many-graphs', got 'one-graph'"):
         open_graphs(store.url)
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(FormatError, match=r"found none; make them with: python jobs/ingest_molecules\.py"):
+    with pytest.raises(FormatError, match=r"found none; make one with: python jobs/ingest_molecules\.py"):
         open_graphs(str(tmp_path / "none"))
 
 
@@ -261,6 +263,14 @@ def test_nothing_there(tmp_path):
         ("node", {"dim": 2, "dtype": "uint8", "categories": [9]}, "categories"),
         ("node", [], "an object"),
         ("num_rejected", 1, r"rejects\.csv"),
+        ("snapshot", "1", "snapshot"),
+        ("created", None, "created"),
+        ("requires", ["typed-graphs"], "requires"),
+        (
+            "files",
+            {"part-00000/nodes.arrow": {"num_bytes": 1, "sha256": "0" * 64, "path": "/etc/passwd"}},
+            "below data/",
+        ),
         ("content_hash", "0", "content_hash"),
         ("num_nodes", 1, "expected num_nodes 1 in all shards"),
         ("target_names", ["a", "b", "c"], "column 'target': expected fixed_size_list"),
@@ -268,13 +278,12 @@ def test_nothing_there(tmp_path):
 )
 def test_a_manifest_that_says_something_else_is_refused(stored, field, value, message):
     store, _ = stored
-    path = f"{store.url}/manifest.json"
-    with open(path) as file:
-        body = json.load(file)
-    assert body[field] != value
-    body[field] = value
-    with open(path, "w") as file:
-        json.dump(body, file)
+
+    def change(body):
+        assert body[field] != value
+        body[field] = value
+
+    edit_manifest(store.url, change)
     with pytest.raises(FormatError, match=message) as caught:
         open_graphs(store.url)
     assert "\n" not in str(caught.value)
@@ -282,17 +291,15 @@ def test_a_manifest_that_says_something_else_is_refused(stored, field, value, me
 
 def test_files_missing_truncated_or_flipped(stored):
     store, parts = stored
-    path = f"{store.url}/part-00001/graphs.arrow"
-    with open(path, "rb") as file:
-        content = file.read()
+    path = stored_file(store.url, "part-00001/graphs.arrow")
+    content = path.read_bytes()
     flipped = bytearray(content)
     flipped[content.index(parts[1].target.tobytes())] ^= 1
     for damaged, message in ((content[:-8], "truncated"), (bytes(flipped), "the file is corrupt")):
-        with open(path, "wb") as file:
-            file.write(damaged)
+        path.write_bytes(damaged)
         with pytest.raises(FormatError, match=rf"part-00001/graphs\.arrow: expected .*{message}"):
             open_graphs(store.url).verify()
-    Path(path).unlink()
+    path.unlink()
     with pytest.raises(FormatError, match=r"part-00001/graphs\.arrow: expected a file of \d+ bytes, found none"):
         open_graphs(store.url)
 

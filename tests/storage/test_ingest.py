@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -27,6 +26,8 @@ from storage.edge_buckets import EdgeBuckets
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, Partitioner, ingest
+from storage.journal import CLOCK_MARGIN_S, LEASE_S
+from storage.prune import prune
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
 from tests.listed_graph import (
     ListedGraph,
@@ -35,6 +36,7 @@ from tests.listed_graph import (
     random_listed_graph,
     stored_graph,
 )
+from tests.stored_files import all_files
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PARTITIONERS = ("random", "range", "ldg")
@@ -254,26 +256,6 @@ def test_ctrl_c_in_any_stage_leaves_the_old_graph(stage: str, tmp_path: Path) ->
     assert beside(url) == ["graph"]
 
 
-@pytest.mark.parametrize("error", [OSError("no space"), KeyboardInterrupt()])
-def test_a_failed_swap_puts_the_old_graph_back(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, old = tmp_path / "graph", random_listed_graph(30, 60, seed=1)
-    ingest(old, str(url))
-    rename = Path.rename
-
-    def fail_for_the_new_graph(self: Path, target: Path) -> Path:
-        if self.name == "graph" and self != url:
-            raise error
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail_for_the_new_graph)
-    with pytest.raises(type(error)):
-        ingest(random_listed_graph(40, 80), str(url), IngestOptions(overwrite=True))
-    assert stored_graph(open_graph(str(url))) == expected_graph(old, IngestOptions())
-    assert beside(url) == ["graph"]
-
-
 def failing_at(nth: int, function: Callable, error: BaseException) -> Callable:
     """`function`, whose call number `nth` (from 0) raises instead."""
     calls = itertools.count()
@@ -292,7 +274,7 @@ def everything(filesystem: fsspec.AbstractFileSystem, path: str) -> dict[str, by
     return {name.removeprefix(folder): filesystem.cat_file(name) for name in filesystem.find(folder)}
 
 
-UPLOADED_FILES = 7  # three per partition, and the manifest
+UPLOADED_FILES = 6  # three per partition; the manifest is created from its text
 
 
 @pytest.mark.parametrize("error", [OSError("connection reset"), KeyboardInterrupt()])
@@ -311,8 +293,33 @@ def test_a_broken_upload_leaves_the_old_graph_or_nothing(
         with pytest.raises(FormatError if isinstance(error, OSError) else type(error)) as failed:
             ingest(random_listed_graph(30, 60), url, IngestOptions(num_partitions=2, overwrite=old_graph))
     if isinstance(error, OSError):
-        assert "cannot upload the graph: connection reset" in str(failed.value)
+        assert "cannot write this file: connection reset" in str(failed.value)
         assert "\n" not in str(failed.value)
+    assert (everything(filesystem, path) if old_graph else {}) == before
+    assert filesystem.exists(path) == old_graph
+
+
+@pytest.mark.parametrize("error", [OSError("connection reset"), KeyboardInterrupt()])
+@pytest.mark.parametrize("old_graph", [False, True])
+def test_a_manifest_that_cannot_be_written_leaves_the_old_graph_or_nothing(
+    old_graph: bool, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = memory_url()
+    filesystem, path = fsspec.core.url_to_fs(url)
+    if old_graph:
+        ingest(random_listed_graph(40, 60, seed=1), url, IngestOptions(num_partitions=3))
+    before = everything(filesystem, path) if old_graph else {}
+    pipe_file = type(filesystem).pipe_file
+
+    def fail_for_the_manifest(self, target: str, *args, **kwargs) -> None:
+        if "/manifests/" in target:
+            raise error
+        pipe_file(self, target, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(filesystem), "pipe_file", fail_for_the_manifest)
+        with pytest.raises(FormatError if isinstance(error, OSError) else type(error)):
+            ingest(random_listed_graph(30, 60), url, IngestOptions(num_partitions=2, overwrite=old_graph))
     assert (everything(filesystem, path) if old_graph else {}) == before
     assert filesystem.exists(path) == old_graph
 
@@ -336,37 +343,26 @@ def test_an_upload_that_arrives_short_is_refused(monkeypatch: pytest.MonkeyPatch
     assert everything(filesystem, path) == before
 
 
-@pytest.mark.parametrize("nth", [0, 2])
-def test_a_replacement_that_breaks_off_names_the_whole_new_graph(nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, graph = memory_url(), random_listed_graph(30, 60)
-    filesystem = fsspec.core.url_to_fs(url)[0]
-    ingest(random_listed_graph(40, 60, seed=1), url)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(filesystem), "cp_file", failing_at(nth, type(filesystem).cp_file, OSError("gone")))
-        with pytest.raises(FormatError) as failed:
-            ingest(graph, url, IngestOptions(overwrite=True))
-    with pytest.raises(FormatError, match="found none"):
-        open_graph(url)  # and not a mixture
-    named = re.search(r"whole at (\S+\.upload-[0-9a-f]{8}),", str(failed.value))
-    assert named
-    new = open_graph(f"memory://{named[1]}")
-    new.verify()
-    assert stored_graph(new) == expected_graph(graph, IngestOptions())
-
-
-def test_replacing_a_remote_graph_leaves_its_files_alone(tmp_path: Path) -> None:
-    url = memory_url()
+def test_a_new_snapshot_of_a_remote_graph_leaves_the_old_ones_files_alone() -> None:
+    url, old = memory_url(), random_listed_graph(40, 60, seed=1)
     filesystem, path = fsspec.core.url_to_fs(url)
-    ingest(random_listed_graph(40, 60, seed=1), url, IngestOptions(num_partitions=3))
+    ingest(old, url, IngestOptions(num_partitions=3))
+    before = everything(filesystem, path)
     manifest = ingest(random_listed_graph(30, 60), url, IngestOptions(num_partitions=2, overwrite=True))
-    assert set(everything(filesystem, path)) == {f"/graph/{name}" for name in (*manifest.files, "manifest.json")}
+    after = everything(filesystem, path)
+    assert before.items() <= after.items()
+    folders = {"/".join(entry.path.split("/")[:2]) for entry in manifest.files.values()}
+    assert len(folders) == 1
+    new = {entry.path for entry in manifest.files.values()} | {"manifests/000002.json", f"{folders.pop()}/journal.json"}
+    assert after.keys() - before.keys() == {f"/graph/{name}" for name in new}
     open_graph(url).verify()
+    assert stored_graph(open_graph(url, 1)) == expected_graph(old, IngestOptions())
 
 
 def test_a_destination_that_takes_no_files_is_refused_in_one_line() -> None:
     if not Path("/proc").is_dir():
         pytest.skip("needs /proc, where not even root can make a folder")
-    with pytest.raises(ConfigError, match=r"/proc: cannot make a temporary directory there \(.*choose another url"):
+    with pytest.raises(ConfigError, match=r"/proc/graph: cannot make this directory \(choose another url\): "):
         ingest(SMALL, "/proc/graph")
 
 
@@ -401,15 +397,23 @@ def test_a_killed_ingestion_leaves_no_graph_and_does_not_stop_the_next_one(tmp_p
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=30)
-    assert not url.exists()
-    # What a kill leaves is one hidden folder, which the next ingestion removes.
-    left = beside(url)
-    assert len(left) == 1
-    assert left[0].startswith(".graph.ingest-")
+    with pytest.raises(FormatError, match="expected a graph .*, found none"):
+        open_graph(str(url))
+    # What a kill leaves is one folder with a journal, which the next ingestion leaves alone, and `prune` removes in time.
+    (left,) = (url / "data").iterdir()
+    assert (left / "journal.json").exists()
+    assert beside(url) == ["graph"]
+    before = all_files(left)
     graph = random_listed_graph(40, 80)
     ingest(graph, str(url))
     assert stored_graph(open_graph(str(url))) == expected_graph(graph, IngestOptions())
     assert beside(url) == ["graph"]
+    assert all_files(left) == before
+    assert prune(str(url), keep=1).held == (f"data/{left.name}",)
+    pruned = prune(str(url), keep=1, now=time.time() + LEASE_S + CLOCK_MARGIN_S + 1)
+    assert pruned.orphans == (f"data/{left.name}",)
+    assert not left.exists()
+    assert stored_graph(open_graph(str(url))) == expected_graph(graph, IngestOptions())
 
 
 SMALL = random_listed_graph(20, 40)
@@ -557,7 +561,7 @@ def test_a_feature_too_large_for_float16_is_refused(tmp_path: Path) -> None:
 
 
 REFUSED_OPTIONS = {
-    "no partition": ({"num_partitions": 0}, "num_partitions: expected at least 1, got 0; set --partitions"),
+    "no partition": ({"num_partitions": 0}, "num_partitions: expected 1 to 10000, got 0; set --partitions"),
     "more partitions than nodes": ({"num_partitions": 21}, "at most one partition per node (20), got 21"),
     "unknown partitioner": ({"partitioner": "spectral"}, "got 'spectral'; set --partitioner"),
     "no class": ({"num_classes": 0}, "num_classes: expected at least 1, got 0; set --num-classes"),
@@ -596,9 +600,13 @@ def _below_a_file(folder: Path) -> str:
 
 
 REFUSED_PLACES = {
-    "a graph": (_a_graph, False, "expected nothing there, found a graph; pass --overwrite to replace it"),
-    "a file": (_a_file, True, "expected a directory or nothing, found a file"),
-    "other files": (_other_files, True, "expected nothing there, found other files; choose an empty url"),
+    "a graph": (_a_graph, False, "expected nothing there, found a graph; pass --overwrite to publish a new"),
+    "a file": (_a_file, True, "expected a folder or nothing, found a file"),
+    "other files": (
+        _other_files,
+        True,
+        "expected an empty folder or a graph, found other files ('thesis.tex'); choose another url",
+    ),
     "below a file": (_below_a_file, False, "cannot make this directory"),
     "unknown protocol": (lambda _: "carrier-pigeon://graph", False, "cannot open this kind of URL"),
 }
@@ -621,16 +629,17 @@ def test_an_empty_folder_is_a_fine_place(tmp_path: Path) -> None:
     assert stored_graph(open_graph(str(tmp_path))) == expected_graph(SMALL, IngestOptions())
 
 
-def test_overwrite_replaces_a_graph_and_its_surplus_partitions(tmp_path: Path) -> None:
-    url = str(tmp_path / "graph")
-    ingest(SMALL, url, IngestOptions(num_partitions=4))
-    ingest(SMALL, url, IngestOptions(num_partitions=2, overwrite=True))
-    assert sorted(os.listdir(url)) == ["manifest.json", "part-00000", "part-00001"]
-    remote = memory_url()
-    ingest(SMALL, remote, IngestOptions(num_partitions=4))
-    ingest(SMALL, remote, IngestOptions(num_partitions=2, overwrite=True))
-    filesystem, path = fsspec.core.url_to_fs(remote)
-    assert not filesystem.exists(f"{path}/part-00002")
+def test_overwrite_publishes_a_snapshot_without_the_surplus_partitions_of_the_one_before(tmp_path: Path) -> None:
+    for url in (str(tmp_path / "graph"), memory_url()):
+        first = ingest(SMALL, url, IngestOptions(num_partitions=4))
+        second = ingest(SMALL, url, IngestOptions(num_partitions=2, overwrite=True))
+        assert (first.snapshot, second.snapshot) == (1, 2)
+        assert {name.split("/")[0] for name in second.files} == {"part-00000", "part-00001"}
+        for snapshot, num_partitions in ((1, 4), (2, 2), (None, 2)):
+            opened = open_graph(url, snapshot)
+            assert opened.manifest.num_partitions == num_partitions
+            assert stored_graph(opened) == expected_graph(SMALL, IngestOptions())
+    assert sorted(os.listdir(tmp_path / "graph")) == ["data", "manifests"]
 
 
 def test_progress_counts_every_stage_to_its_end(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def test_a_directory_in_use_stays_and_goes_with_its_block(tmp_path: Path) -> None:
     with scratch_directory(tmp_path, "graph") as folder:
         (folder / "work").touch()
-        remove_orphans(tmp_path, "graph", tmp_path / "graph")
+        remove_orphans(tmp_path, "graph")
         assert (folder / "work").exists()
     assert os.listdir(tmp_path) == []
 
@@ -46,21 +46,6 @@ def test_an_orphan_is_removed_by_its_own_name_alone(orphan: Path, tmp_path: Path
     assert orphan.exists()
     remove_orphans(tmp_path, "graph")
     assert not orphan.exists()
-
-
-@pytest.mark.parametrize("is_taken", [False, True])
-def test_a_graph_that_was_moved_aside_comes_back_where_nothing_took_its_place(
-    is_taken: bool, orphan: Path, tmp_path: Path
-) -> None:
-    (orphan / "replaced").mkdir()
-    (orphan / "replaced" / "old").touch()
-    target = tmp_path / "graph"
-    if is_taken:
-        target.mkdir()
-        (target / "new").touch()
-    remove_orphans(tmp_path, "graph", target)
-    assert not orphan.exists()
-    assert os.listdir(target) == ["new" if is_taken else "old"]
 
 
 def test_what_may_not_be_an_orphan_stays(orphan: Path, tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""Files of a stored graph, or set of graphs, by their names in its newest manifest: for tests that look at them or damage them."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.arrow_files import split_url
+from storage.snapshots import manifest_path, snapshot_numbers
+
+
+def newest_manifest(url: str | Path) -> Path:
+    """The manifest that `open_graph(url)` reads."""
+    filesystem, path = split_url(str(url))
+    return Path(manifest_path(path, snapshot_numbers(filesystem, path)[-1]))
+
+
+def stored_file(url: str | Path, name: str) -> Path:
+    """The path of `part-00001/nodes.arrow`, or of an encoding's file."""
+    body = json.loads(newest_manifest(url).read_bytes())
+    tables: list[Mapping[str, Any]] = [body, *body.get("encodings", {}).values()]
+    (entry,) = (table["files"][name] for table in tables if name in table["files"])
+    return Path(url, entry["path"])
+
+
+def edit_manifest(url: str | Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Rewrites the newest manifest in place, as nobody should; `change` gets its JSON."""
+    path = newest_manifest(url)
+    body = json.loads(path.read_bytes())
+    change(body)
+    path.write_text(json.dumps(body))
+
+
+def all_files(url: str | Path) -> dict[str, bytes]:
+    """Every file below a local folder, with its content."""
+    return {path.relative_to(url).as_posix(): path.read_bytes() for path in Path(url).rglob("*") if path.is_file()}
