@@ -77,8 +77,12 @@ def _remove_empty_folders(filesystem: fsspec.AbstractFileSystem, where: str) -> 
             remove_if_empty(each)
     elif not is_object_store(filesystem):
         for each, _, _ in list(filesystem.walk(where, topdown=False)):
-            with contextlib.suppress(OSError, NotImplementedError):
-                filesystem.rmdir(each)
+            _remove_empty_folder(filesystem, each)
+
+
+def _remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
+    with contextlib.suppress(OSError, NotImplementedError):  # it holds anything, or knows no folders
+        filesystem.rmdir(folder)
 
 
 def _files(filesystem: fsspec.AbstractFileSystem, where: str) -> Iterator[tuple[str, int]]:
