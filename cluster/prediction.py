@@ -93,6 +93,7 @@ class PredictionSpec:
     precision: str
     seed: int
     loader: LoaderOptions
+    estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
 
 
 @dataclass(frozen=True)
@@ -353,7 +354,8 @@ def predict_all(
         there = folder.part_names()
         parts = [index for index in range(len(bounds)) if part_name(index) not in there]
         _run(workers, "join", [(index, pieces) for index in parts], pool, progress, len(bounds))
-    summary = {"rows": len(ids), "parts": len(bounds), "metric": spec.task.metric, "scores": scores}
+    named = {"scores": scores} if spec.estimate is None else {"estimates": scores, "estimate": spec.estimate}
+    summary = {"rows": len(ids), "parts": len(bounds), "metric": spec.task.metric, **named}
     folder.finish(summary)
     return summary
 

@@ -375,10 +375,19 @@ class Worker:
         scores = self._evaluate(self.scored, loader, "valid")
         score = scores.get(self.task.metric, math.nan)
         sign = 1.0 if self.task.higher_is_better else -1.0
-        if math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
+        if not self.spec.keep_best:
+            self.best_epoch, self.best = epoch, _copy_state(self.scored)
+        elif math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
             self.best_score, self.best_epoch, self.best = score, epoch, _copy_state(self.scored)
-        named = {f"valid_{name}": value for name, value in scores.items() if name != "count"}
-        return {**named, "best_epoch": self.best_epoch, "eval_s": time.perf_counter() - start}
+        prefix = "valid_estimate_" if self.spec.is_estimate else "valid_"
+        named = {f"{prefix}{name}": value for name, value in scores.items() if name != "count"}
+        return {**named, **self._kept_epoch(), "eval_s": time.perf_counter() - start}
+
+    def _kept_epoch(self) -> dict[str, int]:
+        """The epoch whose weights are kept, named by how it was chosen."""
+        if not self.spec.keep_best:
+            return {"last_epoch": self.best_epoch}
+        return {"best_epoch_by_estimate" if self.spec.is_estimate else "best_epoch": self.best_epoch}
 
     @torch.no_grad()
     def _evaluate(self, model: torch.nn.Module, loader: Loader, split: str) -> dict[str, float]:
@@ -407,7 +416,7 @@ class Worker:
         return scores.compute()
 
     def _final_scores(self) -> dict[str, Any]:
-        """Scores of all splits with the best weights."""
+        """Scores of all splits with the kept weights."""
         self.model.load_state_dict(self.best)
         scores = {}
         for split, sampler_options in self.spec.evaluation.items():
@@ -415,7 +424,7 @@ class Worker:
                 scores[split] = self._evaluate(self.model, loader, split)
         self.data.check()
         return {
-            "best_epoch": self.best_epoch,
+            **self._kept_epoch(),
             "scores": scores,
             "num_parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "device": str(self.device),

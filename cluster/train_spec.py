@@ -84,10 +84,12 @@ class TrainSpec:
     evaluation: Mapping[str, Any]  # "train", "valid", "test": how each split is scored
     options: TrainOptions
     loader: LoaderOptions
+    is_estimate: bool = False  # scores leave a part of the graph out, and are recorded under names that say so
+    keep_best: bool = True  # of the weights the best validated; else the last epoch's
 
 
 def full_evaluation(split_set: int, num_chunks: int = 1) -> dict[str, RandomPartitionOptions]:
-    """Scores every split on the whole graph as one batch (or on fixed chunks of it, where it does not fit)."""
+    """Scores every split on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks."""
     codes = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
     return {
         name: RandomPartitionOptions(num_chunks=num_chunks, split_set=split_set, root_splits=(code,), shuffle=False)

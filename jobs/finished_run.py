@@ -54,8 +54,13 @@ class FinishedRun:
 
     @property
     def scores(self) -> dict[str, float]:
-        """By split, in the run's own metric."""
-        return dict(self.summary["scores"])
+        """By split, in the run's own metric; estimates, where the run has no others."""
+        return dict(self.summary["scores" if "scores" in self.summary else "estimates"])
+
+    @property
+    def estimate(self) -> str | None:
+        """Why its scores are estimates; None: they are exact."""
+        return self.summary.get("estimate")
 
     @property
     def weights_path(self) -> Path:
@@ -86,7 +91,8 @@ def read_run(path: str) -> FinishedRun:
     except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
         raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
     kind = "graphs" if isinstance(summary, dict) and "graphs" in summary else "graph"
-    needed = ("job", "workers", "device", "scores", "snapshot", kind, f"{kind}_hash")
+    scores = "estimates" if isinstance(summary, dict) and "estimates" in summary else "scores"
+    needed = ("job", "workers", "device", scores, "snapshot", kind, f"{kind}_hash")
     lacking = [name for name in needed if not isinstance(summary, dict) or name not in summary]
     if lacking:
         raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")

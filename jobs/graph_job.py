@@ -26,6 +26,7 @@ from jobs.training_run import (
     check_resume,
     choose_run_dir,
     follow,
+    kept_line,
     open_run,
     print_scores,
     run_summary,
@@ -34,6 +35,7 @@ from jobs.training_run import (
     wants_bfloat16,
     worker_options,
 )
+from jobs.verdict import end_of_run, judge
 from samplers.graph_batches import GraphBatchOptions
 from samplers.loader import LoaderOptions
 from storage.errors import ConfigError, DataError
@@ -50,7 +52,7 @@ def run_graph_job(
     build_model: Callable[[GraphSetManifest, int], torch.nn.Module],
     model_config: Callable[[GraphSetManifest, int], Mapping[str, Any]],
 ) -> int:
-    """Runs the job; 0 where the model beats both baselines on the test split (valid, where no test has targets), else 1.
+    """Runs the job and returns its exit status: 0, or 1 where the model does not beat the baselines and `--require-baselines` says it must.
 
     `config` is the resolved configuration, saved with the run. `prepare` opens the set, making it first where it must.
     `build_model(manifest, out_dim)` runs on every worker: its module takes a TorchGraphBatch and returns predictions
@@ -107,7 +109,7 @@ def run_graph_job(
             summary = _summary(job, store, task, baselines, result, run, time.monotonic() - started)
             run.write_summary(summary)
     _print_summary(summary)
-    return 0 if summary["beats_baselines"] else 1
+    return end_of_run(summary, require_baselines=run_options.require_baselines)
 
 
 @dataclass(frozen=True)
@@ -296,41 +298,25 @@ def _summary(
     wall_s: float,
 ) -> dict[str, Any]:
     scores = {split: values[task.metric] for split, values in result["scores"].items()}
-    judged = "test" if "test" in scores else "valid"
-    sign = 1.0 if task.higher_is_better else -1.0
-    rivals = (baselines.constant[judged], baselines.composition[judged])
     return {
         "job": job,
         "graphs": store.url,
         "graphs_hash": store.manifest.content_hash,
         "snapshot": store.manifest.snapshot,
         "task": dict(vars(task)),
-        "metric": task.metric,
-        "scores": scores,
+        **judge(task.metric, scores, asdict(baselines), higher_is_better=task.higher_is_better),
         "all_scores": result["scores"],
-        "baselines": asdict(baselines),
-        "judged_by": judged,
-        "beats_baselines": all(sign * scores[judged] > sign * rival for rival in rivals),
         **run_summary(result, run, ("roots_per_s", "nodes_per_s", "edges_per_s")),
         "wall_s": wall_s,
     }
 
 
 def _print_summary(summary: Mapping[str, Any]) -> None:
-    nan = float("nan")
-    named = {
-        "model": summary["scores"],
-        "composition only": summary["baselines"]["composition"],
-        "mean": summary["baselines"]["constant"],
-    }
-    rows = [(name, scores.get("valid", nan), scores.get("test", nan)) for name, scores in named.items()]
-    print_scores(summary["metric"], rows)
+    print_scores(summary)
     print(
-        f"\nbest epoch {summary['best_epoch'] + 1} of {summary['epochs']}, {summary['num_parameters']:,} parameters, "
+        f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
         f"{summary['workers']} workers on {summary['device']}\n"
         f"{summary['roots_per_s']:,.0f} graphs/s while training; waited for batches {summary['wait_share']:.1%} of it; "
         f"{summary['wall_s']:.0f} s in all\n"
         f"run directory: {summary['run_dir']}"
     )
-    if not summary["beats_baselines"]:
-        print("the model does not beat both baselines: exit status 1")

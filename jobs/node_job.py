@@ -27,6 +27,7 @@ from jobs.training_run import (
     check_resume,
     choose_run_dir,
     follow,
+    kept_line,
     open_run,
     print_scores,
     run_summary,
@@ -35,6 +36,7 @@ from jobs.training_run import (
     wants_bfloat16,
     worker_options,
 )
+from jobs.verdict import end_of_run, judge
 from samplers.loader import LoaderOptions
 from samplers.neighbor import NeighborOptions
 from samplers.node2subgraph import Node2SubgraphOptions
@@ -64,7 +66,7 @@ def run_node_job(
     encoding: EncodingOptions | None = None,
     whole_graph: Callable[[StoredGraph], "WholeGraphData"] | None = None,
 ) -> int:
-    """Runs the job; 0 where the model beats both baselines on the test split, else 1.
+    """Runs the job and returns its exit status: 0, or 1 where the model does not beat the baselines and `--require-baselines` says it must.
 
     `config` is the resolved configuration, saved with the run. `build_model` runs on every worker: its module takes a TorchBatch and
     returns logits [num_roots, num_classes], or a StepOutput with them. `encoding` is put on every batch; where the graph does not
@@ -101,6 +103,8 @@ def run_node_job(
         f"{manifest.num_partitions} partitions at {graph.url}",
         flush=True,
     )
+    if options.batch.estimate is not None:
+        print(f"scores are estimates: {options.batch.estimate}; {options.batch.kept}", flush=True)
     with ray_session(session_options(run_options)) as session, partition_servers(graph, parts.servers) as servers:
         place = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
         if data is not None and session.is_ours:
@@ -127,6 +131,8 @@ def run_node_job(
                 identity=identity,
                 sampler=training if data is None else data.roots()["train"],
                 evaluation=evaluation if data is None else data.roots(),
+                is_estimate=options.batch.estimate is not None,
+                keep_best=options.batch.keeps_best,
                 options=fitted,
                 loader=parts.loader,
             )
@@ -134,8 +140,8 @@ def run_node_job(
                 result = train(spec, workers, run, follow(bar, fit.epochs, fit.metric, "nodes"))
             summary = _summary(job, graph, options, baselines, result, run, time.monotonic() - started)
             run.write_summary(summary)
-    _print_summary(summary, fit.metric)
-    return 0 if summary["beats_baselines"] else 1
+    _print_summary(summary)
+    return end_of_run(summary, require_baselines=run_options.require_baselines)
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,11 @@ def node_parts(job: str, options: NodeJobOptions, *, is_whole: bool) -> NodePart
     """Raises ConfigError, before anything is prepared, for options that cannot work."""
     check_training_options(options.fit, options.run, options.batch)
     _check_graph_options(options)
+    if options.batch.select_by == "estimate" and options.batch.estimate is None:
+        raise ConfigError(
+            "select_by: 'estimate' expects scores that are estimates (--evaluation full with --eval-chunks above 1), these are exact; "
+            "leave out --select-by"
+        )
     if is_whole:
         _check_whole_graph(options)
     workers = worker_options(options.run)
@@ -312,7 +323,7 @@ def _evaluation_text(options: NodeJobOptions) -> str:
     """All that scores depend on beside the weights: scores of different kinds must not compete for the best epoch."""
     batch = options.batch
     if batch.evaluation == "full":
-        return f"full, {batch.eval_chunks} chunks"
+        return f"full, {batch.eval_chunks} chunks" + ("" if batch.keeps_best else ", the last epoch kept")
     how = f"sampled, {batch.batch_size} roots"
     if batch.sampler == "node2subgraph":
         return f"{how}, {batch.max_hops} hops, {batch.max_nodes} nodes, fixed {batch.fixed_subgraphs}"
@@ -363,34 +374,23 @@ def _summary(
 ) -> dict[str, Any]:
     metric = options.fit.metric
     scores = {split: values[metric] for split, values in result["scores"].items()}
-    features_only = None if baselines.features_only is None else baselines.features_only["test"]
     return {
         "job": job,
         "graph": graph.url,
         "graph_hash": graph.manifest.content_hash,
         "snapshot": graph.manifest.snapshot,
-        "metric": metric,
-        "scores": scores,
-        "baselines": asdict(baselines),
-        "beats_baselines": scores["test"] > max(baselines.majority["test"], features_only or 0.0),
+        **judge(metric, scores, asdict(baselines), estimate=options.batch.estimate),
         **run_summary(result, run, ("nodes_per_s", "edges_per_s")),
         "wall_s": wall_s,
     }
 
 
-def _print_summary(summary: Mapping[str, Any], metric: str) -> None:
-    scores, baselines = summary["scores"], summary["baselines"]
-    rows = [("model", scores["valid"], scores["test"])]
-    if baselines["features_only"] is not None:
-        rows.append(("features only", baselines["features_only"]["valid"], baselines["features_only"]["test"]))
-    rows.append(("majority class", baselines["majority"]["valid"], baselines["majority"]["test"]))
-    print_scores(metric, rows)
+def _print_summary(summary: Mapping[str, Any]) -> None:
+    print_scores(summary)
     print(
-        f"\nbest epoch {summary['best_epoch'] + 1} of {summary['epochs']}, {summary['num_parameters']:,} parameters, "
+        f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
         f"{summary['workers']} workers on {summary['device']}\n"
         f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s while training; "
         f"waited for batches {summary['wait_share']:.1%} of it; {summary['wall_s']:.0f} s in all\n"
         f"run directory: {summary['run_dir']}"
     )
-    if not summary["beats_baselines"]:
-        print("the model does not beat both baselines: exit status 1")

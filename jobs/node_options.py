@@ -83,13 +83,36 @@ class BatchOptions:
     """Score splits on the whole graph, or through the sampler of roots."""
 
     eval_chunks: int = 1
-    """full evaluation: chunks, where the whole graph does not fit as one batch."""
+    """full evaluation: chunks, where the whole graph does not fit as one batch. Edges between chunks are left out: scores are estimates."""
+
+    select_by: Literal["exact", "estimate"] = "exact"
+    """What the kept weights are chosen by: exact: the best validation score, or where scores are estimates the last epoch;
+    estimate: the best estimated validation score."""
 
     loader_threads: int = 1
     """Sampling threads per worker."""
 
     prefetch: int = 2
     """Batches that the loader works ahead."""
+
+    @property
+    def estimate(self) -> str | None:
+        """Why scores are estimates; None: they are exact for what the sampler asks."""
+        if self.evaluation != "full" or self.eval_chunks <= 1:
+            return None
+        return f"each split is scored in {self.eval_chunks} chunks, without the edges between them (--eval-chunks)"
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the weights of the best validation are kept, and not the last epoch's."""
+        return self.estimate is None or self.select_by == "estimate"
+
+    @property
+    def kept(self) -> str:
+        """Which weights a run keeps whose scores are estimates."""
+        if self.keeps_best:
+            return "the epoch with the best estimate is kept (--select-by estimate)"
+        return "the last epoch is kept (--select-by estimate keeps the one with the best estimate)"
 
 
 @dataclass(frozen=True)

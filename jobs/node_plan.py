@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cluster.tasks import Classification
-from cluster.training_data import NodeSamplerOptions, OpenNodes
+from cluster.training_data import OpenNodes
 from jobs.memory_check import available_bytes
 from jobs.node_job import NodeParts, check_graph, node_parts, run_identity
 from jobs.node_options import NodeJobOptions
@@ -33,7 +33,7 @@ from jobs.run_plan import (
 )
 from jobs.training_run import check_resume
 from samplers.plans import num_chunk_batches, num_root_batches
-from samplers.random_partition import DEFAULT_CHUNKS, RandomPartitionOptions
+from samplers.random_partition import RandomPartitionOptions
 from samplers.router import Router, local_router
 from storage.arrow_files import is_local
 from storage.encodings import EncodingOptions, find_encoding
@@ -138,7 +138,7 @@ def _sampled_lines(
     memory = training_memory(process, count_parameters(model), tried, fit, parts.loader, workers)
     return [
         ("splits", _split_text(router, options.graph.split_set)),
-        ("scoring", _scoring_text(parts.evaluation["valid"])),
+        ("scoring", _scoring_text(options)),
         model_line(model),
         steps_line(sampler.num_batches, workers, fit),
         batch_line(tried, "roots"),
@@ -162,11 +162,13 @@ def _split_text(router: Router, split_set: int) -> str:
     return f"{', '.join(counts)} labelled nodes"
 
 
-def _scoring_text(valid: NodeSamplerOptions) -> str:
-    if not isinstance(valid, RandomPartitionOptions):
+def _scoring_text(options: NodeJobOptions) -> str:
+    batch = options.batch
+    if batch.estimate is not None:
+        return f"estimates: {batch.estimate}; {batch.kept}"
+    if batch.evaluation == "sampled":
         return "every split through its own roots' subgraphs"
-    chunks = valid.num_chunks or DEFAULT_CHUNKS
-    return "every split on the whole graph" + (" as one batch" if chunks == 1 else f" in {chunks} parts")
+    return "every split on the whole graph as one batch"
 
 
 def _whole_graph_lines(

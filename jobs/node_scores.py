@@ -111,8 +111,7 @@ def run_recipe(recipe: Recipe, index: int, config: Config) -> dict:
         log = out / f"{run_dir.name}.log"
         with open(log, "w") as file:
             code = subprocess.run(command, check=False, stdout=file, stderr=subprocess.STDOUT).returncode
-        # 1 with a summary: the model did not beat a baseline. That is a result, and belongs in the table.
-        if code not in (0, 1) or not summary.exists():
+        if code != 0 or not summary.exists():
             raise StageError(f"{run_dir.name}: expected exit status 0 and {summary}, got {code}; see {log}{_last(log)}")
     return json.loads(summary.read_text())
 

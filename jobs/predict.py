@@ -202,15 +202,17 @@ def _plan(
         precision=subject.precision,
         seed=subject.seed,
         loader=subject.loader,
+        estimate=subject.estimate,
     )
     most = 1 if subject.together else config.piece_batches
     return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))
 
 
 def _print_summary(config: PredictConfig, finished: "FinishedRun", subject: "Subject", summary: dict[str, Any]) -> None:
-    metric = summary["metric"]
+    metric, estimate = summary["metric"], summary.get("estimate")
     same = subject.content_hash == finished.data_hash
-    for split, values in summary["scores"].items():
+    named = metric if estimate is None else f"{metric} (estimate)"
+    for split, values in summary["scores" if estimate is None else "estimates"].items():
         if metric not in values:
             continue
         told = finished.scores.get(split) if same else None
@@ -219,8 +221,11 @@ def _print_summary(config: PredictConfig, finished: "FinishedRun", subject: "Sub
         elif told == values[metric]:
             note = ", as in the run's summary"
         else:
-            note = f"; the run's summary has {told!r}"
-        print(f"{split} {metric} {values[metric]!r} over {values['count']:,.0f}{note}")
+            kind = "" if finished.estimate == estimate else " (estimate)" if finished.estimate else " (exact)"
+            note = f"; the run's summary has {told!r}{kind}"
+        print(f"{split} {named} {values[metric]!r} over {values['count']:,.0f}{note}")
+    if estimate is not None:
+        print(f"estimate: {estimate}, as the run was scored; so are the predictions")
     print(f"{summary['rows']:,} predictions in {summary['parts']} file(s) at {config.out}")
 
 

@@ -39,6 +39,8 @@ def plan_prediction(
     problems: list[str] = []
     model = subject.build_model()
     lines: list[Line] = [("data", subject.text), model_line(model)]
+    if subject.estimate is not None:
+        lines.append(("estimate", f"{subject.estimate}, as the run was scored; so are the predictions"))
     with refused(problems):
         if torch.cuda.device_count() < config.workers and config.device == "gpu" and config.address is None:
             problems.append(

@@ -71,6 +71,7 @@ class Subject:
     look: Callable[[], Served]  # the same in this process, nothing started or written; ConfigError where it cannot be
     # Where workers predict the whole graph together: the bytes of one of so many; ConfigError where they do not fit here.
     shard_bytes: Callable[[int], int] | None = None
+    estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
 
     @property
     def together(self) -> bool:
@@ -148,6 +149,7 @@ def node_subject(
         serve=serve,
         look=look,
         shard_bytes=None if shards is None else lambda workers: shards.graph.check_memory(graph, workers),
+        estimate=config.batch.estimate if shards is None else None,
     )
 
 

@@ -98,6 +98,9 @@ class RunOptions:
     batch_timeout_s: float = 300.0
     """Longest wait for one batch."""
 
+    require_baselines: bool = False
+    """Exit with status 1 where the final score does not beat every baseline; without this it is a warning."""
+
     track: tuple[Literal["mlflow", "wandb"], ...] = ()
     """Send configuration, epochs and scores there too; an extra each: pip install -e '.[mlflow]'."""
 

@@ -61,8 +61,36 @@ class RunRecord:
         named = (self.summary or {}).get("metric") or _section(self.config, "fit").get("metric")
         if isinstance(named, str) and named != "auto":
             return named
-        names = (key for epoch in self.epochs for key in epoch if key.startswith("valid_") and key != "valid_loss")
-        return next((name.removeprefix("valid_") for name in names), None)
+        names = (
+            key.removeprefix("valid_").removeprefix("estimate_") for key in self.epoch_names if key.startswith("valid_")
+        )
+        return next((name for name in names if name != "loss"), None)
+
+    @property
+    def epoch_names(self) -> tuple[str, ...]:
+        """What any epoch recorded."""
+        return tuple(dict.fromkeys(name for epoch in self.epochs for name in epoch))
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether its scores leave a part of the graph out."""
+        return self.estimate is not None or any(name.startswith("valid_estimate_") for name in self.epoch_names)
+
+    @property
+    def estimate(self) -> str | None:
+        """Why its final scores are estimates; None where they are exact, or not there yet."""
+        why = (self.summary or {}).get("estimate")
+        return why if isinstance(why, str) else None
+
+    @property
+    def scores(self) -> Mapping[str, Any]:
+        """The final scores by split, estimates where it has no others; empty where there are none."""
+        found = (self.summary or {}).get("scores" if self.estimate is None else "estimates")
+        return found if isinstance(found, Mapping) else {}
+
+    def valid(self, name: str) -> str:
+        """What the validation's figure `name` is recorded as."""
+        return f"valid_estimate_{name}" if self.is_estimate else f"valid_{name}"
 
     @property
     def planned_epochs(self) -> int | None:

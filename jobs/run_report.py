@@ -9,13 +9,8 @@ from jobs.html_page import Figure, card, cards, folded, heading, headline, page,
 from jobs.line_plot import Line, line_plot, number
 from jobs.ratio_plot import Series
 from jobs.run_record import Partition, PartitionTraffic, RunRecord, flat, is_number, shown
+from jobs.verdict import BASELINE_NAMES
 
-_BASELINES = {
-    "majority": "majority class",
-    "features_only": "features only",
-    "constant": "mean of the training targets",
-    "composition": "composition only",
-}
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
 _NOT_COMPARED = ("run.run_dir", "run.resume")
@@ -78,13 +73,13 @@ def _figures(run: RunRecord) -> list[Figure]:
     summary, metric = run.summary or {}, run.metric
     found = []
     if metric is not None:
-        scores = _mapping(summary.get("scores"))
+        told = _told(run, metric)
         for split in ("test", "valid"):
-            if is_number(scores.get(split)):
-                found.append(Figure(f"{split} {metric}", number(scores[split]), _rival(summary, metric, split)))
+            if is_number(run.scores.get(split)):
+                found.append(Figure(f"{split} {told}", number(run.scores[split]), _rival(summary, metric, split)))
         best = _best(run)
         if best is not None:
-            found.append(Figure(f"best valid {metric} of the epochs", number(best[1]), f"epoch {best[0]:.0f}"))
+            found.append(Figure(f"best valid {told} of the epochs", number(best[1]), f"epoch {best[0]:.0f}"))
     loss = run.series("train_loss")
     if loss:
         found.append(
@@ -118,10 +113,15 @@ def _rival(summary: Mapping[str, Any], metric: str, split: str) -> str:
     return f"{name}: {number(rivals[name])}"
 
 
+def _told(run: RunRecord, name: str) -> str:
+    """A score's name for people."""
+    return f"{name} (estimate)" if run.is_estimate else name
+
+
 def _best(run: RunRecord) -> tuple[float, float] | None:
-    """(epoch from 1, score) of the epoch whose weights were kept."""
-    kept = run.series("best_epoch")
-    scores = dict(run.series(f"valid_{run.metric}"))
+    """(epoch from 1, score) of the epoch whose weights were kept for its score."""
+    kept = run.series("best_epoch_by_estimate" if run.is_estimate else "best_epoch")
+    scores = dict(run.series(run.valid(run.metric or "")))
     if not kept or kept[-1][1] + 1 not in scores:
         return None
     epoch = kept[-1][1] + 1
@@ -130,14 +130,14 @@ def _best(run: RunRecord) -> tuple[float, float] | None:
 
 def _baselines(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     given = _mapping(summary.get("baselines"))
-    return {_BASELINES.get(name, name): scores for name, scores in given.items() if isinstance(scores, Mapping)}
+    return {BASELINE_NAMES.get(name, name): scores for name, scores in given.items() if isinstance(scores, Mapping)}
 
 
 def _scores(run: RunRecord) -> list[str]:
     summary = run.summary
     if summary is None:
         return [paragraph("No final scores: they and the baselines' are written when the job ends.", "note")]
-    rows = {"this run": _mapping(summary.get("scores")), **_baselines(summary)}
+    rows = {_told(run, "this run"): run.scores, **_baselines(summary)}
     splits = [s for s in ("train", "valid", "test") if any(is_number(scores.get(s)) for scores in rows.values())]
     if not splits:
         return []
@@ -148,10 +148,14 @@ def _scores(run: RunRecord) -> list[str]:
         heading("Scores beside the baselines"),
         table(f"{metric} ({better})", ["", *splits], cells, figures=True),
     ]
-    verdict = summary.get("beats_baselines")
-    if isinstance(verdict, bool):
-        text = "The model beats the baselines." if verdict else "The model does not beat all baselines."
-        found.append(paragraph(text, "good" if verdict else "bad"))
+    if run.estimate is not None:
+        found.append(paragraph(f"The run's scores are estimates: {run.estimate}.", "bad"))
+    verdict, warnings = summary.get("beats_baselines"), summary.get("warnings")
+    if verdict is True:
+        found.append(paragraph("The model beats the baselines.", "good"))
+    elif verdict is False:
+        said = [str(text) for text in warnings] if isinstance(warnings, list) else []
+        found += [paragraph(f"Warning: {text}.", "bad") for text in said or ["the model does not beat all baselines"]]
     return [found[0], cards([card("".join(found[1:]))])]
 
 
@@ -159,16 +163,16 @@ def _curves(run: RunRecord, other: RunRecord | None) -> list[str]:
     if not run.epochs:
         return [heading("Curves"), paragraph("No epoch is recorded yet.", "note")]
     metric = run.metric
-    plots = [_plot("Loss", "loss", run, other, [("train_loss", "training"), ("valid_loss", "validation")])]
+    validation = (run.valid("loss"), _told(run, "validation"))
+    plots = [_plot("Loss", "loss", run, other, [("train_loss", "training"), validation])]
     if metric is not None and metric != "loss":
-        plots.append(_plot(f"Validation {metric}", metric, run, other, [(f"valid_{metric}", metric)], ring=_best(run)))
+        title = f"Validation {_told(run, metric)}"
+        plots.append(_plot(title, metric, run, other, [(run.valid(metric), metric)], ring=_best(run)))
     plots.append(_plot("Learning rate", "rate", run, other, [("learning_rate", "learning rate")], from_zero=True))
-    known = {f"valid_{metric}", "valid_loss"}
-    more = sorted({name for epoch in run.epochs for name in epoch if name.startswith("valid_")} - known)
-    plots += [
-        _plot(f"Validation {name.removeprefix('valid_')}", name.removeprefix("valid_"), run, other, [(name, name.removeprefix("valid_"))])
-        for name in more
-    ]  # fmt: skip
+    known = {run.valid(name) for name in (metric, "loss") if name is not None}
+    prefix = run.valid("")
+    more = sorted(name.removeprefix(prefix) for name in {*run.epoch_names} - known if name.startswith(prefix))
+    plots += [_plot(f"Validation {_told(run, name)}", name, run, other, [(run.valid(name), name)]) for name in more]
     speed = [_plot(title, "per second", run, other, [(name, title)], from_zero=True) for name, title in _RATES]
     times = [("train_s", "training"), ("wait_s", "of it waiting"), ("eval_s", "validation")]
     speed.append(_plot("Seconds of an epoch", "seconds", run, other, times, from_zero=True))
@@ -322,6 +326,10 @@ def _comparison(run: RunRecord, other: RunRecord) -> list[str]:
         values = {str(one.summary[key]) for one in (run, other) if one.summary and key in one.summary}
         if len(values) > 1:
             found.append(paragraph(f"The runs have different {what}: their scores cannot be compared.", "bad"))
+    if run.is_estimate != other.is_estimate:
+        found.append(
+            paragraph("One run's scores are estimates, the other's are exact: they cannot be compared.", "bad")
+        )
     rows = []
     for label, here, there in _compared(run, other):
         if here is None and there is None:
@@ -344,14 +352,13 @@ def _comparison(run: RunRecord, other: RunRecord) -> list[str]:
 def _compared(run: RunRecord, other: RunRecord) -> list[tuple[str, float | None, float | None]]:
     def of(one: RunRecord) -> dict[str, float | None]:
         summary, metric = one.summary or {}, one.metric or "score"
-        scores = _mapping(summary.get("scores"))
         best = _best(one)
         loss = one.series("train_loss")
         train_s, wait_s = one.total("train_s"), one.total("wait_s")
         return {
-            f"test {metric}": scores.get("test"),
-            f"valid {metric}": scores.get("valid"),
-            f"best valid {metric} of the epochs": None if best is None else best[1],
+            f"test {_told(one, metric)}": one.scores.get("test"),
+            f"valid {_told(one, metric)}": one.scores.get("valid"),
+            f"best valid {_told(one, metric)} of the epochs": None if best is None else best[1],
             "kept epoch": None if best is None else best[0],
             "last training loss": loss[-1][1] if loss else None,
             "epochs": float(len(one.epochs)),

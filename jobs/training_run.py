@@ -22,7 +22,15 @@ from jobs.run_options import FitOptions, RunOptions
 from jobs.run_record import read_run, stored_partitions
 from jobs.run_report import run_page
 from jobs.trackers import tracked
+from jobs.verdict import BASELINE_NAMES
 from storage.errors import FormatError, GraphmillError
+
+# Entries of a summary, one of which it has: which epoch's weights were kept, and how that is said.
+KEPT_EPOCH = {
+    "best_epoch": "best epoch",
+    "best_epoch_by_estimate": "best epoch by an estimate",
+    "last_epoch": "kept the last epoch,",
+}
 
 
 def choose_run_dir(job: str, options: RunOptions) -> Path:
@@ -138,8 +146,9 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
     def on_record(record: Record) -> None:
         nonlocal note
         if record["kind"] == "epoch":
-            valid = record.get(f"valid_{metric}")
-            shown = "" if valid is None else f"  valid {metric} {valid:.4f}"
+            exact, estimate = record.get(f"valid_{metric}"), record.get(f"valid_estimate_{metric}")
+            shown = "" if exact is None else f"  valid {metric} {exact:.4f}"
+            shown += "" if estimate is None else f"  valid {metric} {estimate:.4f} (estimate)"
             note = f"loss {record['train_loss']:.4f}{shown}  {record[rate]:,.0f} {unit}/s"
             bar.update(record["epoch"] + 1, num_epochs, note)
         elif record["kind"] == "step" and record["num_steps"] > 1:
@@ -163,7 +172,7 @@ def run_summary(result: Mapping[str, Any], run: RunDirectory, rates: Sequence[st
     train_s = sum(epoch["train_s"] for epoch in epochs)
     return {
         "counts": {split: values["count"] for split, values in result["scores"].items()},
-        "best_epoch": result["best_epoch"],
+        **{name: result[name] for name in KEPT_EPOCH if name in result},
         "epochs": len(epochs),
         "num_parameters": result["num_parameters"],
         "workers": result["world_size"],
@@ -175,8 +184,19 @@ def run_summary(result: Mapping[str, Any], run: RunDirectory, rates: Sequence[st
     }
 
 
-def print_scores(metric: str, rows: Sequence[tuple[str, float, float]]) -> None:
-    """A table of (name, valid, test)."""
-    print(f"\n{metric:<18}{'valid':>9}{'test':>9}")
-    for name, valid, test in rows:
-        print(f"{name:<18}{valid:>9.4f}{test:>9.4f}")
+def kept_line(summary: Mapping[str, Any]) -> str:
+    """Which epoch's weights were kept, and why."""
+    name = next(name for name in KEPT_EPOCH if name in summary)
+    return f"{KEPT_EPOCH[name]} {summary[name] + 1} of {summary['epochs']}"
+
+
+def print_scores(summary: Mapping[str, Any]) -> None:
+    """A table of the model's scores and its baselines'."""
+    estimate, nan = summary.get("estimate"), float("nan")
+    model = {"model": summary["scores"]} if estimate is None else {"model (estimate)": summary["estimates"]}
+    baselines = {BASELINE_NAMES[name]: scores for name, scores in summary["baselines"].items() if scores is not None}
+    print(f"\n{summary['metric']:<28}{'valid':>9}{'test':>9}")
+    for name, scores in (model | baselines).items():
+        print(f"{name:<28}{scores.get('valid', nan):>9.4f}{scores.get('test', nan):>9.4f}")
+    if estimate is not None:
+        print(f"estimate: {estimate}")

@@ -99,7 +99,8 @@ def metrics_of(config: Any) -> tuple[str, ...]:
     task = getattr(config.fit, "task", "classes")
     scores = _OF_TASK[task]
     chosen = scores[0] if config.fit.metric == "auto" else config.fit.metric
-    return tuple(dict.fromkeys([f"valid_{name}" for name in (chosen, *scores, "loss")] + ["train_loss"]))
+    prefix = "valid_" if getattr(config.batch, "estimate", None) is None else "valid_estimate_"
+    return tuple(dict.fromkeys([f"{prefix}{name}" for name in (chosen, *scores, "loss")] + ["train_loss"]))
 
 
 def lower_is_better(metric: str) -> bool:

@@ -126,6 +126,11 @@ def _space(config: SweepConfig, types: Mapping[str, Any]) -> tuple[list[Choice],
 def metric_of(config: SweepConfig, trials: Sequence[Trial]) -> str:
     """What trials are compared by. Raises ConfigError where a trial does not have it."""
     metric = config.metric or metrics_of(trials[0].config)[0]
+    batch = trials[0].config.batch
+    if config.metric is None and getattr(batch, "estimate", None) is not None and batch.select_by != "estimate":
+        raise ConfigError(
+            f"metric: expected a choice where scores are estimates ({batch.estimate}), got none; pass --metric {metric}"
+        )
     for trial in trials:
         known = metrics_of(trial.config)
         if metric not in known:

@@ -61,10 +61,16 @@ def cells(record: Record, names: Sequence[str]) -> list[str]:
         _figure(record["score"], ".4f"),
         _figure(record["best_epoch"], "d"),
         str(record["epochs"]),
-        _figure(record["scores"].get("test"), ".4f"),
+        _test_score(record["scores"]),
         _figure(record["train_s"], ".1f"),
         record["status"],
     ]
+
+
+def _test_score(scores: Mapping[str, float]) -> str:
+    if "test_estimate" in scores:
+        return f"{scores['test_estimate']:.4f} (estimate)"
+    return _figure(scores.get("test"), ".4f")
 
 
 def _figure(value: float | None, form: str) -> str:

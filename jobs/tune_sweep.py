@@ -225,7 +225,8 @@ def trial_record(
         "score": best[0] if status != "failed" else None,
         "best_epoch": best[1] if status != "failed" else None,
         "epochs": len(epochs),
-        "scores": summary.get("scores", {}),
+        "scores": summary.get("scores")
+        or {f"{split}_estimate": score for split, score in summary.get("estimates", {}).items()},
         "num_parameters": summary.get("num_parameters"),
         "train_s": sum(one.get("train_s", 0.0) for one in epochs),
         "date": time.strftime("%Y-%m-%d %H:%M"),

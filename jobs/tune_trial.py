@@ -104,7 +104,7 @@ class JobTrial(tune.Trainable):
         return recorded(self._trial.run, self._plan.metric)
 
     def _cause(self, status: int | None) -> str | None:
-        """Why there is no score, in one line. A job's status is 1 too where its model is no better than the baselines."""
+        """Why there is no score, in one line. A job that wrote its summary has worked: with --require-baselines its status may be 1 all the same."""
         if not (self._trial.run / "summary.json").exists():
             return cause_of(self._trial.log, status or 0)
         if self._recorded():

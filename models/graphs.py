@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.propagation import Adjacency
-from models.segments import Grouping
+from models.segments import Grouping, at_least_float32
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ class Padding:
     def pad_pairs(self, values_E: Tensor) -> Tensor:
         """[E, …] → [B, N, N, …]: each edge's value at its entry, parallel edges summed, absent edges 0."""
         size = self.num_graphs * self.num_places * self.num_places
-        flat = values_E.new_zeros((size, *values_E.shape[1:])).index_add(0, self.pair_E, values_E)
+        wide_E = at_least_float32(values_E)
+        flat = wide_E.new_zeros((size, *values_E.shape[1:])).index_add(0, self.pair_E, wide_E).to(values_E.dtype)
         return flat.view(self.num_graphs, self.num_places, self.num_places, *values_E.shape[1:])
 
     def adjacency(self, dtype: torch.dtype = torch.float32) -> Tensor:

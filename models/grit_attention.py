@@ -416,7 +416,9 @@ def _backward(options, mask_BN, results, tensors, kept, d_value, d_row, d_out, d
     y, scale, _, q, k, v = tensors[:6]
     dtype = options.dtype
     d_y = torch.empty_like(y)
-    d_q, d_k, d_v_HBNC = torch.zeros_like(block.q), torch.zeros_like(block.k), torch.zeros_like(block.v_HBNC)
+    d_q = torch.zeros_like(block.q)
+    # Sums over the blocks, as those below: not in bfloat16, which would round them at each.
+    d_k, d_v_HBNC = (torch.zeros_like(t, dtype=y.dtype) for t in (block.k, block.v_HBNC))
     d_value = torch.zeros_like(block.q) if d_value is None else d_value.to(dtype)
     d_row = torch.zeros_like(block.q) if d_row is None else d_row.to(dtype)
     sums = {

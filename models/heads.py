@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from models.dropout import Dropout
 from models.graphs import Graphs
+from models.segments import at_least_float32, reduce_runs
 
 Pool = Literal["sum", "mean", "max"]
 POOLS: tuple[str, ...] = ("sum", "mean", "max")
@@ -20,8 +21,7 @@ TASKS: tuple[str, ...] = ("graph", "node", "link")
 
 def pool_nodes(x_nD: Tensor, graphs: Graphs, how: Pool) -> Tensor:
     """[n, D] → [B, D]; a graph without nodes pools to 0."""
-    # Segments are contiguous: segment_reduce adds in a fixed order, where a scatter on the GPU would not.
-    out = torch.segment_reduce(x_nD, how, offsets=graphs.node_ptr, axis=0)
+    out = reduce_runs(x_nD, graphs.node_ptr, how)
     return torch.where((graphs.size_B > 0).unsqueeze(1), out, torch.zeros_like(out))
 
 
@@ -52,4 +52,5 @@ class HalvingMLP(nn.Module):
 
 def link_scores(x_nD: Tensor, pair_2P: Tensor) -> Tensor:
     """[P]: the dot product of the states of each pair's two nodes (positions in the batch, int64 [2, P])."""
-    return (x_nD[pair_2P[0]] * x_nD[pair_2P[1]]).sum(-1)
+    wide_nD = at_least_float32(x_nD)  # the gradient of a node is a sum over its pairs
+    return (wide_nD[pair_2P[0]] * wide_nD[pair_2P[1]]).sum(-1).to(x_nD.dtype)

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from models.segments import at_least_float32
+
 Normalisation = Literal["mean", "sum", "sym"]
 NORMALISATIONS: tuple[str, ...] = ("mean", "sum", "sym")
 
@@ -177,10 +179,12 @@ def sum_rows(rows: SourceLists, x_ND: Tensor) -> Tensor:
 
     CPU: embedding_bag (1M edges, D = 128, one thread: 25 ms, against 48 ms for sparse CSR and 700 ms for index_add).
     CUDA: sparse CSR; embedding_bag instead under `torch.use_deterministic_algorithms`, since it sums each row in one
-    fixed order, which cuSPARSE does not promise.
+    fixed order, which cuSPARSE does not promise. Sums are taken in float32 at least, whatever autocast says, and have x's dtype.
     """
     if rows.indices.numel() == 0 or x_ND.shape[1] == 0:
         return x_ND.new_zeros(rows.indptr.numel() - 1, x_ND.shape[1])
+    if rows.weight is not None and at_least_float32(x_ND) is not x_ND:
+        return sum_rows(rows, x_ND.float()).to(x_ND.dtype)  # the kernels would round the weights too
     if x_ND.is_cuda and not torch.are_deterministic_algorithms_enabled():
         return sum_rows_csr(rows, x_ND)
     return sum_rows_bag(rows, x_ND)
@@ -200,16 +204,19 @@ def sum_rows_bag(rows: SourceLists, x_ND: Tensor) -> Tensor:
 
 
 def sum_rows_csr(rows: SourceLists, x_ND: Tensor) -> Tensor:
-    """`sum_rows` by a sparse CSR matrix product."""
+    """`sum_rows` by a sparse CSR matrix product. Not under autocast, which would round float32 terms and sums to 8 bits."""
+    # cuSPARSE adds up half-precision terms in float32; MKL does not take them.
+    wide_ND = x_ND if x_ND.is_cuda else at_least_float32(x_ND)
     weight = torch.ones(1, device=x_ND.device).expand(rows.indices.numel()) if rows.weight is None else rows.weight
-    matrix = torch.sparse_csr_tensor(
-        rows.indptr,
-        rows.indices,
-        weight.to(x_ND.dtype).contiguous(),
-        size=(rows.indptr.numel() - 1, x_ND.shape[0]),
-        check_invariants=False,
-    )
-    return matrix @ x_ND
+    with torch.autocast(x_ND.device.type, enabled=False):
+        matrix = torch.sparse_csr_tensor(
+            rows.indptr,
+            rows.indices,
+            weight.to(wide_ND.dtype).contiguous(),
+            size=(rows.indptr.numel() - 1, x_ND.shape[0]),
+            check_invariants=False,
+        )
+        return (matrix @ wide_ND).to(x_ND.dtype)
 
 
 def _checked_rows(indptr: Tensor, indices: Tensor, weight: Tensor | None, name: str) -> SourceLists:

@@ -1,6 +1,7 @@
 """Rows in groups: sums per group and the spreading of group values to rows, each the other's gradient, without atomics.
 
 A sum adds a group's rows in ascending row order, forward and backward, on every device; `index_add` on a GPU does not.
+Half-precision rows are added up in float32, and the sum rounded once.
 
 Shapes: E rows, S groups, D channels (any number of trailing axes).
 """
@@ -80,8 +81,22 @@ def _sum(x_ED: Tensor, grouping: Grouping) -> Tensor:
         # One large graph: a tree over all rows, where the lists would be added one row after another.
         return x_ED.sum(0, keepdim=True)
     ptr_S, row_E = grouping.lists
-    wide = x_ED.float() if x_ED.device.type == "cpu" and x_ED.dtype in (torch.bfloat16, torch.float16) else x_ED
+    wide = at_least_float32(x_ED) if x_ED.device.type == "cpu" else x_ED  # a GPU's kernel adds up in float32 itself
     out_SD = torch.nn.functional.embedding_bag(
         row_E, wide.reshape(wide.shape[0], -1).contiguous(), ptr_S, mode="sum", include_last_offset=True
     )
     return out_SD.to(x_ED.dtype).view(shape)
+
+
+def reduce_runs(x_ED: Tensor, ptr: Tensor, how: str) -> Tensor:
+    """[E, D] → [S, D]: "sum", "mean" or "max" of the rows [ptr[s], ptr[s + 1]), in ascending order, in x's dtype.
+
+    `segment_reduce` adds in a fixed order, where a scatter on the GPU would not; but in half precision it keeps its running sum
+    in it, and 256 + 1 is 256 there. So that goes through float32.
+    """
+    return torch.segment_reduce(at_least_float32(x_ED), how, offsets=ptr, axis=0).to(x_ED.dtype)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """x, in float32 if it is of half precision."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -177,9 +177,12 @@ class _UrpeAttention(torch.autograd.Function):
         plan: _Plan = ctx.plan  # type: ignore[attr-defined]
         size, heads, places = bias_BHN.shape
         weight_HE, weight_phi_HE = weight_2HE[:heads], weight_2HE[heads:]
-        dq, dk, dv = torch.empty_like(q_BHNd), torch.zeros_like(k_BHNd), torch.zeros_like(v_BHNd)
-        dbias_BHN, dp_BNNE = torch.zeros_like(bias_BHN), torch.empty_like(p_BNNE)
-        dweight, dbias_2H = torch.zeros_like(weight_2HE), torch.zeros_like(bias_2H)
+        dq, dp_BNNE = torch.empty_like(q_BHNd), torch.empty_like(p_BNNE)
+        # Sums over the blocks, which bfloat16 would round at each: in float32 at least.
+        exact = torch.promote_types(q_BHNd.dtype, torch.float32)
+        inputs = (k_BHNd, v_BHNd, bias_BHN, weight_2HE, bias_2H)
+        sums = [torch.zeros_like(t, dtype=exact) for t in inputs]
+        dk, dv, dbias_BHN, dweight, dbias_2H = sums
         generator = plan.generator(q_BHNd.device)
         for index, (b, i) in enumerate(plan.blocks(size, heads, places)):
             q, k, v, grad, p = q_BHNd[b, :, i], k_BHNd[b], v_BHNd[b], grad_BHNd[b, :, i], p_BNNE[b, i]
@@ -209,6 +212,7 @@ class _UrpeAttention(torch.autograd.Function):
             dweight[heads:] += (dphi_bHP @ pairs_bPE).sum(0)
             dbias_2H[:heads] += dtheta_bHP.sum((0, 2))
             dbias_2H[heads:] += dphi_bHP.sum((0, 2))
+        dk, dv, dbias_BHN, dweight, dbias_2H = (t.to(like.dtype) for t, like in zip(sums, inputs, strict=True))
         return dq, dk, dv, dbias_BHN, dp_BNNE, dweight, dbias_2H, None
 
 

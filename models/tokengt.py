@@ -42,6 +42,7 @@ from models.favor import FavorAttention
 from models.features import FeatureEncoder, Features, atoms, bonds, checked_categories
 from models.graphs import Graphs
 from models.heads import TASKS, Task
+from models.segments import reduce_runs
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "orf_first_order", "none"]
 IDENTIFIERS: tuple[str, ...] = ("laplacian", "orf", "near_orf", "random", "orf_first_order", "none")
@@ -200,7 +201,7 @@ class TokenView:
         flat = x_BTD.flatten(0, 1)
         edge_ED = flat.index_select(0, self.slot_E)
         edge_ED = edge_ED * (self.source_E != self.destination_E).unsqueeze(1).to(edge_ED.dtype)
-        sum_nD = torch.segment_reduce(edge_ED, "sum", offsets=self.edge_ptr, axis=0)
+        sum_nD = reduce_runs(edge_ED, self.edge_ptr, "sum")
         if reduction == "mean":
             sum_nD = sum_nD / self.degree_n.clamp(min=1).unsqueeze(1).to(sum_nD.dtype)
         node_nD = flat.index_select(0, self.slot_n) + sum_nD

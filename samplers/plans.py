@@ -1,12 +1,20 @@
 """Who does what in an epoch: pure functions from counts to shares, the same on every rank."""
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
 
 from storage.errors import ConfigError
 
+Whole = TypeVar("Whole", int, np.ndarray)
 
-def even_split(count: int, parts: int, part: int) -> tuple[int, int]:
-    """Bounds [start, stop) of share `part` when `count` things are dealt in order to `parts`; sizes differ by at most one."""
+
+def even_split(count: Whole, parts: Whole, part: Whole) -> tuple[Whole, Whole]:
+    """Bounds [start, stop) of share `part` when `count` things are dealt in order to `parts`; sizes differ by at most one.
+
+    Arrays split many counts at once.
+    """
     return count * part // parts, count * (part + 1) // parts
 
 

@@ -33,10 +33,11 @@ class Pruned:
     foreign: tuple[str, ...]  # files of others inside the graph's folder, which stay
 
 
-def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None = None) -> Pruned:
+def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None = None, dry_run: bool = False) -> Pruned:
     """Removes snapshots beyond the newest `keep` that are older than `older_than_s` seconds, and the folders of dead writers.
 
-    `now`: seconds since 1970; None: this machine's clock. Raises FormatError, with nothing removed, where a manifest cannot be read.
+    `now`: seconds since 1970; None: this machine's clock. `dry_run`: removes nothing, and returns what would be removed. Raises
+    FormatError, with nothing removed, where a manifest cannot be read, or there is no graph and nothing that a writer left.
     """
     if keep < 1:
         raise ConfigError(f"keep: expected at least 1 snapshot, got {keep}; set --keep")
@@ -44,19 +45,21 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
         raise ConfigError(f"older_than: expected at least 0 seconds, got {older_than_s}; set --older-than")
     now = time.time() if now is None else now
     filesystem, path = split_url(url)
-    numbers = snapshot_numbers(filesystem, path)
+    numbers, folders = snapshot_numbers(filesystem, path), list(_folders(filesystem, path))
+    if not numbers and not folders:
+        read_manifest(filesystem, path, url, None, "python jobs/ingest.py <source>")  # says why there is none
     heads = {number: _head(filesystem, path, url, number) for number in numbers}
     old = [number for number in numbers[:-keep] if now - heads[number].created > older_than_s]
     reached = {file for number in numbers if number not in old for file in heads[number].paths}
     gone = {"/".join(file.split("/")[:2]) for number in old for file in heads[number].paths}
     with one_line_errors(path, "remove old manifests"):
-        for number in old:
+        for number in () if dry_run else old:
             for where in (manifest_path(path, number), manifest_path(path, number).replace(".json", ".claim")):
                 with contextlib.suppress(FileNotFoundError):
                     filesystem.rm_file(where)
     orphans, held, foreign = [], [], []
     num_files = num_bytes = 0
-    for folder in _folders(filesystem, path):
+    for folder in folders:
         named = any(file.startswith(f"{folder}/") for file in reached)
         journal = read_journal(filesystem, f"{path}/{folder}/{JOURNAL}")
         if folder not in gone:
@@ -65,7 +68,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
             if not journal.is_over(now):
                 held += [] if named else [folder]
                 continue
-        files, size, others = remove_files(filesystem, path, folder, reached)
+        files, size, others = remove_files(filesystem, path, folder, reached, dry_run=dry_run)
         num_files, num_bytes = num_files + files, num_bytes + size
         foreign += [f"{folder}/{name}" for name in others]
         orphans += [] if named or folder in gone else [folder]
@@ -74,7 +77,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
 
 
 def _head(filesystem: fsspec.AbstractFileSystem, path: str, url: str, number: int) -> SnapshotHead:
-    return parse_head(*read_manifest(filesystem, path, url, number, "graphmill ingest"))
+    return parse_head(*read_manifest(filesystem, path, url, number, "python jobs/ingest.py <source>"))
 
 
 def _folders(filesystem: fsspec.AbstractFileSystem, path: str) -> Iterator[str]:

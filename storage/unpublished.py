@@ -43,11 +43,12 @@ def remove_files(
     reached: Collection[str] = (),
     *,
     keep_all: bool = False,
+    dry_run: bool = False,
 ) -> tuple[int, int, list[str]]:
     """Removes our files of a folder (`data/…`, `pieces/…`) but those that are `reached` or, with `keep_all`, all but the temporary.
 
     `reached`: paths below the graph's, as `folder` is.
-    Returns how many, their bytes, and the names of others' files, which stay. A folder that is empty then goes.
+    Returns how many, their bytes, and the names of others' files, which stay. A folder that is empty then goes. `dry_run`: counts alone.
     """
     where, removed, num_bytes, kept = f"{path}/{folder}", 0, 0, False
     foreign: list[str] = []
@@ -62,25 +63,30 @@ def remove_files(
                 kept = True
             else:
                 with contextlib.suppress(FileNotFoundError):
-                    filesystem.rm_file(f"{where}/{name}")
+                    if not dry_run:
+                        filesystem.rm_file(f"{where}/{name}")
                     removed, num_bytes = removed + 1, num_bytes + size
-        if not kept:
+        if not kept and not dry_run:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.rm_file(f"{where}/{_JOURNAL}")
-    if is_local(filesystem) and not os.path.islink(where):
-        for each, _, _ in os.walk(where, topdown=False):
-            remove_if_empty(each)
-    elif not is_local(filesystem) and not is_object_store(filesystem):
-        for each in sorted(filesystem.find(where, withdirs=True), reverse=True):
-            _remove_empty_folder(filesystem, each)
-        _remove_empty_folder(filesystem, where)
+    if not dry_run:
+        _remove_empty_folders(filesystem, where)
     return removed, num_bytes, foreign
 
 
+def _remove_empty_folders(filesystem: fsspec.AbstractFileSystem, where: str) -> None:
+    if is_local(filesystem):
+        for each, _, _ in () if os.path.islink(where) else os.walk(where, topdown=False):
+            remove_if_empty(each)
+    elif not is_object_store(filesystem):
+        for each, _, _ in list(filesystem.walk(where, topdown=False)):
+            _remove_empty_folder(filesystem, each)
+
+
 def _remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
-    """Of a filesystem with folders; one that holds anything stays."""
-    with contextlib.suppress(OSError, NotImplementedError):
-        if not filesystem.ls(folder):
+    with contextlib.suppress(OSError, NotImplementedError):  # it knows no folders, or this one is gone
+        filesystem.invalidate_cache(folder)
+        if not filesystem.ls(folder, detail=False):  # some (HDFS) would remove it with all that it holds
             filesystem.rmdir(folder)
 
 

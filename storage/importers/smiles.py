@@ -31,30 +31,44 @@ _MAX_FIELD = 2**24  # csv's default of 131,072 is less than a protein's CXSMILES
 
 @dataclass(frozen=True)
 class RowSplit:
-    """Parts as row numbers, given by a file: rows beyond `code` are in none."""
+    """Parts as row numbers, given by a file: rows that it does not name are in none."""
 
     names: tuple[str, ...]
-    code: np.ndarray  # int8: 1 + number of the row's part in `names`, 0: none
+    row: np.ndarray  # int64, ascending
+    code: np.ndarray  # int8: 1 + number of the row's part in `names`
     provenance: str
 
     @staticmethod
     def of(parts: Mapping[str, np.ndarray], where: str) -> "RowSplit":
         """From distinct row numbers per part. Raises DataError where they are not that."""
-        names = tuple(parts)
-        rows = {}
-        for name in names:
-            rows[name] = np.asarray(parts[name])
-            if rows[name].ndim != 1 or not np.issubdtype(rows[name].dtype, np.integer) or (rows[name] < 0).any():
-                raise DataError(
-                    f"{where}: part {name!r}: expected row numbers [k], got {rows[name].dtype} {rows[name].shape}"
-                )
-        code = np.zeros(max((int(part.max()) + 1 for part in rows.values() if len(part)), default=0), np.int8)
-        for number, name in enumerate(names, 1):
-            if code[rows[name]].any() or len(np.unique(rows[name])) < len(rows[name]):
-                raise DataError(f"{where}: part {name!r}: expected each row in one part and once, got repeats")
-            code[rows[name]] = number
-        digest = hashlib.sha256(code.tobytes()).hexdigest()
-        return RowSplit(names, code, f"rows of {Path(where).name}, sha256 of codes {digest}")
+        for name, rows in parts.items():
+            whole = rows.ndim == 1 and np.issubdtype(rows.dtype, np.integer)
+            if not whole or (len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < 2**63):
+                raise DataError(f"{where}: part {name!r}: expected row numbers [k], got {rows.dtype} {rows.shape}")
+        row = np.concatenate([np.empty(0, np.int64), *(rows.astype(np.int64) for rows in parts.values())])
+        code = np.repeat(np.arange(1, len(parts) + 1, dtype=np.int8), [len(rows) for rows in parts.values()])
+        order = np.argsort(row, kind="stable")
+        row, code = row[order], code[order]
+        repeated = np.flatnonzero(row[1:] == row[:-1])
+        if len(repeated):
+            name = list(parts)[code[repeated[0] + 1] - 1]
+            raise DataError(
+                f"{where}: part {name!r}: expected each row in one part and once, got row {row[repeated[0]]} again"
+            )
+        digest = hashlib.sha256(row.tobytes() + code.tobytes()).hexdigest()
+        return RowSplit(tuple(parts), row, code, f"rows of {Path(where).name}, sha256 of rows and codes {digest}")
+
+    @property
+    def end(self) -> int:
+        """One more than the last row that has a part."""
+        return int(self.row[-1]) + 1 if len(self.row) else 0
+
+    def codes(self, num_rows: int) -> np.ndarray:
+        """int8 [num_rows]: each row's code, 0: in none."""
+        codes = np.zeros(num_rows, np.int8)
+        there = self.row < num_rows
+        codes[self.row[there]] = self.code[there]
+        return codes
 
 
 def split_from_file(path: str) -> RowSplit:
@@ -85,6 +99,8 @@ class SmilesTable:
             row_split = split_from_file(self._options.split_file)
         self._row_split = row_split
         digest, num_lines = self._checksum()
+        # As long as the table, whatever row numbers a split names; one line may have no end.
+        self._row_code = None if row_split is None else row_split.codes(num_lines + 1)
         header = self._first_line()
         self._num_columns = len(header)
         names = header if self._options.header else [str(column) for column in range(len(header))]
@@ -119,9 +135,9 @@ class SmilesTable:
                     chunk = _Chunk(chunk.index + 1, count, len(self._targets))
                 chunk.take(self._parse(fields, count), count, reader.line_num, ",".join(fields))
                 count += 1
-        if self._row_split is not None and len(self._row_split.code) > count:
+        if self._row_split is not None and self._row_split.end > count:
             raise DataError(
-                f"{self._path}: expected the rows that the split names, up to {len(self._row_split.code) - 1}, got {count} rows; "
+                f"{self._path}: expected the rows that the split names, up to {self._row_split.end - 1}, got {count} rows; "
                 "the split is of another table"
             )
         if count > chunk.first:
@@ -141,8 +157,8 @@ class SmilesTable:
             if math.isinf(value) or abs(value) > _MAX_TARGET:
                 return f"target {text[:40]!r} is not finite"
             targets.append(value)
-        if self._row_split is not None:
-            code = int(self._row_split.code[row]) if row < len(self._row_split.code) else 0
+        if self._row_code is not None:
+            code = int(self._row_code[row]) if row < len(self._row_code) else 0
         elif self._split is not None:
             part = fields[self._split].strip().lower()
             part = _ALIASES.get(part, part)

@@ -405,6 +405,21 @@ def test_lower_is_better_where_the_task_says_so(reports):
     assert curve[-1] < curve[0]
 
 
+def test_an_estimate_is_named_so_and_keeps_the_last_epoch(reports):
+    worker, line, result = run_alone(replace(spec(epochs=4), is_estimate=True, keep_best=False), reports)
+    assert not [name for epoch in line.epochs for name in epoch if name in ("valid_mae", "best_epoch")]
+    assert worker.best_score is None
+    assert result["last_epoch"] == 3
+    assert result["scores"]["valid"]["mae"] == pytest.approx(line.epochs[-1]["valid_estimate_mae"])
+
+
+def test_an_estimate_chooses_where_it_is_told_to(reports):
+    _, line, result = run_alone(replace(spec(epochs=4), is_estimate=True), reports)
+    curve = [epoch["valid_estimate_mae"] for epoch in line.epochs]
+    assert result["best_epoch_by_estimate"] == int(np.argmin(curve)) == line.epochs[-1]["best_epoch_by_estimate"]
+    assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
+
+
 class Overflowing(Pooled):
     """Overflows in its second layer for graphs of more than `limit` nodes."""
 

@@ -104,6 +104,7 @@ ROWS = (
     Row("products_geco", "--evaluation sampled", ("evaluation", "'sampled'", "--sampler neighbor")),
     Row("products_geco", "--chunks 0", ("num_chunks", "0", "--chunks")),
     Row("products_geco", "--eval-chunks 0", ("num_chunks", "0", "--eval-chunks")),
+    Row("products_geco", "--select-by estimate", ("select_by", "exact", "leave out --select-by")),
     Row("products_geco", "--chunks 2 --chunks-per-batch 3", ("chunks", "3", "--chunks-per-batch")),
     Row("products_geco", "--loader-threads 0", ("threads", "0", "--loader-threads")),
     Row("products_geco", "--width 0", ("width", "0")),

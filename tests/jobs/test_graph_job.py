@@ -220,7 +220,7 @@ def test_a_run_leaves_what_it_promises_and_resumes_exactly(tmp_path):
     whole = run_job([*SMALL, "--ema-decay", "0.9", "--accumulate", "2", "--epochs", "3", "--run-dir", "one"], tmp_path)
     assert "Traceback" not in whole.stderr
     summary = json.loads((tmp_path / "one" / "summary.json").read_text())
-    assert whole.returncode == (0 if summary["beats_baselines"] else 1)
+    assert whole.returncode == 0
     assert summary["workers"] == 2
     assert set(summary["scores"]) == {"valid", "test"}
     assert sum(summary["counts"].values()) < 100

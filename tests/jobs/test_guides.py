@@ -32,7 +32,6 @@ def test_a_model_of_one_s_own_is_a_job(tmp_path: Path) -> None:
         text=True,
         timeout=280,
     )
-    # 0: it beats the majority class and the classifier that sees features only.
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["beats_baselines"]
     assert (tmp_path / "run" / "report.html").exists()
@@ -140,8 +139,7 @@ def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Pa
         program, *words = shlex.split(command)
         assert program == "python"
         done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240)
-        allowed = (0, 1) if "products_geco" in command else (0,)  # 1: no better than its baselines, after three epochs
-        assert done.returncode in allowed, command + "\n" + done.stdout[-1000:] + done.stderr[-1000:]
+        assert done.returncode == 0, command + "\n" + done.stdout[-1000:] + done.stderr[-1000:]
         assert "Traceback" not in done.stderr
-    assert (tmp_path / "runs" / "mine" / "report.html").exists()
+    assert len(list(tmp_path.glob("runs/products_geco-*/report.html"))) == 1
     assert has_graph(str(tmp_path / "graphs" / "molecules"))

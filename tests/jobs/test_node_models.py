@@ -28,7 +28,7 @@ def test_the_job_trains_and_reports(job, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=dict(os.environ))
     assert "Traceback" not in done.stderr, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert done.returncode == (0 if summary["beats_baselines"] else 1)
+    assert done.returncode == 0
     assert sum(summary["counts"].values()) == 600
     assert summary["epochs"] == 2
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

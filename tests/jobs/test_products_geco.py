@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,10 @@ def test_a_run_leaves_everything_it_promises(first_run, workplace):
     summary = json.loads((run / "summary.json").read_text())
     assert sum(summary["counts"].values()) == 1500
     assert abs(summary["counts"]["train"] - 120) < 40
-    assert first_run.returncode == (0 if summary["beats_baselines"] else 1)
+    assert first_run.returncode == 0
+    assert summary["beats_baselines"] is False  # after four epochs: a warning, on the last line
+    assert first_run.stderr.splitlines()[-1].startswith("warning: test accuracy ")
+    assert "Warning: test accuracy " in (run / "report.html").read_text()
     assert summary["workers"] == 2
     assert summary["baselines"]["features_only"]["test"] > summary["baselines"]["majority"]["test"]
     assert json.loads((run / "config.json").read_text())["fit"]["epochs"] == 4
@@ -103,8 +107,46 @@ def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
     assert "another architecture (width: 16 there, 24 here)" in other.stderr
     assert len(other.stderr.strip().splitlines()) == 1
     chunks = run_job(["--resume", "three", "--epochs", "6", "--eval-chunks", "3"], workplace)
-    assert "another run (evaluation: 'full, 1 chunks' there, 'full, 3 chunks' here)" in chunks.stderr
+    assert (
+        "another run (evaluation: 'full, 1 chunks' there, 'full, 3 chunks, the last epoch kept' here)" in chunks.stderr
+    )
     assert {path: path.read_bytes() for path in (workplace / "three").rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_scores_in_chunks_are_estimates_and_a_lost_baseline_fails_where_it_must_not_be_lost(workplace):
+    more = ["--epochs", "3", "--eval-every", "2", "--eval-chunks", "3", "--require-baselines", "--run-dir", "estimated"]
+    done = run_job([*SMALL, *more], workplace)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: test accuracy \(estimate\) .* \(--require-baselines\)", done.stderr.splitlines()[-1])
+    assert "scores are estimates: each split is scored in 3 chunks" in done.stdout
+    assert "the last epoch is kept" in done.stdout
+    assert "(estimate)  " in done.stdout  # on the line of progress
+    assert "kept the last epoch, 3 of 3" in done.stdout
+    run = workplace / "estimated"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert "valid_estimate_accuracy" in lines[-1]
+    assert not [name for line in lines for name in line if name in ("valid_accuracy", "valid_loss", "best_epoch")]
+    summary = json.loads((run / "summary.json").read_text())
+    assert set(summary["estimates"]) == {"train", "valid", "test"}
+    assert "scores" not in summary
+    assert "best_epoch" not in summary
+    assert summary["last_epoch"] == 2
+    assert summary["estimates"]["valid"] == lines[-1]["valid_estimate_accuracy"]  # of the very weights that were kept
+    report = (run / "report.html").read_text()
+    assert "scores are estimates: each split is scored in 3 chunks" in report
+    assert "test accuracy (estimate)" in report
+    assert "Validation accuracy (estimate)" in report
+    # Its predictions are scored in the same way, and say so.
+    command = [sys.executable, str(REPOSITORY / "jobs" / "predict.py"), "estimated", "predicted", "--split", "test"]
+    predicted = subprocess.run(
+        command, cwd=workplace, capture_output=True, text=True, timeout=240, env=dict(os.environ)
+    )
+    assert predicted.returncode == 0, predicted.stderr
+    assert re.search(r"test accuracy \(estimate\) .*, as in the run's summary", predicted.stdout)
+    assert "estimate: each split is scored in 3 chunks" in predicted.stdout
 
 
 WHOLE = ["--parallel", "graph", *SMALL[:6], *SMALL[8:]]  # all but --chunks

@@ -14,8 +14,8 @@ from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.journal import CLOCK_MARGIN_S, LEASE_S
 from storage.prune import Pruned, prune
-from storage.snapshots import snapshot_numbers
 from storage.snapshot_writer import write_snapshot
+from storage.snapshots import snapshot_numbers
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import all_files, edit_manifest
 
@@ -124,10 +124,20 @@ def test_many_names_are_cut() -> None:
 
 
 def test_durations() -> None:
-    for text, seconds in (("30m", 1800), ("12h", 43200), ("7d", 604800), ("90", 90), ("90s", 90), ("0", 0), ("1.5h", 5400)):
+    for text, seconds in (
+        ("30m", 1800),
+        ("12h", 43200),
+        ("7d", 604800),
+        ("90", 90),
+        ("90s", 90),
+        ("0", 0),
+        ("1.5h", 5400),
+    ):
         assert parse_duration(text) == seconds
     for text in ("", "d", "7 d", "-1d", "1w", "1e3", "١d", "nan", "7d12h"):
-        with pytest.raises(ConfigError, match=r"expected a duration such as 30m, 12h, 7d or 3600, got .*set --older-than"):
+        with pytest.raises(
+            ConfigError, match=r"expected a duration such as 30m, 12h, 7d or 3600, got .*set --older-than"
+        ):
             parse_duration(text)
     assert parse_duration(PruneConfig("graph").older_than) == 86400
 

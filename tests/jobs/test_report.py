@@ -101,6 +101,37 @@ def test_a_finished_run_shows_scores_beside_baselines_and_every_curve(tmp_path: 
     assert "Not recorded by the version that made this run." in text  # no environment, no events
 
 
+ESTIMATED = {
+    **{name: value for name, value in SUMMARY.items() if name != "scores"},
+    "estimates": SUMMARY["scores"],
+    "estimate": "each split is scored in 16 chunks",
+    "beats_baselines": False,
+    "warnings": ["test accuracy (estimate) 0.6500 does not beat the baseline 'features only' (0.7000)"],
+}
+
+
+def make_estimated_run(path: Path) -> Path:
+    make_run(path, summary=ESTIMATED)
+    renamed = {"valid_accuracy": "valid_estimate_accuracy", "valid_loss": "valid_estimate_loss"}
+    lines = [{renamed.get(name, name): value for name, value in epoch(number).items()} for number in range(5)]
+    with (path / "metrics.jsonl").open("w") as file:
+        file.writelines(json.dumps({**line, "best_epoch_by_estimate": line.pop("best_epoch")}) + "\n" for line in lines)
+    return path
+
+
+def test_estimates_are_named_so_wherever_they_stand(tmp_path: Path) -> None:
+    run, exact = make_estimated_run(tmp_path / "run"), make_run(tmp_path / "exact", summary=SUMMARY)
+    text = text_of(run_page(read_run(run)))
+    assert "test accuracy (estimate) 0.65" in text
+    assert "best valid accuracy (estimate) of the epochs 0.4 epoch 5" in text
+    assert "The run's scores are estimates: each split is scored in 16 chunks." in text
+    assert "Warning: test accuracy (estimate) 0.6500 does not beat the baseline 'features only' (0.7000)." in text
+    assert "this run (estimate) 0.9 0.7 0.65" in text
+    assert "validation (estimate)" in text
+    assert "they cannot be compared" in text_of(run_page(read_run(run), other=read_run(exact)))
+    assert "they cannot be compared" not in text_of(run_page(read_run(exact), other=read_run(exact)))
+
+
 def test_stages_are_shown_in_the_shares_that_were_measured(tmp_path: Path) -> None:
     text = text_of(run_page(read_run(make_run(tmp_path / "run"))))
     assert "compute 17.5 87.5% 350" in text  # 5 epochs of 3.5 s, 50 batches

@@ -93,6 +93,14 @@ def test_a_node_run_is_counted_and_measured(plan, graph):
     assert told["refused"] == "nothing found that would be"
 
 
+def test_scoring_in_chunks_is_planned_as_an_estimate(plan, graph):
+    told = plan("products_geco", "--graph", graph, *SMALL, "--eval-chunks", "3")
+    assert told["scoring"].startswith("estimates: each split is scored in 3 chunks, without the edges between them")
+    assert "the last epoch is kept" in told["scoring"]
+    told = plan("products_geco", "--graph", graph, *SMALL, "--eval-chunks", "3", "--select-by", "estimate")
+    assert "the best estimate is kept" in told["scoring"]
+
+
 def test_parameters_are_those_of_the_model(plan, graph):
     from jobs import products_geco
 

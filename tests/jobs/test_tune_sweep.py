@@ -350,6 +350,18 @@ def test_every_training_job_can_be_swept(job: str) -> None:
     assert metrics_of(config)[0] == ("valid_mae" if job == "pcqm4m_tokengt" else "valid_accuracy")
 
 
+def test_a_sweep_compares_estimates_only_where_it_is_told_to() -> None:
+    config = SweepConfig(tries=("width=8,16",), options=("--eval-chunks", "4"))
+    with pytest.raises(ConfigError, match=r"scores are estimates .* pass --metric valid_estimate_accuracy"):
+        metric_of(config, plan_trials(config))
+    named = replace(config, metric="valid_estimate_accuracy")
+    assert metric_of(named, plan_trials(named)) == "valid_estimate_accuracy"
+    chosen = replace(config, options=("--eval-chunks", "4", "--select-by", "estimate"))
+    assert metric_of(chosen, plan_trials(chosen)) == "valid_estimate_accuracy"
+    with pytest.raises(ConfigError, match="expected one of valid_estimate_accuracy"):
+        metric_of(replace(config, metric="valid_accuracy"), plan_trials(config))
+
+
 ONE = {"tries": ("width=8,16",)}
 BAD = [
     ({}, "the search space is empty"),

@@ -116,7 +116,8 @@ def test_padding_has_no_say_and_no_nan():
     p = p.masked_fill(~(mask[:, :, None] & mask[:, None])[..., None], 77.0)
     other = sl2_urpe_attention(q, k, v, p, weight, bias, mask)
     real = mask[:, None, :, None].expand_as(got)
-    assert torch.equal(got[real], other[real])
+    # Not the same bits: the clones have another layout, for which MKL picks another kernel on some CPUs.
+    torch.testing.assert_close(got[real], other[real], rtol=1e-12, atol=1e-13)
     nothing = sl2_urpe_attention(*tensors, torch.zeros_like(mask))
     assert nothing.isfinite().all()
     assert torch.autograd.grad(nothing.sum(), tensors[3])[0].isfinite().all()

@@ -15,7 +15,11 @@ from samplers.graph_batches import (
     pack_graphs,
     plan_graph_batches,
 )
+from samplers.random_streams import hash_ids
 from storage.errors import ConfigError, DataError
+from tests.reference_sampler import hash64, stream_key
+
+GRAPH_ORDER, GRAPH_STEPS = 24, 25  # purposes of the draws
 
 
 def random_store(num_graphs: int, seed: int = 0, most_nodes: int = 30) -> ArrayGraphStore:
@@ -70,6 +74,51 @@ def test_every_graph_once_within_budgets_for_any_ranks(num_graphs, options, num_
         assert not options.max_node_pairs or (nodes**2).sum() <= options.max_node_pairs
         seen += batch.graph_id.tolist()
     assert sorted(seen) == list(range(num_graphs))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 120), option_sets(), st.integers(1, 3), st.integers(0, 3))
+def test_batches_are_those_of_a_slow_reference(num_graphs, options, num_ranks, epoch):
+    """Buckets and batches of the plan in the orders that hashes of places and of graphs' numbers give."""
+    store = random_store(num_graphs, seed=num_graphs)
+    graphs = np.random.default_rng(num_graphs).permutation(num_graphs)[: num_graphs // 2 + 1]
+    sampler = GraphBatchSampler(store, options, num_ranks, graphs)
+    try:
+        plan = sampler.plan
+    except ConfigError:
+        return
+    by_size = sorted(range(len(graphs)), key=lambda i: (store.num_nodes[graphs[i]], store.num_edges[graphs[i]]))
+    assert plan.order.tolist() == by_size
+    assert plan.place_ptr[0] == 0
+    assert np.all(np.diff(plan.place_ptr) > 0)
+    places, steps = list(range(len(graphs))), list(range(plan.num_batches // num_ranks))
+    if options.shuffle:
+        graph_key = stream_key(options.seed, GRAPH_ORDER, epoch)
+        places.sort(key=lambda i: (plan.bucket[i], hash64(graph_key, int(graphs[by_size[i]]))))
+        step_key = stream_key(options.seed, GRAPH_STEPS, epoch)
+        steps.sort(key=lambda step: hash64(step_key, step))
+    for batch in range(plan.num_batches):
+        planned = steps[batch // num_ranks] * num_ranks + batch % num_ranks
+        chosen = places[plan.place_ptr[planned] : plan.place_ptr[planned + 1]]
+        assert sampler.graphs_of(epoch, batch).tolist() == [graphs[by_size[i]] for i in chosen]
+
+
+def test_planning_an_epoch_is_linear_in_the_graphs(monkeypatch):
+    """Counts what is hashed: once each graph and each step of an epoch, however many batches are asked for."""
+    hashed = 0
+
+    def counting(key: np.uint64, ids: np.ndarray) -> np.ndarray:
+        nonlocal hashed
+        hashed += len(ids)
+        return hash_ids(key, ids)
+
+    monkeypatch.setattr("samplers.graph_batches.hash_ids", counting)
+    store = random_store(3000)
+    sampler = GraphBatchSampler(store, GraphBatchOptions(max_graphs=4), num_ranks=2)
+    for epoch in (0, 1):
+        for batch in range(sampler.num_batches):
+            sampler.graphs_of(epoch, batch)
+    assert hashed == 2 * (3000 + sampler.num_batches // 2)
 
 
 def test_packing_equals_a_slow_loop():

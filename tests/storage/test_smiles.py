@@ -137,6 +137,14 @@ def test_split_files_that_make_no_sense(tmp_path, arrays, message):
         split_from_file(str(tmp_path / "split.npz"))
 
 
+def test_a_row_number_takes_no_memory(tmp_path):
+    """A table of codes up to the largest row would be 4 EiB."""
+    np.savez(tmp_path / "split.npz", train=np.array([0, 2**62]), val=np.array([1]), test=np.array([2]))
+    table = _table(tmp_path / "m.csv", "smiles,y\nC,1\nCC,1\nCCC,1\n", split_file=str(tmp_path / "split.npz"))
+    with pytest.raises(DataError, match="up to 4611686018427387904, got 3 rows; the split is of another table"):
+        list(table.chunks(10))
+
+
 def test_split_file_that_is_a_pickle_or_absent(tmp_path):
     np.savez(tmp_path / "split.npz", train=np.array([{}], dtype=object))
     for path in (tmp_path / "split.npz", tmp_path / "none.npz", __file__):

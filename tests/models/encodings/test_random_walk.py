@@ -54,6 +54,7 @@ def test_without_identity_and_symmetric_normalisation():
     found = random_walk_probabilities(graphs, 3, normalisation="sym", dtype=torch.float64)[0, :, :, 1:]
     torch.testing.assert_close(found, torch.stack([symmetric, symmetric @ symmetric], dim=-1))
     reversed_edges = Graphs(graphs.node_ptr, graphs.edge_index.flip(0))
+    # Exact: degrees are small integers, and a division of two has one result.
     assert torch.equal(transition_matrix(graphs, reverse=True), transition_matrix(reversed_edges))
 
 
@@ -105,7 +106,7 @@ def test_permutation_equivariance():
     renamed = networkx.relabel_nodes(graph, {int(old): new for new, old in enumerate(order)})
     before = random_walk_probabilities(packed(graph), 6, dtype=torch.float64)[0]
     after = random_walk_probabilities(packed(renamed), 6, dtype=torch.float64)[0]
-    torch.testing.assert_close(after, before[order][:, order], atol=1e-15, rtol=0)
+    torch.testing.assert_close(after, before[order][:, order], atol=1e-14, rtol=0)  # sums in another order
 
 
 def separated(first: networkx.Graph, second: networkx.Graph, steps: int) -> bool:

@@ -1,0 +1,57 @@
+"""A run's final scores beside its baselines: what the summary holds, and how the job ends.
+
+The exit status says whether the program worked. A score that does not beat a baseline is a warning, and an error only with
+`--require-baselines`.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+BASELINE_NAMES = {
+    "majority": "majority class",
+    "features_only": "features only",
+    "constant": "mean of the training targets",
+    "composition": "composition only",
+}
+
+
+def judge(
+    metric: str,
+    scores: Mapping[str, float],
+    baselines: Mapping[str, Mapping[str, float] | None],
+    *,
+    higher_is_better: bool = True,
+    estimate: str | None = None,
+) -> dict[str, Any]:
+    """The summary's entries on the final scores, by split, beside the baselines' of the same metric.
+
+    The test split is judged, or the validation split where no test has targets. `estimate`: why the scores are estimates (None: they
+    are exact); they are then kept as `estimates`, so that nothing reads them as `scores`.
+    """
+    judged = "test" if "test" in scores else "valid"
+    sign = 1.0 if higher_is_better else -1.0
+    kind = f"{metric} (estimate)" if estimate is not None else metric
+    lost = [
+        f"{judged} {kind} {scores[judged]:.4f} does not beat the baseline {BASELINE_NAMES[name]!r} ({rival[judged]:.4f})"
+        for name, rival in baselines.items()
+        if rival is not None and not sign * scores[judged] > sign * rival[judged]
+    ]
+    named = {"scores": dict(scores)} if estimate is None else {"estimates": dict(scores), "estimate": estimate}
+    return {
+        "metric": metric,
+        **named,
+        "baselines": dict(baselines),
+        "judged_by": judged,
+        "beats_baselines": not lost,
+        "warnings": lost,
+    }
+
+
+def end_of_run(summary: Mapping[str, Any], *, require_baselines: bool) -> int:
+    """The job's exit status; what the summary warns of is printed, as the output's last lines."""
+    sys.stdout.flush()
+    failed = require_baselines and not summary["beats_baselines"]
+    for text in summary["warnings"]:
+        print(f"error: {text} (--require-baselines)" if failed else f"warning: {text}", file=sys.stderr)
+    return int(failed)

@@ -1,0 +1,156 @@
+"""What README.md and the guides print runs as it is written, twice in a row, each time to exit status 0.
+
+A block runs in a folder of its own that looks like a checkout with its environment. What is not run, or not quite as written, is listed
+with its reason, and nothing else is.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.printed_commands import DOCUMENTS, REPOSITORY, Block, blocks, inline_commands
+
+# (document, how a block begins): why it is not run
+NOT_RUN = {
+    ("README.md", "make clean"): "builds an environment from indexes that the reader has to name",
+    (
+        "README.md",
+        "ray get-auth-token",
+    ): "starts a cluster on fixed ports; tests/cluster/test_job_submit.py does it on free ones",
+    ("README.md", "ray job submit"): "the same",
+    (
+        "docs/guides/cluster.md",
+        "export RAY_AUTH_MODE",
+    ): "several machines; tests/cluster/test_launch_files.py checks the options",
+    ("docs/guides/cluster.md", "ray "): "several machines; tests/cluster/test_launch_files.py checks the options",
+    ("docs/guides/cluster.md", "#!/bin/bash"): "Slurm; tests/cluster/test_launch_files.py runs it with stand-ins",
+    ("docs/guides/cluster.md", "sbatch"): "Slurm",
+    ("docs/guides/cluster.md", "kubectl"): "Kubernetes",
+    ("docs/guides/cluster.md", "cluster=$(kubectl"): "Kubernetes",
+    ("docs/guides/cluster.md", "prometheus"): "a server of its own, on the head of a cluster",
+}
+
+# (document, as printed, as run, why)
+CHANGED = (
+    ("README.md", "make test ", ": make test ", "the suite that holds this test"),
+    ("README.md", "pip install", ": pip install", "asks a package index"),
+    ("README.md", "ingest.py ogbn-products", "ingest.py synthetic --synthetic.num-nodes 3000", "a download of 1.4 GB"),
+    ("docs/guides/operations.md", "runs/products_geco-…", "runs/products_geco-1", "the reader's own run"),
+)
+
+SMALL = ("--nodes", "1500", "--width", "16", "--layers", "2", "--chunks", "2", "--epochs", "2")
+MAKE_A_RUN = ("jobs/products_geco.py", *SMALL, "--run-dir", "runs/products_geco-1")
+
+
+def reason(block: Block) -> str | None:
+    return next(
+        (why for (name, start), why in NOT_RUN.items() if name == block.document and block.text.startswith(start)), None
+    )
+
+
+def shell_blocks() -> list[Block]:
+    """All that hold commands; `make run ARGS=…`, which stands in a sentence, too."""
+    found = [block for name in DOCUMENTS for block in blocks(name) if block.language == "bash"]
+    inline = [command for command in inline_commands("README.md") if command.startswith("make run ARGS=")]
+    return [*found, *(Block("README.md", "bash", command) for command in inline)]
+
+
+def as_run(block: Block) -> str:
+    text = block.text
+    for name, printed, run, _ in CHANGED:
+        if name == block.document:
+            text = text.replace(printed, run)
+    return text
+
+
+RUN = [block for block in shell_blocks() if reason(block) is None]
+SCRIPTS = [
+    name for name in DOCUMENTS if any(block.language == "python" for block in blocks(name)) and "your_model" not in name
+]
+
+
+def test_what_is_not_run_as_printed_is_still_printed():
+    for (name, start), why in NOT_RUN.items():
+        assert any(block.document == name and block.text.startswith(start) for block in shell_blocks()), (
+            name,
+            start,
+            why,
+        )
+    for name, printed, _, why in CHANGED:
+        assert any(block.document == name and printed in block.text for block in RUN), (name, printed, why)
+    assert len(RUN) >= 10
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder like a checkout with its environment, the graph that README.md makes, and the files and the job that guides speak of."""
+    for name in ("jobs", "Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    environment = tmp_path / ".venv"
+    environment.mkdir()
+    for part in Path(sys.prefix).iterdir():
+        if not part.name.startswith("."):
+            (environment / part.name).symlink_to(part)
+    (environment / ".run-installed").touch()
+    (code,) = [block.text for block in blocks("docs/guides/your_model.md") if block.language == "python"]
+    (tmp_path / "my_sage.py").write_text(code)
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 3, 300)
+    np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))
+    np.save(tmp_path / "y.npy", label)
+    np.save(tmp_path / "split.npy", np.repeat([1, 2, 3], 100).astype(np.int8))
+    edges = rng.integers(0, 300, (2400, 2))
+    (tmp_path / "edges.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in edges if a != b))
+    (tmp_path / "molecules.csv").write_text("smiles,gap\nCCO,1.5\nC1CC1,2.5\nc1ccccc1,0.5\n")
+    return tmp_path
+
+
+def run_shell(text: str, folder: Path, timeout_s: float = 1500) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    assert done.returncode == 0, f"{text}\nexit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert "Traceback" not in done.stderr, done.stderr[-2000:]
+
+
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("block", RUN, ids=lambda block: block.name)
+def test_a_block_of_commands_runs_twice(block: Block, checkout: Path) -> None:
+    text = as_run(block)
+    if "graphs/products" in text and "ingest.py" not in text:
+        source = SyntheticGraph(SyntheticOptions(num_nodes=3000))
+        ingest(source, str(checkout / "graphs" / "products"), IngestOptions(num_partitions=2))
+    if "runs/products_geco-1" in text:
+        run_shell(" ".join(["python", *MAKE_A_RUN]), checkout)
+    for _ in range(2):
+        run_shell(text, checkout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", SCRIPTS)
+def test_a_guides_python_runs_twice(document: str, tmp_path: Path) -> None:
+    """Its blocks are one script, in pieces."""
+    code = "".join(block.text for block in blocks(document) if block.language == "python")
+    for package in ("dgl", "torch_geometric"):
+        if re.search(rf"^(import|from) {package}\b", code, re.MULTILINE) and importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is an extra of its own")
+    (tmp_path / "guide.py").write_text(code)
+    for _ in range(2):
+        run_shell("python guide.py", tmp_path, 240)

@@ -1,0 +1,57 @@
+"""The commands that README.md and the guides print: their blocks, and what stands in backticks."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", *sorted(f"docs/guides/{path.name}" for path in (REPOSITORY / "docs" / "guides").glob("*.md")))
+
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?:^    .*\n)+", re.MULTILINE)
+_INLINE = re.compile(r"`([^`\n]+)`")
+_PROGRAM = re.compile(r"(?:[A-Z_]+=\S+ )*(make|python|pip|ray|sbatch|source|export|kubectl|prometheus)\b")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some lines of one document that belong together."""
+
+    document: str
+    language: str  # bash, python, text …
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The document and the first words, for a test's name."""
+        return f"{Path(self.document).stem}: {' '.join(self.text.split()[:5])}"
+
+
+def blocks(document: str) -> list[Block]:
+    """Fenced blocks, and indented ones that hold commands, in the document's order."""
+    text = (REPOSITORY / document).read_text()
+    found = [(match.start(), match[1], match[2]) for match in _FENCED.finditer(text)]
+    rest = _FENCED.sub(lambda match: "\n" * len(match[0]), text)
+    for match in _INDENTED.finditer(rest):
+        body = re.sub(r"^    ", "", match[0], flags=re.MULTILINE)
+        if _PROGRAM.match(body):
+            found.append((match.start(), "bash", body))
+    return [Block(document, language, body) for _, language, body in sorted(found)]
+
+
+def inline_commands(document: str) -> list[str]:
+    """What stands in backticks and is a command with arguments."""
+    prose = _FENCED.sub("", (REPOSITORY / document).read_text())
+    return [span for span in _INLINE.findall(prose) if _PROGRAM.match(span) and " " in span]
+
+
+def lines(block: Block) -> Iterator[str]:
+    """A shell block's commands, one by one."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        yield from (part.strip() for part in line.split("&&"))
+
+
+def words(command: str) -> list[str]:
+    return shlex.split(command, comments=True)

@@ -1,0 +1,38 @@
+"""A bucket on an S3 server of the test's own, which answers one request at a time: moto looks and then writes, so only then is its
+conditional put exclusive, as S3's is."""
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+
+@contextlib.contextmanager
+def s3_bucket(*, one_at_a_time: bool = True) -> Iterator[str]:
+    """A new bucket's URL; the environment says where the server is, for child processes too."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    import s3fs
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    application = DomainDispatcherApplication(create_backend_app)
+    server = make_server("127.0.0.1", 0, application, threaded=not one_at_a_time)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+            patched.setenv("AWS_ACCESS_KEY_ID", "test")
+            patched.setenv("AWS_SECRET_ACCESS_KEY", "test")
+            patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            s3fs.S3FileSystem.clear_instance_cache()
+            bucket = f"graphs-{secrets.token_hex(4)}"  # moto keeps its buckets as long as the process
+            s3fs.S3FileSystem().mkdir(bucket)
+            yield f"s3://{bucket}"
+            s3fs.S3FileSystem.clear_instance_cache()
+    finally:
+        server.shutdown()
+        thread.join(timeout=30)

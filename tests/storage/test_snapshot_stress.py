@@ -1,0 +1,213 @@
+"""Readers beside a writer, writers that are killed, and power that is cut: whoever opens finds one whole snapshot.
+
+The short form of each is part of every run; `--long` runs the counts that docs/performance.md reports.
+"""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.arrow_files import split_url
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.journal import CLOCK_MARGIN_S, LEASE_S
+from storage.prune import prune
+from storage.snapshots import snapshot_numbers
+from tests.conftest import REPOSITORY
+from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
+from tests.s3_server import s3_bucket
+
+OVER = IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True)
+LATER_S = LEASE_S + CLOCK_MARGIN_S + 60
+
+READER = """
+import sys
+from storage.graph import open_graph
+from tests.marked_graph import check_mark
+url, times, last = sys.argv[1], int(sys.argv[2]), 0
+for _ in range(times):
+    graph = open_graph(url)
+    mark = check_mark(graph)
+    assert graph.manifest.snapshot == mark + 1, (graph.manifest.snapshot, mark)
+    assert mark >= last, (mark, last)
+    last = mark
+print("read", last)
+"""
+WRITER = """
+import sys
+from storage.ingest import IngestOptions, ingest
+from tests.marked_graph import NUM_PARTITIONS, MarkedGraph
+first = int(sys.argv[2])
+ingest(MarkedGraph(0), "memory://warm/graph", IngestOptions(num_partitions=NUM_PARTITIONS))  # loads the kernels
+print("ready", flush=True)
+for mark in range(first, first + int(sys.argv[3])):
+    ingest(MarkedGraph(mark), sys.argv[1], IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True))
+    print(mark, flush=True)
+"""
+
+
+def _python(program: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _read_while_writing(url: str, num_readers: int, opens: int, publications: int) -> None:
+    ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
+    began = open_graph(url)
+    readers = [_python(READER, url, opens // num_readers) for _ in range(num_readers)]
+    writer = _python(WRITER, url, 1, publications)
+    try:
+        for process in (writer, *readers):
+            _, errors = process.communicate(timeout=3000)
+            assert process.returncode == 0, errors[-2000:]
+    finally:
+        for process in (writer, *readers):
+            process.kill()
+    assert check_mark(open_graph(url)) == publications
+    assert check_mark(began) == 0
+
+
+def test_readers_beside_a_writer(tmp_path):
+    _read_while_writing(str(tmp_path / "graph"), 2, 60, 10)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("store", ["local", "s3"])
+def test_many_readers_beside_a_writer(tmp_path, store):
+    if store == "local":
+        _read_while_writing(str(tmp_path / "graph"), 4, 20_000, 200)
+        return
+    with s3_bucket() as bucket:
+        _read_while_writing(f"{bucket}/graph", 4, 20_000, 200)
+
+
+def _kill_writers(url: str, times: int, seed: int) -> None:
+    """Kills a writer at a random moment, `times` times; after each, the newest snapshot is whole and later ones can be published."""
+    rng, mark = random.Random(seed), 0
+    ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
+    for killed in range(times):
+        writer = _python(WRITER, url, mark + 1, 1_000_000)
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0, 0.25))
+        writer.send_signal(signal.SIGKILL)
+        lines = writer.communicate(timeout=60)[0].split()
+        told = int(lines[-1]) if lines else mark
+        mark = check_mark(open_graph(url))
+        assert mark in (told, told + 1)  # the last one may have been published and not told
+        if killed % 10 == 9:
+            held = prune(url, keep=1)
+            assert held.orphans == ()
+            before = {path for path in Path(url, "data").iterdir()}
+            named = {path.split("/")[1] for path in (e.path for e in open_graph(url).manifest.files.values())}
+            late = prune(url, keep=1, now=time.time() + LATER_S)
+            assert {Path(url, folder) for folder in late.orphans} <= before
+            assert {path.name for path in Path(url, "data").iterdir()} == named
+            assert check_mark(open_graph(url)) == mark
+    assert len(snapshot_numbers(*split_url(url))) >= 1
+
+
+def test_a_killed_writer(tmp_path):
+    _kill_writers(str(tmp_path / "graph"), 3, seed=0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_writers_killed_two_hundred_times(tmp_path):
+    _kill_writers(str(tmp_path / "graph"), 200, seed=1)
+
+
+class Disk:
+    """An ext4 filesystem in a file, whose power can be cut: what the kernel has not been asked to sync is then mostly not in the file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.image, self.mounted = folder / "disk.img", folder / "mounted"
+        self.mounted.mkdir()
+        with open(self.image, "wb") as stream:
+            stream.truncate(64 << 20)
+        _run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(self.image))
+
+    def mount(self) -> None:
+        # commit=600: the journal is written when it is asked for, or 10 minutes later. noauto_da_alloc: renames sync nothing by themselves.
+        _run("mount", "-o", "loop,commit=600,noauto_da_alloc", str(self.image), str(self.mounted))
+
+    def unmount(self) -> None:
+        _run("umount", str(self.mounted))
+
+    def cut(self, after: Path) -> None:
+        """The image as it is now, as after a loss of power, into `after`. Its writer is stopped."""
+        shutil.copyfile(self.image, after)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        pytest.skip("cutting the power of a filesystem needs root and mkfs.ext4")
+    made = Disk(tmp_path)
+    try:
+        made.mount()
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this machine mounts no loop device: {error.stderr.decode().strip()}")
+    yield made
+    subprocess.run(("umount", "-l", str(made.mounted)), check=False, capture_output=True, timeout=60)
+
+
+def _cut_power(disk: Disk, tmp_path: Path, times: int, seed: int) -> tuple[int, int]:
+    """Cuts at random moments; returns how often the newest snapshot on disk was the last that was told, and how often a later one."""
+    rng, mark, same, later = random.Random(seed), 0, 0, 0
+    url = str(disk.mounted / "graph")
+    ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
+    for _ in range(times):
+        writer = _python(WRITER, url, mark + 1, 1_000_000)
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0, 0.3))
+        writer.send_signal(signal.SIGSTOP)
+        disk.cut(tmp_path / "after.img")
+        writer.kill()
+        lines = writer.communicate(timeout=60)[0].split()
+        told = int(lines[-1]) if lines else mark
+        disk.unmount()
+        shutil.move(tmp_path / "after.img", disk.image)
+        disk.mount()  # replays ext4's journal
+        found = check_mark(open_graph(url))
+        assert found in (told, told + 1), (found, told)
+        open_graph(url).verify()
+        for number in snapshot_numbers(*split_url(url))[-3:]:
+            check_mark(open_graph(url, number))
+        same, later, mark = same + (found == told), later + (found == told + 1), found
+        prune(url, keep=3, now=time.time() + LATER_S)
+    return same, later
+
+
+def test_a_power_cut(disk, tmp_path):
+    _cut_power(disk, tmp_path, 2, seed=0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_hundred_power_cuts(disk, tmp_path):
+    print(_cut_power(disk, tmp_path, 100, seed=1))
+
+
+@pytest.mark.long
+def test_without_syncing_a_power_cut_is_seen(disk, tmp_path, monkeypatch):
+    """The proof that the disk above loses what was not synced."""
+    program = "import os\nos.fsync = lambda descriptor: None\n" + WRITER
+    monkeypatch.setattr(sys.modules[__name__], "WRITER", program)
+    with pytest.raises((AssertionError, OSError)) as lost:
+        _cut_power(disk, tmp_path, 20, seed=2)
+    assert getattr(lost.value, "errno", None) != errno.ENOSPC

@@ -1,0 +1,330 @@
+"""Publishing: the exclusive creation of the next manifest is the commit, and nothing that others wrote is ever deleted."""
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from storage.arrow_files import split_url
+from storage.encode import encode
+from storage.encodings import EncodingOptions, list_encodings
+from storage.errors import ConfigError, ConflictError, DataError, FormatError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.journal import JOURNAL
+from storage.snapshot_writer import write_snapshot
+from storage.snapshots import snapshot_numbers
+from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
+from tests.s3_server import s3_bucket
+
+NEW, OVER = IngestOptions(num_partitions=NUM_PARTITIONS), IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True)
+RWSE = EncodingOptions("rwse", 3)
+
+
+@pytest.fixture(scope="module")
+def s3_url():
+    with s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def url(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path / "graph")
+    if request.param == "memory":
+        return f"memory://{tmp_path.name}/graph"
+    return f"{request.getfixturevalue('s3_url')}/{tmp_path.name}/graph"
+
+
+def _tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_each_publication_is_a_snapshot_of_its_own(url):
+    assert [ingest(MarkedGraph(mark), url, OVER).snapshot for mark in (1, 2, 3)] == [1, 2, 3]
+    assert check_mark(open_graph(url)) == 3
+    assert [check_mark(open_graph(url, number)) for number in (1, 2, 3)] == [1, 2, 3]
+    with pytest.raises(FormatError, match="expected snapshot 7, found 1, 2, 3"):
+        open_graph(url, 7)
+
+
+def test_a_graph_stays_readable_over_the_publications_that_follow(url):
+    ingest(MarkedGraph(1), url, NEW)
+    graph = open_graph(url)
+    for mark in range(2, 6):
+        ingest(MarkedGraph(mark), url, OVER)
+    assert check_mark(graph) == 1  # its files are mapped only now
+
+
+def test_without_overwrite_a_graph_is_refused_and_stays(url):
+    ingest(MarkedGraph(1), url, NEW)
+    with pytest.raises(ConfigError, match="found a graph; pass --overwrite"):
+        ingest(MarkedGraph(2), url, NEW)
+    assert check_mark(open_graph(url)) == 1
+
+
+@pytest.mark.parametrize("options", [NEW, OVER], ids=["new", "overwrite"])
+def test_of_two_writers_the_second_gets_one_line_and_destroys_nothing(url, options):
+    if options is OVER:
+        ingest(MarkedGraph(1), url, NEW)
+    with pytest.raises(ConflictError, match="another writer published snapshot") as refused:
+        ingest(MarkedGraph(3, meanwhile=lambda: ingest(MarkedGraph(2), url, options)), url, options)
+    assert "\n" not in str(refused.value)
+    filesystem, path = split_url(url)
+    assert check_mark(open_graph(url)) == 2
+    folders = {each.rstrip("/").rsplit("/", 1)[-1] for each in filesystem.ls(f"{path}/data", detail=False)}
+    assert len(folders) == len(snapshot_numbers(filesystem, path))  # the loser took its files away, and only those
+
+
+def test_many_writers_at_once_make_one_snapshot_each_or_none(url):
+    start, outcomes = threading.Barrier(4), []
+
+    def write(mark: int) -> None:
+        start.wait(timeout=30)
+        try:
+            outcomes.append(ingest(MarkedGraph(mark), url, OVER).snapshot)
+        except ConflictError:
+            outcomes.append(0)
+
+    threads = [threading.Thread(target=write, args=(mark,)) for mark in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    published = sorted(number for number in outcomes if number)
+    assert len(outcomes) == 4
+    assert published == list(range(1, max(published) + 1))
+    assert len({check_mark(open_graph(url, number)) for number in published}) == len(published)
+
+
+def test_two_encodings_that_are_stored_at_once_are_both_kept(url):
+    ingest(MarkedGraph(1), url, NEW)
+    first, second = open_graph(url), open_graph(url)
+    encode(first, RWSE)
+    encode(second, EncodingOptions("rwse", 4))  # opened before the first was published
+    assert list_encodings(open_graph(url)) == ("rwse-3", "rwse-4")
+    assert list_encodings(open_graph(url, 2)) == ("rwse-3",)
+
+
+def test_an_encoding_is_not_put_on_another_graph(url):
+    ingest(MarkedGraph(1), url, NEW)
+    before = open_graph(url)
+    ingest(MarkedGraph(2), url, OVER)
+    with pytest.raises(ConflictError, match="encode that one"):
+        encode(before, RWSE)
+    assert list_encodings(open_graph(url)) == ()
+
+
+def test_the_same_content_again_keeps_the_encodings(url):
+    ingest(MarkedGraph(1), url, NEW)
+    encode(open_graph(url), RWSE)
+    ingest(MarkedGraph(1), url, OVER)
+    graph = open_graph(url)
+    assert graph.manifest.snapshot == 3
+    assert list_encodings(graph) == ("rwse-3",)
+    assert [len(partition.encodings["rwse-3"]) for partition in graph.partitions()] == [
+        partition.num_nodes for partition in graph.partitions()
+    ]
+    ingest(MarkedGraph(2), url, OVER)
+    assert list_encodings(open_graph(url)) == ()
+
+
+USERS = {
+    "files beside": {"thesis.tex": b"years", "data.csv": b"1,2"},
+    "some manifest.json": {"manifest.json": b'{"name": "a web app"}', "index.html": b"<p>"},
+    "a folder of a graph's name": {"manifests.txt": b"list", "src/part-00000/nodes.arrow": b"mine"},
+}
+
+
+@pytest.mark.parametrize("options", [NEW, OVER], ids=["new", "overwrite"])
+@pytest.mark.parametrize("files", list(USERS.values()), ids=list(USERS))
+def test_a_folder_with_other_files_is_refused_and_every_byte_stays(tmp_path, files, options):
+    target = tmp_path / "home"
+    for name, content in files.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(content)
+    with pytest.raises(ConfigError, match="choose another url"):
+        ingest(MarkedGraph(1), str(target), options)
+    assert _tree(tmp_path) == {f"home/{name}": content for name, content in files.items()}
+
+
+@pytest.mark.parametrize("options", [NEW, OVER], ids=["new", "overwrite"])
+def test_other_files_beside_a_graph_are_refused_on_every_store(url, options):
+    ingest(MarkedGraph(1), url, NEW)
+    filesystem, path = split_url(url)
+    filesystem.pipe_file(f"{path}/notes.txt", b"mine")
+    with pytest.raises(ConfigError, match=r"found other files \('notes.txt'\)"):
+        ingest(MarkedGraph(2), url, options)
+    assert filesystem.cat_file(f"{path}/notes.txt") == b"mine"
+    assert check_mark(open_graph(url)) == 1
+
+
+def test_other_files_inside_a_graphs_folders_are_left(tmp_path):
+    url = str(tmp_path / "graph")
+    folder = ingest(MarkedGraph(1), url, NEW).files["part-00000/nodes.arrow"].path.rsplit("/", 2)[0]
+    mine = [f"{folder}/notes.txt", f"{folder}/part-00000/my.csv", "manifests/README", "data/backup/x.arrow"]
+    for name in mine:
+        Path(url, name).parent.mkdir(exist_ok=True)
+        Path(url, name).write_bytes(name.encode())
+    ingest(MarkedGraph(2), url, OVER)
+    with pytest.raises(DataError):
+        _fail(url)
+    assert check_mark(open_graph(url)) == 2
+    assert all(Path(url, name).read_bytes() == name.encode() for name in mine)
+
+
+def _fail(url: str) -> None:
+    def stop() -> None:
+        raise DataError("the source ends here")
+
+    ingest(MarkedGraph(9, meanwhile=stop), url, OVER)
+
+
+def test_after_an_error_everything_is_as_before(url):
+    with pytest.raises(DataError):
+        _fail(url)
+    filesystem, path = split_url(url)
+    assert not filesystem.exists(path) or not filesystem.find(path)
+    ingest(MarkedGraph(1), url, NEW)
+    before = {name: filesystem.cat_file(name) for name in filesystem.find(path)}
+    with pytest.raises(DataError):
+        _fail(url)
+    assert {name: filesystem.cat_file(name) for name in filesystem.find(path)} == before
+
+
+def test_an_empty_folder_stays_after_an_error_and_new_parents_do_not(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for target in ("empty", "new/parents/graph"):
+        with pytest.raises(DataError):
+            _fail(str(tmp_path / target))
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_a_link_to_a_folder_is_followed_and_one_to_nothing_refused(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "graph").symlink_to(tmp_path / "disk")
+    ingest(MarkedGraph(1), str(tmp_path / "graph"), NEW)
+    assert (tmp_path / "graph").is_symlink()
+    assert check_mark(open_graph(str(tmp_path / "disk"))) == 1
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="cannot make this directory"):
+        ingest(MarkedGraph(1), str(tmp_path / "broken"), NEW)
+    assert (tmp_path / "broken").is_symlink()
+
+
+def test_a_graph_of_the_first_format_is_neither_read_nor_replaced(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"format": "graphmill-graph", "format_version": 1}')
+    with pytest.raises(FormatError, match=r"format 1.*make it again in another folder: python jobs/ingest.py"):
+        open_graph(str(tmp_path))
+    for options in (NEW, OVER):
+        with pytest.raises(ConfigError, match="format 1"):
+            ingest(MarkedGraph(1), str(tmp_path), options)
+    assert list(tmp_path.iterdir()) == [tmp_path / "manifest.json"]
+
+
+class _Heedless(MemoryFileSystem):
+    """A store that takes no heed of the condition."""
+
+    protocol = "heedless"
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        return super().pipe_file(path, value, **kwargs)
+
+
+class _LooksThenWrites(MemoryFileSystem):
+    """A store that looks, and then writes."""
+
+    protocol = "looks"
+    store: ClassVar[dict] = {}
+    pseudo_dirs: ClassVar[list] = [""]
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        if mode == "create" and self.exists(path):
+            raise FileExistsError(path)
+        time.sleep(0.02)
+        super().pipe_file(path, value)
+
+
+@pytest.mark.parametrize("store", [_Heedless, _LooksThenWrites])
+def test_a_store_without_exclusive_creation_is_refused(store, monkeypatch):
+    fsspec.register_implementation(store.protocol, store, clobber=True)
+    monkeypatch.setattr("storage.exclusive_creation.MemoryFileSystem", type("None", (), {}))
+    with pytest.raises(ConfigError, match="creates a file only where there is none") as refused:
+        ingest(MarkedGraph(1), f"{store.protocol}://graph", NEW)
+    assert "\n" not in str(refused.value)
+    assert not store().find("/")  # nothing is left of the attempt
+
+
+def test_a_put_that_was_sent_twice_is_no_conflict(tmp_path, monkeypatch):
+    """The first request reached the store and its answer did not reach us."""
+    url, create = f"memory://{tmp_path.name}/graph", MemoryFileSystem.pipe_file
+
+    def twice(self, path, value, mode="overwrite", **kwargs):
+        create(self, path, value, mode=mode, **kwargs)
+        if mode == "create":
+            create(self, path, value, mode=mode, **kwargs)
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", twice)
+    assert ingest(MarkedGraph(1), url, NEW).snapshot == 1
+    assert check_mark(open_graph(url)) == 1
+
+
+def test_where_the_answer_of_the_commit_is_lost_nothing_published_is_removed(tmp_path, monkeypatch):
+    url, create = f"memory://{tmp_path.name}/graph", MemoryFileSystem.pipe_file
+
+    def lost(self, path, value, mode="overwrite", **kwargs):
+        create(self, path, value, mode=mode, **kwargs)
+        if mode == "create":
+            raise OSError(errno.ETIMEDOUT, "timed out")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", lost)
+    with pytest.raises(FormatError, match="timed out"):
+        ingest(MarkedGraph(1), url, NEW)
+    assert check_mark(open_graph(url)) == 1
+
+
+def test_without_hard_links_a_claim_decides(tmp_path, monkeypatch):
+    def refuse(*_args, **_kwargs) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    url = str(tmp_path / "graph")
+    assert [ingest(MarkedGraph(mark), url, OVER).snapshot for mark in (1, 2)] == [1, 2]
+    with pytest.raises(ConflictError):
+        ingest(MarkedGraph(4, meanwhile=lambda: ingest(MarkedGraph(3), url, OVER)), url, OVER)
+    (tmp_path / "graph" / "manifests" / "000004.claim").touch()  # of a writer that died before its manifest
+    assert ingest(MarkedGraph(5), url, OVER).snapshot == 5
+    assert [check_mark(open_graph(url, number)) for number in (1, 2, 3, 5)] == [1, 2, 3, 5]
+
+
+def test_a_writer_whose_lease_is_over_publishes_nothing(tmp_path):
+    url = str(tmp_path / "graph")
+    manifest = ingest(MarkedGraph(1), str(tmp_path / "other"), NEW)
+    with write_snapshot(url) as writer:
+        next(Path(url, "data").iterdir()).joinpath(JOURNAL).unlink()  # as a prune would, had the lease been over
+        with pytest.raises(ConflictError, match="lease"):
+            writer.commit(manifest)
+    assert not Path(url).exists()
+
+
+def test_the_lease_is_renewed_while_the_writer_lives(tmp_path):
+    url = str(tmp_path / "graph")
+    with write_snapshot(url, lease_s=0.2):
+        journal = next(Path(url, "data").iterdir()) / JOURNAL
+        first, deadline = journal.read_text(), time.monotonic() + 20
+        while journal.read_text() == first and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert journal.read_text() != first
+
+
+def test_too_many_partitions_are_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(ConfigError, match=r"expected 1 to 10000, got 100001"):
+        IngestOptions(num_partitions=100_001)
