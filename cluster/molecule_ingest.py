@@ -50,13 +50,13 @@ class MoleculeIngestOptions:
     shard_rows: int = 200_000
     """Rows of the source in one shard; joined in memory, about 0.3 KB each."""
     overwrite: bool = False
-    """Replace the graphs that lie at the url."""
+    """Publish a new snapshot of the set at the url; the old ones stay."""
     retries: int = 3
     """How often a chunk is given to another worker when its worker dies."""
     deadline_s: float = 600.0
     """Longest wait for the next finished chunk."""
     scratch: str | None = None
-    """Local directory for the shards before they are published, where the url is remote; None: the system's."""
+    """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("chunk_rows", 1), ("retries", 0)):

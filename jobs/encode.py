@@ -1,4 +1,4 @@
-"""Computes an encoding of a stored graph, once, and stores it beside its partitions: `python jobs/encode.py <url> laplacian`.
+"""Computes an encoding of a stored graph, once, and publishes a snapshot that has it: `python jobs/encode.py <url> laplacian`.
 
     python jobs/encode.py runs/photo laplacian --dim 32                    # 32 smallest eigenvectors, about a second
     python jobs/encode.py runs/photo laplacian --dim 32 --which both_ends  # 16 from each end
@@ -32,7 +32,7 @@ class EncodeConfig:
     which: Literal["smallest", "both_ends"] = "smallest"
     """Eigenvectors: the `dim` smallest, or half of them from each end of the spectrum."""
     overwrite: bool = False
-    """Compute it again where it is stored already."""
+    """Compute it again where it is stored already, and publish that; the old snapshots stay."""
 
 
 def main() -> int | None:

@@ -32,7 +32,7 @@ class IngestConfig:
     source: Annotated[str, tyro.conf.Positional]
     """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .txt, .gz)."""
     url: Annotated[str, tyro.conf.Positional]
-    """Where to write: a path, or file://, s3://, gs://. Must be empty or absent unless --overwrite."""
+    """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
     """Number of partitions."""
     partitioner: Literal["random", "range", "ldg", "metis"] = "random"
@@ -57,13 +57,13 @@ class IngestConfig:
     num_classes: int | None = None
     """Number of classes; labels outside are refused. Default: what the source says, else one more than the largest label."""
     overwrite: bool = False
-    """Replace a graph that lies at the url."""
+    """Publish a new snapshot of the graph at the url. The old ones stay, open graphs too, until jobs/prune.py removes them."""
     memory_mib: int = 1024
     """Budget for chunks and buckets, besides about 20 bytes per node."""
     threads: int | None = None
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
     scratch: str | None = None
-    """Local directory for temporary files; default: beside the destination."""
+    """Local directory for temporary files; default: in the graph's folder, or the system's where the url is remote."""
     ogb_root: str = "data/ogb"
     """Where OGB sets lie: ogbn-products in <ogb-root>/ogbn_products."""
     download: bool = True

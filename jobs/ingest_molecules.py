@@ -6,7 +6,7 @@
     python jobs/ingest_molecules.py pcqm4mv2 s3://bucket/pcqm4mv2 --root data/ogb --workers 16
 
 You should see progress, then what was written: graphs, atoms, bonds, the parts of the split, and how many rows were rejected, with
-the first reasons; rejects.csv at the url lists them all. One core does about 10,000 molecules of QM9's size a second. Interrupted
+the first reasons; a rejects.csv in the snapshot lists them all. One core does about 10,000 molecules of QM9's size a second. Interrupted
 (Ctrl-C, a dead machine), the same command goes on where it was. Exit code 1 and one line where the source cannot be used.
 """
 
@@ -35,7 +35,7 @@ class IngestMoleculesConfig:
     source: Annotated[str, tyro.conf.Positional]
     """`embedded`, `pcqm4mv2`, or a table of SMILES (.csv, .csv.gz, .tsv, .smi …) at a path or fsspec URL."""
     url: Annotated[str, tyro.conf.Positional]
-    """Where to write: a path, or file://, s3://, gs://. Must be empty or absent unless --overwrite."""
+    """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
     workers: int = 1
     """1: in this process; more: Ray tasks of one CPU each, on this machine or --address."""
     address: str | None = None
@@ -45,13 +45,13 @@ class IngestMoleculesConfig:
     shard_rows: int = 200_000
     """Rows of the source in one file."""
     overwrite: bool = False
-    """Replace the graphs that lie at the url."""
+    """Publish a new snapshot of the set at the url. The old ones stay, open sets too, until jobs/prune.py removes them."""
     retries: int = 3
     """How often a chunk is given to another worker when its worker dies."""
     deadline_s: float = 600.0
     """Longest wait for the next finished chunk."""
     scratch: str | None = None
-    """Local directory for the files before they are published; default: beside the destination."""
+    """Local directory for the files before they are published; default: in the set's folder, or the system's where the url is remote."""
     root: str = "data/ogb"
     """Where PCQM4Mv2 lies: its folder pcqm4m-v2, or the folder that has it. Nothing is downloaded."""
     count: int = 3000
@@ -96,9 +96,12 @@ def describe(graphs: "StoredGraphs") -> str:
 
 def rejected(graphs: "StoredGraphs") -> str:
     """How many rows are no graph, and why the first of them are none."""
+    from storage.graph_set_manifest import REJECTS_NAME
+
     if not graphs.manifest.num_rejected:
         return "rejected: none"
-    lines = [f"rejected: {graphs.manifest.num_rejected:,} rows, listed in {graphs.url}/rejects.csv; the first:"]
+    file = graphs.manifest.files[REJECTS_NAME].path
+    lines = [f"rejected: {graphs.manifest.num_rejected:,} rows, listed in {graphs.url}/{file}; the first:"]
     lines += [f"  line {each.line}: {each.reason}: {each.text[:60]}" for each in graphs.rejects()[:_REASONS_SHOWN]]
     return "\n".join(lines)
 

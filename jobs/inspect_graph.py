@@ -1,11 +1,12 @@
-"""Prints what a stored graph holds: `python jobs/inspect_graph.py <url> [--verify]`.
+"""Prints what a stored graph holds: `python jobs/inspect_graph.py <url> [--verify] [--snapshot 3]`.
 
-You should see counts, the balance of the partitions, the share of edges that cross them, degrees, splits and classes, after one
-pass over the topology (about a second per 100 million edges on a local disk). `--verify` first reads every file and checks its
-checksum, ids and order; a damaged file is named in one line, and the exit code is 1.
+You should see which snapshots are there, counts, the balance of the partitions, the share of edges that cross them, degrees, splits
+and classes, after one pass over the topology (about a second per 100 million edges on a local disk). `--verify` first reads every
+file and checks its checksum, ids and order; a damaged file is named in one line, and the exit code is 1.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from storage.graph import StoredGraph
 
+_SNAPSHOTS_SHOWN = 10
+
 
 @dataclass(frozen=True)
 class InspectConfig:
@@ -25,6 +28,8 @@ class InspectConfig:
 
     url: Annotated[str, tyro.conf.Positional]
     """A graph's directory: a path or an fsspec URL."""
+    snapshot: int | None = None
+    """Which snapshot; None: the newest."""
     verify: bool = False
     """Check every file's checksum and content first."""
 
@@ -79,6 +84,25 @@ def measure(graph: "StoredGraph") -> GraphStatistics:
     )
 
 
+def list_snapshots(graph: "StoredGraph") -> str:
+    """Numbers and dates (UTC) of the snapshots that are there, newest first; which of them is open."""
+    from storage.errors import FormatError
+    from storage.manifest import parse_head
+    from storage.snapshots import read_manifest, snapshot_numbers
+
+    numbers = snapshot_numbers(graph.filesystem, graph.path)[::-1]
+    lines = []
+    for number in numbers[:_SNAPSHOTS_SHOWN]:
+        try:
+            head = parse_head(*read_manifest(graph.filesystem, graph.path, graph.url, number, ""))
+            made = f"of {datetime.fromtimestamp(head.created, UTC):%Y-%m-%d %H:%M:%S}"
+        except FormatError:  # pruned meanwhile, or damaged
+            made = "that cannot be read"
+        lines.append(f"{number} {made}{' (open)' if number == graph.manifest.snapshot else ''}")
+    more = len(numbers) - len(lines)
+    return ", ".join([*lines, *([f"and {more:,} older"] if more else [])])
+
+
 def describe(graph: "StoredGraph", found: GraphStatistics) -> list[tuple[str, str]]:
     """(name, value) lines for people."""
     import numpy as np
@@ -89,6 +113,7 @@ def describe(graph: "StoredGraph", found: GraphStatistics) -> list[tuple[str, st
     dtype = f" {manifest.feature_dtype}" if manifest.feature_dim else ""
     lines = [
         ("graph", f"{manifest.name} at {graph.url}"),
+        ("snapshots", list_snapshots(graph)),
         ("nodes", f"{manifest.num_nodes:,}"),
         ("edges", f"{manifest.num_edges:,} ({found.num_self_loops:,} self-loops)"),
         ("features", f"{manifest.feature_dim} per node{dtype}, {manifest.edge_feature_dim} per edge"),
@@ -139,7 +164,7 @@ def main() -> int | None:
     config = parse(InspectConfig, description=__doc__)
     from storage.graph import open_graph
 
-    graph = open_graph(config.url)
+    graph = open_graph(config.url, config.snapshot)
     if config.verify:
         graph.verify()
     lines = describe(graph, measure(graph))

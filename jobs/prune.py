@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from storage.prune import Pruned
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
 _NAMES_SHOWN = 10
 
 

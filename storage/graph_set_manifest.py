@@ -92,7 +92,7 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         files=reader.files(),
         provenance=reader.texts("provenance"),
         snapshot=reader.count("snapshot"),
-        created=reader.number("created"),
+        created=reader.date("created"),
     )
     if not manifest.index_dtype:
         reader.fail("index_dtype", f"one of {_INDEX_DTYPES}", None)

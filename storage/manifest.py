@@ -10,7 +10,6 @@ The format has room for what no reader of today knows: `node_types` and `edge_ty
 import copy
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,6 +26,7 @@ _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
 _ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
+_YEAR_10000 = 253402300800  # in seconds since 1970
 _FLOAT_DTYPES = ("float16", "float32")
 _LABEL_KINDS = ("class", "value")
 
@@ -162,7 +162,7 @@ def parse_head(text: str, where: str) -> SnapshotHead:
     reader = ManifestReader(text, where, None, _ANY_PATH)
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
-    return SnapshotHead(reader.text("kind"), reader.count("snapshot"), reader.number("created"), paths)
+    return SnapshotHead(reader.text("kind"), reader.count("snapshot"), reader.date("created"), paths)
 
 
 def partition_dir(partition: int) -> str:
@@ -203,7 +203,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
         provenance=reader.texts("provenance"),
         encodings={name: _encoding(each, nodes) for name, each in reader.members("encodings").items()},
         snapshot=reader.count("snapshot"),
-        created=reader.number("created"),
+        created=reader.date("created"),
     )
     if (manifest.feature_dim > 0) != (manifest.feature_dtype is not None):
         reader.fail("feature_dtype", "a dtype exactly where feature_dim is positive", manifest.feature_dtype)
@@ -333,11 +333,13 @@ class ManifestReader:
         assert isinstance(value, list)
         return tuple(value)
 
-    def number(self, key: str) -> float:
+    def date(self, key: str) -> float:
+        """Seconds since 1970."""
         value = self._body.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            self.fail(key, "a number", value)
-        return float(value or 0)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < _YEAR_10000:
+            self.fail(key, "seconds since 1970", value)
+        assert isinstance(value, int | float)
+        return float(value)
 
     def inner(self, key: str) -> "ManifestReader":
         """A reader of the object that is this field's value."""

@@ -73,15 +73,16 @@ def read_manifest(
     Raises FormatError where there is none, or it is not text of a bounded size.
     """
     for _ in range(_TRIES):
-        number = snapshot or max(snapshot_numbers(filesystem, path), default=0)
-        if not number:
+        numbers = snapshot_numbers(filesystem, path) if snapshot is None else [snapshot]
+        if not numbers:
             break
+        number = numbers[-1]
         where = manifest_path(path, number)
         with one_line_errors(where, "read this file"):
             try:
                 return _text(filesystem, where), where
             except FileNotFoundError:
-                if snapshot:
+                if snapshot is not None and not holds_first_format(filesystem, path):
                     there = ", ".join(map(str, snapshot_numbers(filesystem, path))) or "none"
                     raise FormatError(f"{url}: expected snapshot {snapshot}, found {there}; it may be pruned") from None
     with one_line_errors(url, "look for a graph"):

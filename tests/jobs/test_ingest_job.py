@@ -51,6 +51,47 @@ def test_inspect_prints_and_verifies(stored):
     assert "every checksum matches" in lines["verified"]
 
 
+def test_inspect_lists_the_snapshots_and_opens_the_one_asked_for(tmp_path):
+    url = tmp_path / "graph"
+    for nodes in (60, 50, 70):
+        done = _run("ingest", "synthetic", url, "--partitions", 2, "--overwrite", "--synthetic.num-nodes", nodes)
+        assert done.returncode == 0, done.stderr
+    dates = [1e9, 1.5e9, 1.6e9]
+    for number, date in enumerate(dates, 1):
+        path = url / "manifests" / f"{number:06d}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"created": date}))
+
+    def lines(*flags):
+        done = _run("inspect_graph", url, *flags)
+        assert done.returncode == 0, done.stderr
+        return {line.strip().split("  ", 1)[0]: line.strip().split("  ", 1)[1] for line in done.stdout.splitlines()}
+
+    newest = lines()
+    assert newest["nodes"] == "70"
+    assert newest["snapshots"] == "3 of 2020-09-13 12:26:40 (open), 2 of 2017-07-14 02:40:00, 1 of 2001-09-09 01:46:40"
+    older = lines("--snapshot", 2, "--verify")
+    assert older["nodes"] == "50"
+    assert older["snapshots"] == "3 of 2020-09-13 12:26:40, 2 of 2017-07-14 02:40:00 (open), 1 of 2001-09-09 01:46:40"
+    (url / "manifests" / "000001.json").write_text("{")
+    assert lines()["snapshots"].endswith(", 1 that cannot be read")
+    for missing in (0, 4, -1):
+        done = _run("inspect_graph", url, f"--snapshot={missing}")
+        assert done.returncode == 1
+        assert done.stderr == f"error: {url}: expected snapshot {missing}, found 1, 2, 3; it may be pruned\n"
+
+
+def test_overwrite_never_writes_into_a_folder_of_other_files(tmp_path):
+    for name in ("thesis.tex", "manifest.json"):
+        url = tmp_path / name.partition(".")[0]
+        url.mkdir()
+        (url / name).write_text("precious")
+        done = _run("ingest", "synthetic", url, "--overwrite", "--synthetic.num-nodes", 50)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        assert [path.read_text() for path in url.iterdir()] == ["precious"]
+
+
 def test_inspect_names_a_flipped_bit(stored, tmp_path):
     import shutil
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage.snapshots import has_graph
-from tests.stored_files import contents, newest_manifest
+from tests.stored_files import contents, newest_manifest, stored_file
 
 pytest.importorskip("rdkit")
 pytest.importorskip("ogb")
@@ -52,6 +52,7 @@ def test_rejected_rows_are_counted_and_shown(tmp_path):
     assert "m: 2 molecules, 4 atoms, 2 bonds" in done.stdout
     assert "(1 without target)" in done.stdout
     assert "rejected: 2 rows" in done.stdout
+    assert f"listed in {stored_file(tmp_path / 'out', 'rejects.csv')}; the first:" in done.stdout
     assert "line 3: Explicit valence" in done.stdout
     assert "line 5: target 'x' is not a number" in done.stdout
 

@@ -173,8 +173,11 @@ REFUSED_BODIES = {
     "requirements of another type": (setting("requires", {}), "this graph requires '{}'"),
     "snapshot of another type": (setting("snapshot", "1"), "'snapshot': expected a count"),
     "negative snapshot": (setting("snapshot", -1), "'snapshot': expected a count"),
-    "a date as text": (setting("created", "today"), "'created': expected a number"),
-    "a date that is none": (setting("created", float("nan")), "'created': expected a number"),
+    "a date as text": (setting("created", "today"), "'created': expected seconds since 1970"),
+    "a date that is none": (setting("created", float("nan")), "'created': expected seconds since 1970"),
+    "a date before 1970": (setting("created", -1), "'created': expected seconds since 1970"),
+    "a date beyond the calendar": (setting("created", 1e300), "'created': expected seconds since 1970"),
+    "true as a date": (setting("created", True), "'created': expected seconds since 1970"),
     "types of nodes not a list": (setting("node_types", {}), "'node_types': expected a list of one object"),
     "no type of nodes": (setting("node_types", []), "'node_types': expected a list of one object"),
     "several types of edges": (
