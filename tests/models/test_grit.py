@@ -244,3 +244,78 @@ def test_overfits_a_few_molecule_like_graphs():
         loss.backward()
         optimizer.step()
     assert loss < 0.1
+
+
+DIRECTED = Graphs(
+    node_ptr=torch.tensor([0, 4, 6]),
+    # A cycle with a chord and a self-loop, an edge both ways with two attributes; one edge in the second graph.
+    edge_index=torch.tensor([[0, 1, 2, 0, 3, 3, 2, 4], [1, 2, 0, 3, 0, 3, 1, 5]]),
+    x=torch.tensor([[0], [1], [2], [3], [4], [0]]),
+    edge_attr=torch.tensor([[0], [1], [2], [0], [1], [2], [1], [2]]),
+)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("edge_query", ["source", "target"])
+def test_pairs_of_directed_graphs(transposed, edge_query):
+    """e_ij = Emb(edge) + W P_ij with query i. The paper: of the edge i → j; the code, whose queries are targets: of j → i."""
+    model = build(rrwp_steps=4, transposed_rrwp=transposed, edge_query=edge_query)
+    pairs = model.embed(DIRECTED)[1].states()
+    for b, (start, stop) in enumerate([(0, 4), (4, 6)]):
+        n = stop - start
+        adjacency = torch.zeros(n, n, dtype=torch.float64)
+        edges = [
+            (u - start, v - start, e) for e, (u, v) in enumerate(DIRECTED.edge_index.T.tolist()) if start <= u < stop
+        ]
+        for u, v, _ in edges:
+            adjacency[u, v] = 1
+        walk = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
+        walks = torch.stack([torch.linalg.matrix_power(walk, k) for k in range(4)], dim=-1)
+        expected = (walks.transpose(0, 1) if transposed else walks) @ model.relative.weight.T
+        for u, v, e in edges:
+            place = (u, v) if edge_query == "source" else (v, u)
+            expected[place] += model.edge_encoder.embedding.weight[DIRECTED.edge_attr[e, 0]]
+        torch.testing.assert_close(pairs[b, :n, :n], expected, rtol=1e-12, atol=1e-13)
+
+
+def test_released_options_are_those_of_the_code():
+    released = grit.as_released(replace(TINY, head="mlp"))
+    assert (released.score_clamp, released.degree_scaler) == (5.0, "before")
+    assert (released.transposed_rrwp, released.edge_query, released.head) == (True, "target", "graphgym")
+
+
+def test_graphgym_heads_scale_hidden_layers_to_length_one():
+    """GraphGym's MLP: h ← h'/|h'|₂ with h' = ReLU(W h + b) in each hidden layer, then a linear map."""
+    model = build(task="node", head="graphgym", head_layers=3, out_dim=4)
+    graphs = random_graphs([6, 3], seed=5)
+    states = []
+    model.layers[-1].register_forward_hook(lambda module, inputs, out: states.append(out[0]))
+    found = model(graphs)
+    (h,) = states
+    first, second, last = (module for module in model.head if isinstance(module, nn.Linear))
+    for linear in (first, second):
+        h = (h @ linear.weight.T + linear.bias).clamp(min=0)
+        h = h / h.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+    torch.testing.assert_close(found, h @ last.weight.T + last.bias, rtol=1e-12, atol=1e-13)
+    assert sum(p.numel() for p in model.parameters()) == grit.num_parameters(model.config)
+    for preset in (grit.mnist, grit.cifar10, grit.pattern, grit.cluster, grit.peptides_struct):
+        assert preset().head == "graphgym"
+
+
+def test_activation_of_the_ffn_and_the_halving_head():
+    model = build(activation="gelu")
+    graphs = random_graphs([6, 3], seed=5)
+    seen = []
+    for module in (model.layers[0].ffn, model.head):
+        module.register_forward_hook(lambda module, inputs, out: seen.append((inputs[0], out)))
+    model(graphs)
+    (x, y), (pooled, out) = seen
+    gelu = lambda t: t * 0.5 * (1 + torch.erf(t / 2**0.5))  # noqa: E731
+    ffn = model.layers[0].ffn
+    torch.testing.assert_close(y, ffn[3](gelu(ffn[0](x))), rtol=1e-12, atol=1e-13)
+    for linear in [module for module in model.head.layers if isinstance(module, nn.Linear)][:-1]:
+        pooled = gelu(linear(pooled))
+    torch.testing.assert_close(out, model.head.layers[-1](pooled), rtol=1e-12, atol=1e-13)
+    assert grit.pcqm4mv2().activation == "gelu"
+    with pytest.raises(ValueError, match="activation must be one of relu, gelu, got 'tanh'"):
+        replace(TINY, activation="tanh")
