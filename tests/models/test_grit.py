@@ -319,3 +319,56 @@ def test_activation_of_the_ffn_and_the_halving_head():
     assert grit.pcqm4mv2().activation == "gelu"
     with pytest.raises(ValueError, match="activation must be one of relu, gelu, got 'tanh'"):
         replace(TINY, activation="tanh")
+
+
+def released_forward(model: GRIT, n: int, edges: list[tuple[int, int, int]], x: torch.Tensor) -> torch.Tensor:
+    """The released code's formulas for one graph, dense, in evaluation: [out_dim]. `edges` are (source, target, category)."""
+    config, heads = model.config, model.config.num_heads
+    adjacency = torch.zeros(n, n, dtype=torch.float64)
+    for u, v, _ in edges:
+        adjacency[u, v] = 1
+    degree = adjacency.sum(1)
+    walk = adjacency / degree.clamp(min=1)[:, None]
+    walks = torch.stack([torch.linalg.matrix_power(walk, k) for k in range(config.rrwp_steps)], dim=-1)
+    h = model.node_encoder.embedding.weight[x[:, 0]] + walks.diagonal().T @ model.absolute.weight.T
+    e = walks.transpose(0, 1) @ model.relative.weight.T  # e[i, j]: query i, and the walks from j to i
+    for u, v, category in edges:
+        e[v, u] += model.edge_encoder.embedding.weight[category]  # query v
+    for layer in model.layers:
+        attention = layer.attention
+        q, k, v = ((part(h)).view(n, heads, -1) for part in (attention.query, attention.key, attention.value))
+        weight, bias = attention.edge(e).view(n, n, heads, 2, -1).unbind(3)
+        product = (q[:, None] + k[None]) * weight
+        hat = (product.clamp(min=0).sqrt() - (-product).clamp(min=0).sqrt() + bias).clamp(min=0)
+        score = torch.einsum("ijhc,ch->ijh", hat, attention.score[..., 0]).clamp(-5, 5)
+        alpha = score.softmax(1)
+        row = torch.einsum("ijh,ijhc->ihc", alpha, hat)
+        value = torch.einsum("ijh,jhc->ihc", alpha, v) + torch.einsum("ihd,dhc->ihc", row, attention.edge_value)
+        out = value.flatten(1)
+        out = out * layer.scaler_1D2[..., 0] + degree.log1p()[:, None] * out * layer.scaler_1D2[..., 1]
+        h = layer.norm_1(h + layer.out(out))
+        h = layer.norm_2(h + layer.ffn[3](layer.ffn[0](h).clamp(min=0)))
+        e, norm = e + attention.edge_out(hat.flatten(2)), attention.edge_norm
+        e = (e - norm.running_mean) / (norm.running_var + 1e-5).sqrt() * norm.weight + norm.bias
+    pooled = h.sum(0)
+    linears = [module for module in model.head if isinstance(module, nn.Linear)]
+    for linear in linears[:-1]:
+        pooled = linear(pooled).clamp(min=0)
+        pooled = pooled / pooled.norm().clamp(min=1e-12)
+    return linears[-1](pooled)
+
+
+def test_as_released_on_directed_graphs():
+    model = build(grit.as_released(replace(TINY, head="mlp", head_layers=2, out_dim=2)))
+    expected = []
+    for start, stop in [(0, 4), (4, 6)]:
+        ends = DIRECTED.edge_index.T.tolist()
+        edges = [
+            (u - start, v - start, int(DIRECTED.edge_attr[e])) for e, (u, v) in enumerate(ends) if start <= u < stop
+        ]
+        expected.append(released_forward(model, stop - start, edges, DIRECTED.x[start:stop]))
+    torch.testing.assert_close(model(DIRECTED), torch.stack(expected), rtol=1e-10, atol=1e-11)
+    for field, paper in {"edge_query": "source", "transposed_rrwp": False, "head": "mlp"}.items():
+        other = GRIT(replace(model.config, **{field: paper})).double().eval()
+        other.load_state_dict(model.state_dict())
+        assert (other(DIRECTED) - model(DIRECTED)).abs().max() > 1e-3, field
