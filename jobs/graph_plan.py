@@ -37,13 +37,14 @@ from jobs.run_plan import (
     training_memory,
     try_batches,
 )
+from jobs.scoring_plan import plan_scoring
 from jobs.training_run import check_resume
 from storage.graph_set_manifest import GraphSetManifest
 from storage.graph_store import StoredGraphs
 from storage.molecule_features import ATOMS, BONDS
 from storage.molecule_source import MoleculeInfo
 
-_MORE = "starting Ray, the baselines and scoring come on top"
+_MORE = "starting Ray and the baselines come on top"
 
 
 def plan_graph_run(
@@ -97,16 +98,19 @@ def _stored_lines(
     splits = scored_splits(store, columns, task, fit, workers)
     data = GraphData(store, columns, labels=fit.task == "classes")
     training = GraphSplitOptions("train", parts.batches)
-    check_batches(
-        data, {"train": training, **{name: GraphSplitOptions(name, parts.eval_batches) for name in splits}}, workers
-    )
+    evaluation = {name: GraphSplitOptions(name, parts.eval_batches) for name in splits}
+    check_batches(data, {"train": training, **evaluation}, workers)
     if options.run.resume is not None:
         identity = run_identity(store, columns, task, options)
         check_resume(parts.run_dir, model_config(store.manifest, task.out_dim), identity, fit.epochs)
     opened, model = data.open(), build_model(store.manifest, task.out_dim)
     sampler = opened.sampler(training, workers)
     tried = try_batches(opened, sampler, model, task)
+    scored = {name: opened.sampler(one, workers) for name, one in evaluation.items()}
+    scoring = plan_scoring(opened, scored, workers, model)
     memory = training_memory(process, count_parameters(model), tried, fit, parts.loader, workers)
+    memory |= scoring.memory(parts.loader.prefetch)
+    threads = parts.loader.threads
     known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
     counts = [
         f"{name} {int(known[store.split(name)].sum()):,} of {len(store.split(name)):,}" for name in store.split_names
@@ -117,7 +121,14 @@ def _stored_lines(
         steps_line(sampler.num_batches, workers, fit),
         batch_line(tried, "graphs"),
         memory_line(memory, workers, 0, options.run.object_store_gb),
-        time_line(tried, sampler.num_batches // workers, workers, fit.epochs, parts.loader.threads, _MORE),
+        time_line(
+            tried,
+            sampler.num_batches // workers,
+            workers,
+            fit.epochs,
+            threads,
+            f"{scoring.text(workers, fit, threads)}; {_MORE}",
+        ),
     ]
 
 
@@ -146,7 +157,7 @@ def _without_set(
         lines.append(steps_line(-(-train // (options.batch.batch_size * workers)) * workers, workers, options.fit))
     memory = training_memory(process, parameters or 0, None, options.fit, parts.loader, workers)
     lines += [
-        ("batch", "drawn and timed once the set is there"),
+        ("batch", "drawn and timed once the set is there, as is scoring; neither is in the memory yet"),
         memory_line(memory, workers, 0, options.run.object_store_gb),
     ]
     return lines, parameters

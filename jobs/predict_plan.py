@@ -19,8 +19,8 @@ from jobs.run_plan import (
     process_bytes,
     refused,
     time_line,
-    try_batches,
 )
+from jobs.scoring_plan import try_pass
 
 if TYPE_CHECKING:
     from jobs.predict import PredictConfig
@@ -70,11 +70,12 @@ def _lines(
     for split in spec.splits:
         sampler = data.sampler(split.sampler, split.num_ranks)
         counts.append((split.name, sampler.num_batches))
-        tried.append(try_batches(data, sampler, model, spec.task, train=False, roots=data.ids))
+        try_pass(data, sampler, model, roots=data.ids)  # compiles what is compiled
+        tried.append(try_pass(data, sampler, model, roots=data.ids))
     total = sum(count for _, count in counts)
     # Splits may have batches of different sizes: each counts by the number of its batches.
     mean = _mean(tried, [count for _, count in counts])
-    ahead = (spec.loader.prefetch + 1) * mean.num_bytes
+    ahead = min(spec.loader.prefetch, max(count for _, count in counts) - 1) * mean.num_bytes
     parameters = count_parameters(model)
     memory = {"process": process, "weights": 4 * parameters, "batches ahead": ahead, "a pass": mean.work_bytes}
     said = ", ".join(f"{name} {count:,}" for name, count in counts)
