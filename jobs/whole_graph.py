@@ -114,7 +114,7 @@ class WholeGraphData:
         stamps = self.stamps.renewed()
         shard = read_shard(graph, shards, peers, self.split_set)
         stamps.check_untouched()
-        return OpenShard(shard, self.content_hash)
+        return OpenShard(shard, self.graph.content_hash)
 
     def _check_workers_memory(self, graph: StoredGraph, peers: Peers) -> None:
         """Raises ConfigError on all workers where one of them lacks the memory for its shard."""
