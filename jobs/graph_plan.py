@@ -23,7 +23,6 @@ from jobs.run_plan import (
     Line,
     batch_line,
     count_parameters,
-    device_problem,
     memory_line,
     model_line,
     print_plan,
@@ -67,7 +66,6 @@ def plan_graph_run(
     else:
         source, target = found
         lines, parameters = _without_set(process, source.info, target, options, parts, build_model)
-    problems += device_problem(options.run)
     lines += [ray_line(options.run), *run_lines(parts.run_dir, options.fit, options.run, parameters)]
     print_plan(job, lines, problems)
     return 0
@@ -92,7 +90,7 @@ def _stored_lines(
     model_config: Callable[[GraphSetManifest, int], Mapping[str, Any]],
 ) -> tuple[torch.nn.Module, list[Line]]:
     """Raises what the run would raise of this set."""
-    fit, workers = options.fit, parts.workers.num_workers
+    fit, workers = options.fit, parts.workers.most
     columns = target_columns(store, options)
     task = graph_task(store, columns, fit)
     splits = scored_splits(store, columns, task, fit, workers)
@@ -141,7 +139,7 @@ def _without_set(
     build_model: Callable[[GraphSetManifest, int], torch.nn.Module],
 ) -> tuple[list[Line], int | None]:
     """What is known before the set is made: how its molecules will be described, and about how many there are."""
-    rows, workers = info.num_rows, parts.workers.num_workers
+    rows, workers = info.num_rows, parts.workers.most
     count = "molecules" if rows is None else f"about {rows:,} molecules"
     made = f"not there yet: the first run makes it, or {how_to_make(options, target)}"
     lines: list[Line] = [("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")]

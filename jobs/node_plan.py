@@ -17,7 +17,6 @@ from jobs.run_plan import (
     Line,
     batch_line,
     count_parameters,
-    device_problem,
     memory_line,
     model_line,
     print_plan,
@@ -82,7 +81,6 @@ def plan_node_run(
                     lines += _whole_graph_lines(process, graph, options, parts, model, whole_graph(graph))
                 else:
                     lines += _sampled_lines(process, graph, options, parts, model, encoding)
-    problems += device_problem(options.run)
     lines += [ray_line(options.run), *run_lines(parts.run_dir, options.fit, options.run, parameters)]
     print_plan(job, [line for line in lines if line[1]], problems)
     return 0
@@ -121,7 +119,7 @@ def _sampled_lines(
             model_line(model),
             ("batch", f"not drawn: the graph lies at {graph.url}; plan with a copy on this machine to measure batches"),
         ]
-    fit, workers = options.fit, parts.workers.num_workers
+    fit, workers = options.fit, parts.workers.most
     router = local_router(graph)
     stored = encoding is not None and find_encoding(graph, encoding.name) is not None
     training = (
@@ -208,7 +206,7 @@ def _whole_graph_lines(
     from models.parallel.cost import sent_bytes
     from models.parallel.shards import Shards
 
-    manifest, fit, workers = graph.manifest, options.fit, parts.workers.num_workers
+    manifest, fit, workers = graph.manifest, options.fit, parts.workers.most
     needed = data.check_memory(graph, workers)
     sent = sent_bytes(data.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
     lines = [
@@ -254,7 +252,7 @@ def _without_graph(
         lines.append(("encoding", f"{encoding.name}: the first run computes it"))
     anyhow: Any = source  # has the widths that a manifest has
     model = build_model(anyhow)
-    parameters, workers = count_parameters(model), parts.workers.num_workers
+    parameters, workers = count_parameters(model), parts.workers.most
     lines += [("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items())), model_line(model)]
     try:
         lines.append(
@@ -279,7 +277,7 @@ def _expected_line(source: SourceInfo, made: str) -> Line:
 
 
 def _expected_batches(parts: NodeParts, num_roots: int, partitions: int) -> int:
-    training, workers = parts.training, parts.workers.num_workers
+    training, workers = parts.training, parts.workers.most
     if parts.is_whole:
         return workers
     if isinstance(training, RandomPartitionOptions):

@@ -262,14 +262,6 @@ def ray_line(run: RunOptions) -> Line:
     )
 
 
-def device_problem(run: RunOptions) -> list[str]:
-    """What stands against --device gpu, where this machine is the one that counts."""
-    there = torch.cuda.device_count()
-    if run.device != "gpu" or run.address is not None or there >= run.workers:
-        return []
-    return [f"expected {run.workers} GPUs, this machine has {there}; lower --workers or pass --device cpu"]
-
-
 def print_plan(job: str, lines: Sequence[Line], problems: Sequence[str]) -> None:
     print(f"plan of {job}; nothing is started or written")
     told = [*lines, *(("refused", problem) for problem in problems or ["nothing found that would be"])]
