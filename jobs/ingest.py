@@ -40,10 +40,10 @@ class IngestConfig:
     seed: int = 0
     """Of the partitioner; --synthetic.seed makes another graph."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
-    """add: store every edge's reverse too and drop duplicates; keep: the edges as they are; auto: add for sources that give
-    undirected edges once and for OGB's citation graphs."""
+    """add: store every edge's reverse too and one of equal edges, their weights and features summed; keep: the edges as they are; auto: add
+    for sources that give undirected edges once and for OGB's citation graphs."""
     drop_duplicates: bool = False
-    """Keep one of several equal edges."""
+    """Keep the first of several equal edges, with its own weight and features."""
     drop_self_loops: bool = False
     """Leave out edges from a node to itself."""
     edge_ids: bool = False
