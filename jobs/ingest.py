@@ -30,7 +30,7 @@ class IngestConfig:
     """Write a graph as Arrow partitions that lie at an fsspec URL."""
 
     source: Annotated[str, tyro.conf.Positional]
-    """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .txt, .gz)."""
+    """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
     url: Annotated[str, tyro.conf.Positional]
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
