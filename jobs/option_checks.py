@@ -130,5 +130,5 @@ def more_than_0(options: Any, name: str) -> None:
 
 
 def flag(name: str) -> str:
-    """The option of a field: `max_failures` is set by --max-failures."""
+    """The option of a field: `grace_s` is set by --grace-s."""
     return "--" + name.replace("_", "-")
