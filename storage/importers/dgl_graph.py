@@ -19,7 +19,7 @@ def dgl_graph(
     """The graph of a homogeneous `dgl.DGLGraph`, edges as they are.
 
     `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight` and `edge_feature` entries of
-    `edata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask.
+    `edata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask, as far as they are there.
 
     Errors: DataError for a heterogeneous graph, a named edge entry that is absent, shapes that disagree.
     """
@@ -53,9 +53,7 @@ def _array(tensor) -> np.ndarray:
 
 def _split(graph, num_nodes: int, name: str) -> np.ndarray | None:
     names = ("train_mask", "val_mask", "test_mask")
-    found = [mask for mask in names if mask in graph.ndata]
-    if not found:
+    if not any(mask in graph.ndata for mask in names):
         return None
-    if len(found) != 3:
-        raise DataError(f"{name}: expected train_mask, val_mask and test_mask or none of them, got {found}")
-    return split_sets(num_nodes, [mask_sets(_array(graph.ndata[mask]), num_nodes, name) for mask in names], name)
+    masks = [_array(graph.ndata[mask]) if mask in graph.ndata else np.zeros(num_nodes, bool) for mask in names]
+    return split_sets(num_nodes, [mask_sets(mask, num_nodes, name) for mask in masks], name)

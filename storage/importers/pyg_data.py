@@ -14,8 +14,8 @@ def pyg_graph(
     """The graph of a homogeneous `torch_geometric.data.Data`.
 
     Read are `edge_index`, `x`, `y`, `edge_weight`, `edge_attr`, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
-    [num_nodes, num_split_sets]) or, in their place, `split_idx` with rows under train, valid and test (OGB's form). The edges are
-    taken as they are: PyG holds both directions of an undirected graph. `num_classes`: what `data.num_classes` says, where it is set.
+    [num_nodes, num_split_sets]) or, in their place, `split_idx` with rows under train, valid and test (OGB's form); any of the
+    three may be missing. The edges are taken as they are: PyG holds both directions of an undirected graph. `num_classes`: what `data.num_classes` says, where it is set.
 
     Errors: DataError for hetero data, sparse tensors and shapes that disagree.
     """
@@ -59,20 +59,19 @@ def _array(tensor, what: str, name: str) -> np.ndarray:
 
 def _split(data, split_idx: Mapping[str, object] | None, num_nodes: int, name: str) -> np.ndarray | None:
     if split_idx is not None:
-        valid_name = "valid" if "valid" in split_idx else "val"
-        missing = [part for part in ("train", valid_name, "test") if part not in split_idx]
-        if missing:
-            raise DataError(f"{name}: split_idx needs train, valid and test, got {sorted(split_idx)}")
-        parts = [[_array(split_idx[part], part, name)] for part in ("train", valid_name, "test")]
+        names = ("train", "valid" if "valid" in split_idx else "val", "test")
+        if not split_idx.keys() & set(names):
+            raise DataError(f"{name}: split_idx: expected some of train, valid and test, got {sorted(split_idx)}")
+        rows = [_optional(split_idx.get(part), part, name) for part in names]
+        parts = [[np.empty(0, np.int64) if some is None else some] for some in rows]
     else:
         masks = [
             _optional(getattr(data, f"{part}_mask", None), f"{part}_mask", name) for part in ("train", "val", "test")
         ]
         if all(mask is None for mask in masks):
             return None
-        if any(mask is None for mask in masks):
-            raise DataError(f"{name}: expected train_mask, val_mask and test_mask or none of them")
-        parts = [mask_sets(mask, num_nodes, name) for mask in masks if mask is not None]
+        none = np.zeros(num_nodes, bool)
+        parts = [mask_sets(none if mask is None else mask, num_nodes, name) for mask in masks]
         # One common test mask beside several train masks is how some PyG sets come.
         most = max(len(sets) for sets in parts)
         parts = [sets * most if len(sets) == 1 else sets for sets in parts]

@@ -43,13 +43,26 @@ def test_pyg_masks(data):
     _check(pyg_graph(data))
 
 
+@pytest.mark.parametrize("left", [["train"], ["train", "test"]])
+def test_masks_of_some_parts_alone(data, left):
+    """A mask that is not there names no node: training nodes alone are a split set."""
+    expected = [[code] if part in left else [0] for code, part in enumerate(MASKS, start=1)] + [[0]]
+    columns = _node_columns()
+    for part in MASKS.keys() - set(left):
+        data[f"{part}_mask"] = None
+        del columns[f"{part}_mask"]
+    idx = {part: torch.tensor(MASKS[part]).nonzero().squeeze(1) for part in left}
+    for graph in (pyg_graph(data), pyg_graph(data, split_idx=idx), dgl_graph(_stand_in(ndata=columns))):
+        assert next(graph.nodes(10)).split.tolist() == expected
+
+
 def test_pyg_split_idx_in_place_of_masks(data):
     del data.train_mask, data.val_mask, data.test_mask
     assert pyg_graph(data).info.num_split_sets == 0
     idx = {"train": torch.tensor([0]), "valid": torch.tensor([1]), "test": torch.tensor([2])}
     _check(pyg_graph(data, split_idx=idx))
-    with pytest.raises(DataError, match="split_idx needs train, valid and test"):
-        pyg_graph(data, split_idx={"train": torch.tensor([0])})
+    with pytest.raises(DataError, match=r"split_idx: expected some of train, valid and test, got \['training'\]"):
+        pyg_graph(data, split_idx={"training": torch.tensor([0])})
 
 
 def test_pyg_several_sets_edge_columns_and_regression(data):
@@ -81,7 +94,6 @@ def test_pyg_number_of_classes(data, given):
         ({"x": torch.zeros(3, 2), "num_nodes": 4}, "one row per node: 4 nodes, got 3"),
         ({"y": torch.zeros(4, 2, dtype=torch.long)}, "one number per node"),
         ({"val_mask": _mask("train")}, "splits overlap"),
-        ({"val_mask": None}, "or none of them"),
         ({"edge_weight": torch.ones(3)}, "one row per edge: 4, got 3"),
         ({"x": torch.zeros(4, 2).to_sparse()}, "dense tensor"),
         ({"edge_index": None}, "edge_index"),
@@ -126,10 +138,6 @@ def test_dgl_bad_graphs():
         dgl_graph(_stand_in(is_homogeneous=False))
     with pytest.raises(DataError, match="edata has no 'w'"):
         dgl_graph(_stand_in(), edge_weight="w")
-    columns = _node_columns()
-    del columns["test_mask"]
-    with pytest.raises(DataError, match="or none of them"):
-        dgl_graph(_stand_in(ndata=columns))
 
 
 def test_real_dgl(monkeypatch):
