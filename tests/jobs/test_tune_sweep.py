@@ -397,7 +397,7 @@ BAD = [
     ({**ONE, "reduction": 1}, "reduction: expected at least 2"),
     ({**ONE, "grace_epochs": 0}, "grace_epochs: expected at least 1"),
     ({**ONE, "trial_timeout_s": 0.0}, "trial_timeout_s: expected more than 0"),
-    ({**ONE, "cpus": 1}, "expected a CPU for each of a trial's 2 workers, Ray has 1"),
+    ({**ONE, "cpus": 1}, "a trial's workers: expected a CPU per worker (2), the cluster has 1"),
     ({**ONE, "cpus": 4, "at_once": 3}, "at_once: expected at most 2 (4 CPUs, 2 workers a trial), got 3"),
 ]  # fmt: skip
 
