@@ -18,7 +18,7 @@ from storage.importers.array_graph import dense_rows
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.importers.matrix_market import MatrixMarket, read_matrix_market
 from storage.importers.node_columns import read_features, read_labels, read_splits
-from storage.importers.text_table import TextTable, is_number
+from storage.importers.text_table import TextTable, column_values, is_number
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
 
 _READ_EDGES = 1 << 20
@@ -282,10 +282,10 @@ class EdgeListGraph:
         kinds = dict.fromkeys(weights, pa.float64()) | {source: pa.int64(), target: pa.int64()}
         done, base = 0, 0 if matrix is None or self.options.compact_ids else 1
         for block in text.blocks(kinds, required=True, skip_blank=True):
-            src, dst = (_values(block.table, index) for index in (source, target))
+            src, dst = (column_values(block.table.column(str(index))) for index in (source, target))
             if base:
                 src, dst = src - base, dst - base
-            weight = _values(block.table, weights[0]).astype(np.float32) if weights else None
+            weight = column_values(block.table.column(str(weights[0]))).astype(np.float32) if weights else None
             done += len(src)
             yield _RawEdges(src, dst, weight, base, partial(_line, block.line_of))
         if matrix is not None and done != matrix.num_entries:
@@ -294,11 +294,6 @@ class EdgeListGraph:
 
 def _most_nodes(num_edges: int) -> int:
     return max(_SPARSE_NODES, _NODES_PER_EDGE * num_edges)
-
-
-def _values(table: pa.Table, index: int) -> np.ndarray:
-    column = table.column(str(index))
-    return column.chunk(0).to_numpy() if column.num_chunks == 1 else column.to_numpy()
 
 
 def _row(first: int, row: int) -> str:

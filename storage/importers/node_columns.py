@@ -12,7 +12,8 @@ import pyarrow.parquet as pa_parquet
 
 from storage.errors import DataError
 from storage.importers.array_graph import NPY_ERRORS, label_column
-from storage.importers.text_table import TEXT_ENDINGS, TextTable, is_number
+from storage.importers.text_table import TEXT_ENDINGS, TextTable, column_values, is_number
+from storage.ordered_map import num_cores
 from storage.source import SPLIT_NAMES, SPLIT_TEST
 
 _OPTION = "--edge-list.node-header"
@@ -26,9 +27,12 @@ def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
         matrix = _load_npy(path)
     elif path.name.endswith(TEXT_ENDINGS):
         text = _text(path, header)
-        rows = [np.empty((0, len(text.names)), np.float32)]
-        for block in text.blocks(dict.fromkeys(range(len(text.names)), pa.float64()), required=True, skip_blank=False):
-            rows.append(np.stack([np.asarray(column, np.float32) for column in block.table.columns], axis=1))
+        kinds = dict.fromkeys(range(len(text.names)), pa.float64())
+        rows = [np.empty((0, len(kinds)), np.float32)]
+        for block in text.blocks(kinds, required=True, skip_blank=False, num_threads=num_cores()):
+            rows.append(np.empty((block.table.num_rows, len(kinds)), np.float32))
+            for index, column in enumerate(block.table.columns):
+                rows[-1][:, index] = column_values(column)
         matrix = np.concatenate(rows)
     else:
         table = _read_parquet(path)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
@@ -50,6 +51,11 @@ def is_number(field: str) -> bool:
     except ValueError:
         return False
     return "_" not in field
+
+
+def column_values(column: pa.ChunkedArray) -> np.ndarray:
+    """A block's column, without a copy where it lies in one piece."""
+    return column.chunk(0).to_numpy(zero_copy_only=False) if column.num_chunks == 1 else column.to_numpy()
 
 
 @dataclass(frozen=True)
