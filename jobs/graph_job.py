@@ -18,7 +18,6 @@ from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.train_spec import TrainOptions, TrainSpec
 from cluster.trainer import train
 from cluster.training_data import GraphData, GraphSplitOptions
-from jobs.data_digest import digest_graphs
 from jobs.graph_baselines import GraphBaselines, compute_graph_baselines
 from jobs.graph_options import GraphFitOptions, GraphJobOptions
 from jobs.option_checks import at_least, check_graph_fit, check_training_options
@@ -213,24 +212,24 @@ def scored_splits(
 
 def graph_task(store: StoredGraphs, columns: tuple[int, ...], fit: GraphFitOptions) -> Task:
     """The task with what it must know of the training split."""
-    target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
-    if np.isinf(target).any():
-        raise DataError(f"{store.url}: expected finite targets or NaN, got infinity in the training split")
+    training = store.manifest.measured.parts[store.split_names.index("train") + 1]
     names = [store.target_names[column] for column in columns]
-    known = np.count_nonzero(~np.isnan(target), axis=0)
-    if (known == 0).any():
-        raise ConfigError(
-            f"{store.url}: target {names[int(np.argmin(known))]}: no training graph has one; choose with --target"
-        )
-    if fit.task == "binary":
-        return _binary_task(store.url, target, names, fit)
-    if fit.task == "classes":
-        return _class_task(store.url, target, names, fit)
-    scale = np.nanstd(target, axis=0)
+    means, deviations = [], []
+    for column, name in zip(columns, names, strict=True):
+        found = training.targets[column]
+        if not found.num_labelled:
+            raise ConfigError(f"{store.url}: target {name}: no training graph has one; choose with --target")
+        if found.mean is None or found.std is None:
+            raise DataError(f"{store.url}: expected finite targets or NaN, got infinity in the training split")
+        means.append(found.mean)
+        deviations.append(found.std or 1.0)
+    if fit.task != "regression":
+        target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
+        return (_binary_task if fit.task == "binary" else _class_task)(store.url, target, names, fit)
     metric = "mae" if fit.metric == "auto" else fit.metric
     return Regression(
-        mean=tuple(np.nanmean(target, axis=0).tolist()),
-        scale=tuple(np.where(scale > 0, scale, 1.0).tolist()),
+        mean=tuple(means),
+        scale=tuple(deviations),
         kind=fit.loss,
         huber_delta=fit.huber_delta,
         metric=metric,
@@ -290,7 +289,7 @@ def run_identity(store: StoredGraphs, columns: tuple[int, ...], task: Task, opti
         "task": options.fit.task,
         "metric": task.metric,
         "seed": options.fit.seed,
-        DATA: digest_graphs(store, columns),
+        DATA: manifest.measured.digest[:16],
     }
 
 

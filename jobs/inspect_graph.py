@@ -13,11 +13,11 @@ import tyro
 
 from jobs.command_line import parse
 from jobs.exit_codes import run
+from storage.statistics import PARTS
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from storage.graph import StoredGraph
+    from storage.statistics import CountStatistics, FeatureStatistics, GraphStatistics
 
 _SNAPSHOTS_SHOWN = 10
 
@@ -35,53 +35,26 @@ class InspectConfig:
 
 
 @dataclass(frozen=True)
-class GraphStatistics:
-    """What one pass over the partitions shows."""
+class Balance:
+    """What the partitions decide."""
 
     nodes_per_partition: list[int]
     edges_per_partition: list[int]
     num_cut_edges: int  # source and destination in different partitions
-    num_self_loops: int
-    in_degree: "np.ndarray"  # int64 [num_nodes]
-    class_count: "np.ndarray | None"  # int64 [num_classes]
-    num_unlabelled: int
-    split_count: "np.ndarray"  # int64 [num_split_sets, 4], by SPLIT_* code
 
 
-def measure(graph: "StoredGraph") -> GraphStatistics:
-    """Reads every partition once; memory: the partition at hand and 8 bytes per node."""
+def measure(graph: "StoredGraph") -> Balance:
+    """Reads every partition's topology once; memory: the partition at hand."""
     import numpy as np
 
-    from storage.source import SPLIT_NAMES
-
-    manifest = graph.manifest
-    in_degree = np.zeros(manifest.num_nodes, np.int64)
-    class_count = np.zeros(manifest.num_classes, np.int64) if manifest.num_classes else None
-    split_count = np.zeros((manifest.num_split_sets, len(SPLIT_NAMES)), np.int64)
-    edges_per_partition, num_cut, num_loops, num_unlabelled = [], 0, 0, 0
+    edges_per_partition, num_cut = [], 0
     step = 1 << 22
     for partition in graph.partitions():
-        degree = np.diff(partition.indptr)
-        in_degree[partition.start : partition.stop] = degree
         edges_per_partition.append(partition.num_edges)
         for begin in range(0, partition.num_edges, step):
             source = partition.indices[begin : begin + step]
             num_cut += int(np.count_nonzero((source < partition.start) | (source >= partition.stop)))
-            position = np.arange(begin, begin + len(source))
-            owner = partition.start + np.searchsorted(partition.indptr, position, side="right") - 1
-            num_loops += int(np.count_nonzero(source == owner))
-        if partition.label is not None:
-            known = partition.label >= 0 if class_count is not None else ~np.isnan(partition.label)
-            num_unlabelled += int(np.count_nonzero(~known))
-            if class_count is not None:
-                class_count += np.bincount(partition.label[known], minlength=len(class_count))
-        if partition.split is not None:
-            for split_set, codes in enumerate(partition.split):
-                split_count[split_set] += np.bincount(codes, minlength=len(SPLIT_NAMES))
-    nodes = [int(count) for count in np.diff(graph.offsets)]
-    return GraphStatistics(
-        nodes, edges_per_partition, num_cut, num_loops, in_degree, class_count, num_unlabelled, split_count
-    )
+    return Balance([int(count) for count in np.diff(graph.offsets)], edges_per_partition, num_cut)
 
 
 def list_snapshots(graph: "StoredGraph") -> str:
@@ -103,51 +76,105 @@ def list_snapshots(graph: "StoredGraph") -> str:
     return ", ".join([*lines, *([f"and {more:,} older"] if more else [])])
 
 
-def describe(graph: "StoredGraph", found: GraphStatistics) -> list[tuple[str, str]]:
+def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
     """(name, value) lines for people."""
-    import numpy as np
-
-    from storage.source import SPLIT_NAMES
-
     manifest = graph.manifest
+    found = manifest.measured
     dtype = f" {manifest.feature_dtype}" if manifest.feature_dim else ""
     lines = [
         ("graph", f"{manifest.name} at {graph.url}"),
         ("snapshots", list_snapshots(graph)),
         ("nodes", f"{manifest.num_nodes:,}"),
-        ("edges", f"{manifest.num_edges:,} ({found.num_self_loops:,} self-loops)"),
+        (
+            "edges",
+            f"{manifest.num_edges:,} ({found.num_self_loops:,} self-loops, {found.num_duplicate_edges:,} duplicates), {_symmetry(found)}",
+        ),
+        ("in-degree", _spread(found.in_degree)),
+        ("out-degree", f"{_spread(found.out_degree)}; {found.num_isolated:,} nodes without any edge"),
         ("features", f"{manifest.feature_dim} per node{dtype}, {manifest.edge_feature_dim} per edge"),
+        ("values", _values(found.feature)),
         ("partitions", f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')})"),
-        ("balance", f"nodes {_balance(found.nodes_per_partition)}; edges {_balance(found.edges_per_partition)}"),
-        ("edge cut", f"{found.num_cut_edges:,} edges, {_share(found.num_cut_edges, manifest.num_edges)}"),
+        ("balance", f"nodes {_balance(balance.nodes_per_partition)}; edges {_balance(balance.edges_per_partition)}"),
+        ("edge cut", f"{balance.num_cut_edges:,} edges, {_share(balance.num_cut_edges, manifest.num_edges)}"),
+        *_split_lines(found),
     ]
-    degree = found.in_degree
-    quantiles = np.percentile(degree, [0, 50, 99, 100])
-    values = ", ".join(
-        f"{name} {value:,.0f}" for name, value in zip(("min", "median", "p99", "max"), quantiles, strict=True)
-    )
-    isolated = int(np.count_nonzero(degree == 0))
-    lines.append(("in-degree", f"mean {degree.mean():.2f}, {values}; {isolated:,} nodes without"))
-    distinct: dict[str, int] = {}  # published sets of splits mostly have one size
-    for counts in found.split_count:
-        named = ", ".join(f"{name} {count:,}" for name, count in zip(SPLIT_NAMES, counts, strict=True) if count)
-        distinct[named] = distinct.get(named, 0) + 1
-    lines += [("split", f"{times} sets, each {named}" if times > 1 else named) for named, times in distinct.items()]
-    if found.class_count is not None:
-        largest = int(found.class_count.max())
-        labelled = int(found.class_count.sum())
+    unlabelled = manifest.num_nodes - found.num_labelled
+    if found.class_counts is not None:
+        largest = _share(max(found.class_counts), found.num_labelled)
         lines.append(
             (
                 "classes",
-                f"{manifest.num_classes}, largest {_share(largest, labelled)}, smallest {int(found.class_count.min()):,} nodes; "
-                f"{found.num_unlabelled:,} nodes without a label",
+                f"{manifest.num_classes}, largest {largest}, smallest {min(found.class_counts):,} nodes; "
+                f"{unlabelled:,} nodes without a label",
             )
         )
     elif manifest.label_kind is not None:
-        lines.append(("targets", f"real numbers; {found.num_unlabelled:,} nodes without"))
+        kind = "real numbers" if manifest.label_kind == "value" else f"{manifest.num_classes} classes"
+        lines.append(("targets", f"{kind}; {unlabelled:,} nodes without"))
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     lines.append(("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files"))
     lines.append(("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))))
+    return [(name, value) for name, value in lines if value]
+
+
+def _symmetry(found: "GraphStatistics") -> str:
+    if found.symmetric:
+        return "symmetric"
+    return "symmetric but for weights or features" if found.symmetric_edges else "directed"
+
+
+def _spread(counts: "CountStatistics") -> str:
+    """Mean and extremes, and between which powers of two a half and 99 % of the nodes begin to lie below."""
+    quantiles = ", ".join(f"{name} {_bin(counts, share)}" for name, share in (("median", 0.5), ("p99", 0.99)))
+    return f"mean {counts.mean:.2f}, min {counts.minimum:,}, {quantiles}, max {counts.maximum:,}"
+
+
+def _bin(counts: "CountStatistics", share: float) -> str:
+    """The bin of the histogram that this share of the nodes reaches."""
+    reached = 0
+    for width, count in enumerate(counts.histogram):
+        reached += count
+        if reached >= share * counts.num:
+            low, high = (1 << width) >> 1, max((1 << width) - 1, 0)
+            return f"{low:,}" if low == high else f"{low:,} to {min(high, counts.maximum):,}"
+    return f"{counts.maximum:,}"
+
+
+def _values(feature: "FeatureStatistics | None") -> str:
+    if feature is None:
+        return ""
+    kind = (
+        "0 or 1"
+        if feature.zero_or_one
+        else f"{feature.minimum:g} to {feature.maximum:g}"
+        if feature.num_values > feature.num_nonfinite
+        else "none"
+    )
+    norm = (
+        ""
+        if feature.mean_norm is None
+        else f"; norm of a row: mean {feature.mean_norm:.4g}, max {feature.max_norm:.4g}"
+    )
+    bad = f"; {feature.num_nonfinite:,} not finite" if feature.num_nonfinite else ""
+    return f"{kind}, {feature.sparsity:.1%} zeros{norm}{bad}"
+
+
+def _split_lines(found: "GraphStatistics") -> list[tuple[str, str]]:
+    distinct: dict[str, int] = {}  # published sets of splits mostly have one size
+    for split in found.splits:
+        named = ", ".join(f"{name} {count:,}" for name, count in zip(PARTS, split.num_nodes, strict=True) if count)
+        distinct[named] = distinct.get(named, 0) + 1
+    lines = [("split", f"{times} sets, each {named}" if times > 1 else named) for named, times in distinct.items()]
+    known = [split.homophily for split in found.splits if split.homophily is not None]
+    if known:
+        shares = f"{min(known):.1%}" if len(known) == 1 else f"{min(known):.1%} to {max(known):.1%}"
+        lines.append(("homophily", f"{shares} of the edges between training nodes join equal classes"))
+    targets = [
+        split.training_target
+        for split in found.splits
+        if split.training_target and split.training_target.mean is not None
+    ]
+    lines += [("training", f"mean {target.mean:.6g}, standard deviation {target.std:.6g}") for target in targets]
     return lines
 
 

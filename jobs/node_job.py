@@ -19,7 +19,6 @@ from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
 from cluster.trainer import train
 from cluster.training_data import NodeData, NodeSamplerOptions, OpenNodes
 from jobs.baselines import Baselines, compute_baselines
-from jobs.data_digest import digest_nodes
 from jobs.node_options import BatchOptions, NodeJobOptions
 from jobs.option_checks import at_least, check_fanouts, check_training_options
 from jobs.prepare_graph import prepare_graph, store_encoding
@@ -116,13 +115,11 @@ def run_node_job(
             fitted = replace(fitted, precision="bfloat16")
         router = connect(servers)
         if workers != parts.workers or not is_local(graph.filesystem):
-            _check_before_training(router, options, replace(parts, workers=workers))
-        if not is_local(graph.filesystem):
-            identity[DATA] = digest_nodes(router, options.graph.split_set)
-            if run_options.resume is not None:
-                check_resume(run_dir, the_model_config, identity, fit.epochs)
+            placed = replace(parts, workers=workers)
+            _check_splits(manifest, options, placed)
+            _check_samplers(router, options, placed)
         if fit.class_weights == "balanced":
-            task = replace(task, class_weight=_balanced_weights(router, options.graph.split_set))
+            task = replace(task, class_weight=_balanced_weights(manifest, options.graph.split_set))
         print("fitting the baselines (majority class, features only)", flush=True)
         baselines = compute_baselines(router, options.graph.split_set, fit.metric, fit.seed)
         with open_run(run_dir, run_options, config) as run:
@@ -276,7 +273,7 @@ def evaluation_samplers(options: NodeJobOptions) -> dict[str, NodeSamplerOptions
 def check_graph(graph: StoredGraph, options: NodeJobOptions, parts: NodeParts) -> None:
     """Raises ConfigError where the graph has not what the job needs.
 
-    Its labels are looked at where its files are at hand; elsewhere the servers will, once they are up.
+    Samplers are tried where the graph's files are at hand; elsewhere once the servers are up.
     """
     manifest = graph.manifest
     if manifest.label_kind != "class":
@@ -295,15 +292,13 @@ def check_graph(graph: StoredGraph, options: NodeJobOptions, parts: NodeParts) -
         )
     if isinstance(parts.training, RandomPartitionOptions):
         count_chunks(parts.training, manifest)
+    _check_splits(manifest, options, parts)
     if is_local(graph.filesystem):
-        _check_before_training(local_router(graph), options, parts)
+        _check_samplers(local_router(graph), options, parts)
 
 
 def run_identity(graph: StoredGraph, options: NodeJobOptions, *, is_whole: bool) -> dict[str, Any]:
-    """What a run may not change between its parts. Partitions are in it only where they are the chunks: else no batch depends on them.
-
-    Labels, splits and features (`DATA`) where the graph's files are at hand; elsewhere they are added when the servers are up.
-    """
+    """What a run may not change between its parts. Partitions are in it only where they are the chunks: else no batch depends on them."""
     batch, manifest = options.batch, graph.manifest
     partitioned = batch.sampler == "random-partition" and batch.cut == "partitions"
     averaged = {} if options.fit.ema_decay is None else {"ema_decay": options.fit.ema_decay}
@@ -317,7 +312,7 @@ def run_identity(graph: StoredGraph, options: NodeJobOptions, *, is_whole: bool)
         "metric": options.fit.metric,
         "seed": options.fit.seed,
         **({"parallel": "graph"} if is_whole else {"evaluation": _evaluation_text(options)}),
-        **({DATA: digest_nodes(local_router(graph), options.graph.split_set)} if is_local(graph.filesystem) else {}),
+        DATA: manifest.measured.data_digest(options.graph.split_set),
     }
 
 
@@ -332,35 +327,41 @@ def _evaluation_text(options: NodeJobOptions) -> str:
     return f"{how}, fanouts {' '.join(map(str, batch.fanouts))}, edges {batch.edges}"
 
 
-def _check_before_training(router: Router, options: NodeJobOptions, parts: NodeParts) -> None:
-    """Raises ConfigError where a split cannot be trained on or scored, or a sampler's options do not fit the graph."""
+def _check_splits(manifest: Manifest, options: NodeJobOptions, parts: NodeParts) -> None:
+    """Raises ConfigError where a split cannot be trained on or scored."""
+    split = manifest.measured.splits[options.graph.split_set]
     for name, code in _SPLITS:
-        nodes = router.list_split(options.graph.split_set, code).node
-        label = router.fetch(nodes, feature=False).label
-        assert label is not None
-        classes = np.unique(label[label >= 0])
-        labelled = int(np.count_nonzero(label >= 0))
+        labelled, size = split.num_labelled[code], split.num_nodes[code]
         needed = parts.num_roots if name == "train" else 1
         if labelled < needed:
             raise ConfigError(
                 f"split {name}: expected at least {needed} labelled nodes (one root per worker), the graph has {labelled} "
-                f"among {len(nodes)}; lower --workers or ingest the graph with another split"
+                f"among {size}; lower --workers or ingest the graph with another split"
             )
-        if options.fit.metric == "rocauc" and len(classes) < 2:
+        counts = split.class_counts[code] if split.class_counts else ()
+        if options.fit.metric == "rocauc" and labelled in counts:
             raise ConfigError(
-                f"split {name}: rocauc needs nodes of both classes, the graph has only class {int(classes[0])}; "
+                f"split {name}: rocauc needs nodes of both classes, the graph has only class {counts.index(labelled)}; "
                 "pass --metric accuracy or ingest the graph with another split"
             )
+
+
+def _check_samplers(router: Router, options: NodeJobOptions, parts: NodeParts) -> None:
+    """Raises ConfigError where a sampler's options do not fit the graph."""
     data = OpenNodes(router)
     for sampler_options in parts.drawn:
         data.sampler(sampler_options, parts.workers.num_workers or 1).num_batches  # noqa: B018 - checks its options
 
 
-def _balanced_weights(router: Router, split_set: int) -> tuple[float, ...]:
+def _balanced_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
     """Training nodes / (classes · nodes of the class), by class; 1 for a class without nodes."""
-    label = router.fetch(router.list_split(split_set, SPLIT_TRAIN).node, feature=False).label
-    assert label is not None
-    count = np.bincount(label[label >= 0], minlength=router.manifest.num_classes or 0)
+    classes = manifest.measured.splits[split_set].class_counts
+    if classes is None:
+        raise ConfigError(
+            f"class weights: {manifest.name} has {manifest.num_classes} classes, more than are counted; "
+            "set --class-weights none"
+        )
+    count = np.array(classes[SPLIT_TRAIN])
     weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
     return tuple(weight.tolist())
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from cluster.tasks import Classification
@@ -34,7 +33,7 @@ from jobs.scoring_plan import Scoring, plan_scoring, try_pass
 from jobs.training_run import check_resume
 from samplers.plans import num_chunk_batches, num_root_batches
 from samplers.random_partition import RandomPartitionOptions
-from samplers.router import Router, local_router
+from samplers.router import local_router
 from storage.arrow_files import is_local
 from storage.encodings import EncodingOptions, find_encoding
 from storage.errors import GraphmillError
@@ -142,7 +141,7 @@ def _sampled_lines(
     memory |= scoring.memory(parts.loader.prefetch)
     threads = parts.loader.threads
     return [
-        ("splits", _split_text(router, options.graph.split_set)),
+        ("splits", _split_text(graph.manifest, options.graph.split_set)),
         ("scoring", _scoring_text(options)),
         model_line(model),
         steps_line(sampler.num_batches, workers, fit),
@@ -175,13 +174,11 @@ def _zeros(batch: Any, encoding: EncodingOptions) -> Any:
     return replace(batch, encoding=zeros, encoding_names=(encoding.name,))
 
 
-def _split_text(router: Router, split_set: int) -> str:
-    counts = []
+def _split_text(manifest: "Manifest", split_set: int) -> str:
+    split, counts = manifest.measured.splits[split_set], []
     for name, code in _SPLITS:
-        nodes = router.list_split(split_set, code).node
-        label = router.fetch(nodes, feature=False).label
-        labelled = 0 if label is None else int(np.count_nonzero(label >= 0))
-        counts.append(f"{name} {labelled:,}" + ("" if labelled == len(nodes) else f" of {len(nodes):,}"))
+        labelled, size = split.num_labelled[code], split.num_nodes[code]
+        counts.append(f"{name} {labelled:,}" + ("" if labelled == size else f" of {size:,}"))
     return f"{', '.join(counts)} labelled nodes"
 
 

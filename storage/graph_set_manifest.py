@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from storage.errors import FormatError
 from storage.manifest import FileEntry, ManifestReader, hash_of_files, manifest_json, partition_dir
+from storage.statistics import GraphSetStatistics, read_graph_set_statistics
 
 MANY_GRAPHS = "many-graphs"
 REJECTS_NAME = "rejects.csv"
@@ -43,6 +45,7 @@ class GraphSetManifest:
     target_names: tuple[str, ...] = ()
     split_names: tuple[str, ...] = ()  # code c of a graph's split is names[c - 1]; 0: in none
     num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
+    statistics: GraphSetStatistics | None = None  # None: made by hand, not by the writer
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     snapshot: int = 0  # its number; 0: not published yet
@@ -51,6 +54,13 @@ class GraphSetManifest:
     @property
     def num_shards(self) -> int:
         return len(self.graph_offsets) - 1
+
+    @property
+    def measured(self) -> GraphSetStatistics:
+        """The statistics. Raises FormatError where the manifest has none: no writer of graphs made it."""
+        if self.statistics is None:
+            raise FormatError(f"{self.name}: expected statistics in the manifest, found none; ingest the graphs again")
+        return self.statistics
 
     @property
     def content_hash(self) -> str:
@@ -103,7 +113,12 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         if name not in manifest.files:
             reader.fail("files", f"an entry for {name}", "none")
     reader.check_content_hash(manifest.content_hash)
-    return manifest
+    statistics = reader.optional_inner("statistics")
+    return (
+        manifest
+        if statistics is None
+        else replace(manifest, statistics=read_graph_set_statistics(statistics, manifest))
+    )
 
 
 def _row_schema(reader: ManifestReader, key: str) -> RowSchema:

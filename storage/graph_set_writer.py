@@ -10,6 +10,7 @@ from storage.arrow_files import write_batch
 from storage.errors import DataError, FormatError, GraphmillError
 from storage.filesystem_errors import one_line
 from storage.graph_set_manifest import NO_FEATURES, REJECTS_NAME, GraphSetManifest, Reject, RowSchema, shard_file
+from storage.graph_set_measures import GraphSetMeasure
 from storage.snapshot_writer import SnapshotWriter, write_snapshot
 
 
@@ -54,15 +55,15 @@ def write_graphs(
 def _write(
     writer: SnapshotWriter, info: GraphSetInfo, shards: Iterable[pa.RecordBatch], rejects: Iterable[Reject]
 ) -> GraphSetManifest:
-    offsets, num_nodes, num_edges = [0], 0, 0
+    offsets = [0]
+    measure = GraphSetMeasure(len(info.target_names), len(info.split_names))
     for index, batch in enumerate(shards):
         file = writer.files / shard_file(index)
         file.parent.mkdir()
         write_batch(file, dict(zip(batch.schema.names, batch.columns, strict=True)))
         writer.add(shard_file(index))
         offsets.append(offsets[-1] + batch.num_rows)
-        num_nodes += len(batch.column("nodes").flatten())
-        num_edges += len(batch.column("edges").flatten())
+        measure.add(batch)
     refused = list(rejects)
     if not offsets[-1]:
         first = (
@@ -77,11 +78,12 @@ def _write(
             table.writerow(("line", "text", "reason"))
             table.writerows((reject.line, reject.text, reject.reason) for reject in refused)
         writer.add(REJECTS_NAME)
+    statistics = measure.result()
     return GraphSetManifest(
         name=info.name,
         num_graphs=offsets[-1],
-        num_nodes=num_nodes,
-        num_edges=num_edges,
+        num_nodes=statistics.nodes.total,
+        num_edges=statistics.edges.total,
         graph_offsets=tuple(offsets),
         node=info.node,
         edge=info.edge,
@@ -89,6 +91,7 @@ def _write(
         target_names=info.target_names,
         split_names=info.split_names,
         num_rejected=len(refused),
+        statistics=statistics,
         files=writer.entries(),
         provenance=info.provenance,
     )

@@ -3,14 +3,14 @@
 The way of a graph: spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive
 destinations → sort each bucket → write the partition's files, checked and synced meanwhile → publish a snapshot (`storage.snapshot_writer`).
 
-Memory: 12 bytes per node (assignment, new ids, order; 20 from 2^31 nodes on), 8 for labels and one for each split set, plus
-`memory_budget_bytes` for chunks, buckets and a partition's lists while they fit; features and edges pass through scratch files in the
-snapshot's folder. The snapshot appears whole or not at all.
+Memory: 12 bytes per node (assignment, new ids, order; 20 from 2^31 nodes on), 8 for labels and one for each split set, up to 9 for the
+statistics (`storage.graph_measures`), plus `memory_budget_bytes` for chunks, buckets and a partition's lists while they fit; features and
+edges pass through scratch files in the snapshot's folder. The snapshot appears whole or not at all.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -20,15 +20,17 @@ from typing import Literal
 import numpy as np
 
 from storage.arrow_files import array_from_numpy, neighbor_lists, split_url, write_batch
-from storage.edge_buckets import EdgeBuckets, GroupedEdges, SortedEdges, SortedLists, SpilledEdges
+from storage.edge_buckets import Bucket, EdgeBuckets, GroupedEdges, SortedEdges, SortedLists, SpilledEdges
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.filesystem_errors import one_line
+from storage.graph_measures import EdgeMeasure, EdgeSums, FeatureMeasure, NodeColumns
 from storage.manifest import EncodingEntry, Manifest, parse_manifest, partition_dir
 from storage.ordered_map import num_cores, ordered_map
 from storage.partitioners import assign_partitions
 from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, SourceInfo
+from storage.statistics import FeatureStatistics, GraphStatistics
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
@@ -150,23 +152,30 @@ class _Ingestion:
         if self.out_edges:
             buckets["out_topology"] = self._new_buckets("out_edges", offsets)
         self._spill_edges(buckets, id_of_row)
-        num_edges = 0
         self.progress("write", 0, options.num_partitions)
-        with ExitStack() as stack:
-            sorted_lists = {name: self._sorted_lists(edges, id_of_row, stack) for name, edges in buckets.items()}
-            for partition in range(options.num_partitions):
+        measure = EdgeMeasure(
+            row_of_id,
+            nodes.columns,
+            num_edge_columns=self.info.has_edge_weight + self.info.edge_feature_dim,
+            is_symmetric=self.symmetric,  # a source that says so and is not is refused below
+            max_edges=sum(buckets["topology"].num_spilled(partition) for partition in range(options.num_partitions)),
+        )
+        with self._sorted_lists(buckets["topology"], id_of_row, measure) as sorted_lists:
+            for partition, (_, lists) in enumerate(sorted_lists):
                 directory = self.writer.files / partition_dir(partition)
                 directory.mkdir()
-                num_owned = int(offsets[partition + 1] - offsets[partition])
-                for name, edges in buckets.items():
-                    _, lists = next(sorted_lists[name])
-                    most = edges.num_spilled(partition)
-                    written = self._write_edges(name, lists, num_owned, most, directory)
-                    num_edges += written if name == "topology" else 0
-                nodes.write(row_of_id[offsets[partition] : offsets[partition + 1]].astype(np.int64), directory)
+                owned = slice(offsets[partition], offsets[partition + 1])
+                most = buckets["topology"].num_spilled(partition)
+                self._write_edges("topology", lists, owned.stop - owned.start, most, directory)
+                nodes.write(row_of_id[owned].astype(np.int64), directory)
                 for file in directory.iterdir():
-                    self.writer.add(file.relative_to(self.writer.files).as_posix())
+                    self._add(file)
                 self.progress("write", partition + 1, options.num_partitions)
+        statistics = measure.result(nodes.columns, nodes.feature_statistics)
+        symmetric = self._is_symmetric(statistics)
+        has_out_edges = self.out_edges and not symmetric
+        if has_out_edges:
+            self._write_out_edges(buckets["out_topology"], id_of_row, offsets)
         self.progress("checksum", 0, None)
         files = self.writer.entries()
         provenance = {
@@ -180,18 +189,19 @@ class _Ingestion:
         return Manifest(
             name=self.info.name,
             num_nodes=self.info.num_nodes,
-            num_edges=num_edges,
+            num_edges=statistics.in_degree.total,
             partition_offsets=tuple(int(offset) for offset in offsets),
             feature_dim=self.info.feature_dim,
             feature_dtype=options.feature_dtype if self.info.feature_dim else None,
             edge_feature_dim=self.info.edge_feature_dim,
             has_edge_id=options.edge_ids,
             has_edge_weight=self.info.has_edge_weight,
-            symmetric=self.symmetric,
-            has_out_edges=self.out_edges,
+            symmetric=symmetric,
+            has_out_edges=has_out_edges,
             label_kind=nodes.label_kind,
             num_classes=nodes.num_classes,
             num_split_sets=self.info.num_split_sets,
+            statistics=statistics,
             files=files,
             provenance=provenance,
         )
@@ -262,21 +272,58 @@ class _Ingestion:
         edges = SpilledEdges(chunk.src, chunk.dst, edge_id, chunk.weight, chunk.feature)
         return edges.where(edges.src != edges.dst) if options.drop_self_loops else edges
 
+    def _is_symmetric(self, statistics: GraphStatistics) -> bool:
+        """Whether the lists of in-edges are those of out-edges. Raises DataError where the source says so and it is not."""
+        if self.info.symmetric and not statistics.symmetric:
+            expected = (
+                "each edge's reverse with its weight and features"
+                if statistics.symmetric_edges
+                else "the reverse of each edge"
+            )
+            raise DataError(
+                f"{self.info.name}: the source says that it is symmetric: expected {expected}, some of {statistics.in_degree.total} edges "
+                "lack it (by their hashes); ingest it with --reverse-edges add"
+            )
+        # An edge and its reverse have two ids, and lists of in-edges would answer with the other's.
+        return self.symmetric or (statistics.symmetric and not self.options.edge_ids)
+
+    def _write_out_edges(self, buckets: EdgeBuckets, id_of_row: np.ndarray, offsets: np.ndarray) -> None:
+        with self._sorted_lists(buckets, id_of_row, None) as sorted_lists:
+            for partition, (_, lists) in enumerate(sorted_lists):
+                directory, num_owned = self.writer.files / partition_dir(partition), int(np.diff(offsets)[partition])
+                self._write_edges("out_topology", lists, num_owned, buckets.num_spilled(partition), directory)
+                self._add(directory / "out_topology.arrow")
+
+    def _add(self, file: Path) -> None:
+        self.writer.add(file.relative_to(self.writer.files).as_posix())
+
+    @contextmanager
     def _sorted_lists(
-        self, buckets: EdgeBuckets, id_of_row: np.ndarray, stack: ExitStack
-    ) -> "groupby[int, tuple[int, SortedLists]]":
-        """(partition, its lists in pieces) of every partition; take them in order. `stack` ends the threads that sort ahead."""
+        self, buckets: EdgeBuckets, id_of_row: np.ndarray, measure: EdgeMeasure | None
+    ) -> Iterator[Iterator[tuple[int, Iterator[SortedLists]]]]:
+        """(partition, its lists in pieces) of every partition, measured while they pass; take them in order."""
+
+        def lists_of(bucket: Bucket) -> tuple[SortedLists, EdgeSums | None]:
+            lists = bucket.lists(id_of_row)
+            return lists, measure.measure(bucket, lists) if measure else None
+
+        def added(pieces: Iterable[tuple[int, tuple[SortedLists, EdgeSums | None]]]) -> Iterator[SortedLists]:
+            for _, (lists, sums) in pieces:
+                if measure and sums:
+                    measure.add(sums, lists)
+                yield lists
+                del lists  # before the next is waited for
+
         found = buckets.sorted_buckets(
-            drop_duplicates=self.drop_duplicates,
-            sum_columns=self.sum_duplicates,
-            then=lambda bucket: bucket.lists(id_of_row),
+            drop_duplicates=self.drop_duplicates, sum_columns=self.sum_duplicates, then=lists_of
         )
-        return groupby(stack.enter_context(closing(found)), key=itemgetter(0))
+        with closing(found):
+            yield ((partition, added(pieces)) for partition, pieces in groupby(found, key=itemgetter(0)))
 
     def _write_edges(
-        self, name: str, lists: Iterable[tuple[int, SortedLists]], num_owned: int, most_edges: int, directory: Path
-    ) -> int:
-        """Writes one partition's lists (and, with the in-edges, edges.arrow); returns its number of edges."""
+        self, name: str, lists: Iterable[SortedLists], num_owned: int, most_edges: int, directory: Path
+    ) -> None:
+        """Writes one partition's lists (and, with the in-edges, edges.arrow)."""
         spool = SortedEdges(
             self.scratch / "sorted",
             self.index_dtype,
@@ -289,7 +336,7 @@ class _Ingestion:
         indptr = np.zeros(num_owned + 1, np.int64)
         done = 1
         with spool:
-            for _, some in lists:
+            for some in lists:
                 indptr[done : done + len(some.degree)] = some.degree
                 done += len(some.degree)
                 spool.append(some.neighbor, some.edge_id, some.weight, some.feature)
@@ -300,7 +347,6 @@ class _Ingestion:
             write_batch(directory / f"{name}.arrow", {"neighbors": neighbor_lists(indptr, columns)})
             if feature is not None:
                 write_batch(directory / "edges.arrow", {"feature": array_from_numpy(feature)})
-        return int(indptr[-1])
 
 
 def _renumber(part_of_row: np.ndarray, offsets: np.ndarray, index_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
@@ -352,7 +398,7 @@ class _NodeSpool:
         self._split = np.zeros((num_nodes, info.num_split_sets), np.int8)
         self._original_id: np.ndarray | None = None
         self._scratch = scratch
-        self._nonfinite_values = self._nonfinite_rows = 0
+        self._feature_measure = FeatureMeasure(info.feature_dim)
         # A quarter of the budget, counting the caller's float32 rows and our converted copy.
         chunk_nodes = max(1, options.memory_budget_bytes // 4 // (8 * max(info.feature_dim, 1) + 32))
         row = 0
@@ -361,9 +407,10 @@ class _NodeSpool:
             progress("nodes", row, num_nodes)
         if row != num_nodes:
             raise DataError(f"{info.name}: expected {num_nodes} node rows, got {row}; features and graph disagree")
-        if self._nonfinite_values and not options.allow_nonfinite:
+        bad, bad_rows = self._feature_measure.num_nonfinite
+        if bad and not options.allow_nonfinite:
             raise DataError(
-                f"{info.name}: features hold {self._nonfinite_values} non-finite values in {self._nonfinite_rows} rows; "
+                f"{info.name}: features hold {bad} non-finite values in {bad_rows} rows; "
                 "clean them or pass --allow-nonfinite"
             )
         self.label_kind, self.num_classes = self._label_kind()
@@ -394,9 +441,7 @@ class _NodeSpool:
         if self._feature is not None and chunk.feature is not None:
             with np.errstate(over="ignore"):  # a value too large for float16 becomes infinite and is counted below
                 self._feature[row:stop] = chunk.feature
-            finite = np.isfinite(self._feature[row:stop])
-            self._nonfinite_values += int(finite.size - np.count_nonzero(finite))
-            self._nonfinite_rows += int(count - np.count_nonzero(finite.all(axis=1)))
+            self._feature_measure.add(self._feature[row:stop])
         if chunk.label is not None:
             dtype = np.dtype(np.int64 if np.issubdtype(chunk.label.dtype, np.integer) else np.float32)
             if self._label is None:
@@ -456,6 +501,14 @@ class _NodeSpool:
                 f"{bad} such labels"
             )
         return "class", num_classes
+
+    @property
+    def columns(self) -> NodeColumns:
+        return NodeColumns(self.info.num_nodes, self._original_id, self._label, self.num_classes, self._split)
+
+    @property
+    def feature_statistics(self) -> FeatureStatistics | None:
+        return None if self._feature is None else self._feature_measure.result()
 
     def write(self, rows: np.ndarray, directory: Path) -> None:
         """Writes nodes.arrow and features.arrow of the partition that owns `rows`."""

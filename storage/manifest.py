@@ -12,11 +12,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from storage.errors import FormatError
+from storage.statistics import GraphStatistics, read_graph_statistics
 
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
@@ -25,6 +26,7 @@ ONE_GRAPH = "one-graph"
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow")
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
 _ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
+_MAX_NUMBER = 1.7e308
 _MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
 _YEAR_10000 = 253402300800  # in seconds since 1970
 _FLOAT_DTYPES = ("float16", "float32")
@@ -72,6 +74,7 @@ class Manifest:
     label_kind: str | None = None  # "class", "value" or None
     num_classes: int | None = None
     num_split_sets: int = 0
+    statistics: GraphStatistics | None = None  # None: made by hand, not by ingestion
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
@@ -81,6 +84,13 @@ class Manifest:
     @property
     def num_partitions(self) -> int:
         return len(self.partition_offsets) - 1
+
+    @property
+    def measured(self) -> GraphStatistics:
+        """The statistics. Raises FormatError where the manifest has none: it was not made by ingestion."""
+        if self.statistics is None:
+            raise FormatError(f"{self.name}: expected statistics in the manifest, found none; ingest the graph again")
+        return self.statistics
 
     @property
     def index_dtype(self) -> str:
@@ -119,7 +129,14 @@ class Manifest:
             name: {"version": each.version, "files": _entries(each.files), "provenance": dict(each.provenance)}
             for name, each in sorted(self.encodings.items())
         }
-        fields = {"name": self.name, "node_types": [nodes], "edge_types": [edges], "encodings": encodings}
+        statistics = None if self.statistics is None else asdict(self.statistics)
+        fields = {
+            "name": self.name,
+            "node_types": [nodes],
+            "edge_types": [edges],
+            "encodings": encodings,
+            "statistics": statistics,
+        }
         return manifest_json(ONE_GRAPH, self, fields)
 
 
@@ -214,7 +231,8 @@ def parse_manifest(text: str, where: str) -> Manifest:
             if file not in manifest.files:
                 reader.fail("files", f"an entry for {file}", "none")
     reader.check_content_hash(manifest.content_hash)
-    return manifest
+    statistics = reader.optional_inner("statistics")
+    return manifest if statistics is None else replace(manifest, statistics=read_graph_statistics(statistics, manifest))
 
 
 def _encoding(reader: "ManifestReader", nodes: "ManifestReader") -> EncodingEntry:
@@ -289,6 +307,31 @@ class ManifestReader:
     def optional_count(self, key: str) -> int | None:
         return None if self._body.get(key) is None else self.count(key)
 
+    def is_null(self, key: str) -> bool:
+        """Whether the field is there and null."""
+        return key in self._body and self._body[key] is None
+
+    def optional_number(self, key: str) -> float | None:
+        return None if self.is_null(key) else self.finite(key)
+
+    def hexadecimal(self, key: str, digits: int) -> str:
+        value = self.text(key)
+        if not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
+            self.fail(key, f"{digits} hexadecimal digits", value)
+        return value
+
+    def counts(self, key: str) -> tuple[int, ...]:
+        value = self._body.get(key)
+        if not _is_counts(value):
+            self.fail(key, "a list of counts (integers >= 0)", value)
+        return tuple(value or ())
+
+    def rows_of_counts(self, key: str) -> tuple[tuple[int, ...], ...]:
+        value = self._body.get(key)
+        if not isinstance(value, list) or not all(_is_counts(row) for row in value):
+            self.fail(key, "a list of lists of counts (integers >= 0)", value)
+        return tuple(tuple(row) for row in value or ())
+
     def flag(self, key: str) -> bool:
         value = self._body.get(key)
         if not isinstance(value, bool):
@@ -341,6 +384,13 @@ class ManifestReader:
         assert isinstance(value, int | float)
         return float(value)
 
+    def finite(self, key: str) -> float:
+        value = self._body.get(key)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _MAX_NUMBER:
+            self.fail(key, "a finite number", value)
+        assert isinstance(value, int | float)
+        return float(value)
+
     def inner(self, key: str) -> "ManifestReader":
         """A reader of the object that is this field's value."""
         return self._reader_of(key, self._body.get(key))
@@ -383,6 +433,16 @@ class ManifestReader:
             self.fail("files", "paths below data/", bad[0])
         return [str(path) for path in paths]
 
+    def optional_inner(self, key: str) -> "ManifestReader | None":
+        return None if self.is_null(key) else self.inner(key)
+
+    def inners(self, key: str) -> list["ManifestReader"]:
+        """Readers of the objects in this field's list."""
+        value = self._body.get(key)
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            self.fail(key, "a list of objects", value)
+        return [self._reader_of(f"{key}[{index}]", item) for index, item in enumerate(value or [])]
+
     def offsets(self, key: str = "partition_offsets", total: str = "num_nodes") -> tuple[int, ...]:
         """Ascending integers from 0 to the field `total`."""
         value = self._body.get(key)
@@ -411,3 +471,7 @@ class ManifestReader:
                 self.fail("files", f"num_bytes and sha256 for {name}", entry)
             entries[name] = FileEntry(int(num_bytes), str(sha256), path)
         return entries
+
+
+def _is_counts(value: object) -> bool:
+    return isinstance(value, list) and all(type(v) is int and 0 <= v < 2**62 for v in value)

@@ -4,6 +4,8 @@
 original ids alone, so neither knows of partitions.
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -133,17 +135,31 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
             )
         return tuple(kept)
 
+    kept = {permanent[row]: listed(in_lists, row, with_feature=True) for row in range(graph.num_nodes)}
+    symmetric = undirected or (is_symmetric(kept) and not options.edge_ids)
     rows = {}
     for row in range(graph.num_nodes):
         stored_out = listed(out_lists, row, with_feature=False) if options.out_edges else None
         rows[permanent[row]] = NodeRow(
-            in_edges=listed(in_lists, row, with_feature=True),
-            out_edges=listed(in_lists, row, with_feature=False) if undirected else stored_out,
+            in_edges=kept[permanent[row]],
+            out_edges=listed(in_lists, row, with_feature=False) if symmetric else stored_out,
             feature=None if graph.feature is None else _floats(graph.feature[row], np.dtype(options.feature_dtype)),
             label=None if graph.label is None else graph.label[row],
             split=None if graph.split is None else tuple(graph.split[row]),
         )
     return rows
+
+
+def is_symmetric(in_edges: dict[int, tuple[ListedEdge, ...]], *, with_columns: bool = True) -> bool:
+    """Whether each edge is there as often as its reverse, with its weight and features."""
+
+    def numbers(edge: ListedEdge) -> tuple[float, ...]:
+        columns = (() if edge.weight is None else (edge.weight,)) + (edge.feature or ())
+        # Bits are compared: -0 is not 0.
+        return tuple(math.copysign(math.inf, x) if x == 0 else x for x in columns) if with_columns else ()
+
+    edges = Counter((edge.other_end, node, numbers(edge)) for node, row in in_edges.items() for edge in row)
+    return all(edges[v, u, columns] == count for (u, v, columns), count in edges.items())
 
 
 def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, GraphBatchSampler
+from storage.arrow_files import write_batch
 from storage.errors import ConfigError, DataError, FormatError
 from storage.graph import open_graph
 from storage.graph_set_manifest import Reject, RowSchema
@@ -61,6 +62,13 @@ def _write(url, parts, info=INFO, **options):
         batches.append(shard_batch(graphs, info.index_dtype, split, np.arange(start, start + count)))
         start += count
     return write_graphs(str(url), info, batches, **options)
+
+
+def _write_and_replace(folder, batch):
+    """A store of `_random_graphs(3)` whose shard another writer made: of the same size, so that opening looks into it."""
+    _write(folder, [_random_graphs(3)])
+    (file,) = folder.rglob("graphs.arrow")
+    write_batch(file, dict(zip(batch.schema.names, batch.columns, strict=True)))
 
 
 def _assert_equal(found, expected):
@@ -281,7 +289,7 @@ def test_a_manifest_that_says_something_else_is_refused(stored, field, value, me
 
     def change(body):
         assert body[field] != value
-        body[field] = value
+        body[field], body["statistics"] = value, None
 
     edit_manifest(store.url, change)
     with pytest.raises(FormatError, match=message) as caught:
@@ -326,7 +334,9 @@ def test_categories_and_split_codes_out_of_range_are_refused(tmp_path):
     with pytest.raises(FormatError, match=r"node feature 1: expected categories in \[0, 4\), found 0 to 4"):
         open_graphs(str(tmp_path / "categories")).verify()
     batch = shard_batch(_random_graphs(3), "uint16", np.array([0, 4, 1], np.int8))
-    write_graphs(str(tmp_path / "codes"), INFO, [batch])
+    with pytest.raises(DataError, match="expected split codes 0 to 3, got 0 to 4"):
+        write_graphs(str(tmp_path / "codes"), INFO, [batch])
+    _write_and_replace(tmp_path / "codes", batch)
     with pytest.raises(FormatError, match="expected split codes 0 to 3, found 0 to 4"):
         open_graphs(str(tmp_path / "codes"))
 
@@ -338,6 +348,8 @@ def test_lists_that_do_not_fit_are_refused(tmp_path):
     broken[1] = broken[2] + 1
     lists = pa.LargeListArray.from_arrays(pa.array(broken), nodes.values)
     batch = batch.set_column(batch.schema.get_field_index("nodes"), "nodes", lists)
-    write_graphs(str(tmp_path / "toy"), INFO, [batch])
+    with pytest.raises(DataError, match="column 'nodes': expected list offsets that ascend"):
+        write_graphs(str(tmp_path / "toy"), INFO, [batch])
+    _write_and_replace(tmp_path / "toy", batch)
     with pytest.raises(FormatError, match="column 'nodes': expected list offsets ascending from 0"):
         open_graphs(str(tmp_path / "toy"))

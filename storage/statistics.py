@@ -1,0 +1,269 @@
+"""What ingestion counts while a graph passes, kept in its manifest: who trains or plans needs no second look at the data.
+
+Every number is that of the whole graph, whatever its partitions. `storage.graph_measures` and `storage.graph_set_measures` compute them.
+Parsing trusts nothing, as `storage.manifest`.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.graph_set_manifest import GraphSetManifest
+    from storage.manifest import Manifest, ManifestReader
+
+PARTS = ("none", "train", "valid", "test")  # by SPLIT_* code
+_DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
+MAX_CLASS_COUNTS = 1 << 20  # numbers; of more classes none are kept
+
+
+@dataclass(frozen=True)
+class CountStatistics:
+    """How a number >= 0 is spread over nodes, or over graphs."""
+
+    num: int  # of nodes, or graphs
+    total: int
+    minimum: int
+    maximum: int
+    histogram: tuple[int, ...]  # how many have 0; 1; 2 or 3; 4 to 7; … up to the last that any has
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.num
+
+
+@dataclass(frozen=True)
+class FeatureStatistics:
+    """Of the values as they are stored. Norms are L2, of the rows without a non-finite value, to 9 digits."""
+
+    num_values: int
+    num_nonzero: int
+    num_nonfinite: int
+    zero_or_one: bool  # all values are
+    minimum: float | None  # of the finite values; None: there are none
+    maximum: float | None
+    mean_norm: float | None
+    max_norm: float | None
+    fingerprint: str  # 128 bits of all values and the rows that they are in; against accidents, not attacks
+
+    @property
+    def sparsity(self) -> float:
+        """Share of zeros."""
+        return 1 - self.num_nonzero / self.num_values
+
+
+@dataclass(frozen=True)
+class TargetStatistics:
+    """Of real numbers: how many there are, their mean, and their standard deviation (divided by the count)."""
+
+    num_labelled: int
+    mean: float | None  # None: there is no value, or one that is not finite
+    std: float | None
+
+
+@dataclass(frozen=True)
+class SplitStatistics:
+    """One set of splits. Tuples of four are by SPLIT_* code: in no part, train, valid, test."""
+
+    num_nodes: tuple[int, ...]
+    num_labelled: tuple[int, ...]
+    class_counts: tuple[tuple[int, ...], ...] | None  # of the labelled nodes; None: no classes, or too many to keep
+    training_target: TargetStatistics | None  # where labels are real numbers
+    num_training_edges: int | None  # between different labelled training nodes; None: no classes
+    num_agreeing_edges: int | None  # those whose ends have one class
+    digest: str  # SHA-256 of the columns permanent id, label, split code, in ascending permanent id
+
+    @property
+    def homophily(self) -> float | None:
+        """Share of the edges between training nodes whose ends agree."""
+        return self.num_agreeing_edges / self.num_training_edges if self.num_training_edges else None  # type: ignore[operator]
+
+
+@dataclass(frozen=True)
+class GraphStatistics:
+    """One graph. Edges are the stored ones, after duplicates and self-loops were dropped and reverses added, where asked for."""
+
+    in_degree: CountStatistics
+    out_degree: CountStatistics
+    num_isolated: int  # nodes without any edge
+    num_self_loops: int
+    num_duplicate_edges: int  # equal ends as another edge: how many a graph without duplicates would lack
+    symmetric_edges: bool  # as many edges u -> v as v -> u for all u, v; measured, wrong by a chance of about 2^-128
+    symmetric_columns: bool | None  # and with equal weights and features; None: edges have none
+    edge_fingerprint: str  # 128 bits of all edges and their columns, by the ranks of permanent ids
+    feature: FeatureStatistics | None
+    num_labelled: int
+    class_counts: tuple[int, ...] | None
+    splits: tuple[SplitStatistics, ...]
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether lists of in-edges, with their columns, are lists of out-edges too."""
+        return self.symmetric_edges and self.symmetric_columns is not False
+
+    def data_digest(self, split_set: int) -> str:
+        """Of all that a run learns from: edges, features, labels, and this set of splits; the same under any partitions."""
+        feature = "" if self.feature is None else self.feature.fingerprint
+        named = f"{self.splits[split_set].digest} {self.edge_fingerprint} {feature}"
+        return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class GraphPartStatistics:
+    """The graphs of one part of a set."""
+
+    num_graphs: int
+    targets: tuple[TargetStatistics, ...]  # by target
+
+
+@dataclass(frozen=True)
+class GraphSetStatistics:
+    """Many graphs. `parts`: first the graphs in none, then by split name."""
+
+    nodes: CountStatistics  # of a graph
+    edges: CountStatistics
+    parts: tuple[GraphPartStatistics, ...]
+    digest: str  # SHA-256 of all columns, whatever the shards
+
+
+def read_graph_statistics(reader: "ManifestReader", manifest: "Manifest") -> GraphStatistics:
+    """The statistics in a manifest whose other fields are read. Raises FormatError that names the field, also where numbers contradict
+    each other."""
+    num_nodes, num_edges, num_classes = manifest.num_nodes, manifest.num_edges, manifest.num_classes
+    feature_dim, num_sets = manifest.feature_dim, manifest.num_split_sets
+    feature = reader.optional_inner("feature")
+    if (feature is not None) != (feature_dim > 0):
+        reader.fail("feature", "an object exactly where the graph has features", feature)
+    splits = reader.inners("splits")
+    if len(splits) != num_sets:
+        reader.fail("splits", f"{num_sets} sets of splits", f"{len(splits)} sets")
+    num_labelled = _at_most(reader, "num_labelled", num_nodes)
+    return GraphStatistics(
+        in_degree=_read_counts(reader.inner("in_degree"), num_nodes, num_edges),
+        out_degree=_read_counts(reader.inner("out_degree"), num_nodes, num_edges),
+        num_isolated=_at_most(reader, "num_isolated", num_nodes),
+        num_self_loops=_at_most(reader, "num_self_loops", num_edges),
+        num_duplicate_edges=_at_most(reader, "num_duplicate_edges", num_edges),
+        symmetric_edges=reader.flag("symmetric_edges"),
+        symmetric_columns=None if reader.is_null("symmetric_columns") else reader.flag("symmetric_columns"),
+        edge_fingerprint=reader.hexadecimal("edge_fingerprint", _FINGERPRINT),
+        feature=None if feature is None else _read_features(feature, num_nodes * feature_dim),
+        num_labelled=num_labelled,
+        class_counts=_read_classes(reader, "class_counts", num_classes, num_labelled),
+        splits=tuple(_read_split(split, manifest) for split in splits),
+    )
+
+
+def read_graph_set_statistics(reader: "ManifestReader", manifest: "GraphSetManifest") -> GraphSetStatistics:
+    """The same of many graphs."""
+    num_graphs, num_targets, num_splits = manifest.num_graphs, len(manifest.target_names), len(manifest.split_names)
+    parts = reader.inners("parts")
+    if len(parts) != num_splits + 1:
+        reader.fail("parts", f"{num_splits + 1} parts", f"{len(parts)} parts")
+    read = []
+    for part in parts:
+        size, targets = _at_most(part, "num_graphs", num_graphs), part.inners("targets")
+        if len(targets) != num_targets:
+            part.fail("targets", f"{num_targets} targets", f"{len(targets)} targets")
+        read.append(GraphPartStatistics(size, tuple(_read_target(target, size) for target in targets)))
+    found = sum(part.num_graphs for part in read)
+    if found != num_graphs:
+        reader.fail("parts", f"{num_graphs} graphs in all", found)
+    return GraphSetStatistics(
+        nodes=_read_counts(reader.inner("nodes"), num_graphs, manifest.num_nodes),
+        edges=_read_counts(reader.inner("edges"), num_graphs, manifest.num_edges),
+        parts=tuple(read),
+        digest=reader.hexadecimal("digest", _DIGEST),
+    )
+
+
+def _at_most(reader: "ManifestReader", key: str, most: int) -> int:
+    value = reader.count(key)
+    if value > most:
+        reader.fail(key, f"at most {most}", value)
+    return value
+
+
+def _read_counts(reader: "ManifestReader", num: int, total: int) -> CountStatistics:
+    histogram = reader.counts("histogram")
+    if len(histogram) > 64 or sum(histogram) != num:
+        reader.fail("histogram", f"at most 64 counts of {num} in all", histogram)
+    found = CountStatistics(
+        reader.count("num"), reader.count("total"), reader.count("minimum"), reader.count("maximum"), histogram
+    )
+    for key, expected in (("num", num), ("total", total)):
+        if getattr(found, key) != expected:
+            reader.fail(key, str(expected), getattr(found, key))
+    if not found.minimum <= found.maximum <= total:
+        reader.fail("maximum", f"{found.minimum} to {total}", found.maximum)
+    return found
+
+
+def _read_features(reader: "ManifestReader", num_values: int) -> FeatureStatistics:
+    found = _at_most(reader, "num_values", num_values)
+    if found != num_values:
+        reader.fail("num_values", str(num_values), found)
+    return FeatureStatistics(
+        num_values=num_values,
+        num_nonzero=_at_most(reader, "num_nonzero", num_values),
+        num_nonfinite=_at_most(reader, "num_nonfinite", num_values),
+        zero_or_one=reader.flag("zero_or_one"),
+        minimum=reader.optional_number("minimum"),
+        maximum=reader.optional_number("maximum"),
+        mean_norm=reader.optional_number("mean_norm"),
+        max_norm=reader.optional_number("max_norm"),
+        fingerprint=reader.hexadecimal("fingerprint", _FINGERPRINT),
+    )
+
+
+def _read_target(reader: "ManifestReader", most: int) -> TargetStatistics:
+    found = TargetStatistics(
+        _at_most(reader, "num_labelled", most), reader.optional_number("mean"), reader.optional_number("std")
+    )
+    if found.std is not None and found.std < 0:
+        reader.fail("std", "a number of at least 0", found.std)
+    return found
+
+
+def _read_classes(
+    reader: "ManifestReader", key: str, num_classes: int | None, num_labelled: int
+) -> tuple[int, ...] | None:
+    if reader.is_null(key):
+        return None
+    counts = reader.counts(key)
+    if len(counts) != num_classes or sum(counts) != num_labelled:
+        reader.fail(key, f"one count for each of {num_classes} classes, {num_labelled} in all", counts)
+    return counts
+
+
+def _read_split(reader: "ManifestReader", manifest: "Manifest") -> SplitStatistics:
+    num_nodes, num_classes, kind = manifest.num_nodes, manifest.num_classes, manifest.label_kind
+    sizes, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
+    if len(sizes) != len(PARTS) or sum(sizes) != num_nodes:
+        reader.fail("num_nodes", f"{len(PARTS)} counts, {num_nodes} in all", sizes)
+    if len(labelled) != len(PARTS) or any(some > all_ for some, all_ in zip(labelled, sizes, strict=True)):
+        reader.fail("num_labelled", f"{len(PARTS)} counts of at most {sizes}", labelled)
+    classes = None
+    if not reader.is_null("class_counts"):
+        rows = reader.rows_of_counts("class_counts")
+        if len(rows) != len(PARTS) or any(
+            len(row) != num_classes or sum(row) != some for row, some in zip(rows, labelled, strict=True)
+        ):
+            reader.fail("class_counts", f"{len(PARTS)} rows of {num_classes} counts, {labelled} in all", rows)
+        classes = rows
+    target = reader.optional_inner("training_target")
+    if (target is not None) != (kind == "value"):
+        reader.fail("training_target", "an object exactly where label_kind is 'value'", target)
+    edges = agreeing = None
+    if kind == "class":
+        edges = _at_most(reader, "num_training_edges", manifest.num_edges)
+        agreeing = _at_most(reader, "num_agreeing_edges", edges)
+    return SplitStatistics(
+        num_nodes=sizes,
+        num_labelled=labelled,
+        class_counts=classes,
+        training_target=None if target is None else _read_target(target, labelled[1]),
+        num_training_edges=edges,
+        num_agreeing_edges=agreeing,
+        digest=reader.hexadecimal("digest", _DIGEST),
+    )
