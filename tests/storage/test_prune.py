@@ -155,6 +155,21 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path):
     assert (tmp_path / "mine.arrow").exists()
 
 
+def test_a_writer_that_died_before_its_journal_leaves_a_folder_that_goes(tmp_path):
+    url = str(tmp_path / "graph")
+    ingest(MarkedGraph(1), url, OVER)
+    empty, torn, other = (Path(url, "data", f"00000{index}-0123abcd") for index in (7, 8, 9))
+    for folder in (empty, torn, other):
+        folder.mkdir()
+    (torn / ".journal.json.0123abcd").write_text('{"form')
+    (other / ".journal.json.backup").write_text("mine")
+    assert prune(url, keep=1).orphans == ()  # they may be about to be written
+    pruned = prune(url, keep=1, now=time.time() + LATER_S)
+    assert pruned.orphans == (f"data/{empty.name}", f"data/{torn.name}")
+    assert (other / ".journal.json.backup").read_text() == "mine"
+    assert sorted(path.name[:6] for path in Path(url, "data").iterdir()) == ["000001", "000009"]
+
+
 @pytest.mark.parametrize(
     ("options", "named"), [({"keep": 0}, "keep"), ({"keep": 1, "older_than_s": -1.0}, "older_than")]
 )

@@ -104,14 +104,17 @@ def _kill_writers(url: str, times: int, seed: int) -> None:
         told = int(lines[-1]) if lines else mark
         mark = check_mark(open_graph(url))
         assert mark in (told, told + 1)  # the last one may have been published and not told
-        if killed % 10 == 9:
+        if killed % 10 == 9:  # nothing but what the manifests name, and others' files, is left
+            Path(url, "data", f"mine-{killed}").write_text("mine")
             held = prune(url, keep=1)
             assert held.orphans == ()
             before = {path for path in Path(url, "data").iterdir()}
             named = {path.split("/")[1] for path in (e.path for e in open_graph(url).manifest.files.values())}
             late = prune(url, keep=1, now=time.time() + LATER_S)
             assert {Path(url, folder) for folder in late.orphans} <= before
-            assert {path.name for path in Path(url, "data").iterdir()} == named
+            mine = {path.name for path in Path(url, "data").glob("mine-*")}
+            assert len(mine) == killed // 10 + 1
+            assert {path.name for path in Path(url, "data").iterdir()} == named | mine
             assert check_mark(open_graph(url)) == mark
     assert len(snapshot_numbers(*split_url(url))) >= 1
 
