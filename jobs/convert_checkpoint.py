@@ -42,13 +42,27 @@ class ConvertConfig:
     out: Path
     """The folder to write."""
     num_heads: int | None = None
-    """Attention heads, which no shape tells; default: the published model's."""
+    """Attention heads, which no shape of TokenGT tells; default: the published model's, 32."""
+    task: Literal["graph", "node"] | None = None
+    """GRIT: what the head reads, which no shape tells; default: graph."""
+    pool: Literal["sum", "mean", "max"] | None = None
+    """GRIT: the pooling of graph tasks; default: sum, as on ZINC. All other released configurations have mean."""
+    activation: Literal["relu", "gelu"] | None = None
+    """GRIT: of feed-forward networks and head; default: relu. The released PCQM4Mv2 configuration has gelu."""
+    transposed_rrwp: bool | None = None
+    """GRIT: walks towards the query, as before December 2024 and in all published numbers; default: so."""
 
 
-def convert_state(source: str, state: "Mapping[str, Tensor]", num_heads: int | None = None) -> "nn.Module":
-    """Returns the model with the published weights. Raises ValueError where the architectures differ."""
-    options = {} if num_heads is None else {"num_heads": num_heads}
+def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) -> "nn.Module":
+    """Returns the model with the published weights; `options` are what no shape tells, None for the default.
+
+    Raises ValueError where the architectures differ, ConfigError on an option that this model does not have.
+    """
+    options = {name: value for name, value in options.items() if value is not None}
     if source == "tokengt":
+        foreign = sorted(options.keys() - {"num_heads"})
+        if foreign:
+            raise ConfigError(f"--from tokengt has the option --num-heads only, got {', '.join(foreign)}; leave it out")
         from models import published_tokengt
         from models.tokengt import TokenGT
 
@@ -143,7 +157,8 @@ def main() -> None:
     config = parse(ConvertConfig, description=__doc__)
     state = read_state(config.checkpoint)
     try:
-        model = convert_state(config.source, state, config.num_heads)
+        options = ("num_heads", "task", "pool", "activation", "transposed_rrwp")
+        model = convert_state(config.source, state, **{name: getattr(config, name) for name in options})
     except ValueError as error:
         raise FormatError(f"{config.checkpoint}: {error}") from None
     save_converted(model, config.source, config.out)

@@ -10,6 +10,10 @@ Exponents are shifted before exp so that the largest is 0: per query, and per (g
 The shifts cancel in the quotient where `epsilon` is 0. `epsilon` is added to each shifted exponential, as Performer's code does
 (1e-4 there): it keeps every token visible to every other and moves outputs by about 1e-2.
 
+`released` takes the shifts of Performer's code, as its trained models need: the largest W x' instead of the largest exponent, and of padding's
+keys too. The largest exponential is then e^(-|x'|²/2) or less, so where queries are long `epsilon` outweighs it and attention tends to the
+plain mean of the values: exact softmax attention is estimated worse.
+
 Features are float32 (float64 for float64 input) also under bf16 autocast: rounding an exponent of 20 to 8 bits would move the
 feature by 8 %.
 
@@ -58,8 +62,14 @@ def exponents(x_BHTD: Tensor, projection_RD: Tensor) -> Tensor:
     """W x' - |x'|²/2, [B, H, T, R]: the logarithm of φ(x) √R. Float32, or float64 for float64 input."""
     dtype = torch.float64 if x_BHTD.dtype == torch.float64 else torch.float32
     with torch.autocast(x_BHTD.device.type, enabled=False):
-        x_BHTD = x_BHTD.to(dtype) * x_BHTD.shape[-1] ** -0.25
-        return x_BHTD @ projection_RD.to(dtype).t() - x_BHTD.square().sum(-1, keepdim=True) / 2
+        scaled_BHTD = x_BHTD.to(dtype) * x_BHTD.shape[-1] ** -0.25
+        return scaled_BHTD @ projection_RD.to(dtype).t() - half_square(x_BHTD)
+
+
+def half_square(x_BHTD: Tensor) -> Tensor:
+    """|x'|²/2, [B, H, T, 1], in float32, or float64 for float64 input."""
+    dtype = torch.float64 if x_BHTD.dtype == torch.float64 else torch.float32
+    return (x_BHTD.to(dtype) * x_BHTD.shape[-1] ** -0.25).square().sum(-1, keepdim=True) / 2
 
 
 class KeySummary(NamedTuple):
@@ -69,22 +79,27 @@ class KeySummary(NamedTuple):
     weight_BHR: Tensor  # φ(K)ᵀ 1
 
 
-def key_peak(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """[B, H, 1, 1]: the largest exponent of the real keys, -∞ where there are none. Takes no gradient."""
+def key_peak(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None, released: bool = False) -> Tensor:
+    """[B, H, 1, 1]: the largest exponent of the real keys, -∞ where there are none. Takes no gradient.
+
+    `released`: the largest W k', of padding too.
+    """
     with torch.no_grad():
         dtype = torch.float64 if k_BHTD.dtype == torch.float64 else torch.float32
         largest = k_BHTD.new_full((*k_BHTD.shape[:2], 1, 1), -math.inf, dtype=dtype)
         for part, mask in _chunks(k_BHTD, mask_BT):
             exponent = exponents(part, projection_RD)
-            if mask is not None:
+            if released:
+                exponent = exponent + half_square(part)
+            elif mask is not None:
                 exponent = exponent.masked_fill(~mask[:, None, :, None], -math.inf)
             largest = torch.maximum(largest, exponent.amax(dim=(2, 3), keepdim=True))
         return largest
 
 
-def key_shift(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None) -> Tensor:
-    """[B, H, 1, 1]: the largest exponent of the real keys, 0 where there are none. Takes no gradient: it cancels."""
-    largest = key_peak(k_BHTD, projection_RD, mask_BT)
+def key_shift(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None, released: bool = False) -> Tensor:
+    """[B, H, 1, 1]: `key_peak`, 0 where there are no keys. Takes no gradient: it cancels."""
+    largest = key_peak(k_BHTD, projection_RD, mask_BT, released)
     return largest.masked_fill(largest == -math.inf, 0)
 
 
@@ -104,10 +119,15 @@ def summarise_keys(
         return KeySummary(phi_BHTR.transpose(2, 3) @ v_BHTE.to(phi_BHTR.dtype), phi_BHTR.sum(2))
 
 
-def read_summary(q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float) -> Tensor:
+def read_summary(
+    q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float, released: bool = False
+) -> Tensor:
     """[B, H, T, E] in q's dtype; 0 where there were no keys."""
     exponent = exponents(q_BHTD, projection_RD)
-    phi_BHTR = (exponent - exponent.detach().amax(-1, keepdim=True)).exp() + epsilon
+    shift_BHT1 = exponent.detach().amax(-1, keepdim=True)
+    if released:
+        shift_BHT1 = shift_BHT1 + half_square(q_BHTD.detach())
+    phi_BHTR = (exponent - shift_BHT1).exp() + epsilon
     with torch.autocast(q_BHTD.device.type, enabled=False):
         total_BHT1 = phi_BHTR @ summary.weight_BHR.unsqueeze(-1)
         empty = total_BHT1 == 0
@@ -122,15 +142,17 @@ def favor_attention(
     projection_RD: Tensor,
     mask_BT: Tensor | None = None,
     epsilon: float = 1e-4,
+    *,
+    released: bool = False,
 ) -> Tensor:
     """Softmax attention, estimated: [B, H, T, E]. `mask_BT` is True where a key is real; queries are never masked.
 
     Above CHUNK_TOKENS tokens, features live for one chunk at a time and are computed again in the backward pass: beside
     the inputs and the output, memory is O(CHUNK_TOKENS · R), time still O(T · R · (D + E)).
     """
-    shift = key_shift(k_BHTD, projection_RD, mask_BT)
+    shift = key_shift(k_BHTD, projection_RD, mask_BT, released)
     sums = sum_keys(k_BHTD, v_BHTE, projection_RD, shift, mask_BT, epsilon)
-    return map_queries(q_BHTD, projection_RD, sums, epsilon)
+    return map_queries(q_BHTD, projection_RD, sums, epsilon, released)
 
 
 def sum_keys(
@@ -147,11 +169,13 @@ def sum_keys(
     return sums
 
 
-def map_queries(q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float) -> Tensor:
+def map_queries(
+    q_BHTD: Tensor, projection_RD: Tensor, summary: KeySummary, epsilon: float, released: bool = False
+) -> Tensor:
     """`read_summary`, by chunks where there are many queries."""
     if q_BHTD.shape[2] <= CHUNK_TOKENS:
-        return read_summary(q_BHTD, projection_RD, summary, epsilon)
-    parts = [_recomputed(read_summary, q, projection_RD, summary, epsilon) for q, _ in _chunks(q_BHTD, None)]
+        return read_summary(q_BHTD, projection_RD, summary, epsilon, released)
+    parts = [_recomputed(read_summary, q, projection_RD, summary, epsilon, released) for q, _ in _chunks(q_BHTD, None)]
     return torch.cat(parts, dim=2)
 
 
@@ -182,6 +206,7 @@ class FavorAttention(nn.Module):
         num_features: int | None = None,
         *,
         epsilon: float = 1e-4,
+        released: bool = False,
         redraw_interval: int = 1000,
         seed: int = 0,
     ) -> None:
@@ -193,7 +218,8 @@ class FavorAttention(nn.Module):
             )
         self.head_width = head_width
         self.num_features = default_num_features(head_width) if num_features is None else num_features
-        self.epsilon, self.redraw_interval, self.seed = epsilon, redraw_interval, seed
+        self.epsilon, self.released = epsilon, released
+        self.redraw_interval, self.seed = redraw_interval, seed
         self.projection_RD: Tensor
         self.num_calls: Tensor
         self.register_buffer("projection_RD", self._draw(0))
@@ -205,7 +231,9 @@ class FavorAttention(nn.Module):
     def forward(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None = None) -> Tensor:
         if self.training and self.redraw_interval:
             self._count_call()
-        return favor_attention(q_BHTD, k_BHTD, v_BHTE, self.projection_RD, mask_BT, self.epsilon)
+        return favor_attention(
+            q_BHTD, k_BHTD, v_BHTE, self.projection_RD, mask_BT, self.epsilon, released=self.released
+        )
 
     @torch.compiler.disable
     @torch.no_grad()

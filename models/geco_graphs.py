@@ -33,7 +33,7 @@ from models.gps import num_parameters as layer_parameters
 from models.gps_ends import PositionOptions, Readout, Stem, check_ends, check_stem
 from models.gps_ends import num_parameters as end_parameters
 from models.graphs import Graphs
-from models.heads import Pool, Task
+from models.heads import Head, Pool, Task
 from models.node_order import gather_rows, inverse_order, node_order
 from models.propagation import NORMALISATIONS, Normalisation
 from models.segments import Grouping
@@ -59,12 +59,13 @@ class GECOGraphsConfig:
     layer: GPSOptions = field(default_factory=GPSOptions)
     position: PositionOptions = field(default_factory=PositionOptions)
     pool: Pool = "mean"
+    head: Head = "halving"  # "graphgym": as GraphGPS's `default` head
     head_layers: int = 3
     head_dropout: float = 0.0
     input_dropout: float = 0.0  # on numeric features
 
     def __post_init__(self) -> None:
-        check_ends(self.out_dim, self.task, self.pool, self.head_layers, self.width, self.num_layers)
+        check_ends(self.out_dim, self.task, self.pool, self.head, self.head_layers, self.width, self.num_layers)
         if self.order < 1:
             raise ValueError(f"order must be at least 1, got {self.order}; set order")
         choices = {"propagation": NORMALISATIONS, "permutation": ("static", "dynamic", "none")}
@@ -237,7 +238,13 @@ class GECOGraphs(nn.Module):
             for index in range(config.num_layers)
         )
         self.readout = Readout(
-            config.width, config.out_dim, config.task, config.pool, config.head_layers, config.head_dropout
+            config.width,
+            config.out_dim,
+            config.task,
+            config.pool,
+            config.head_layers,
+            config.head_dropout,
+            config.head,
         )
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
@@ -287,7 +294,15 @@ def num_parameters(config: GECOGraphsConfig) -> int:
     layer = 2 * d * d + 4 * d if pure else layer_parameters(d, config.layer, config.position.gates)
     edges = config.layer.local == "gated_gcn"
     ends = end_parameters(
-        config.node, config.edge, d, config.position, edges, config.out_dim, config.task, config.head_layers
+        config.node,
+        config.edge,
+        d,
+        config.position,
+        edges,
+        config.out_dim,
+        config.task,
+        config.head,
+        config.head_layers,
     )
     return ends + config.num_layers * (operator + layer)
 

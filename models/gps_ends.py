@@ -28,7 +28,7 @@ from models.encodings.random_walk import random_walk_diagonal
 from models.features import FeatureEncoder, Features
 from models.gated_gcn import Local
 from models.graphs import Graphs
-from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
+from models.heads import HEADS, POOLS, TASKS, GraphGymMLP, HalvingMLP, Head, Pool, Task, pool_nodes
 from models.stable_expressive import StableExpressive
 from models.stable_expressive import num_parameters as stable_parameters
 
@@ -187,10 +187,20 @@ class Stem(nn.Module):
 class Readout(nn.Module):
     """Node states → [B, out] (graph), [r, out] at the roots (node), or the states themselves (link)."""
 
-    def __init__(self, width: int, out_dim: int, task: Task, pool: Pool, num_layers: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        out_dim: int,
+        task: Task,
+        pool: Pool,
+        num_layers: int,
+        dropout: float = 0.0,
+        head: Head = "halving",
+    ) -> None:
         super().__init__()
         self.task, self.pool = task, pool
-        self.head = None if task == "link" else HalvingMLP(width, out_dim, num_layers, dropout=dropout)
+        kind = GraphGymMLP if head == "graphgym" else HalvingMLP
+        self.head = None if task == "link" else kind(width, out_dim, num_layers, dropout=dropout)
 
     def forward(self, x_nD: Tensor, graphs: Graphs) -> Tensor:
         if self.head is None:
@@ -200,7 +210,7 @@ class Readout(nn.Module):
         return self.head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])
 
 
-def check_ends(out_dim: int, task: str, pool: str, head_layers: int, width: int, num_layers: int) -> None:
+def check_ends(out_dim: int, task: str, pool: str, head: str, head_layers: int, width: int, num_layers: int) -> None:
     """Raises ValueError on values that cannot work; shared by the configs of the models."""
     for name, value in (
         ("out_dim", out_dim),
@@ -210,7 +220,7 @@ def check_ends(out_dim: int, task: str, pool: str, head_layers: int, width: int,
     ):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}; set {name}")
-    for name, got, allowed in (("task", task, TASKS), ("pool", pool, POOLS)):
+    for name, got, allowed in (("task", task, TASKS), ("pool", pool, POOLS), ("head", head, HEADS)):
         if got not in allowed:
             raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {got!r}; set {name}")
 
@@ -240,6 +250,7 @@ def num_parameters(
     edges: bool,
     out_dim: int,
     task: Task,
+    head: Head,
     head_layers: int,
 ) -> int:
     """Returns the closed-form number of parameters of a `Stem` and a `Readout`."""
@@ -255,7 +266,7 @@ def num_parameters(
         total += 2 * steps if position.kind == "random_walk" else 0
     if task == "link":
         return total
-    sizes = [width // 2**i for i in range(head_layers)] + [out_dim]
+    sizes = [width // (2**i if head == "halving" else 1) for i in range(head_layers)] + [out_dim]
     return total + sum((a + 1) * b for a, b in pairwise(sizes))
 
 

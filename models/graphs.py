@@ -9,13 +9,16 @@ model is query i looking at key j, and for a random walk its start i and end j. 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from models.propagation import Adjacency
 from models.segments import Grouping, at_least_float32
+
+EdgeQuery = Literal["source", "target"]
+EDGE_QUERIES: tuple[str, ...] = ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -122,22 +125,31 @@ class Padding:
     @cached_property
     def pair_E(self) -> Tensor:
         """int64 [E]: the flat index of each edge's entry in a [B, N, N] tensor."""
-        source, destination = self.edge_index
-        return self.slot_n[source] * self.num_places + self.place_n[destination]
+        return self.pair_index("source")
 
-    def pad_pairs(self, values_E: Tensor) -> Tensor:
-        """[E, …] → [B, N, N, …]: each edge's value at its entry, parallel edges summed, absent edges 0."""
+    def pair_index(self, query: EdgeQuery) -> Tensor:
+        """int64 [E]: the flat index of [b, i, j] for the edge i → j, or with `query` "target" of [b, j, i], where j looks at i."""
+        first, second = self.edge_index if query == "source" else self.edge_index.flip(0)
+        return self.slot_n[first] * self.num_places + self.place_n[second]
+
+    def pad_pairs(self, values_E: Tensor, query: EdgeQuery = "source") -> Tensor:
+        """[E, …] → [B, N, N, …]: each edge's value at its entry (`pair_index`), parallel edges summed, absent edges 0."""
         size = self.num_graphs * self.num_places * self.num_places
         wide_E = at_least_float32(values_E)
-        flat = wide_E.new_zeros((size, *values_E.shape[1:])).index_add(0, self.pair_E, wide_E).to(values_E.dtype)
+        flat = (
+            wide_E.new_zeros((size, *values_E.shape[1:]))
+            .index_add(0, self.pair_index(query), wide_E)
+            .to(values_E.dtype)
+        )
         return flat.view(self.num_graphs, self.num_places, self.num_places, *values_E.shape[1:])
 
-    def adjacency(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """[B, N, N]: 1 where there is an edge i → j, however many; self-loops as given."""
+    def adjacency(self, dtype: torch.dtype = torch.float32, *, undirected: bool = False) -> Tensor:
+        """[B, N, N]: 1 where there is an edge i → j (`undirected`: or j → i), however many; self-loops as given."""
         size = self.num_graphs * self.num_places * self.num_places
         flat = torch.zeros(size, dtype=dtype, device=self.mask_BN.device)
         flat[self.pair_E] = 1
-        return flat.view(self.num_graphs, self.num_places, self.num_places)
+        adjacency_BNN = flat.view(self.num_graphs, self.num_places, self.num_places)
+        return torch.maximum(adjacency_BNN, adjacency_BNN.transpose(1, 2)) if undirected else adjacency_BNN
 
     @cached_property
     def pair_mask_BNN(self) -> Tensor:

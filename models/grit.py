@@ -8,7 +8,8 @@
 
 Source: arXiv:2305.17589 (ICML 2023). The defaults are the paper's; where the published code differs it is an option: the score's clamp
 at ±5 (`score_clamp`), the scaler before W_O (`degree_scaler`), walks towards the query instead of from it (`transposed_rrwp`, as in all
-published numbers); `as_released` sets the three. Batch normalisation sees real nodes and real pairs, never padding; below two nodes
+published numbers), an edge's features at the query that it enters instead of the one that it leaves (`edge_query`; the same on undirected
+graphs), GraphGym's head (`head="graphgym"`, whose hidden layers are scaled to length 1); `as_released` sets the five. Batch normalisation sees real nodes and real pairs, never padding; below two nodes
 training uses the running statistics, since there is no variance.
 
 Legend: n nodes, B graphs, N places per graph, E edges, D width, K walk channels.
@@ -25,11 +26,12 @@ from models.dropout import Dropout
 from models.encodings.degree import log_degrees
 from models.encodings.random_walk import random_walk_probabilities
 from models.features import FeatureEncoder, Features, atoms, bonds
-from models.graphs import Graphs
+from models.graphs import EDGE_QUERIES, EdgeQuery, Graphs
 from models.grit_attention import PAIR_MEMORY, ConditionalAttention, Pairs
-from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
+from models.heads import POOLS, TASKS, GraphGymMLP, HalvingMLP, Pool, Task, pool_nodes
 
 DegreeScaler = Literal["after", "before", "none"]
+_ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
 # OGB's atom columns with four kinds of chirality, as OGB 1.3.3 and the peptides data sets have them (`atoms()` has five).
 ATOMS_FOUR_CHIRALITIES = Features(categories=(119, 4, 12, 12, 10, 6, 6, 2, 2))
 
@@ -49,11 +51,16 @@ class GRITConfig:
     dropout: float = 0.0
     attention_dropout: float = 0.2
     pool: Pool = "sum"
-    head: Literal["halving", "mlp"] = "halving"  # "san_graph" of the code, or Linears of the full width
+    # "san_graph" of the code | Linears of the full width | the same as GraphGym has it, always with ReLU
+    head: Literal["halving", "mlp", "graphgym"] = "halving"
     head_layers: int = 3
+    activation: Literal["relu", "gelu"] = "relu"  # of the FFN and the head; attention's is ReLU
     degree_scaler: DegreeScaler = "after"  # of W_O (paper) | "before" it (code) | "none" (ablation)
     score_clamp: float | None = None  # the code bounds scores to ±5
     transposed_rrwp: bool = False  # the code before December 2024: e_ij from P_ji
+    edge_query: EdgeQuery = (
+        "source"  # the end of an edge that sees its features: e_ij of i → j (paper) or of j → i (code)
+    )
     momentum: float = 0.1  # of the batch normalisations
     # Bytes each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower.
     pair_memory: int = PAIR_MEMORY
@@ -77,8 +84,10 @@ class GRITConfig:
         choices = {
             "task": TASKS,
             "pool": POOLS,
-            "head": ("halving", "mlp"),
+            "head": ("halving", "mlp", "graphgym"),
+            "activation": tuple(_ACTIVATIONS),
             "degree_scaler": ("after", "before", "none"),
+            "edge_query": EDGE_QUERIES,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -139,7 +148,8 @@ class GRIT(nn.Module):
             if attributes is None and config.edge.categories == (1,):
                 attributes = graphs.edge_index.new_zeros(graphs.edge_index.shape[1], 1)
             edge_ED = self.edge_encoder(attributes).to(weight.dtype)
-            y_BNND = y_BNND.flatten(0, 2).index_add(0, graphs.padding.pair_E, edge_ED).view_as(y_BNND)
+            place_E = graphs.padding.pair_index(config.edge_query)
+            y_BNND = y_BNND.flatten(0, 2).index_add(0, place_E, edge_ED).view_as(y_BNND)
         return x_nD, Pairs(y_BNND)
 
 
@@ -165,7 +175,10 @@ class GRITLayer(nn.Module):
         if config.degree_scaler != "none":
             self.scaler_1D2 = nn.Parameter(nn.init.xavier_normal_(torch.empty(1, width, 2)))
         self.ffn = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.ReLU(), Dropout(config.dropout), nn.Linear(2 * width, width)
+            nn.Linear(width, 2 * width),
+            _ACTIVATIONS[config.activation](),
+            Dropout(config.dropout),
+            nn.Linear(2 * width, width),
         )
         self.norm_1, self.norm_2 = (NodeNorm(width, momentum=config.momentum) for _ in range(2))
         self.dropout = Dropout(config.dropout)
@@ -201,10 +214,12 @@ class NodeNorm(nn.BatchNorm1d):
 
 def _head(config: GRITConfig) -> nn.Module:
     if config.head == "halving":
-        return HalvingMLP(config.width, config.out_dim, config.head_layers)
+        return HalvingMLP(config.width, config.out_dim, config.head_layers, _ACTIVATIONS[config.activation])
+    if config.head == "graphgym":
+        return GraphGymMLP(config.width, config.out_dim, config.head_layers)
     steps: list[nn.Module] = []
     for _ in range(config.head_layers - 1):
-        steps += [nn.Linear(config.width, config.width), nn.ReLU()]
+        steps += [nn.Linear(config.width, config.width), _ACTIVATIONS[config.activation]()]
     return nn.Sequential(*steps, nn.Linear(config.width, config.out_dim))
 
 
@@ -220,7 +235,7 @@ def num_parameters(config: GRITConfig) -> int:
         encoders += sum(features.categories) * d + ((features.dim + 1) * d if features.dim else 0)
     if config.task == "link":
         head = 0
-    elif config.head == "mlp":
+    elif config.head != "halving":
         head = (config.head_layers - 1) * linear + (d + 1) * config.out_dim
     else:
         sizes = [d >> i for i in range(config.head_layers)]
@@ -229,8 +244,11 @@ def num_parameters(config: GRITConfig) -> int:
 
 
 def as_released(config: GRITConfig) -> GRITConfig:
-    """The config with the published code's three departures from the paper, as published checkpoints need."""
-    return replace(config, score_clamp=5.0, degree_scaler="before", transposed_rrwp=True)
+    """The config with the published code's five departures from the paper, as published checkpoints need."""
+    head = "graphgym" if config.head == "mlp" else config.head
+    return replace(
+        config, score_clamp=5.0, degree_scaler="before", transposed_rrwp=True, edge_query="target", head=head
+    )
 
 
 def _preset(defaults: dict[str, Any], options: dict[str, Any]) -> GRITConfig:
@@ -273,13 +291,13 @@ def _superpixels(node_dim: int) -> dict[str, Any]:
         "edge": Features(dim=1),
         "out_dim": 10,
         "pool": "mean",
-        "head": "mlp",
+        "head": "graphgym",
     }
 
 
 def pattern(**options: Any) -> GRITConfig:
     """SBM PATTERN (477,953): three one-hot node features, edges without features, one logit per node."""
-    defaults = {"node": Features(dim=3), "edge": Features(categories=(1,)), "task": "node", "head": "mlp"}
+    defaults = {"node": Features(dim=3), "edge": Features(categories=(1,)), "task": "node", "head": "graphgym"}
     return _preset(defaults, options)
 
 
@@ -290,7 +308,7 @@ def cluster(**options: Any) -> GRITConfig:
         "edge": Features(categories=(1,)),
         "out_dim": 6,
         "task": "node",
-        "head": "mlp",
+        "head": "graphgym",
         "width": 48,
         "num_layers": 16,
         "rrwp_steps": 32,
@@ -302,7 +320,7 @@ def cluster(**options: Any) -> GRITConfig:
 
 def _peptides(**own: Any) -> dict[str, Any]:
     shared = {"node": ATOMS_FOUR_CHIRALITIES, "edge": bonds(), "width": 96, "num_layers": 4, "attention_dropout": 0.5}
-    return shared | {"pool": "mean", "head": "mlp", "head_layers": 1} | own
+    return shared | {"pool": "mean", "head": "graphgym", "head_layers": 1} | own
 
 
 def peptides_func(**options: Any) -> GRITConfig:
@@ -326,6 +344,7 @@ def pcqm4mv2(**options: Any) -> GRITConfig:
         "dropout": 0.1,
         "attention_dropout": 0.1,
         "pool": "mean",
+        "activation": "gelu",
     }
     return _preset(defaults, options)
 

@@ -1,4 +1,4 @@
-"""From node states to outputs: pooling over graphs, and the halving perceptron that GRIT, GPS and PPGT share.
+"""From node states to outputs: pooling over graphs, and the perceptrons that GRIT, GPS and PPGT share.
 
 Legend: n nodes, B graphs, D width.
 """
@@ -17,6 +17,8 @@ Pool = Literal["sum", "mean", "max"]
 POOLS: tuple[str, ...] = ("sum", "mean", "max")
 Task = Literal["graph", "node", "link"]
 TASKS: tuple[str, ...] = ("graph", "node", "link")
+Head = Literal["halving", "graphgym"]  # HalvingMLP | GraphGymMLP
+HEADS: tuple[str, ...] = ("halving", "graphgym")
 
 
 def pool_nodes(x_nD: Tensor, graphs: Graphs, how: Pool) -> Tensor:
@@ -48,6 +50,27 @@ class HalvingMLP(nn.Module):
 
     def forward(self, x_nD: Tensor) -> Tensor:
         return self.layers(x_nD)
+
+
+class UnitReLU(nn.Module):
+    """ReLU, then each row scaled to length 1 (a row of zeros stays)."""
+
+    def forward(self, x_nD: Tensor) -> Tensor:
+        return nn.functional.normalize(torch.relu(x_nD), dim=1)
+
+
+class GraphGymMLP(nn.Sequential):
+    """`num_layers` linear maps of the full width, ReLU and scaling to length 1 between them.
+
+    GraphGym's MLP, the head "default" or "inductive_node" of GRIT's and GraphGPS's code: its hidden layers take a default configuration,
+    whose `has_l2norm` is on, whatever the experiment's file says.
+    """
+
+    def __init__(self, width: int, out_dim: int, num_layers: int, dropout: float = 0.0) -> None:
+        steps: list[nn.Module] = []
+        for _ in range(num_layers - 1):
+            steps += [nn.Linear(width, width), UnitReLU()]
+        super().__init__(*steps, *([Dropout(dropout)] if dropout else []), nn.Linear(width, out_dim))
 
 
 def link_scores(x_nD: Tensor, pair_2P: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ node states through blocks without pair terms, CLS itself not among the keys; th
 half of the nodes' features are masked. With `models`' Graphs of one root each this is the paper's Node2Subgraph model.
 
 The paper's formulas are the default. `as_released` switches to the released code's: 1 + φ for φ, q·k without 1/√d_h, normal initial
-values in the stem's FFNs, a head whose hidden layers keep the width. Degrees are out-degrees.
+values in the stem's FFNs, a head whose hidden layers keep the width; and on directed graphs walks and degrees that take an edge either
+way, unless walks are dual, and an edge's features where its target looks at its source. Degrees are out-degrees.
 
 Cost: O(n²) pairs. Above `stem_memory` bytes nothing of that size is kept but P and p: the backward pass computes the stem again, block by
 block; and above `pair_memory` bytes a layer's attention computes its scores again.
@@ -34,7 +35,7 @@ from models.encodings.degree import inverse_degrees, inverse_orders, log_degrees
 from models.encodings.random_walk import random_walk_channels, random_walk_probabilities
 from models.encodings.spe import spe
 from models.features import FeatureEncoder, Features, atoms, bonds
-from models.graphs import Graphs
+from models.graphs import EDGE_QUERIES, EdgeQuery, Graphs
 from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
 from models.sl2_attention import PAIR_MEMORY, URPES, Sl2Attention, Urpe, sl2_attention
 
@@ -65,6 +66,8 @@ class PPGTConfig:
     # Stems
     walk_steps: int = 24  # K: powers of M beside the identity
     dual_walks: bool = False  # also over reversed edges, for directed graphs
+    undirected_walks: bool = False  # walks and degrees that take an edge either way (code), not as it points
+    edge_query: EdgeQuery = "source"  # the end of an edge that sees its features: p_ij of i → j, or of j → i (code)
     walk_normalisation: Literal["walk", "sym"] = "walk"  # D⁻¹A, or D^-½ A D^-½
     spe_scales: int = 3  # S: 1 + 2S channels for each
     degree_channels: bool = True  # 1/deg_i and 1/deg_j among the pair channels
@@ -117,6 +120,7 @@ class PPGTConfig:
             "task": TASKS,
             "urpe": URPES,
             "walk_normalisation": ("walk", "sym"),
+            "edge_query": EDGE_QUERIES,
             "stem_init": ("kaiming", "normal"),
             "pool": POOLS,
             "head_shape": ("halving", "constant"),
@@ -125,6 +129,8 @@ class PPGTConfig:
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
+        if self.dual_walks and self.undirected_walks:
+            raise ValueError("undirected walks are the same both ways; set dual_walks or undirected_walks to False")
         if self.task == "link" and self.readout != "direct":
             raise ValueError("class attention has no states of nodes to score links with; set readout to direct")
         if self.head_shape == "halving" and self.width >> (self.head_layers - 1) < 1:
@@ -197,7 +203,9 @@ class PairStem(nn.Module):
     def forward(self, walks_BNNC: Tensor, graphs: Graphs) -> Tensor:
         """Takes P. Keeps what the backward pass needs where that is within stem_memory, else computes it again."""
         start_BNH, end_BNH = self._ends(graphs, walks_BNNC.dtype)
-        edges_BNNE = None if self.edge is None else graphs.padding.pad_pairs(self.edge(graphs.edge_attr))
+        edges_BNNE = (
+            None if self.edge is None else graphs.padding.pad_pairs(self.edge(graphs.edge_attr), self.config.edge_query)
+        )
         size, places = walks_BNNC.shape[:2]
         most = _BLOCK_PAIRS_CPU if walks_BNNC.device.type == "cpu" else _BLOCK_PAIRS
         count = max(most // max(places * places, 1), 1)
@@ -238,7 +246,8 @@ class PairStem(nn.Module):
         if not config.degree_channels:
             start_BNH = start_BNH.expand(-1, padding.num_places, -1)
             return start_BNH, torch.zeros_like(start_BNH)
-        degree_BN1 = padding.pad(inverse_degrees(graphs, dtype=dtype)).unsqueeze(2)
+        inverse_n = inverse_degrees(graphs, undirected=config.undirected_walks, dtype=dtype)
+        degree_BN1 = padding.pad(inverse_n).unsqueeze(2)
         code_BNS = spe(degree_BN1, config.spe_scales)
         return start_BNH + nn.functional.linear(code_BNS, weight_i), nn.functional.linear(code_BNS, weight_j)
 
@@ -282,7 +291,8 @@ class NodeStem(nn.Module):
                 x_nD = x_nD * seen
             x_BND = x_BND + padding.pad(x_nD)
         if self.degree is not None and self.order is not None:
-            sizes_nD = self.degree(log_degrees(graphs, dtype=dtype)) + self.order(log_orders(graphs, dtype))
+            degree_n1 = log_degrees(graphs, undirected=self.config.undirected_walks, dtype=dtype)
+            sizes_nD = self.degree(degree_n1) + self.order(log_orders(graphs, dtype))
             x_BND = x_BND + padding.pad(sizes_nD)
         if self.root_D is not None and graphs.root_index is not None:
             marked_BN1 = torch.zeros(padding.mask_BN.numel(), 1, dtype=x_BND.dtype, device=x_BND.device)
@@ -388,6 +398,7 @@ class PPGT(nn.Module):
             graphs,
             self.config.walk_steps + 1,
             reverse=self.config.dual_walks,
+            undirected=self.config.undirected_walks,
             normalisation=self.config.walk_normalisation,
             dtype=dtype,
         )
@@ -483,7 +494,15 @@ def _head(config: PPGTConfig) -> nn.Module:
 
 def as_released(config: PPGTConfig) -> PPGTConfig:
     """Returns the config with the released code's formulas in place of the paper's."""
-    return replace(config, urpe="one_plus_phi", unscaled_qk=True, stem_init="normal", head_shape="constant")
+    return replace(
+        config,
+        urpe="one_plus_phi",
+        unscaled_qk=True,
+        stem_init="normal",
+        head_shape="constant",
+        undirected_walks=not config.dual_walks,
+        edge_query="target",
+    )
 
 
 def param_groups(model: nn.Module, lr: float, weight_decay: float) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from models.gps import num_parameters as layer_parameters
 from models.gps_ends import PositionOptions, Readout, Stem, check_ends, check_stem
 from models.gps_ends import num_parameters as end_parameters
 from models.graphs import Graphs
-from models.heads import Pool, Task
+from models.heads import Head, Pool, Task
 from models.primal_attention import PrimalAttention, PrimalOptions, VirtualNode
 from models.primal_attention import num_parameters as primal_parameters
 
@@ -45,12 +45,13 @@ class PrimphormerConfig:
     position: PositionOptions = field(default_factory=PositionOptions)
     eta: float = 0.1  # η
     pool: Pool = "mean"
+    head: Head = "halving"  # "graphgym": as GraphGPS's `default` head
     head_layers: int = 3
     head_dropout: float = 0.0
     input_dropout: float = 0.0  # on numeric features
 
     def __post_init__(self) -> None:
-        check_ends(self.out_dim, self.task, self.pool, self.head_layers, self.width, self.num_layers)
+        check_ends(self.out_dim, self.task, self.pool, self.head, self.head_layers, self.width, self.num_layers)
         if self.num_heads < 1 or self.width % self.num_heads:
             raise ValueError(
                 f"width must be a multiple of the heads, got {self.width} and {self.num_heads}; set num_heads"
@@ -86,7 +87,13 @@ class Primphormer(nn.Module):
             for index in range(config.num_layers)
         )
         self.readout = Readout(
-            config.width, config.out_dim, config.task, config.pool, config.head_layers, config.head_dropout
+            config.width,
+            config.out_dim,
+            config.task,
+            config.pool,
+            config.head_layers,
+            config.head_dropout,
+            config.head,
         )
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
@@ -116,7 +123,15 @@ def num_parameters(config: PrimphormerConfig) -> int:
     """Returns the closed-form number of parameters of `Primphormer(config)`."""
     edges = config.layer.local == "gated_gcn"
     ends = end_parameters(
-        config.node, config.edge, config.width, config.position, edges, config.out_dim, config.task, config.head_layers
+        config.node,
+        config.edge,
+        config.width,
+        config.position,
+        edges,
+        config.out_dim,
+        config.task,
+        config.head,
+        config.head_layers,
     )
     layer = layer_parameters(config.width, config.layer, config.position.gates)
     attentions = (

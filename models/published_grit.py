@@ -17,13 +17,14 @@ The released code is a GraphGym model. Names, theirs → ours, as read in its so
     layers.N.batch_norm1_e                                layers.N.attention.edge_norm                            sure
     layers.N.FFN_h_layer1, FFN_h_layer2                   layers.N.ffn.0, layers.N.ffn.3                          sure
     post_mp.FC_layers.I                                   head.layers.2I, the last one behind a dropout           sure
-    post_mp.layer_post_mp.model.…                         head.…, the linear maps in their order                  not sure
+    post_mp.layer_post_mp.model.…                         head.…, the linear maps in their order; hidden layers   not sure
+                                                          are scaled to length 1 (head "graphgym")
 
 Ignored: rrwp_rel_encoder.padding, a constant. Any other name that is not in the table is an error: nothing is dropped silently.
 
-The shapes tell everything but the kind of pooling and of task, which `convert` takes; Aw's shape tells the attention heads. The
-config that results has the code's three departures from the paper (`models.grit.as_released`); a checkpoint trained after
-commit ee10422 of the released code (2024-12-08) has walks from the query: pass `transposed_rrwp=False`.
+The shapes tell everything but the kinds of pooling, task and activation (GELU on PCQM4Mv2), which `convert` takes; Aw's shape tells the
+attention heads. The config that results has the code's five departures from the paper (`models.grit.as_released`); a checkpoint trained
+after commit ee10422 of the released code (2024-12-08) has walks from the query: pass `transposed_rrwp=False`.
 """
 
 import re
@@ -120,7 +121,11 @@ def _name_head(head: dict[tuple[str, str], list[Tensor]], weights: dict[str, Ten
         last = i + 1 == len(matrices)
         place = f"layers.{2 * i + (1 if last else 0)}" if halving else f"{2 * i}"
         weights[f"head.{place}.weight"], weights[f"head.{place}.bias"] = matrix, bias
-    return {"head": "halving" if halving else "mlp", "head_layers": len(matrices), "out_dim": matrices[-1].shape[0]}
+    return {
+        "head": "halving" if halving else "graphgym",
+        "head_layers": len(matrices),
+        "out_dim": matrices[-1].shape[0],
+    }
 
 
 def _config(

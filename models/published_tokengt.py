@@ -4,7 +4,7 @@ The released code is a fairseq model (PCQM4Mv2). Names, theirs → ours, from me
 compared with the public repository (jw9730/tokengt), those of the tokenizer and the layers were not:
 
     encoder.graph_encoder.graph_feature.
-        atom_encoder.weight [512 · columns, d]           embedding.node.embedding.weight      sure
+        atom_encoder.weight [512 · columns, d]           embedding.node.embedding.weight      sure; row 2 + 512 f + c
         edge_encoder.weight [512 · columns, d]           embedding.edge.embedding.weight      sure
         graph_token.weight, null_token.weight [1, d]     embedding.{graph,null}_token.weight  sure
         lap_encoder | orf_encoder | rand_encoder.weight  embedding.identifier.weight [d, 2P]  sure; at most one of them
@@ -24,7 +24,10 @@ compared with the public repository (jw9730/tokengt), those of the tokenizer and
         embed_out.weight [out, d]                        head.out.weight                      sure
         lm_output_learned_bias [1]                       head.bias                            sure
 
-Ignored: Performer's projections (`…projection_matrix`, drawn anew) and `…performer_proj_updater.…`, a second name for the layers.
+        layers.N.….projection_matrix [R, d/H]            layers.N.attention.favor.projection_RD   a Performer fine-tune has it
+
+Ignored: `…performer_proj_updater.…`, a second name for the layers. A state dict with projections becomes a model with Performer's attention
+and the released code's shifts (`performer_as_released`).
 A name that is neither in the table nor ignored, or a missing one, is an error: nothing is dropped silently.
 
 Not in a state dict: the number of heads (32), and the type rows' order (row 1 is u = v), which is from memory as well.
@@ -37,11 +40,12 @@ import torch
 from torch import Tensor
 
 from models.features import Features, atoms, bonds
-from models.tokengt import SLOT, TokenGTConfig, pcqm4mv2_lap
+from models.tokengt import SLOT, SLOT_CATEGORIES, TokenGTConfig, pcqm4mv2_lap
 
 _FEATURE = "encoder.graph_encoder.graph_feature."
 _IDENTIFIERS = {"lap_encoder": "laplacian", "orf_encoder": "orf", "rand_encoder": "random"}
-_IGNORED = re.compile(r"performer_proj_updater\.|projection_matrix$|calls_since_last_redraw$|^encoder\.version$")
+_IGNORED = re.compile(r"performer_proj_updater\.|calls_since_last_redraw$|^encoder\.version$")
+_PROJECTION = re.compile(r"^encoder\.graph_encoder\.layers\.(\d+)\..+\.projection_matrix$")
 _LAYER = re.compile(r"^encoder\.graph_encoder\.layers\.(\d+)\.(.+)$")
 _ENDS = {
     _FEATURE + "atom_encoder.weight": "embedding.node.embedding.weight",
@@ -98,12 +102,16 @@ def convert(state: Mapping[str, Tensor], *, num_heads: int = 32) -> tuple[TokenG
                 f"{name} needs q_proj, k_proj and v_proj, got {sorted(parts)}; the state dict is incomplete"
             )
         renamed[name] = torch.cat([parts[p] for p in "qkv"])
+    if config.attention == "performer":
+        renamed |= {f"layers.{i}.attention.favor.num_calls": torch.tensor(0) for i in range(config.num_layers)}
     return config, renamed
 
 
 def _our_name(name: str) -> str | tuple[str, str] | None:
     if name in _ENDS:
         return _ENDS[name]
+    if projection := _PROJECTION.match(name):
+        return f"layers.{projection[1]}.attention.favor.projection_RD"
     layer = _LAYER.match(name)
     if layer is None:
         return None
@@ -140,6 +148,13 @@ def _config(state: Mapping[str, Tensor], num_heads: int) -> TokenGTConfig:
     if identifiers:
         pair = shape(f"{_FEATURE}{identifiers[0]}.weight")[1]
         options = {"identifier": _IDENTIFIERS[identifiers[0]], "identifier_dim": pair // 2}
+    projections = [tensor for name, tensor in state.items() if _PROJECTION.match(name)]
+    if projections:
+        options |= {
+            "attention": "performer",
+            "performer_as_released": True,
+            "performer_features": projections[0].shape[0],
+        }
     return pcqm4mv2_lap(
         node=_features(shape(_FEATURE + "atom_encoder.weight")[0], atoms()),
         edge=_features(shape(_FEATURE + "edge_encoder.weight")[0], bonds()),
@@ -162,4 +177,4 @@ def _features(rows: int, molecular: Features) -> Features:
     columns, rest = divmod(rows, SLOT)
     if rest or not columns:
         raise ValueError(f"a feature table has {SLOT} rows per column, got {rows} rows")
-    return molecular if columns == len(molecular.categories) else Features(categories=(SLOT - 1,) * columns)
+    return molecular if columns == len(molecular.categories) else Features(categories=(SLOT_CATEGORIES,) * columns)

@@ -18,7 +18,7 @@ Options of ours, for large graphs; the defaults are the paper's formulas:
 so each node's row of them is scaled to length 1, as the rows of truncated ORF are.
 
 Options that are the released code's and not the paper's: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
-`type_by_index`, `resample_in_eval`, `dead_modules`. The feed-forward width (ratio 1) is from the code; the paper gives none.
+`type_by_index`, `resample_in_eval`, `dead_modules`, `performer_as_released`. The feed-forward width (ratio 1) is from the code; the paper gives none.
 
 Attention "performer" (models/favor.py) is linear in n + m, and takes a trained softmax model's weights: `switch_attention`.
 
@@ -49,6 +49,7 @@ IDENTIFIERS: tuple[str, ...] = ("laplacian", "orf", "near_orf", "random", "orf_f
 MAX_DENSE_NODES = 4096  # the largest graph whose eigenvectors are computed on the fly, in O(n³)
 MIN_LENGTH = 1e-6  # of a row of eigenvectors that is scaled to 1: below it is the solver's noise
 SLOT = 512  # rows per column of the code's feature table
+SLOT_CATEGORIES = SLOT - 2  # that have a row in the last column too
 INIT_STD = 0.02
 NO_FEATURES = Features()
 EDGE_TYPE, NODE_TYPE = 0, 1  # rows of the type table, as the code has them: int(u == v)
@@ -83,6 +84,9 @@ class TokenGTConfig:
     attention: Literal["softmax", "performer"] = "softmax"
     performer_features: int | None = None  # R; None: ⌊d ln d⌋ for heads of width d
     performer_epsilon: float = 1e-4
+    performer_as_released: bool = (
+        False  # the released code's shifts of the exponents, which ε makes matter (models/favor.py)
+    )
     redraw_interval: int = 1000  # training steps between two draws of Performer's projection; 0: never
     sparse_equivariant_basis: bool = False
     basis_reduction: Literal["sum", "mean"] = "sum"  # of a node's edge tokens, in SEB
@@ -97,7 +101,9 @@ class TokenGTConfig:
     embedding_norm: bool = False  # LayerNorm before the first layer
     null_token: bool = False
     head: Literal["paper", "code"] = "paper"  # LN, Linear | Linear, GELU, LN, Linear without bias, plus one scalar
-    feature_table: Literal["exact", "slots"] = "exact"  # one row per category | 512 rows per column, row 0 unused
+    feature_table: Literal["exact", "slots"] = (
+        "exact"  # one row per category | 512 rows per column, rows 0 and 1 unused
+    )
     dead_modules: bool = False  # hold the code's two modules that are never called (parameter counts, its checkpoints)
 
     def __post_init__(self) -> None:
@@ -128,9 +134,11 @@ class TokenGTConfig:
                 f"encoding {self.encoding!r} names stored eigenvectors, but the identifier is {self.identifier!r}; "
                 "set identifier to 'laplacian'"
             )
-        if self.feature_table == "slots" and (self.node.dim or self.edge.dim or max(self.categories, default=0) > SLOT):
+        if self.feature_table == "slots" and (
+            self.node.dim or self.edge.dim or max(self.categories, default=0) > SLOT_CATEGORIES
+        ):
             raise ValueError(
-                f"feature_table 'slots' needs categories of at most {SLOT} values, got {self.node} and {self.edge}; "
+                f"feature_table 'slots' needs categories of at most {SLOT_CATEGORIES} values, got {self.node} and {self.edge}; "
                 "set feature_table to 'exact'"
             )
 
@@ -233,14 +241,17 @@ class TokenView:
 
 
 class SlotEncoder(nn.Module):
-    """The code's feature table: column f's category c has row 1 + 512 f + c; row 0 is padding and stays 0."""
+    """The code's feature table: column f's category c has row 2 + 512 f + c; row 0 is padding and stays 0, row 1 is unused.
+
+    Of the 2 the code's data set adds 1 and its collator 1 more.
+    """
 
     def __init__(self, features: Features, width: int) -> None:
         super().__init__()
         self.features = features
         self.embedding = nn.Embedding(SLOT * len(features.categories), width, padding_idx=0)
         self.offset: Tensor
-        self.register_buffer("offset", 1 + SLOT * torch.arange(len(features.categories)), persistent=False)
+        self.register_buffer("offset", 2 + SLOT * torch.arange(len(features.categories)), persistent=False)
 
     def forward(self, rows_nF: Tensor | None) -> Tensor:
         columns = len(self.features.categories)
@@ -372,6 +383,7 @@ class Attention(nn.Module):
                 config.width // config.num_heads,
                 config.performer_features,
                 epsilon=config.performer_epsilon,
+                released=config.performer_as_released,
                 redraw_interval=config.redraw_interval,
                 seed=config.seed * 1000 + layer,
             )
@@ -564,6 +576,7 @@ def pcqm4mv2_performer(**options: Any) -> TokenGTConfig:
     """The Performer fine-tune of a trained `pcqm4mv2_lap` (in float32); published valid MAE 0.0935."""
     defaults = {
         "attention": "performer",
+        "performer_as_released": True,
         "redraw_interval": 100,
         "drop_path": 0.0,
         "eigenvector_dropout": 0.0,

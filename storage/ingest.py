@@ -421,6 +421,14 @@ class _NodeSpool:
         given = self.options.num_classes
         if self._label is None and self.info.has_label:
             raise DataError(f"{self.info.name}: expected labels, the source gave none")
+        num_classes = given if given is not None else self.info.num_classes
+        if self._label is not None and num_classes is None:
+            labelled = self._label >= 0 if self._label.dtype == np.int64 else ~np.isnan(self._label)
+            if not labelled.any() and not np.any(self._label < -1):
+                raise DataError(
+                    f"{self.info.name}: no node has a label, all {len(self._label)} are missing; leave the labels out, or say how many "
+                    "classes there are with --num-classes"
+                )
         if self._label is None or self._label.dtype != np.int64:
             kind = None if self._label is None else "value"
             if given is not None:
@@ -428,7 +436,6 @@ class _NodeSpool:
                 raise ConfigError(f"{self.info.name}: num_classes {given}: expected classes as labels, found {found}")
             return kind, None
         low, high = int(self._label.min()), int(self._label.max())
-        num_classes = given if given is not None else self.info.num_classes
         if num_classes is None:
             num_classes = high + 1
             if (

@@ -11,16 +11,23 @@ from models.graphs import Graphs
 
 
 @torch.no_grad()
-def degrees(graphs: Graphs, *, reverse: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
-    """[n]: out-degrees; in-degrees with `reverse`. Counted in integers, so the same in any order of edges."""
+def degrees(
+    graphs: Graphs, *, reverse: bool = False, undirected: bool = False, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """[n]: out-degrees; in-degrees with `reverse`. Counted in integers, so the same in any order of edges.
+
+    `undirected`: the numbers of nodes that a node has an edge with, either way.
+    """
+    if undirected:
+        return graphs.padding.unpad(graphs.padding.adjacency(dtype, undirected=True).sum(2))
     ends = graphs.edge_index[1 if reverse else 0]
     count = torch.zeros(graphs.num_nodes, dtype=torch.int64, device=ends.device)
     return count.index_add_(0, ends, torch.ones_like(ends)).to(dtype)
 
 
-def log_degrees(graphs: Graphs, *, reverse: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+def log_degrees(graphs: Graphs, *, undirected: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
     """[n, 1]: log(1 + deg)."""
-    return degrees(graphs, reverse=reverse, dtype=dtype).log1p().unsqueeze(1)
+    return degrees(graphs, undirected=undirected, dtype=dtype).log1p().unsqueeze(1)
 
 
 def log_orders(graphs: Graphs, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -28,9 +35,9 @@ def log_orders(graphs: Graphs, dtype: torch.dtype = torch.float32) -> Tensor:
     return graphs.size_B.to(dtype).log1p()[graphs.graph_of_node].unsqueeze(1)
 
 
-def inverse_degrees(graphs: Graphs, *, reverse: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+def inverse_degrees(graphs: Graphs, *, undirected: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
     """[n]: 1/deg, 0 for a node without edges (as its row of D⁻¹A is)."""
-    degree = degrees(graphs, reverse=reverse, dtype=dtype)
+    degree = degrees(graphs, undirected=undirected, dtype=dtype)
     return (degree > 0) / degree.clamp(min=1)
 
 

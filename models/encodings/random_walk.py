@@ -22,15 +22,20 @@ NORMALISATIONS = ("walk", "sym")
 
 @torch.no_grad()
 def transition_matrix(
-    graphs: Graphs, *, reverse: bool = False, normalisation: str = "walk", dtype: torch.dtype = torch.float32
+    graphs: Graphs,
+    *,
+    reverse: bool = False,
+    undirected: bool = False,
+    normalisation: str = "walk",
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base); `reverse` takes Aᵀ for A.
+    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base); `reverse` takes Aᵀ for A, `undirected` max(A, Aᵀ).
 
     Raises ValueError on another normalisation.
     """
     if normalisation not in NORMALISATIONS:
         raise ValueError(f"normalisation must be one of {NORMALISATIONS}, got {normalisation!r}; set normalisation")
-    adjacency_BNN = graphs.padding.adjacency(dtype)
+    adjacency_BNN = graphs.padding.adjacency(dtype, undirected=undirected)
     if reverse:
         adjacency_BNN = adjacency_BNN.transpose(1, 2)
     # A degree of 0 has a row (column) of zeros: whatever it is divided by, it stays zero.
@@ -48,6 +53,7 @@ def random_walk_probabilities(
     *,
     identity: bool = True,
     reverse: bool = False,
+    undirected: bool = False,
     normalisation: str = "walk",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
@@ -56,6 +62,7 @@ def random_walk_probabilities(
     `steps` counts the forward channels, I included: GRIT's K is `steps=K`, PPGT's "PE-dim K" (which keeps I … M^K) is
     `steps=K + 1`. `reverse` appends the walks over reversed edges, without a second I: 2·steps - 1 channels with the
     identity (PPGT's dual walks, K=5: `steps=6`, 11 channels), 2·steps without. See `random_walk_channels`.
+    `undirected` lets walks take an edge either way.
     """
     _check(steps)
     padding = graphs.padding
@@ -64,7 +71,9 @@ def random_walk_probabilities(
     if identity:
         parts.append(torch.diag_embed(padding.mask_BN.to(dtype)).unsqueeze(1))
     for backward in (False, True) if reverse else (False,):
-        matrix_BNN = transition_matrix(graphs, reverse=backward, normalisation=normalisation, dtype=dtype)
+        matrix_BNN = transition_matrix(
+            graphs, reverse=backward, undirected=undirected, normalisation=normalisation, dtype=dtype
+        )
         parts += _powers(matrix_BNN, walks)
     return torch.cat(parts, dim=1).permute(0, 2, 3, 1).contiguous()
 

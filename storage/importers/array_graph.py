@@ -35,13 +35,15 @@ class ArrayGraph:
     edge_weight: np.ndarray | None = None  # [num_edges]
     edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
     feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy CSR array (made dense chunk by chunk)
-    label: np.ndarray | None = None  # [num_nodes], see `label_column`
+    label: np.ndarray | None = None  # [num_nodes] or [num_nodes, 1], as given; then as `label_column` makes it
     split: np.ndarray | None = None  # int8 [num_nodes, num_split_sets]
     num_classes: int | None = None
     undirected_once: bool = False
     provenance: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if self.label is not None:
+            object.__setattr__(self, "label", label_column(self.label, self.name))
         rows = (("features", self.feature), ("labels", self.label), ("splits", self.split))
         for what, column in rows:
             if column is not None and column.shape[0] != self.num_nodes:
@@ -108,16 +110,26 @@ def edge_rows(edge_index: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray
 
 
 def label_column(label: np.ndarray, name: str) -> np.ndarray:
-    """int64 [num_nodes] for whole numbers, float32 [num_nodes] for others, from [num_nodes] or [num_nodes, 1]."""
+    """int64 [num_nodes] classes for whole numbers and truth values, float32 [num_nodes] for real numbers.
+
+    From [num_nodes] or [num_nodes, 1]; -1 or NaN where there is none. DataError for other shapes, types and negative numbers.
+    """
     if label.ndim == 2 and label.shape[1] == 1:
         label = label[:, 0]
     if label.ndim != 1:
         raise DataError(f"{name}: labels must be one number per node, got shape {list(label.shape)}")
-    if np.issubdtype(label.dtype, np.integer) or label.dtype == bool:
-        return label.astype(np.int64)
     if np.issubdtype(label.dtype, np.floating):
-        return label.astype(np.float32)
-    raise DataError(f"{name}: labels must be numbers, got {label.dtype}")
+        return label.astype(np.float32, copy=False)
+    if not np.issubdtype(label.dtype, np.integer) and label.dtype != bool:
+        raise DataError(f"{name}: labels must be numbers, got {label.dtype}")
+    low, high = (int(label.min()), int(label.max())) if len(label) else (0, 0)
+    if low < -1 or high >= 2**63:
+        bad = int(np.count_nonzero(label < -1)) if low < -1 else 1
+        raise DataError(
+            f"{name}: labels must be -1 (none) or classes from 0, got {low if low < -1 else high}, {bad} such of {len(label)}; "
+            "write -1 for what has no label, also in place of PyTorch's -100"
+        )
+    return label.astype(np.int64, copy=False)
 
 
 def split_column(num_nodes: int, train: np.ndarray, valid: np.ndarray, test: np.ndarray, name: str) -> np.ndarray:

@@ -1,35 +1,52 @@
-"""A graph from plain files: edges as Parquet, CSV or SNAP text, node columns as `.npy`, Parquet or CSV. Streamed.
+"""A graph from plain files: edges as Parquet, CSV, SNAP text or Matrix Market, node columns as `.npy`, Parquet or CSV. Streamed.
 
 Edges are read in record batches and never held as a whole. With `compact_ids`, the ids that occur (8 bytes each) are.
 """
 
-import gzip
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from storage.errors import DataError
 from storage.importers.array_graph import dense_rows
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
+from storage.importers.matrix_market import MatrixMarket, read_matrix_market
 from storage.importers.node_columns import read_features, read_labels, read_splits
+from storage.importers.text_table import TextTable, is_number
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
 
-_CSV_BLOCK_BYTES = 8 << 20
 _READ_EDGES = 1 << 20
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # of a name, the last
+# More nodes than these are taken from ids, or from a size line, only if there are as many edges.
+_SPARSE_NODES, _NODES_PER_EDGE = 1 << 24, 128
+
+
+@dataclass(frozen=True)
+class _RawEdges:
+    """Some consecutive edges as the file has them."""
+
+    src: np.ndarray  # int64 [k], not negative
+    dst: np.ndarray
+    weight: np.ndarray | None
+    base: int  # the file's number of node 0
+    where: Callable[[int], str]  # "line 7" of the file, for one of these edges
+
+    def __len__(self) -> int:
+        return len(self.src)
 
 
 class EdgeListGraph:
     """The `GraphSource` of one edge file and the node files that go with it.
 
     Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), for node columns whose
-    rows do not match the nodes, and for ids that do not fit 0 … num_nodes - 1 (found by ingestion).
+    rows do not match the nodes, and for ids that are negative, do not fit 0 … num_nodes - 1, or are so large and so few that the nodes
+    between them would fill the memory (with the line, or the row of a Parquet file).
     """
 
     def __init__(self, path: str | Path, options: EdgeListOptions | None = None) -> None:
@@ -39,9 +56,10 @@ class EdgeListGraph:
             raise DataError(f"{self.path}: expected an edge file ending in {', '.join(EDGE_ENDINGS)}")
         if not self.path.is_file():
             raise DataError(f"{self.path}: no such file; give the path of an edge list")
-        self._features = None if self.options.features is None else read_features(self.options.features)
-        self._labels = None if self.options.labels is None else read_labels(self.options.labels)
-        self._splits = None if self.options.splits is None else read_splits(self.options.splits)
+        node_header = self.options.node_header
+        self._features = None if self.options.features is None else read_features(self.options.features, node_header)
+        self._labels = None if self.options.labels is None else read_labels(self.options.labels, node_header)
+        self._splits = None if self.options.splits is None else read_splits(self.options.splits, node_header)
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -53,7 +71,7 @@ class EdgeListGraph:
             has_edge_weight=self.options.weight is not None,
             has_label=self._labels is not None,
             num_split_sets=0 if self._splits is None else self._splits.shape[1],
-            undirected_once=self.options.undirected_once,
+            undirected_once=self.options.undirected_once or (self._matrix is not None and self._matrix.symmetric),
             provenance={
                 "file": self.path.name,
                 "file_bytes": str(self.path.stat().st_size),
@@ -63,12 +81,16 @@ class EdgeListGraph:
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         ids = self._ids
-        for src, dst, weight in self._raw_edges():
+        num_nodes = self._num_nodes
+        for raw in self._raw_edges():
+            src, dst = raw.src, raw.dst
             if ids is not None:
                 src, dst = np.searchsorted(ids, src), np.searchsorted(ids, dst)
+            else:
+                self._check_range(raw, num_nodes)
             for start in range(0, len(src), chunk_edges):
                 some = slice(start, start + chunk_edges)
-                yield EdgeChunk(src[some], dst[some], weight=None if weight is None else weight[some])
+                yield EdgeChunk(src[some], dst[some], weight=None if raw.weight is None else raw.weight[some])
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
         columns = (self._features, self._labels, self._splits, self._ids)
@@ -89,20 +111,25 @@ class EdgeListGraph:
         """(the ids that occur, ascending, under compact_ids; highest id; number of edges)."""
         ids = np.empty(0, np.int64) if self.options.compact_ids else None
         pending: list[np.ndarray] = []
-        highest, count = -1, 0
-        for src, dst, _ in self._raw_edges():
-            if not len(src):
-                continue
-            count += len(src)
-            highest = max(highest, int(src.max()), int(dst.max()))
-            if ids is not None:
-                pending.append(np.unique(np.concatenate([src, dst])))
+        highest, count, where = -1, 0, ""
+        for raw in self._raw_edges():
+            count += len(raw)
+            for column in (raw.src, raw.dst):
+                if len(column) and int(column.max()) > highest:
+                    highest, where = int(column.max()), raw.where(int(column.argmax()))
+            if ids is not None and len(raw):
+                pending.append(np.unique(np.concatenate([raw.src, raw.dst])))
                 if sum(map(len, pending)) > max(
                     len(ids), _READ_EDGES
                 ):  # merging rarely keeps the whole pass O(n log n)
                     ids, pending = np.unique(np.concatenate([ids, *pending])), []
         if ids is not None and pending:
             ids = np.unique(np.concatenate([ids, *pending]))
+        if ids is None and highest >= _most_nodes(count):
+            raise DataError(
+                f"{self.path}: {where}: id {highest} would make {highest + 1} nodes of {count} edges; mend it, number the ids that "
+                "occur with --edge-list.compact-ids, or say how many nodes there are with --edge-list.num-nodes"
+            )
         return ids, highest, count
 
     @property
@@ -113,6 +140,8 @@ class EdgeListGraph:
     def _num_edges(self) -> int | None:
         if self.path.suffix == ".parquet":
             return self._parquet().metadata.num_rows
+        if self._matrix is not None:
+            return self._matrix.num_entries
         return self._first_pass[2] if "_first_pass" in self.__dict__ else None
 
     @cached_property
@@ -125,6 +154,8 @@ class EdgeListGraph:
             num_nodes, counted = len(cast(np.ndarray, self._ids)), "ids occur in the edges"
         elif self.options.num_nodes is not None:
             num_nodes, counted = self.options.num_nodes, "nodes are set by num_nodes"
+        elif self._matrix is not None:
+            num_nodes, counted = self._matrix.num_nodes, "are in its size line"
         elif rows:
             num_nodes, counted = rows[0][1], f"rows are in {rows[0][0]}"
         else:
@@ -136,35 +167,38 @@ class EdgeListGraph:
             raise DataError(f"{self.path}: expected at least one edge or a num_nodes, found neither")
         return num_nodes
 
-    def _raw_edges(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-        """(src, dst, weight) as the file has them, batch by batch."""
-        done = 0
-        for batch in self._parquet_batches() if self.path.suffix == ".parquet" else self._text_batches():
-            names = [self.options.src, self.options.dst, *([self.options.weight] if self.options.weight else [])]
-            missing = [name for name in names if name not in batch.schema.names]
-            if missing:
+    def _check_range(self, raw: _RawEdges, num_nodes: int) -> None:
+        for column in (raw.src, raw.dst):
+            if len(column) and int(column.max()) >= num_nodes:
+                row = int(column.argmax())
                 raise DataError(
-                    f"{self.path}: expected columns {', '.join(names)}, found {', '.join(batch.schema.names)}; "
-                    "set --edge-list.src and --edge-list.dst"
+                    f"{self.path}: {raw.where(row)}: expected ids {raw.base} to {num_nodes - 1 + raw.base}, "
+                    f"got {column[row] + raw.base}; "
+                    "with ids of another kind, set --edge-list.compact-ids"
                 )
-            src, dst = (self._integers(batch, name, done) for name in names[:2])
-            weight = None
-            if self.options.weight:
-                column = batch.column(self.options.weight)
-                if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-                    raise DataError(
-                        f"{self.path}: column {self.options.weight!r}: expected numbers, found {column.type}"
-                    )
-                weight = column.to_numpy(zero_copy_only=False).astype(np.float32)
-            done += batch.num_rows
-            yield src, dst, weight
 
-    def _integers(self, batch: pa.RecordBatch, name: str, done: int) -> np.ndarray:
-        column = batch.column(name)
-        if not pa.types.is_integer(column.type) or column.null_count:
-            found = f"{column.null_count} empty fields" if column.null_count else str(column.type)
-            raise DataError(f"{self.path}: column {name!r} after edge {done}: expected integer ids, found {found}")
-        return column.to_numpy(zero_copy_only=False).astype(np.int64)
+    def _raw_edges(self) -> Iterator[_RawEdges]:
+        """The file's edges, batch by batch."""
+        batches = self._parquet_batches() if self.path.suffix == ".parquet" else self._text_batches()
+        for raw in batches:
+            for column in (raw.src, raw.dst):
+                if len(column) and int(column.min()) < 0:
+                    row = int(column.argmin())
+                    raise DataError(
+                        f"{self.path}: {raw.where(row)}: expected ids from {raw.base}, got {column[row] + raw.base}"
+                    )
+            yield raw
+
+    @property
+    def _wanted(self) -> list[str]:
+        return [self.options.src, self.options.dst, *([self.options.weight] if self.options.weight else [])]
+
+    def _check_columns(self, found: list[str]) -> None:
+        if any(found.count(name) != 1 for name in self._wanted):
+            raise DataError(
+                f"{self.path}: expected one column each of {', '.join(self._wanted)}, found {', '.join(found)[:200]}; "
+                "set --edge-list.src, --edge-list.dst and --edge-list.weight"
+            )
 
     def _parquet(self) -> pa_parquet.ParquetFile:
         try:
@@ -172,47 +206,104 @@ class EdgeListGraph:
         except _UNREADABLE as error:
             raise DataError(f"{self.path}: expected a Parquet file, got: {error}") from error
 
-    def _parquet_batches(self) -> Iterator[pa.RecordBatch]:
-        wanted = [self.options.src, self.options.dst, *([self.options.weight] if self.options.weight else [])]
+    def _parquet_batches(self) -> Iterator[_RawEdges]:
+        done = 0
         with self._parquet() as file:
             try:
-                present = [name for name in wanted if name in file.schema_arrow.names]
-                columns = present if len(present) == len(wanted) else None  # None: all, so that the error can name them
-                yield from file.iter_batches(batch_size=_READ_EDGES, columns=columns)
+                self._check_columns(file.schema_arrow.names)
+                for batch in file.iter_batches(batch_size=_READ_EDGES, columns=self._wanted):
+                    where = partial(_row, done)
+                    src, dst = (self._integers(batch, name, where) for name in self._wanted[:2])
+                    yield _RawEdges(src, dst, self._weights(batch), 0, where)
+                    done += batch.num_rows
             except _UNREADABLE as error:
                 what = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
                 raise DataError(f"{self.path}: {what} Parquet file: {error}") from error
 
-    def _text_batches(self) -> Iterator[pa.RecordBatch]:
-        comments, first_line = self._head()
-        if not first_line:
-            return
-        delimiter = self.options.delimiter or next((mark for mark in "\t,; " if mark in first_line), ",")
-        fields = [field.strip().strip('"') for field in first_line.split(delimiter)]
-        header = self.options.header
-        if header is None:
-            header = not fields[0].lstrip("+-").isdigit()
-        names = None
-        if not header:
-            names = [self.options.src, self.options.dst, *(str(index) for index in range(2, len(fields)))]
-        read = pa_csv.ReadOptions(
-            use_threads=False, block_size=_CSV_BLOCK_BYTES, skip_rows=comments, column_names=names
-        )
-        parse = pa_csv.ParseOptions(delimiter=delimiter)
-        try:
-            with pa.input_stream(str(self.path)) as stream:
-                yield from pa_csv.open_csv(stream, read_options=read, parse_options=parse)
-        except (*_UNREADABLE, EOFError) as error:
-            raise DataError(f"{self.path}: expected lines of equally many fields, got: {error}") from error
+    def _integers(self, batch: pa.RecordBatch, name: str, where: Callable[[int], str]) -> np.ndarray:
+        column = batch.column(name)
+        if not pa.types.is_integer(column.type):
+            raise DataError(f"{self.path}: column {name!r}: expected integer ids, found {column.type}")
+        if column.null_count:
+            row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise DataError(f"{self.path}: {where(row)}: column {name!r}: expected an id, found an empty field")
+        ids = column.to_numpy(zero_copy_only=False)
+        if ids.dtype == np.uint64 and len(ids) and int(ids.max()) >= 2**63:
+            row = int(ids.argmax())
+            raise DataError(f"{self.path}: {where(row)}: column {name!r}: expected ids below 2**63, got {ids[row]}")
+        return ids.astype(np.int64)
 
-    def _head(self) -> tuple[int, str]:
-        """(number of leading lines that start with '#' or are empty, the first other line)."""
-        opened: Callable[..., IO[str]] = gzip.open if self.path.suffix == ".gz" else open
-        try:
-            with opened(self.path, "rt", encoding="utf-8") as file:
-                for number, line in enumerate(file):
-                    if line.strip() and not line.startswith("#"):
-                        return number, line.rstrip("\r\n")
-        except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.path}: expected UTF-8 text, got: {error}") from error
-        return 0, ""
+    def _weights(self, batch: pa.RecordBatch) -> np.ndarray | None:
+        if not self.options.weight:
+            return None
+        column = batch.column(self.options.weight)
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            raise DataError(f"{self.path}: column {self.options.weight!r}: expected numbers, found {column.type}")
+        return column.to_numpy(zero_copy_only=False).astype(np.float32)
+
+    @cached_property
+    def _text(self) -> TextTable:
+        def table(preamble: int) -> TextTable:
+            return TextTable(
+                self.path,
+                self._is_row,
+                option="--edge-list.header",
+                header=self.options.header,
+                delimiter=self.options.delimiter,
+                preamble=preamble,
+            )
+
+        text = table(0)
+        return table(1) if text.banner.startswith("%%MatrixMarket") else text
+
+    def _is_row(self, fields: list[str]) -> bool:
+        named = self.options.src in fields and self.options.dst in fields
+        return not named and all(map(is_number, fields[:2]))
+
+    @cached_property
+    def _matrix(self) -> MatrixMarket | None:
+        """What a Matrix Market file says of itself."""
+        if self.path.suffix == ".parquet" or not self._text.preamble:
+            return None
+        matrix = read_matrix_market(self.path, self._text.banner, self._text.preamble[0])
+        if matrix.num_nodes > _most_nodes(matrix.num_entries):
+            raise DataError(f"{self.path}: size line: {matrix.num_nodes} nodes of {matrix.num_entries} entries")
+        return matrix
+
+    def _text_batches(self) -> Iterator[_RawEdges]:
+        text, matrix = self._text, self._matrix
+        names = text.names
+        if names and not text.has_header:
+            names = [self.options.src, self.options.dst, *names[2:]][: max(len(names), 2)]
+        if not names:
+            return
+        self._check_columns(names)
+        source, target, *weights = (names.index(name) for name in self._wanted)
+        kinds = dict.fromkeys(weights, pa.float64()) | {source: pa.int64(), target: pa.int64()}
+        done, base = 0, 0 if matrix is None or self.options.compact_ids else 1
+        for block in text.blocks(kinds, required=True, skip_blank=True):
+            src, dst = (_values(block.table, index) for index in (source, target))
+            if base:
+                src, dst = src - base, dst - base
+            weight = _values(block.table, weights[0]).astype(np.float32) if weights else None
+            done += len(src)
+            yield _RawEdges(src, dst, weight, base, partial(_line, block.line_of))
+        if matrix is not None and done != matrix.num_entries:
+            raise DataError(f"{self.path}: expected the {matrix.num_entries} entries of its size line, found {done}")
+
+
+def _most_nodes(num_edges: int) -> int:
+    return max(_SPARSE_NODES, _NODES_PER_EDGE * num_edges)
+
+
+def _values(table: pa.Table, index: int) -> np.ndarray:
+    column = table.column(str(index))
+    return column.chunk(0).to_numpy() if column.num_chunks == 1 else column.to_numpy()
+
+
+def _row(first: int, row: int) -> str:
+    return f"row {first + row + 1}"
+
+
+def _line(line_of: Callable[[int], int], row: int) -> str:
+    return f"line {line_of(row)}"

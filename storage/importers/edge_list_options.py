@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from storage.errors import ConfigError
 
-EDGE_ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
+EDGE_ENDINGS = (".parquet", ".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz", ".mtx", ".mtx.gz")
 
 
 @dataclass(frozen=True)
@@ -17,15 +17,18 @@ class EdgeListOptions:
     weight: str | None = None
     """Column with edge weights (in a file without header: `2` is the third column); None: no weights."""
     header: bool | None = None
-    """Whether a text file starts with column names; None: it does if its first field is not a number."""
+    """Whether a text file of edges starts with column names; None: it does if its first two fields are not numbers."""
+    node_header: bool | None = None
+    """Whether the text files of features, labels and splits start with column names; None: they do if no field there is a value."""
     delimiter: str | None = None
-    """One character; None: the first of tab, comma, semicolon and space in the first line."""
+    """One character; None: the first of tab, comma, semicolon and space in the first line. A run of spaces is one delimiter; so
+    is a run of tabs and spaces, unless it is set or the columns have names."""
     compact_ids: bool = False
     """Number the ids that occur 0, 1, 2 … in ascending order and keep the originals; else ids are rows as they are."""
     num_nodes: int | None = None
     """None: the rows of features or labels, else the highest id + 1."""
     features: str | None = None
-    """`.npy` [num_nodes, dim] or Parquet (a list column, or every column a feature), rows in ascending id."""
+    """`.npy` [num_nodes, dim], Parquet (a list column, or every column a feature) or CSV (every column a feature), rows in ascending id."""
     labels: str | None = None
     """`.npy` [num_nodes], Parquet or CSV (column `label`, or the only one), rows in ascending id."""
     splits: str | None = None

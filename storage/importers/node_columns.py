@@ -1,27 +1,37 @@
-"""Node columns from their own files: features, labels and splits as `.npy`, Parquet or CSV, one row per node.
+"""Node columns from their own files: features, labels and splits as `.npy`, Parquet or text, one row per node.
 
-A `.npy` is mapped, whatever its size; Parquet and CSV are read into memory.
+A `.npy` is mapped, whatever its size; Parquet and text are read into memory. In text, a blank line is a node
+without a label or a split, so that nothing shifts; among features it is refused.
 """
 
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from storage.errors import DataError
 from storage.importers.array_graph import NPY_ERRORS, label_column
+from storage.importers.text_table import TEXT_ENDINGS, TextTable, is_number
 from storage.source import SPLIT_NAMES, SPLIT_TEST
 
+_OPTION = "--edge-list.node-header"
+_SPLIT_CODES = {name: code for code, name in enumerate(SPLIT_NAMES)} | {"val": SPLIT_NAMES.index("valid"), "": 0}
 
-def read_features(path: str | Path) -> np.ndarray:
-    """[num_nodes, dim]: a mapped `.npy`, or a Parquet file with one list column or with numbers in every column."""
+
+def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
+    """[num_nodes, dim]: a mapped `.npy`, Parquet with one list column or with numbers in every column, or text with numbers."""
     path = Path(path)
     if path.suffix == ".npy":
         matrix = _load_npy(path)
+    elif path.name.endswith(TEXT_ENDINGS):
+        text = _text(path, header)
+        rows = [np.empty((0, len(text.names)), np.float32)]
+        for block in text.blocks(dict.fromkeys(range(len(text.names)), pa.float64()), required=True, skip_blank=False):
+            rows.append(np.stack([np.asarray(column, np.float32) for column in block.table.columns], axis=1))
+        matrix = np.concatenate(rows)
     else:
-        table = _read_table(path)
+        table = _read_parquet(path)
         listed = [field for field in table.schema if _is_list(field.type)]
         matrix = _list_rows(table.column(listed[0].name), path) if listed else _number_columns(table, path)
     if matrix.ndim != 2 or matrix.dtype.kind not in "iufb":
@@ -29,37 +39,82 @@ def read_features(path: str | Path) -> np.ndarray:
     return matrix
 
 
-def read_labels(path: str | Path) -> np.ndarray:
-    """int64 or float32 [num_nodes]: a `.npy`, or the column `label`, or the only column, of a Parquet or CSV file."""
+def read_labels(path: str | Path, header: bool | None = None) -> np.ndarray:
+    """int64 or float32 [num_nodes]: a `.npy`, or the column `label`, or the only column, of a Parquet or text file."""
     path = Path(path)
     if path.suffix == ".npy":
         return label_column(_load_npy(path), str(path))
-    table = _read_table(path, "label")
-    name = "label" if "label" in table.column_names else table.column_names[0]
-    if name != "label" and table.num_columns != 1:
-        raise DataError(f"{path}: expected a column 'label' or one column, found {', '.join(table.column_names)}")
-    column = table.column(name)
+    if path.name.endswith(TEXT_ENDINGS):
+        text = _text(path, header)
+        index = _label_index(text.names, path)
+        column = _first_that_fits(text, index, (pa.int64(), pa.bool_(), pa.float64()))
+    else:
+        table = _read_parquet(path)
+        column = table.column(_label_index(table.column_names, path))
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
+        raise DataError(f"{path}: expected numbers as labels, found {column.type}")
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int64())  # classes 0 and 1
     if pa.types.is_integer(column.type) and column.null_count:
-        table = table.set_column(table.column_names.index(name), name, column.fill_null(-1))  # unlabelled
-    return label_column(_column(table, name, path), str(path))
+        column = column.fill_null(-1)  # unlabelled
+    return label_column(column.to_numpy(), str(path))  # an empty field among real numbers is NaN: an unknown target
 
 
-def read_splits(path: str | Path) -> np.ndarray:
-    """int8 [num_nodes, num_split_sets] of SPLIT_* codes, or of their names in Parquet and CSV; one column per split set."""
+def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
+    """int8 [num_nodes, num_split_sets] of SPLIT_* codes, or of their names in Parquet and text; one column per split set."""
     path = Path(path)
     if path.suffix == ".npy":
         codes = _load_npy(path)
         codes = codes[:, None] if codes.ndim == 1 else codes
     else:
-        table = _read_table(path, "split")
-        columns = [_split_codes(table.column(name), path) for name in table.column_names]
-        codes = np.stack(columns, axis=1)
+        if path.name.endswith(TEXT_ENDINGS):
+            text = _text(path, header)
+            kinds = (pa.int64(), pa.string())
+            columns = [_first_that_fits(text, index, kinds) for index in range(len(text.names))]
+        else:
+            columns = _read_parquet(path).columns
+        if not columns:
+            raise DataError(f"{path}: expected a column of splits, found none")
+        codes = np.stack([_split_codes(column, path) for column in columns], axis=1)
     if codes.ndim != 2 or codes.dtype.kind not in "iu":
         raise DataError(f"{path}: expected integer codes of shape [num_nodes, sets], got {codes.dtype} {codes.shape}")
     if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) <= SPLIT_TEST:
         found = f"{int(codes.min())} to {int(codes.max())}"
         raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {found}")
     return codes.astype(np.int8)
+
+
+def _is_row(fields: list[str]) -> bool | None:
+    """Whether the first line holds values: numbers, truth values, names of splits. None where it holds both, or 0, 1, 2 …, which
+    is how pandas names columns that have no names."""
+    values = [is_number(field) or field.lower() in {"true", "false", "na", *_SPLIT_CODES} for field in fields]
+    if len(fields) > 1 and fields == [str(index) for index in range(len(fields))]:
+        return None
+    return True if all(values) else None if any(values) else False
+
+
+def _text(path: Path, header: bool | None) -> TextTable:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    return TextTable(path, _is_row, option=_OPTION, header=header)
+
+
+def _label_index(names: list[str], path: Path) -> int:
+    if names.count("label") != 1 and len(names) != 1:
+        raise DataError(f"{path}: expected a column 'label' or one column, found {', '.join(names)[:200] or 'none'}")
+    return names.index("label") if "label" in names else 0
+
+
+def _first_that_fits(text: TextTable, index: int, kinds: tuple[pa.DataType, ...]) -> pa.ChunkedArray:
+    """One column as the first of these types that all of its values have. DataError where none fits, of the last."""
+    for kind in kinds:
+        try:
+            blocks = text.blocks({index: kind}, required=False, skip_blank=False)
+            return pa.chunked_array([chunk for block in blocks for chunk in block.table.column(0).chunks], kind)
+        except DataError:
+            if kind is kinds[-1]:
+                raise
+    raise AssertionError("no type was given")
 
 
 def _load_npy(path: Path) -> np.ndarray:
@@ -71,20 +126,15 @@ def _load_npy(path: Path) -> np.ndarray:
         raise DataError(f"{path}: expected a plain .npy array, got: {error}") from error
 
 
-def _read_table(path: Path, only_column: str | None = None) -> pa.Table:
-    """The table of a Parquet or CSV file; a CSV whose first field is a number has no header: its column is `only_column`."""
+def _read_parquet(path: Path) -> pa.Table:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    if path.suffix != ".parquet":
+        raise DataError(f"{path}: expected a file ending in .npy, .parquet, {', '.join(TEXT_ENDINGS)}")
     try:
-        if path.suffix == ".parquet":
-            return pa_parquet.read_table(path)
-        if path.suffix == ".csv":
-            first = path.open(encoding="utf-8").readline().strip().lstrip("+-")
-            headless = only_column is not None and first.replace(".", "", 1).isdigit()
-            return pa_csv.read_csv(path, pa_csv.ReadOptions(column_names=[only_column] if headless else None))
+        return pa_parquet.read_table(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot read this file: {error}") from error
-    raise DataError(f"{path}: expected a file ending in .npy, .parquet or .csv")
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -122,11 +172,12 @@ def _column(table: pa.Table, name: str, path: Path) -> np.ndarray:
 
 
 def _split_codes(column: pa.ChunkedArray, path: Path) -> np.ndarray:
+    if pa.types.is_integer(column.type):
+        return column.fill_null(0).to_numpy()
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column.to_numpy()
-    code_of = {name: code for code, name in enumerate(SPLIT_NAMES)} | {"val": SPLIT_NAMES.index("valid"), "": 0}
     names = np.asarray(column.fill_null("").to_numpy(), dtype=object)
-    unknown = sorted(set(names) - set(code_of))
+    unknown = sorted(set(names) - set(_SPLIT_CODES))
     if unknown:
         raise DataError(f"{path}: splits must be {', '.join(SPLIT_NAMES)}, got {unknown[0]!r}")
-    return np.array([code_of[name] for name in names], dtype=np.int8)
+    return np.array([_SPLIT_CODES[name] for name in names], dtype=np.int8)

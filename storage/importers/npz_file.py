@@ -3,27 +3,22 @@
 The names that published files use are all known (see the tuples below); nothing is unpickled.
 """
 
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from storage.errors import DataError
-from storage.importers.array_graph import NPY_ERRORS, ArrayGraph, edge_rows, label_column, mask_sets, split_sets
+from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, mask_sets, split_sets
+from storage.importers.npz_members import NpzMembers, open_npz
 
 _DENSE_FEATURES = ("x", "node_features", "features", "feature")
 _LABELS = ("y", "node_labels", "labels", "label")
 _NUMBERS, _WHOLE = "biuf", "iu"  # kinds of dtypes
 _SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
 
-_UNREADABLE: tuple[type[Exception], ...] = (
-    *NPY_ERRORS,
-    *(zipfile.BadZipFile, zlib.error),
-    *(NotImplementedError, RuntimeError),  # of zipfile: a method of compression that it lacks, a password
-)
+_MAX_WIDTH = 1 << 20  # of sparse features, which are stored dense
 
 
 def npz_graph(path: str | Path) -> ArrayGraph:
@@ -35,19 +30,25 @@ def npz_graph(path: str | Path) -> ArrayGraph:
 
     Errors: DataError for a file that is missing, no archive, pickled, or lacks edges or nodes, and for shapes that disagree.
     """
-    path = Path(path)
+    with open_npz(path) as arrays:
+        return _graph(arrays)
+
+
+def _graph(arrays: NpzMembers) -> ArrayGraph:
+    path = arrays.path
     name = f"npz:{path.stem}"
-    arrays = _load(path)
     if "edges" in arrays:
         src, dst = edge_rows(arrays["edges"].T, name)
     elif "edge_index" in arrays:
         src, dst = edge_rows(arrays["edge_index"], name)
     else:
-        raise DataError(f"{path}: expected an array 'edges' or 'edge_index', found {', '.join(sorted(arrays))}")
+        raise DataError(f"{path}: expected an array 'edges' or 'edge_index', found {', '.join(sorted(arrays.names))}")
     feature = _feature(arrays, path)
     raw_label = _first(arrays, _LABELS, path, dims=(1, 2))
     if feature is None and raw_label is None:
-        raise DataError(f"{path}: expected features or labels to count the nodes by, found {', '.join(sorted(arrays))}")
+        raise DataError(
+            f"{path}: expected features or labels to count the nodes by, found {', '.join(sorted(arrays.names))}"
+        )
     num_nodes = feature.shape[0] if feature is not None else len(raw_label)  # type: ignore[arg-type]
     return ArrayGraph(
         name=name,
@@ -62,27 +63,8 @@ def npz_graph(path: str | Path) -> ArrayGraph:
     )
 
 
-def _load(path: Path) -> dict[str, np.ndarray]:
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise DataError(f"{path}: expected an .npz archive of named arrays, found a single .npy array")
-        with archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; give the path of an .npz file") from None
-    except _UNREADABLE as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path}: expected an .npz archive of plain arrays, got: {error}") from error
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):  # bytes: a member that is no .npy
-            raise DataError(f"{path}: expected an .npz archive of plain arrays, got other bytes in {name}")
-    return arrays
-
-
 def _first(
-    arrays: Mapping[str, np.ndarray], names: Sequence[str], path: Path, dims: tuple[int, ...], kinds: str = _NUMBERS
+    arrays: NpzMembers, names: Sequence[str], path: Path, dims: tuple[int, ...], kinds: str = _NUMBERS
 ) -> np.ndarray | None:
     """The array of the first of these names that there is. DataError where it is not of these dimensions and kinds of dtype."""
     name = next((name for name in names if name in arrays), None)
@@ -97,10 +79,10 @@ def _first(
     return array
 
 
-def _feature(arrays: Mapping[str, np.ndarray], path: Path):
+def _feature(arrays: NpzMembers, path: Path):
     if "x_indptr" not in arrays:
         return _first(arrays, _DENSE_FEATURES, path, dims=(2,))
-    missing = {"x_indices", "x_shape"} - set(arrays)
+    missing = {"x_indices", "x_shape"} - set(arrays.names)
     if missing:
         raise DataError(f"{path}: sparse features need x_indptr, x_indices and x_shape; {sorted(missing)} missing")
     indptr, indices, size = (
@@ -118,6 +100,8 @@ def _feature(arrays: Mapping[str, np.ndarray], path: Path):
     if len(shape) != 2 or num_rows not in shape:
         raise DataError(f"{path}: x_indptr has {num_rows} rows, x_shape says {shape}; features and nodes disagree")
     width = shape[1] if shape[0] == num_rows else shape[0]
+    if width > _MAX_WIDTH:
+        raise DataError(f"{path}: x_shape: expected at most {_MAX_WIDTH} features, which are stored dense, got {width}")
     if len(data) != len(indices) or int(indptr[-1]) != len(indices) or np.any(np.diff(indptr) < 0) or indptr[0] != 0:
         raise DataError(f"{path}: x_indptr must ascend from 0 to {len(indices)}, the length of x_indices and x_data")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < width:
@@ -125,7 +109,7 @@ def _feature(arrays: Mapping[str, np.ndarray], path: Path):
     return csr_array((data, indices, indptr), shape=(num_rows, width))
 
 
-def _split(arrays: Mapping[str, np.ndarray], num_nodes: int, path: Path, name: str) -> np.ndarray | None:
+def _split(arrays: NpzMembers, num_nodes: int, path: Path, name: str) -> np.ndarray | None:
     parts = []
     for names in _SPLIT_PARTS:
         index = _first(arrays, [f"{part}_idx" for part in names], path, dims=(1, 2))

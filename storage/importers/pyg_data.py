@@ -15,13 +15,15 @@ def pyg_graph(
 
     Read are `edge_index`, `x`, `y`, `edge_weight`, `edge_attr`, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
     [num_nodes, num_split_sets]) or, in their place, `split_idx` with rows under train, valid and test (OGB's form). The edges are
-    taken as they are: PyG holds both directions of an undirected graph.
+    taken as they are: PyG holds both directions of an undirected graph. `num_classes`: what `data.num_classes` says, where it is set.
 
     Errors: DataError for hetero data, sparse tensors and shapes that disagree.
     """
     if hasattr(data, "node_types") or getattr(data, "edge_index", None) is None:
         raise DataError(f"{name}: expected a homogeneous Data with edge_index, got {type(data).__name__}")
     num_nodes = int(data.num_nodes)
+    if num_classes is None and getattr(data, "num_classes", None) is not None:
+        num_classes = int(data.num_classes)
     src, dst = edge_rows(_array(data.edge_index, "edge_index", name), name)
     feature, label = _optional(data.x, "x", name), _optional(data.y, "y", name)
     edge_feature = _optional(getattr(data, "edge_attr", None), "edge_attr", name)

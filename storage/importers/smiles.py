@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import io
 import math
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from storage.arrow_files import split_url
 from storage.errors import ConfigError, DataError
 from storage.filesystem_errors import one_line, one_line_errors
 from storage.graph_set_manifest import Reject
+from storage.importers.npz_members import open_npz
 from storage.importers.smiles_options import SmilesOptions
 from storage.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
 
@@ -73,13 +73,11 @@ class RowSplit:
 
 def split_from_file(path: str) -> RowSplit:
     """The parts of an .npz: arrays of row numbers named train, valid (or val), test. Raises DataError for anything else."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            parts = {_ALIASES.get(name, name): arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: expected an .npz of row numbers: {one_line(error)}") from error
-    if not parts or not set(parts) <= set(THREE_PARTS):
-        raise DataError(f"{path}: expected arrays train, valid (or val) and test, found {', '.join(parts) or 'none'}")
+    with open_npz(path) as arrays:
+        if not arrays.names or not {_ALIASES.get(name, name) for name in arrays.names} <= set(THREE_PARTS):
+            found = ", ".join(arrays.names)[:200] or "none"
+            raise DataError(f"{path}: expected arrays train, valid (or val) and test, found {found}")
+        parts = {_ALIASES.get(name, name): arrays[name] for name in arrays.names}
     return RowSplit.of({name: parts.get(name, np.empty(0, np.int64)) for name in THREE_PARTS}, path)
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from jobs.convert_checkpoint import convert_state, load_converted, read_state, save_converted
 from models.tokengt import TokenGT, TokenGTConfig
-from storage.errors import FormatError
+from storage.errors import ConfigError, FormatError
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -51,7 +51,7 @@ def test_command_converts_and_the_result_loads(tmp_path):
     assert isinstance(model, TokenGT)
     assert model.config.num_heads == 2
     assert model.config.identifier_dim == 3
-    want = convert_state("tokengt", read_state(tmp_path / "published.pt"), 2)
+    want = convert_state("tokengt", read_state(tmp_path / "published.pt"), num_heads=2)
     for name, tensor in want.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor)
 
@@ -81,10 +81,15 @@ def test_other_objects_are_refused_and_damage_is_named(tmp_path):
 def test_other_shapes_are_named(tmp_path):
     state = tokengt_state()
     with pytest.raises(ValueError, match=r"expected head.norm.bias of shape \(8,\), found \(9,\)"):
-        convert_state("tokengt", state | {"encoder.layer_norm.bias": torch.zeros(9)}, 2)
+        convert_state("tokengt", state | {"encoder.layer_norm.bias": torch.zeros(9)}, num_heads=2)
     save_converted(TokenGT(TokenGTConfig(width=8, num_layers=1, num_heads=2)), "tokengt", tmp_path / "c")
     config = json.loads((tmp_path / "c/config.json").read_text())
     config["config"]["width"] = 16
     (tmp_path / "c/config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="of shape"):
         load_converted(tmp_path / "c")
+
+
+def test_options_of_another_model_are_refused():
+    with pytest.raises(ConfigError, match="has the option --num-heads only, got pool; leave it out"):
+        convert_state("tokengt", tokengt_state(), num_heads=2, pool="mean", task=None)

@@ -1,10 +1,15 @@
 """A GRIT checkpoint through the converter and back."""
 
+from dataclasses import replace
+
 import torch
 
-from jobs.convert_checkpoint import load_converted, save_converted
+from jobs.convert_checkpoint import convert_state, load_converted, save_converted
 from models.features import Features
 from models.grit import GRIT, GRITConfig, as_released
+from models.published_grit import _IN_LAYER
+
+TINY = GRITConfig(node=Features(categories=(5,)), width=8, num_layers=1, num_heads=2, rrwp_steps=3, head_layers=1)
 
 
 def test_grit_is_built_again(tmp_path):
@@ -14,3 +19,20 @@ def test_grit_is_built_again(tmp_path):
     again = load_converted(tmp_path)
     assert again.config == config
     torch.testing.assert_close(again.state_dict(), model.state_dict())
+
+
+def test_what_no_shape_tells_is_an_option():
+    layer = {name: t for name, t in GRIT(as_released(TINY)).state_dict().items() if name.startswith("layers.0.")}
+    theirs = {ours: name for name, ours in _IN_LAYER.items()}
+    state = {"encoder.node_encoder.encoder.weight": torch.rand(5, 8)}
+    state |= {f"rrwp_{part}_encoder.fc.weight": torch.rand(8, 3) for part in ("abs", "rel")}
+    state |= {"post_mp.FC_layers.0.weight": torch.rand(1, 8), "post_mp.FC_layers.0.bias": torch.rand(1)}
+    for name, tensor in layer.items():
+        own = name.removeprefix("layers.0.")
+        module = next(ours for ours in theirs if own == ours or own.startswith(ours + "."))
+        state[f"layers.0.{theirs[module]}{own.removeprefix(module)}"] = tensor
+    released = convert_state("grit", state).config
+    assert (released.pool, released.activation, released.transposed_rrwp) == ("sum", "relu", True)
+    chosen = convert_state("grit", state, pool="mean", activation="gelu", transposed_rrwp=False).config
+    assert chosen == replace(released, pool="mean", activation="gelu", transposed_rrwp=False)
+    assert chosen.edge_query == "target"

@@ -226,3 +226,41 @@ def test_sizes_and_bad_options():
         FavorAttention(4, 0)
     with pytest.raises(ValueError, match="must not be negative"):
         FavorAttention(4, epsilon=-1.0)
+
+
+def released_attention(q, k, v, w, mask, epsilon):
+    """performer_pytorch's softmax_kernel: φ = r^-½ (exp(Wx' - |x'|²/2 - max Wx') + ε), per query, and over all keys of a head, padding too."""
+    scale = q.shape[-1] ** -0.25
+    out = torch.zeros(*q.shape[:3], v.shape[-1], dtype=q.dtype)
+    for b in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            project_q, project_k = scale * q[b, h] @ w.T, scale * k[b, h] @ w.T
+            half_q, half_k = (scale**2 * x[b, h].square().sum(1, keepdim=True) / 2 for x in (q, k))
+            phi_q = (project_q - half_q - project_q.amax(1, keepdim=True)).exp() + epsilon
+            phi_k = ((project_k - half_k - project_k.amax()).exp() + epsilon) * mask[b][:, None]
+            out[b, h] = phi_q @ (phi_k.T @ v[b, h]) / (phi_q @ phi_k.sum(0))[:, None]
+    return out
+
+
+@pytest.mark.parametrize("spread", [1.0, 4.0])
+def test_released_stabilisers(spread):
+    """Where queries are long the released attention tends to the mean of the values, as ε outweighs all features; ours does not."""
+    q, k, v = random_qkv((2, 2, 6, 24))
+    q, k = q * spread, k * spread
+    w = draw_projection(76, 24, torch.Generator().manual_seed(1), torch.float64)
+    mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+    k[1, :, 4:] = 3.0  # padding has a say in the maximum
+    want = released_attention(q, k, v, w, mask, 1e-4)
+    got = favor_attention(q, k, v, w, mask, 1e-4, released=True)
+    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+    assert (favor_attention(q, k, v, w, mask, 1e-4) - want).abs().max() > 0.1
+    if spread == 4:
+        torch.testing.assert_close(got[0], v[0].mean(1, keepdim=True).expand_as(got[0]), rtol=0.05, atol=0.05)
+
+
+def test_released_stabilisers_by_chunks(monkeypatch):
+    q, k, v = random_qkv()
+    w = draw_projection(10, 6, torch.Generator().manual_seed(1), torch.float64)
+    whole = favor_attention(q, k, v, w, released=True)
+    monkeypatch.setattr(favor, "CHUNK_TOKENS", 3)
+    torch.testing.assert_close(favor_attention(q, k, v, w, released=True), whole, rtol=1e-12, atol=1e-13)

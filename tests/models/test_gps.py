@@ -1,11 +1,17 @@
-"""The hybrid layer's formula, its options, and batch normalisation over too few rows."""
+"""The hybrid layer's formula, its options, its heads, and batch normalisation over too few rows."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
+from models import geco_graphs, primphormer
 from models.batch_norm import RowBatchNorm
+from models.features import Features
 from models.gps import GPSLayer, GPSOptions, num_parameters
+from models.gps_ends import Readout
 from models.graphs import Graphs
+from models.heads import HEADS
 
 GRAPHS = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2], [1, 2, 0]]), node_id=torch.arange(4))
 
@@ -66,3 +72,24 @@ def test_batch_norm_of_too_few_rows_uses_and_keeps_the_running_statistics(rows: 
 def test_bad_options(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         GPSOptions(**options)
+
+
+def test_graphgym_readout() -> None:
+    """GraphGPS's `default` head: hidden layers of the full width, each ReLU(W h + b) scaled to length 1."""
+    readout = Readout(6, 2, "graph", "mean", 2, head="graphgym").double()
+    x = torch.randn(4, 6, dtype=torch.float64)
+    pooled = torch.stack([x[a:b].mean(0) for a, b in GRAPHS.node_ptr.unfold(0, 2, 1).tolist()])
+    first, last = (module for module in readout.head if isinstance(module, torch.nn.Linear))
+    hidden = (pooled @ first.weight.T + first.bias).clamp(min=0)
+    hidden = hidden / hidden.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+    torch.testing.assert_close(readout(x, GRAPHS), hidden @ last.weight.T + last.bias, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["Primphormer", "GECOGraphs"])
+def test_heads_of_both_models(head: str, name: str) -> None:
+    module = primphormer if name == "Primphormer" else geco_graphs
+    chosen = getattr(module, f"{name}Config")(node=Features(dim=3), out_dim=2, head=head)
+    assert sum(p.numel() for p in getattr(module, name)(chosen).parameters()) == module.num_parameters(chosen)
+    with pytest.raises(ValueError, match="head must be one of halving, graphgym, got 'deep'"):
+        replace(chosen, head="deep")

@@ -244,3 +244,131 @@ def test_overfits_a_few_molecule_like_graphs():
         loss.backward()
         optimizer.step()
     assert loss < 0.1
+
+
+DIRECTED = Graphs(
+    node_ptr=torch.tensor([0, 4, 6]),
+    # A cycle with a chord and a self-loop, an edge both ways with two attributes; one edge in the second graph.
+    edge_index=torch.tensor([[0, 1, 2, 0, 3, 3, 2, 4], [1, 2, 0, 3, 0, 3, 1, 5]]),
+    x=torch.tensor([[0], [1], [2], [3], [4], [0]]),
+    edge_attr=torch.tensor([[0], [1], [2], [0], [1], [2], [1], [2]]),
+)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("edge_query", ["source", "target"])
+def test_pairs_of_directed_graphs(transposed, edge_query):
+    """e_ij = Emb(edge) + W P_ij with query i. The paper: of the edge i → j; the code, whose queries are targets: of j → i."""
+    model = build(rrwp_steps=4, transposed_rrwp=transposed, edge_query=edge_query)
+    pairs = model.embed(DIRECTED)[1].states()
+    for b, (start, stop) in enumerate([(0, 4), (4, 6)]):
+        n = stop - start
+        adjacency = torch.zeros(n, n, dtype=torch.float64)
+        edges = [
+            (u - start, v - start, e) for e, (u, v) in enumerate(DIRECTED.edge_index.T.tolist()) if start <= u < stop
+        ]
+        for u, v, _ in edges:
+            adjacency[u, v] = 1
+        walk = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
+        walks = torch.stack([torch.linalg.matrix_power(walk, k) for k in range(4)], dim=-1)
+        expected = (walks.transpose(0, 1) if transposed else walks) @ model.relative.weight.T
+        for u, v, e in edges:
+            place = (u, v) if edge_query == "source" else (v, u)
+            expected[place] += model.edge_encoder.embedding.weight[DIRECTED.edge_attr[e, 0]]
+        torch.testing.assert_close(pairs[b, :n, :n], expected, rtol=1e-12, atol=1e-13)
+
+
+def test_released_options_are_those_of_the_code():
+    released = grit.as_released(replace(TINY, head="mlp"))
+    assert (released.score_clamp, released.degree_scaler) == (5.0, "before")
+    assert (released.transposed_rrwp, released.edge_query, released.head) == (True, "target", "graphgym")
+
+
+def test_graphgym_heads_scale_hidden_layers_to_length_one():
+    """GraphGym's MLP: h ← h'/|h'|₂ with h' = ReLU(W h + b) in each hidden layer, then a linear map."""
+    model = build(task="node", head="graphgym", head_layers=3, out_dim=4)
+    graphs = random_graphs([6, 3], seed=5)
+    states = []
+    model.layers[-1].register_forward_hook(lambda module, inputs, out: states.append(out[0]))
+    found = model(graphs)
+    (h,) = states
+    first, second, last = (module for module in model.head if isinstance(module, nn.Linear))
+    for linear in (first, second):
+        h = (h @ linear.weight.T + linear.bias).clamp(min=0)
+        h = h / h.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
+    torch.testing.assert_close(found, h @ last.weight.T + last.bias, rtol=1e-12, atol=1e-13)
+    assert sum(p.numel() for p in model.parameters()) == grit.num_parameters(model.config)
+    for preset in (grit.mnist, grit.cifar10, grit.pattern, grit.cluster, grit.peptides_struct):
+        assert preset().head == "graphgym"
+
+
+def test_activation_of_the_ffn_and_the_halving_head():
+    model = build(activation="gelu")
+    graphs = random_graphs([6, 3], seed=5)
+    seen = []
+    for module in (model.layers[0].ffn, model.head):
+        module.register_forward_hook(lambda module, inputs, out: seen.append((inputs[0], out)))
+    model(graphs)
+    (x, y), (pooled, out) = seen
+    gelu = lambda t: t * 0.5 * (1 + torch.erf(t / 2**0.5))  # noqa: E731
+    ffn = model.layers[0].ffn
+    torch.testing.assert_close(y, ffn[3](gelu(ffn[0](x))), rtol=1e-12, atol=1e-13)
+    for linear in [module for module in model.head.layers if isinstance(module, nn.Linear)][:-1]:
+        pooled = gelu(linear(pooled))
+    torch.testing.assert_close(out, model.head.layers[-1](pooled), rtol=1e-12, atol=1e-13)
+    assert grit.pcqm4mv2().activation == "gelu"
+    with pytest.raises(ValueError, match="activation must be one of relu, gelu, got 'tanh'"):
+        replace(TINY, activation="tanh")
+
+
+def released_forward(model: GRIT, n: int, edges: list[tuple[int, int, int]], x: torch.Tensor) -> torch.Tensor:
+    """The released code's formulas for one graph, dense, in evaluation: [out_dim]. `edges` are (source, target, category)."""
+    config, heads = model.config, model.config.num_heads
+    adjacency = torch.zeros(n, n, dtype=torch.float64)
+    for u, v, _ in edges:
+        adjacency[u, v] = 1
+    degree = adjacency.sum(1)
+    walk = adjacency / degree.clamp(min=1)[:, None]
+    walks = torch.stack([torch.linalg.matrix_power(walk, k) for k in range(config.rrwp_steps)], dim=-1)
+    h = model.node_encoder.embedding.weight[x[:, 0]] + walks.diagonal().T @ model.absolute.weight.T
+    e = walks.transpose(0, 1) @ model.relative.weight.T  # e[i, j]: query i, and the walks from j to i
+    for u, v, category in edges:
+        e[v, u] += model.edge_encoder.embedding.weight[category]  # query v
+    for layer in model.layers:
+        attention = layer.attention
+        q, k, v = ((part(h)).view(n, heads, -1) for part in (attention.query, attention.key, attention.value))
+        weight, bias = attention.edge(e).view(n, n, heads, 2, -1).unbind(3)
+        product = (q[:, None] + k[None]) * weight
+        hat = (product.clamp(min=0).sqrt() - (-product).clamp(min=0).sqrt() + bias).clamp(min=0)
+        score = torch.einsum("ijhc,ch->ijh", hat, attention.score[..., 0]).clamp(-5, 5)
+        alpha = score.softmax(1)
+        row = torch.einsum("ijh,ijhc->ihc", alpha, hat)
+        value = torch.einsum("ijh,jhc->ihc", alpha, v) + torch.einsum("ihd,dhc->ihc", row, attention.edge_value)
+        out = value.flatten(1)
+        out = out * layer.scaler_1D2[..., 0] + degree.log1p()[:, None] * out * layer.scaler_1D2[..., 1]
+        h = layer.norm_1(h + layer.out(out))
+        h = layer.norm_2(h + layer.ffn[3](layer.ffn[0](h).clamp(min=0)))
+        e, norm = e + attention.edge_out(hat.flatten(2)), attention.edge_norm
+        e = (e - norm.running_mean) / (norm.running_var + 1e-5).sqrt() * norm.weight + norm.bias
+    pooled = h.sum(0)
+    linears = [module for module in model.head if isinstance(module, nn.Linear)]
+    for linear in linears[:-1]:
+        pooled = linear(pooled).clamp(min=0)
+        pooled = pooled / pooled.norm().clamp(min=1e-12)
+    return linears[-1](pooled)
+
+
+def test_as_released_on_directed_graphs():
+    model = build(grit.as_released(replace(TINY, head="mlp", head_layers=2, out_dim=2)))
+    expected = []
+    for start, stop in [(0, 4), (4, 6)]:
+        ends = DIRECTED.edge_index.T.tolist()
+        edges = [
+            (u - start, v - start, int(DIRECTED.edge_attr[e])) for e, (u, v) in enumerate(ends) if start <= u < stop
+        ]
+        expected.append(released_forward(model, stop - start, edges, DIRECTED.x[start:stop]))
+    torch.testing.assert_close(model(DIRECTED), torch.stack(expected), rtol=1e-10, atol=1e-11)
+    for field, paper in {"edge_query": "source", "transposed_rrwp": False, "head": "mlp"}.items():
+        other = GRIT(replace(model.config, **{field: paper})).double().eval()
+        other.load_state_dict(model.state_dict())
+        assert (other(DIRECTED) - model(DIRECTED)).abs().max() > 1e-3, field

@@ -90,7 +90,7 @@ def test_columns_of_atoms_and_a_graphgym_head():
     }
     config, weights = convert(state, task="node")
     assert config.node == Features(categories=(7, 5))
-    assert (config.head, config.head_layers, config.out_dim) == ("mlp", 2, 10)
+    assert (config.head, config.head_layers, config.out_dim) == ("graphgym", 2, 10)
     GRIT(config).load_state_dict(weights)
 
 

@@ -106,3 +106,36 @@ def test_what_does_not_match_is_named():
         convert({k.replace("layers.1", "layers.2"): v for k, v in state.items()})
     with pytest.raises(ValueError, match="512 rows per column, got 100"):
         convert(state | {FEATURE + "atom_encoder.weight": torch.zeros(100, 64)})
+
+
+def test_features_read_the_rows_that_the_released_code_reads():
+    """Its wrapper adds 1 + 512 f to column f's category and its collator 1 more: row c + 512 f + 2 (fields f from 0)."""
+    state = {name: tensor.double() for name, tensor in published_state(width=16, num_layers=1).items()}
+    config, weights = convert(state, num_heads=4)
+    embedding = TokenGT(config).double().embedding
+    embedding.load_state_dict(
+        {k.removeprefix("embedding."): t for k, t in weights.items() if k.startswith("embedding.")}
+    )
+    generator = torch.Generator().manual_seed(1)
+    for encoder, features, name in (
+        (embedding.node, config.node, "atom_encoder"),
+        (embedding.edge, config.edge, "edge_encoder"),
+    ):
+        rows = torch.stack([torch.randint(size, (20,), generator=generator) for size in features.categories], dim=1)
+        table = state[f"{FEATURE}{name}.weight"]
+        expected = sum(table[rows[:, f] + 512 * f + 2] for f in range(rows.shape[1]))
+        torch.testing.assert_close(encoder(rows), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_performer_checkpoint_becomes_a_performer_as_released():
+    state = published_state(width=64, num_layers=2)
+    for i in range(2):
+        matrix = torch.randn(44, 16, generator=torch.Generator().manual_seed(i))
+        state[f"encoder.graph_encoder.layers.{i}.self_attn.fast_attention.projection_matrix"] = matrix
+        state[f"encoder.graph_encoder.performer_proj_updater.instance.{i}.projection_matrix"] = matrix
+    config, weights = convert(state, num_heads=4)
+    assert (config.attention, config.performer_as_released, config.performer_features) == ("performer", True, 44)
+    model = TokenGT(config)
+    model.load_state_dict(weights)
+    name = "encoder.graph_encoder.layers.1.self_attn.fast_attention.projection_matrix"
+    assert torch.equal(model.layers[1].attention.favor.projection_RD, state[name])

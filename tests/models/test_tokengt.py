@@ -524,3 +524,13 @@ def test_bad_batches(mixed, table):
     big = Graphs(torch.tensor([0, 5000]), torch.zeros(2, 0, dtype=torch.int64), x=torch.zeros(5000, 2).long())
     with pytest.raises(ValueError, match="up to 4096 nodes"):
         build(options(encoding=None))(big)
+
+
+def test_the_slots_of_a_feature_table_hold_510_categories_each():
+    """Two of a column's 512 rows stay unused, so that the last column's last category still has one."""
+    model = build(options(node=Features(categories=(510, 510)), feature_table="slots"))
+    last = model.embedding.node(torch.tensor([[509, 509]]))
+    table = model.embedding.node.embedding.weight
+    torch.testing.assert_close(last[0], table[2 + 509] + table[2 + 512 + 509])
+    with pytest.raises(ValueError, match="at most 510 values"):
+        options(node=Features(categories=(511,)), feature_table="slots")

@@ -7,8 +7,9 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from storage.errors import ConfigError, DataError
-from storage.importers import edge_list
+from storage.importers import edge_list, text_table
 from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
+from storage.importers.node_columns import read_features, read_labels, read_splits
 
 SRC, DST = [10, 10, 3, 7], [3, 7, 10, 7]
 WEIGHT = [0.5, 1.0, 2.0, 4.0]
@@ -105,14 +106,14 @@ def _write(folder, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "options", "match"),
     [
-        ("e.csv", "src,dst\n1,2\n3\n", {}, "equally many fields"),
-        ("e.csv", "src,dst\n1,2\nx,4\n", {}, "integer ids|equally many"),
-        ("e.csv", "src,dst\n1,2\n,4\n", {}, "1 empty fields"),
-        ("e.csv", "src,dst\n1.5,2\n", {}, "expected integer ids, found double"),
-        ("e.csv", "a,b\n1,2\n", {}, "expected columns src, dst, found a, b"),
+        ("e.csv", "src,dst\n1,2\n3\n", {}, "line 3: expected 2 fields, .* found 1"),
+        ("e.csv", "src,dst\n1,2\nx,4\n", {}, "line 3: column 'src': expected whole numbers, found 'x'"),
+        ("e.csv", "src,dst\n1,2\n,4\n", {}, "line 3: .* found an empty field"),
+        ("e.csv", "src,dst\n1.5,2\n", {}, "line 2: .* whole numbers, found '1.5'"),
+        ("e.csv", "a,b\n1,2\n", {}, "expected one column each of src, dst, found a, b"),
         ("e.csv", "", {}, "at least one edge"),
         ("e.parquet", "no parquet", {}, "expected a Parquet file"),
-        ("e.txt.gz", "no gzip", {}, "expected UTF-8 text"),
+        ("e.txt.gz", "no gzip", {}, "cannot read this file"),
         ("e.csv", "0,1\n", {"features": "x.npy"}, r"x\.npy: no such file"),
         ("e.feather", "", {}, r"ending in \.parquet"),
     ],
@@ -122,6 +123,171 @@ def test_bad_edge_files(tmp_path, name, text, options, match):
     with pytest.raises(DataError, match=match) as caught:
         _ = [EdgeListGraph(path, EdgeListOptions(**options)).info, *EdgeListGraph(path).edges(10)]
     assert "\n" not in str(caught.value)
+
+
+# As published graphs have them: all of these are the edges 1 → 2, 3 → 4, 5 → 6.
+REAL = {
+    "byte order mark": b"\xef\xbb\xbf1,2\n3,4\n5,6\n",
+    "byte order mark and names": b"\xef\xbb\xbfsrc,dst\n1,2\n3,4\n5,6\n",
+    "byte order mark and a comment": b"\xef\xbb\xbf# edges\n1,2\n3,4\n5,6\n",
+    "KONECT": b"% asym unweighted\n% 3 6 6\n1 2\n3 4\n5 6\n",
+    "a blank at each end": b"% asym unweighted\n1 2 \n3 4 \n5 6 \n",
+    "comments in between": b"# SNAP\n1\t2\n# the middle\n3\t4\n% 7\t8\n  # 9\t9\n5\t6\n# end",
+    "comments with commas": b"src,dst\n1,2\n#3,9\n3,4\n5,6\n",
+    "runs of spaces": b"  1   2\n 3  4\n5         6\n",
+    "runs further down": b"1 2\n 3  4  \n5 6\n",
+    "tabs and spaces": b"1\t2\n3 4\n5 \t 6\t\n",
+    "a run of tabs": b"1\t\t2\n3\t4\n5\t6\n",
+    "names between runs": b"src   dst\n1 2\n3\t4\n5  6\n",
+    "blank lines": b"\n\n1,2\n\n   \n3,4\n\t\n5,6\n\n\n",
+    "blank lines between blanks": b"\n1 2\n\n3 4\n  \n5 6\n\n",
+    "carriage returns": b"# a\r\n1 2\r\n\r\n3  4\r\n5 6 \r\n",
+    "no last line end": b"1,2\n3,4\n5,6",
+    "text that nobody asked for": "name,src,dst\n#1,1,2\n%é,3,4\n,5,6\n".encode(),
+    "bytes that nobody asked for": b"src,note,dst\n1,\xff\xfe,2\n3,9999999999999999999999,4\n5,,6\n",
+    "numbers, then text that nobody asked for": b"src,dst,kind\n1,2,7\n3,4,1.5\n5,6,last\n",
+    "names in quotes": b'"src","dst"\n"1","2"\n"3","4"\n5,6\n',
+    "empty fields between tabs with names": b"src\tnote\tdst\n1\t\t2\n3\t \t4\n5\tx\t6\n",
+}
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("block_bytes", [7, 16, 8 << 20])
+@pytest.mark.parametrize("name", REAL)
+def test_text_as_real_sources_have_it(tmp_path, monkeypatch, name, block_bytes, zipped):
+    path = tmp_path / ("e.txt.gz" if zipped else "e.txt")
+    path.write_bytes(gzip.compress(REAL[name]) if zipped else REAL[name])
+    monkeypatch.setattr(text_table, "_READ_BYTES", block_bytes)  # so that blocks end anywhere
+    _, src, dst = _read(path)
+    assert (src, dst) == ([1, 3, 5], [2, 4, 6])
+
+
+def test_types_are_those_of_the_whole_file(tmp_path):
+    """Longer than a block, whose types once held for all that follows: weights that begin whole, a column that begins as numbers."""
+    lines = [f"{n % 1000},{n % 999},{n % 7},7" for n in range(800_000)]
+    path = _write(tmp_path, "e.csv", "src,dst,w,kind\n" + "\n".join([*lines, "1,2,0.5,text"]))
+    assert path.stat().st_size > 8 << 20
+    chunks = list(EdgeListGraph(path, EdgeListOptions(weight="w")).edges(1 << 20))
+    assert chunks[-1].weight[-1] == 0.5
+    assert sum(len(chunk.src) for chunk in chunks) == 800_001
+
+
+BAD_IDS = {
+    "9223372036854775808": "below 2\\*\\*63, found 9223372036854775808",
+    "18446744073709551615": "below 2\\*\\*63",
+    "1e3": "whole numbers, found '1e3'",
+    "2.0": "whole numbers, found '2.0'",
+    "nan": "expected a value, found 'nan'",
+    "-1": "expected ids from 0, got -1",
+    "12345678901234": "id 12345678901234 would make 12345678901235 nodes of 3 edges; .*compact-ids",
+}
+
+
+@pytest.mark.parametrize("text", ["# c\n\n0 1\n# c\n{} 2\n1 2\n", "# c\n\nsrc,dst\n0,1\n2,{}\n1,2\n"])
+@pytest.mark.parametrize("bad", BAD_IDS)
+def test_ids_that_cannot_be_are_refused_with_their_line(tmp_path, bad, text):
+    path = _write(tmp_path, "e.txt", text.format(bad))
+    with pytest.raises(DataError, match=f"e.txt: line 5: .*{BAD_IDS[bad]}") as caught:
+        _ = EdgeListGraph(path).info
+    assert "\n" not in str(caught.value)
+
+
+def test_large_ids_are_taken_where_it_is_said_how(tmp_path):
+    path = _write(tmp_path, "e.txt", "0 1\n12345678901234 2\n")
+    graph, src, _ = _read(path, compact_ids=True)
+    assert (graph.info.num_nodes, src) == (4, [0, 3])
+    assert EdgeListGraph(path, EdgeListOptions(num_nodes=12345678901235)).info.num_nodes == 12345678901235
+    with pytest.raises(DataError, match="line 2: expected ids 0 to 99, got 12345678901234"):
+        _read(path, num_nodes=100)
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        (
+            pa.array([0, 2**63 + 5], pa.uint64()),
+            r"row 2: column 'src': expected ids below 2\*\*63, got 9223372036854775813",
+        ),
+        (pa.array([0.0, 1.5]), "column 'src': expected integer ids, found double"),
+        (pa.array([0, -7]), "row 2: expected ids from 0, got -7"),
+        (pa.array([0, None]), "row 2: column 'src': expected an id"),
+        (pa.array([0, 10**15]), "row 2: id 1000000000000000 would make"),
+    ],
+)
+def test_ids_in_parquet_that_cannot_be(tmp_path, values, match):
+    pa_parquet.write_table(pa.table({"src": values, "dst": [1, 2]}), tmp_path / "e.parquet")
+    with pytest.raises(DataError, match=match):
+        _ = EdgeListGraph(tmp_path / "e.parquet").info
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "match"),
+    [
+        ("0,1\n1,2\n", True, "line 1: expected column names, found a row: '0,1'; set --edge-list.header False"),
+        ("src,dst\n1,2\n", False, "line 1: expected a row, found column names: 'src,dst'; set --edge-list.header True"),
+        ("\n# c\nsrc,src,dst\n1,2,3\n", None, "one column each of src, dst, found src, src, dst"),
+        ("1.5,2\n1,2\n", None, "line 1: .* whole numbers, found '1.5'"),
+    ],
+)
+def test_a_header_is_checked(tmp_path, text, header, match):
+    with pytest.raises(DataError, match=match):
+        _read(_write(tmp_path, "e.csv", text), header=header)
+
+
+MATRIX = """%%MatrixMarket matrix coordinate real {kind}
+% a comment
+
+ 4  4 3
+2 1  0.5
+% between
+3 3 1
+4 1 -2e-1
+"""
+
+
+@pytest.mark.parametrize("kind", ["general", "Symmetric"])
+@pytest.mark.parametrize("ending", [".mtx", ".mtx.gz", ".txt"])
+def test_matrix_market(tmp_path, kind, ending):
+    path = tmp_path / f"m{ending}"
+    text = MATRIX.format(kind=kind).encode()
+    path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+    graph, src, dst = _read(path, weight="2")
+    assert (src, dst) == ([1, 2, 3], [0, 2, 0])
+    assert np.concatenate([c.weight for c in graph.edges(2)]).tolist() == pytest.approx([0.5, 1, -0.2])
+    assert (graph.info.num_nodes, graph.info.num_edges) == (4, 3)
+    assert graph.info.undirected_once == (kind == "Symmetric")
+    compact = EdgeListGraph(path, EdgeListOptions(compact_ids=True))
+    assert [chunk.original_id.tolist() for chunk in compact.nodes(9)] == [[1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("coordinate", "array", "expected '%%MatrixMarket matrix coordinate"),
+        ("real", "complex", "expected a pattern, real or integer matrix"),
+        ("general", "hermitian", "general or symmetric"),
+        ("4  4 3", "4 5 3", "square matrix"),
+        ("4  4 3", "4 4 4", "4 entries of its size line, found 3"),
+        ("4  4 3", "4 4 99999999", "cannot be in a file of"),
+        ("4  4 3", "99999999999 99999999999 3", "99999999999 nodes of 3 entries"),
+        ("4  4 3", "x", "a size line"),
+        ("2 1  0.5", "0 1  0.5", "line 5: expected ids from 1, got 0"),
+        ("2 1  0.5", "2 5  0.5", "line 5: expected ids 1 to 4, got 5"),
+        ("2 1  0.5", "2 1", "line 7: expected 2 fields"),
+    ],
+)
+def test_matrix_market_that_cannot_be(tmp_path, old, new, match):
+    path = _write(tmp_path, "m.mtx", MATRIX.format(kind="general").replace(old, new))
+    with pytest.raises(DataError, match=match) as caught:
+        list(EdgeListGraph(path).edges(10))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_line_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_table, "_MAX_LINE_BYTES", 1000)
+    path = _write(tmp_path, "e.csv", "src,dst\n1,2\n" + "7" * 5000)
+    with pytest.raises(DataError, match="lines of at most 1000 bytes"):
+        list(EdgeListGraph(path).edges(10))
 
 
 def test_truncated_gzip(tmp_path):
@@ -160,3 +326,87 @@ def test_bad_options():
     ):
         with pytest.raises(ConfigError, match=match):
             EdgeListOptions(**options)
+
+
+NODE_FILES = [
+    # option, text, header, what is read
+    ("labels", "5\n0\n1\n", None, [5, 0, 1]),
+    ("labels", "\ufeff5\n0\n1\n", None, [5, 0, 1]),
+    ("labels", "label\n5\n0\n1\n", None, [5, 0, 1]),
+    ("labels", "label\n5\n\n1\n", None, [5, -1, 1]),
+    ("labels", "5\n\n1\n\n\n", None, [5, -1, 1]),
+    ("labels", "# made by hand\n\n5\n0\n1", None, [5, 0, 1]),
+    ("labels", "5\n# in between\n0\n1", None, [5, 0, 1]),
+    ("labels", "0.5\n1\nnan\n", None, [0.5, 1, np.nan]),
+    ("labels", "true\nfalse\ntrue\n", None, [1, 0, 1]),
+    ("labels", "id,label\n#a,2\nb,\nc,1\n", None, [2, -1, 1]),
+    ("labels", "id,label\n#a,2\n\nc,1\n", None, [2, -1, 1]),
+    ("labels", "x\n2\n5\n", True, [2, 5]),
+    ("features", "1,2\n3,4.5\n", None, [[1, 2], [3, 4.5]]),
+    ("features", "a,b\n1,2\n3,4.5\n", None, [[1, 2], [3, 4.5]]),
+    ("features", "0,1\n1,2\n3,4.5\n", True, [[1, 2], [3, 4.5]]),
+    ("features", "0,1\n1,2\n3,4.5\n", False, [[0, 1], [1, 2], [3, 4.5]]),
+    ("features", "1 2\n 3   4.5\n", None, [[1, 2], [3, 4.5]]),
+    ("splits", "train\n\nval\ntest\n", None, [[1], [0], [2], [3]]),
+    ("splits", "split\n1\n\n3\n", None, [[1], [0], [3]]),
+    ("splits", "a,b\ntrain,none\n,test\n", None, [[1, 0], [0, 3]]),
+    ("splits", "1,3\n2,0\n", None, [[1, 3], [2, 0]]),
+]
+
+
+@pytest.mark.parametrize("ending", ["csv", "txt.gz"])
+@pytest.mark.parametrize(("option", "text", "header", "expected"), NODE_FILES)
+def test_node_text_files(tmp_path, option, text, header, expected, ending):
+    path = tmp_path / f"n.{ending}"
+    path.write_bytes(gzip.compress(text.encode()) if ending.endswith("gz") else text.encode())
+    read = {"labels": read_labels, "features": read_features, "splits": read_splits}[option]
+    values = read(path, header)
+    np.testing.assert_array_equal(values, expected)
+    assert option != "labels" or values.dtype == (np.float32 if 0.5 in expected else np.int64)
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "header", "match"),
+    [
+        (
+            "labels",
+            "5\n0\n",
+            True,
+            "line 1: expected column names, found a row: '5'; set --edge-list.node-header False",
+        ),
+        (
+            "labels",
+            "y\n0\n",
+            False,
+            "line 1: expected a row, found column names: 'y'; set --edge-list.node-header True",
+        ),
+        ("labels", "a,b\n0,1\n", None, "expected a column 'label' or one column, found a, b"),
+        ("labels", "2,1\n0,1\n", None, "expected a column 'label' or one column, found 0, 1"),
+        ("labels", "label\n0\nx\n", None, "line 3: column 'label': expected numbers, found 'x'"),
+        (
+            "features",
+            "0,1,2\n1,2,3\n",
+            None,
+            "cannot tell column names from a row in '0,1,2'; set --edge-list.node-header",
+        ),
+        ("features", "id,2\n1,2\n", None, "cannot tell column names"),
+        ("features", "1,2\n3\n", None, "line 2: expected 2 fields"),
+        ("features", "1,2\n\n3,4\n", None, "line 2: expected a row, found a blank line"),
+        ("features", "1,2\n3,x\n", None, "line 2: column '1': expected numbers, found 'x'"),
+        ("features", "1,2\n3,\n", None, "line 2: column '1': expected a value, found an empty field"),
+        ("splits", "train\nholdout\n", None, "got 'holdout'"),
+        ("splits", "", None, "expected a column of splits, found none"),
+        ("labels", "", None, "found none"),
+    ],
+)
+def test_node_text_files_that_are_refused(tmp_path, option, text, header, match):
+    path = _write(tmp_path, "n.csv", text)
+    with pytest.raises(DataError, match=match) as caught:
+        {"labels": read_labels, "features": read_features, "splits": read_splits}[option](path, header)
+    assert "\n" not in str(caught.value)
+
+
+def test_node_types_are_those_of_the_whole_file(tmp_path):
+    path = _write(tmp_path, "y.csv", "label\n" + "1234567\n" * 1_200_000 + "0.5\n")
+    assert path.stat().st_size > 8 << 20
+    assert read_labels(path)[[0, -1]].tolist() == [1234567, 0.5]

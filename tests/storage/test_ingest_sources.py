@@ -207,9 +207,9 @@ def test_ldg_cuts_the_web_less_than_random(real_data, tmp_path):
 
 
 def test_compact_ids_come_back_as_original_ids(tmp_path):
-    (tmp_path / "e.csv").write_text("7000000000,5\n5,-3\n")
+    (tmp_path / "e.csv").write_text("7000000000,5\n5,3\n")
     ingest(EdgeListGraph(tmp_path / "e.csv", EdgeListOptions(compact_ids=True)), str(tmp_path / "graph"))
-    assert _stored(str(tmp_path / "graph"))[0] == [(5, -3), (7_000_000_000, 5)]
+    assert _stored(str(tmp_path / "graph"))[0] == [(5, 3), (7_000_000_000, 5)]
 
 
 @pytest.mark.parametrize("partitioner", ["random", "ldg"])
@@ -238,6 +238,9 @@ BAD = {
     "label too low": (lambda: _source(label=_with(_source().label, 3, -2)), DataError, "-2"),
     "label too high": (lambda: _source(num_classes=2), DataError, "labels"),
     "NaN feature": (lambda: _source(feature=_with(_source().feature, 3, np.nan)), DataError, "4 non-finite values in 1 rows"),
+    "all labels -100": (lambda: _source(label=np.full(NUM_NODES, -100)), DataError, "got -100, 40 such of 40; write -1"),
+    "no label at all": (lambda: _source(label=np.full(NUM_NODES, -1)), DataError, "no node has a label, all 40 are missing"),
+    "no target at all": (lambda: _source(label=np.full(NUM_NODES, np.nan)), DataError, "no node has a label"),
     "unknown split code": (lambda: _source(split=_with(_source().split, 3, 9)), DataError, "9"),
     "overlapping splits": (_overlap, DataError, "overlap"),
     "too few feature rows": (lambda: _source(feature=np.zeros((39, 4), np.float32)), DataError, "39"),
@@ -246,6 +249,18 @@ BAD = {
     "more partitions than nodes": (lambda: _source(num_nodes=1, src=np.zeros(1, int), dst=np.zeros(1, int), feature=None,
                                                    label=None, split=None), ConfigError, "partition"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("label", [np.arange(NUM_NODES) % 2 == 0, (np.arange(NUM_NODES) % 2)[:, None]])
+def test_truth_values_and_columns_are_classes(tmp_path, label):
+    manifest = ingest(_source(label=label), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    assert (manifest.label_kind, manifest.num_classes) == ("class", 2)
+    np.testing.assert_array_equal(_stored(str(tmp_path / "graph"))[1]["label"], label.reshape(-1))
+
+
+def test_classes_that_no_node_has_yet(tmp_path):
+    unlabelled = _source(label=np.full(NUM_NODES, -1))
+    assert ingest(unlabelled, str(tmp_path / "graph"), IngestOptions(num_classes=3)).num_classes == 3
 
 
 @pytest.mark.parametrize("partitioner", ["random", "ldg"])

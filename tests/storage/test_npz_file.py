@@ -1,9 +1,13 @@
+import tracemalloc
+import zipfile
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
 from storage.errors import DataError
 from storage.importers.npz_file import npz_graph
+from storage.importers.npz_members import open_npz
 
 # name → nodes, undirected edges, features, classes, split sets
 REAL = {
@@ -96,7 +100,10 @@ def test_edge_index_is_taken_as_it_is(tmp_path):
         ({"test_idx": np.array([4])}, "test split rows must be 0 to 3, got 4"),
         ({"test_idx": np.array([3, 3])}, "names a row twice"),
         ({"test_idx": None}, "found 2 of the three"),
-        ({"y": np.array([{}, 1, 2, 3], dtype=object)}, "plain arrays"),
+        ({"y": np.array([{}, 1, 2, 3], dtype=object)}, "y: expected a plain array, got: Python objects"),
+        ({"x_shape": np.array([4, 2**40])}, "at most 1048576 features"),
+        ({"y": np.array([0, 1, -100, 1])}, "-1 .none. or classes from 0, got -100, 1 such of 4; write -1"),
+        ({"y": np.array([0, 1, 2**63, 1], np.uint64)}, "got 9223372036854775808"),
     ],
 )
 def test_bad_files_are_one_line(tmp_path, changes, match):
@@ -115,3 +122,92 @@ def test_files_that_are_no_archive(tmp_path):
     (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"expected an \.npz archive"):
         npz_graph(tmp_path / "half.npz")
+
+
+def _member(shape, content: bytes, name: str = "y", version: bytes = b"\x01\x00") -> tuple[str, bytes]:
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}"
+    header += " " * (-(11 + len(header)) % 64) + "\n"
+    return f"{name}.npy", b"\x93NUMPY" + version + len(header).to_bytes(2, "little") + header.encode() + content
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize(
+    "shape", ["(1099511627776,)", "(5,)", "(-1,)", "(1099511627776, 0)", "(18446744073709551616, 2)", "(2.5,)", "3"]
+)
+def test_a_size_that_cannot_be_is_refused_before_it_is_allocated(tmp_path, shape, compression):
+    with zipfile.ZipFile(tmp_path / "bad.npz", "w", compression) as archive:
+        archive.writestr(*_member("(2, 3)", np.zeros(6, np.int64).tobytes(), "edge_index"))
+        archive.writestr(*_member(shape, np.zeros(4, np.int64).tobytes()))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="expected a plain array") as caught:
+            npz_graph(tmp_path / "bad.npz")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_forged_length_in_the_archive_is_refused(tmp_path):
+    """The member says 8 TiB in the archive's directory and in its own header, with a few bytes behind it."""
+    path = tmp_path / "bad.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(*_member("(2, 3)", np.zeros(6, np.int64).tobytes(), "edge_index"))
+        name, content = _member("(500000000,)", b"")
+        archive.writestr(name, content)
+    whole = path.read_bytes()
+    length = len(content).to_bytes(4, "little")
+    at = whole.rindex(b"PK\x01\x02")
+    forged = whole[:at] + whole[at:].replace(length, (4_000_000_000 + len(content)).to_bytes(4, "little"), 1)
+    assert forged != whole
+    path.write_bytes(forged)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="y: expected a plain array, got: 4000000128 bytes from"):
+            npz_graph(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_members_that_nobody_asked_for_are_not_read(tmp_path):
+    """One of 200 MB, one that is no array, one of Python objects."""
+    np.savez_compressed(tmp_path / "some.npz", **_arrays(), much=np.zeros(25_000_000), objects=np.array([{}], object))
+    with zipfile.ZipFile(tmp_path / "some.npz", "a") as archive:
+        archive.writestr("nothing.npy", b"no array")
+        archive.writestr("readme.txt", b"text")
+    tracemalloc.start()
+    try:
+        assert npz_graph(tmp_path / "some.npz").num_nodes == 4
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_every_layout_that_numpy_writes(tmp_path, save):
+    random = np.random.default_rng(0)
+    arrays = {
+        "columns": np.asfortranarray(random.normal(size=(5, 3))),
+        "big": random.integers(0, 9, (3, 4)).astype(">i4"),
+        "none": np.zeros((0, 3)),
+        "one": np.array(7),
+        "mask": random.random(9) < 0.5,
+        "text": np.array(["a", "bc"]),
+        "long": random.integers(0, 2**60, 3_000_000),
+    }
+    save(tmp_path / "some.npz", **arrays)
+    with open_npz(tmp_path / "some.npz") as members:
+        for name, values in arrays.items():
+            np.testing.assert_array_equal(members[name], values)
+            assert members[name].dtype == values.dtype
+
+
+def test_a_changed_byte_is_seen(tmp_path):
+    path = _write(tmp_path)
+    whole = bytearray(path.read_bytes())
+    at = whole.index(np.array([0, 1, 0, 1]).tobytes())
+    whole[at] = 1
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match="y: expected a plain array, got: Bad CRC-32"):
+        npz_graph(path)

@@ -66,9 +66,18 @@ def test_pyg_several_sets_edge_columns_and_regression(data):
     assert graph.label.dtype == np.float32
 
 
+@pytest.mark.parametrize("given", [5, torch.tensor(5)])
+def test_pyg_number_of_classes(data, given):
+    assert pyg_graph(data).info.num_classes is None
+    data.num_classes = given
+    assert pyg_graph(data).info.num_classes == 5
+    assert pyg_graph(data, num_classes=7).info.num_classes == 7
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
+        ({"y": torch.full((4,), -100)}, "got -100, 4 such of 4; write -1 .* PyTorch's -100"),
         ({"x": torch.zeros(3, 2), "num_nodes": 4}, "one row per node: 4 nodes, got 3"),
         ({"y": torch.zeros(4, 2, dtype=torch.long)}, "one number per node"),
         ({"val_mask": _mask("train")}, "splits overlap"),

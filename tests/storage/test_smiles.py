@@ -148,7 +148,7 @@ def test_a_row_number_takes_no_memory(tmp_path):
 def test_split_file_that_is_a_pickle_or_absent(tmp_path):
     np.savez(tmp_path / "split.npz", train=np.array([{}], dtype=object))
     for path in (tmp_path / "split.npz", tmp_path / "none.npz", __file__):
-        with pytest.raises(DataError, match=r"expected an \.npz of row numbers"):
+        with pytest.raises(DataError, match=r"expected (a plain array|an \.npz archive)|no such file"):
             split_from_file(str(path))
 
 

@@ -1,0 +1,304 @@
+"""Tables as text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or gzipped.
+
+Taken as real sources have it: a byte order mark, comments (lines that begin with `#` or `%`), blank lines, runs of blanks as one
+delimiter. Types are the caller's, for the whole file; a column that nobody asked for may hold anything but a line break. A line that
+does not fit is named by its number. A block is parsed as it is first, and cleaned of all that only where it does not parse.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from storage.errors import DataError
+from storage.ordered_map import ordered_map
+
+TEXT_ENDINGS = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
+_READ_BYTES = 8 << 20
+_MAX_LINE_BYTES = 8 << 20
+_BOM = b"\xef\xbb\xbf"
+_COMMENT = re.compile(rb"^[ \t]*[#%][^\n]*(?:\n|\Z)", re.MULTILINE)
+_BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
+_BLANKS = " \t"
+_NULLS = (
+    "",
+    "NA",
+    "N/A",
+    "n/a",
+    "NaN",
+    "nan",
+    "NULL",
+    "null",
+    "#N/A",
+    "<NA>",
+    "None",
+)  # empty fields, as programs write them
+
+# Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
+IsRow = Callable[[list[str]], bool | None]
+
+
+def is_number(field: str) -> bool:
+    """Whether a field is a number, also NaN or infinite."""
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return "_" not in field
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Some consecutive rows."""
+
+    table: pa.Table  # the columns that were asked for, under their names
+    line_of: Callable[[int], int]  # the line of a row of this block in its file, from 1
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    raw: bytes
+    table: pa.Table | None
+    cleaned: bool
+    problem: str
+
+
+class TextTable:
+    """A text file with equally many fields in each line.
+
+    `header` says whether column names come first (None: `is_row` decides); `delimiter` is one character (None: the first of tab,
+    comma, semicolon and space in the first line). `preamble` lines after the first comments are no part of the table. `option` is how
+    the command line names `header`. DataError for a file that cannot be read, and for a header that is not as `header` says.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        is_row: IsRow,
+        *,
+        option: str,
+        header: bool | None = None,
+        delimiter: str | None = None,
+        preamble: int = 0,
+    ) -> None:
+        self.path = path
+        lines, self._bom = self._first_lines(preamble + 1)
+        self.preamble = [text.split() for _, _, text in lines[:preamble]]
+        if len(lines) <= preamble:
+            self.names: list[str] = []
+            return
+        self._first_line, self._start, text = lines[preamble]
+        mark = delimiter or next((mark for mark in "\t,; " if mark in text.strip(_BLANKS)), ",")
+        # Between blanks, a run is one delimiter. Tabs alone may also stand around empty fields, in a file with names for them.
+        ragged = mark in _BLANKS and re.search(r"[ \t]{2}|^[ \t]|[ \t]$", text) is not None
+        self._delimiter, self._runs = mark, mark == " " or (delimiter is None and ragged)
+        fields = self._fields(text, self._first_line)
+        self._num_fields = len(fields)
+        self.has_header = self._check_header(fields, header, is_row(fields), option)
+        if mark == "\t" and delimiter is None and not self.has_header:
+            self._runs = True
+        self.names = fields if self.has_header else [str(index) for index in range(len(fields))]
+        if self.has_header:
+            self._first_line += 1
+            self._start += len(text.encode()) + 1
+        self._dirty = False  # whether a block had to be cleaned: then the next ones are cleaned at once
+
+    def blocks(
+        self, columns: Mapping[int, pa.DataType], *, required: bool, skip_blank: bool, num_threads: int = 1
+    ) -> Iterator[TextBlock]:
+        """The rows, block by block, with columns 0, 1 … of the file under those numbers as names.
+
+        `required`: no field of these columns may be empty. `skip_blank`: blank lines are no rows, else each is a row of
+        empty fields; at the end of the file they are none. DataError names the first
+        line that does not fit. A file without any line gives no block.
+        """
+        if not self.names:
+            return
+        # A row whose first column is text that nobody asked for may begin like a comment.
+        comments = self._runs or 0 in columns
+        parse = partial(self._parse, columns, required, skip_blank, comments)
+        line = self._first_line
+        for parsed in ordered_map(parse, self._raw_blocks(), num_threads):
+            if parsed.table is None:
+                raise self._located(parsed, line, columns, required, skip_blank, comments)
+            if parsed.cleaned:
+                yield TextBlock(parsed.table, partial(self._line_of, parsed.raw, line, skip_blank, comments))
+                line += parsed.raw.count(b"\n")
+            else:
+                yield TextBlock(parsed.table, partial(int.__add__, line))
+                line += parsed.table.num_rows
+
+    def _parse(
+        self, columns: Mapping[int, pa.DataType], required: bool, skip_blank: bool, comments: bool, raw: bytes
+    ) -> _Parsed:
+        # In a line between blanks, an empty field may be a run of delimiters.
+        whole = required or self._runs
+        problem = ""
+        for cleaned in (True,) if self._dirty else (False, True):
+            text = self._cleaned(raw, skip_blank, comments) if cleaned else raw
+            try:
+                table = self._converted(text, columns)
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                problem = str(error)
+                continue
+            if not whole or not any(column.null_count for column in table.columns):
+                self._dirty = cleaned
+                return _Parsed(raw, table, cleaned, "")
+        return _Parsed(raw, None, True, problem)
+
+    def _converted(self, text: bytes, columns: Mapping[int, pa.DataType]) -> pa.Table:
+        asked = {str(index): kind for index, kind in columns.items()}
+        if not text:
+            return pa.table({name: pa.array([], kind) for name, kind in asked.items()})
+        return pa_csv.read_csv(
+            pa.BufferReader(text),
+            pa_csv.ReadOptions(
+                use_threads=False,
+                block_size=len(text) + 1,
+                column_names=[str(index) for index in range(self._num_fields)],
+            ),
+            pa_csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False),
+            pa_csv.ConvertOptions(column_types=asked, include_columns=list(asked), null_values=list(_NULLS)),
+        )
+
+    def _cleaned(self, raw: bytes, skip_blank: bool, comments: bool) -> bytes:
+        if comments and (b"#" in raw or b"%" in raw):
+            raw = _COMMENT.sub(b"", raw)
+        if self._runs:
+            mark = self._delimiter.encode()
+            raw = raw.replace(b" " if mark == b"\t" else b"\t", mark)
+            while mark * 2 in raw:
+                raw = raw.replace(mark * 2, mark)
+            for end in (b"\n", b"\r\n"):
+                raw = raw.replace(mark + end, end)
+            raw = raw.replace(b"\n" + mark, b"\n").strip(mark)
+        return _BLANK.sub(b"", raw) if skip_blank else raw
+
+    def _raw_blocks(self) -> Iterator[bytes]:
+        """The file from its first row on, in blocks that end with a line which is not blank."""
+        rest = b""
+        try:
+            with pa.input_stream(str(self.path)) as stream:
+                stream.read(self._bom + self._start)
+                while more := stream.read(_READ_BYTES):
+                    rest += more
+                    end = rest.rfind(b"\n") + 1
+                    while end and not rest[(start := rest.rfind(b"\n", 0, end - 1) + 1) : end].strip():
+                        end = start
+                    if end:
+                        yield rest[:end]
+                        rest = rest[end:]
+                    if len(rest) > _MAX_LINE_BYTES:
+                        raise DataError(
+                            f"{self.path}: expected lines of at most {_MAX_LINE_BYTES} bytes, found a longer one"
+                        )
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: cannot read this file: {error}") from error
+        if rest.strip():
+            yield rest
+
+    def _first_lines(self, count: int) -> tuple[list[tuple[int, int, str]], int]:
+        """(number, offset, text) of the first lines that are neither blank nor comments, and the bytes of the byte order mark."""
+        try:
+            with pa.input_stream(str(self.path)) as stream:
+                head = stream.read(_MAX_LINE_BYTES)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: cannot read this file: {error}") from error
+        bom = len(_BOM) if head.startswith(_BOM) else 0
+        head = head[bom:]
+        self.banner = head[: head.find(b"\n") if b"\n" in head else len(head)][:200].decode("utf-8", "replace").strip()
+        lines: list[tuple[int, int, str]] = []
+        start = number = 0
+        while start < len(head) and len(lines) < count:
+            end = head.find(b"\n", start)
+            end = len(head) if end < 0 else end
+            number += 1
+            line = head[start:end].strip()
+            if line and line[:1] not in (b"#", b"%"):
+                try:
+                    lines.append((number, start, head[start:end].decode("utf-8")))
+                except UnicodeDecodeError as error:
+                    raise DataError(f"{self.path}: line {number}: expected UTF-8 text, got: {error}") from error
+            start = end + 1
+        if len(lines) < count and len(head) == _MAX_LINE_BYTES - bom:
+            raise DataError(f"{self.path}: expected a row in the first {_MAX_LINE_BYTES} bytes, found none")
+        return lines, bom
+
+    def _fields(self, line: str, number: int) -> list[str]:
+        line = line.rstrip("\r\n")
+        if self._runs:
+            return [field.strip('"') for field in line.split()]
+        try:
+            return [field.strip() for field in next(csv.reader([line], delimiter=self._delimiter), [])]
+        except csv.Error as error:
+            raise DataError(f"{self.path}: line {number}: cannot read this line: {error}") from error
+
+    def _check_header(self, fields: list[str], asked: bool | None, is_row: bool | None, option: str) -> bool:
+        found = f"{self.path}: line {self._first_line}"
+        shown = repr(self._delimiter.join(fields)[:60])
+        if asked is None:
+            if is_row is None:
+                raise DataError(f"{found}: cannot tell column names from a row in {shown}; set {option} True or False")
+            return not is_row
+        if asked and is_row:
+            raise DataError(f"{found}: expected column names, found a row: {shown}; set {option} False")
+        if not asked and is_row is False:
+            raise DataError(f"{found}: expected a row, found column names: {shown}; set {option} True")
+        return asked
+
+    def _line_of(self, raw: bytes, line: int, skip_blank: bool, comments: bool, row: int) -> int:
+        for number, text in enumerate(raw.split(b"\n"), line):
+            text = text.strip()
+            if (comments and text[:1] in (b"#", b"%")) or (skip_blank and not text):
+                continue
+            if not row:
+                return number
+            row -= 1
+        return line
+
+    def _located(
+        self,
+        parsed: _Parsed,
+        line: int,
+        columns: Mapping[int, pa.DataType],
+        required: bool,
+        skip_blank: bool,
+        comments: bool,
+    ) -> DataError:
+        """What is wrong with the first line of a block that does not fit."""
+        lines = parsed.raw.removesuffix(b"\n").split(b"\n")
+        for number, raw in enumerate(lines, line):
+            where, text = f"{self.path}: line {number}", raw.decode("utf-8", "replace").strip("\r")
+            if comments and text.lstrip()[:1] in ("#", "%"):
+                continue
+            if not text.strip() and (skip_blank or not required):
+                continue
+            if not text.strip():
+                return DataError(f"{where}: expected a row, found a blank line; remove it")
+            fields = self._fields(text, number)
+            if len(fields) != self._num_fields:
+                expected = f"{self._num_fields} fields, as many as in the first line"
+                return DataError(f"{where}: expected {expected}, found {len(fields)}: {text[:60]!r}")
+            for index, kind in columns.items():
+                if found := _misfit(fields[index], kind, required):
+                    return DataError(f"{where}: column {self.names[index]!r}: {found}")
+        last = line + len(lines) - 1
+        return DataError(f"{self.path}: lines {line} to {last}: cannot read these lines: {parsed.problem}")
+
+
+def _misfit(field: str, kind: pa.DataType, required: bool) -> str | None:
+    """Why a field is not of this type; None if it is."""
+    if field in _NULLS:
+        return f"expected a value, found {repr(field) if field else 'an empty field'}" if required else None
+    if pa.types.is_integer(kind) and not re.fullmatch("-?[0-9]+", field):
+        return f"expected whole numbers, found {field[:40]!r}"
+    if pa.types.is_integer(kind) and not -(2**63) <= int(field[:40]) < 2**63:
+        return f"expected whole numbers below 2**63, found {field[:40]}"
+    if pa.types.is_floating(kind) and not is_number(field):
+        return f"expected numbers, found {field[:40]!r}"
+    return None
