@@ -5,7 +5,6 @@ the run directory and draws the progress bar. The other way goes one word: that 
 then on.
 """
 
-import _thread
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from cluster.graceful_stop import interrupt_main
 from cluster.live_metrics import LiveMetrics
 from cluster.record_queue import Inbox, Numbered, Reader, Record
 from storage.errors import StageError
@@ -69,12 +69,15 @@ def begins_an_attempt(record: Record) -> bool:
 
 @contextmanager
 def metrics_hub(
-    consume: Callable[[Record], None], stopping: threading.Event | None = None, run: str = "run"
+    consume: Callable[[Record], None],
+    stopping: threading.Event | None = None,
+    run: str = "run",
+    end_now: Callable[[], None] = interrupt_main,
 ) -> Iterator[Any]:
     """Starts a hub for the `run` of this name, passes its records to `consume` from a thread while the context is open, and stops it.
 
     Once `stopping` is set, workers that push are told to stop. What the hub has got is consumed before the context is left; that it has
-    got all is for the workers to see to (`DriverLine.receipt`). An error in `consume` ends the body and is raised as StageError.
+    got all is for the workers to see to (`DriverLine.receipt`). An error in `consume` ends the body, by `end_now`, and is raised as StageError.
     """
     actor_options: dict[str, Any] = {
         "num_cpus": 0,
@@ -116,7 +119,7 @@ def metrics_hub(
             failures.append(error)
             if not ended.is_set():
                 # Training without a record is worth nothing: what waits in the main thread ends as by Ctrl-C, and the error is shown.
-                _thread.interrupt_main()
+                end_now()
 
     thread = threading.Thread(target=follow, name="graphmill-metrics", daemon=True)
     thread.start()

@@ -1,11 +1,11 @@
 """What is shown of a run's records, from a thread of its own: a terminal or a pipe that takes nothing more holds up no training."""
 
-import _thread
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cluster.graceful_stop import interrupt_main
 from cluster.record_queue import Record
 
 _MAX_WAITING = 100  # beyond that a step's progress is not shown
@@ -13,10 +13,12 @@ _END_S = 5.0  # longest wait at the end for what is not shown yet
 
 
 @contextmanager
-def onlooker(show: Callable[[Record], None]) -> Iterator[Callable[[Record], None]]:
+def onlooker(
+    show: Callable[[Record], None], end_now: Callable[[], None] = interrupt_main
+) -> Iterator[Callable[[Record], None]]:
     """Yields what passes records on to `show` and does not wait.
 
-    An error in `show` ends the body as Ctrl-C does, and is raised.
+    An error in `show` ends the body, by `end_now`, and is raised.
     """
     waiting: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
     ended = threading.Event()
@@ -33,7 +35,7 @@ def onlooker(show: Callable[[Record], None]) -> Iterator[Callable[[Record], None
         except Exception as error:  # noqa: BLE001  whatever it is, the main thread must hear of it: among others, that nobody reads on
             failures.append(error)
             if not ended.is_set():
-                _thread.interrupt_main()
+                end_now()
 
     thread = threading.Thread(target=look, name="graphmill-onlooker", daemon=True)
     thread.start()

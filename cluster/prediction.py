@@ -129,6 +129,10 @@ class _BatchRange:
         return self._sampler.options
 
     @property
+    def content_hash(self) -> str:
+        return self._sampler.content_hash
+
+    @property
     def num_batches(self) -> int:
         return self._stop - self._start
 

@@ -31,6 +31,10 @@ class UnsplitRootSampler:
         return self._options
 
     @property
+    def content_hash(self) -> str:
+        return self._sampler.content_hash
+
+    @property
     def num_batches(self) -> int:
         return self._sampler.num_batches
 

@@ -3,7 +3,7 @@
 config.json        the resolved configuration
 environment.json   versions and machine, as the latest part of the run found them
 metrics.jsonl      one line per epoch
-events.jsonl       one line per beginning, start of the workers (after a fault: once more), epoch's traffic and end, with its UTC time
+events.jsonl       one line per beginning, start of the workers (after a failure: once more), failure, epoch's traffic and end, with its UTC time
 tensorboard/       the same as TensorBoard events
 train/             Ray Train's own state and checkpoints
 best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
@@ -94,7 +94,8 @@ class RunDirectory:
         self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
 
     def note(self, kind: str, **values: Any) -> None:
-        """Appends an event to events.jsonl: "begin", "start", "damage" of a checkpoint, "unused" one, "traffic" of an epoch, "saved", "finish" or "fail"."""
+        """Appends an event to events.jsonl: "begin", "start", "damage" of a checkpoint, "unused" one, "traffic" of an epoch, "failure" of the
+        workers, "saved", "finish" or "fail"."""
         event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
         with open(self.path / "events.jsonl", "ab+") as stream:
             cut = False  # a line that a kill cut short is ended, so that only it is lost

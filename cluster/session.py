@@ -118,6 +118,12 @@ class Session:
     dashboard_url: str | None
 
 
+def joins_a_cluster(options: SessionOptions) -> bool:
+    """Whether `ray_session` with these options would use a Ray that runs already."""
+    ray = sys.modules.get("ray")
+    return (ray is not None and ray.is_initialized()) or _address(options) is not None
+
+
 def may_grow() -> bool:
     """Whether nodes may still join the Ray that this process is connected to: one that `ray_session` started has all it will have."""
     return not _started_here

@@ -67,7 +67,7 @@ def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None
     from torch.nn.functional import cross_entropy
 
     from jobs.geco_classifier import GECOShardClassifier
-    from jobs.whole_graph import ShardSampler, WholeGraphData
+    from jobs.whole_graph import WholeGraphData
     from models.geco import FilterConfig, GECOConfig
     from models.parallel.collectives import sum_gradients
     from models.parallel.cost import sent_bytes, training_bytes
@@ -99,8 +99,8 @@ def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None
     reset_peak()
     baseline, _ = resident_bytes()
     data = WholeGraphData.of(graph, 0, model_config)
-    shard = data.open().shard
-    batch = ShardSampler(shard, data.roots()["train"], size).sample(0, rank)
+    opened = data.open()
+    shard, batch = opened.shard, opened.sampler(data.roots()["train"], size).sample(0, rank)
     _, planned = resident_bytes()
     peers = shard.layout.peers
     planning = dict(peers.sent_bytes)

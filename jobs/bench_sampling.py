@@ -153,13 +153,16 @@ def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", option
 
 
 def batch_roots(graph: "StoredGraph", config: BenchConfig) -> "list[np.ndarray]":
-    """The roots of our batches of epoch 0, in their order: what every peer samples around."""
+    """Stored ids of the roots of our batches of epoch 0, in their order: what every peer samples around."""
     from samplers.neighbor import NeighborOptions, NeighborSampler
     from samplers.router import local_router
 
     options = NeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size, features=False)
-    sampler = NeighborSampler(local_router(graph), options)
-    return [sampler.roots_of(0, i % sampler.num_batches) for i in range(config.warmup + config.batches)]
+    router = local_router(graph)
+    sampler = NeighborSampler(router, options)
+    return [
+        router.find_nodes(sampler.roots_of(0, i % sampler.num_batches)) for i in range(config.warmup + config.batches)
+    ]
 
 
 def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:

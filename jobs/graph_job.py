@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from cluster.checkpoint import DATA
+from cluster.placement import WorkerOptions, place
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.train_spec import TrainOptions, TrainSpec
-from cluster.trainer import WorkerOptions, train
+from cluster.trainer import train
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.data_digest import digest_graphs
 from jobs.graph_baselines import GraphBaselines, compute_graph_baselines
@@ -72,13 +73,14 @@ def run_graph_job(
     config["graphs"] = replace(options.graphs, snapshot=manifest.snapshot)  # a resume opens the same one
     columns = target_columns(store, options)
     task = graph_task(store, columns, fit)
-    splits = scored_splits(store, columns, task, fit, run_options.workers)
+    splits = scored_splits(store, columns, task, fit, workers.num_workers or 1)
     the_model_config = model_config(manifest, task.out_dim)
     stamps = take_stamps(store.url, store.manifest.files.values())
     stamps.verify()
     data = GraphData(store, columns, labels=fit.task == "classes", stamps=stamps)
-    evaluation = {split: GraphSplitOptions(split, parts.eval_batches) for split in splits}
-    check_batches(data, {"train": GraphSplitOptions("train", batches), **evaluation}, run_options.workers)
+    samplers = {split: GraphSplitOptions(split, parts.eval_batches) for split in splits}
+    samplers["train"] = GraphSplitOptions("train", batches)
+    check_batches(data, samplers, workers.num_workers or 1)
     identity = run_identity(store, columns, task, options)
     if run_options.resume is not None:
         check_resume(run_dir, the_model_config, identity, fit.epochs)
@@ -90,6 +92,10 @@ def run_graph_job(
     print("fitting the baselines (mean, composition only)", flush=True)
     baselines = compute_graph_baselines(store, columns, task, splits)
     with ray_session(session_options(run_options)):
+        workers = place(workers)
+        if workers != parts.workers:
+            splits = scored_splits(store, columns, task, fit, workers.most)
+            check_batches(data, samplers, workers.most)
         if wants_bfloat16(fit, workers):
             fitted = replace(fitted, precision="bfloat16")
         with open_run(run_dir, run_options, config) as run:
@@ -99,8 +105,8 @@ def run_graph_job(
                 task=task,
                 model_config=the_model_config,
                 identity=identity,
-                sampler=GraphSplitOptions("train", batches),
-                evaluation=evaluation,
+                sampler=samplers["train"],
+                evaluation={split: samplers[split] for split in splits},
                 options=fitted,
                 loader=parts.loader,
             )

@@ -23,7 +23,6 @@ from jobs.run_plan import (
     Line,
     batch_line,
     count_parameters,
-    device_problem,
     memory_line,
     model_line,
     print_plan,
@@ -37,13 +36,14 @@ from jobs.run_plan import (
     training_memory,
     try_batches,
 )
+from jobs.scoring_plan import plan_scoring
 from jobs.training_run import check_resume
 from storage.graph_set_manifest import GraphSetManifest
 from storage.graph_store import StoredGraphs
 from storage.molecule_features import ATOMS, BONDS
 from storage.molecule_source import MoleculeInfo
 
-_MORE = "starting Ray, the baselines and scoring come on top"
+_MORE = "starting Ray and the baselines come on top"
 
 
 def plan_graph_run(
@@ -66,7 +66,6 @@ def plan_graph_run(
     else:
         source, target = found
         lines, parameters = _without_set(process, source.info, target, options, parts, build_model)
-    problems += device_problem(options.run)
     lines += [ray_line(options.run), *run_lines(parts.run_dir, options.fit, options.run, parameters)]
     print_plan(job, lines, problems)
     return 0
@@ -91,22 +90,25 @@ def _stored_lines(
     model_config: Callable[[GraphSetManifest, int], Mapping[str, Any]],
 ) -> tuple[torch.nn.Module, list[Line]]:
     """Raises what the run would raise of this set."""
-    fit, workers = options.fit, parts.workers.num_workers
+    fit, workers = options.fit, parts.workers.most
     columns = target_columns(store, options)
     task = graph_task(store, columns, fit)
     splits = scored_splits(store, columns, task, fit, workers)
     data = GraphData(store, columns, labels=fit.task == "classes")
     training = GraphSplitOptions("train", parts.batches)
-    check_batches(
-        data, {"train": training, **{name: GraphSplitOptions(name, parts.eval_batches) for name in splits}}, workers
-    )
+    evaluation = {name: GraphSplitOptions(name, parts.eval_batches) for name in splits}
+    check_batches(data, {"train": training, **evaluation}, workers)
     if options.run.resume is not None:
         identity = run_identity(store, columns, task, options)
         check_resume(parts.run_dir, model_config(store.manifest, task.out_dim), identity, fit.epochs)
     opened, model = data.open(), build_model(store.manifest, task.out_dim)
     sampler = opened.sampler(training, workers)
     tried = try_batches(opened, sampler, model, task)
+    scored = {name: opened.sampler(one, workers) for name, one in evaluation.items()}
+    scoring = plan_scoring(opened, scored, workers, model)
     memory = training_memory(process, count_parameters(model), tried, fit, parts.loader, workers)
+    memory |= scoring.memory(parts.loader.prefetch)
+    threads = parts.loader.threads
     known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
     counts = [
         f"{name} {int(known[store.split(name)].sum()):,} of {len(store.split(name)):,}" for name in store.split_names
@@ -117,7 +119,14 @@ def _stored_lines(
         steps_line(sampler.num_batches, workers, fit),
         batch_line(tried, "graphs"),
         memory_line(memory, workers, 0, options.run.object_store_gb),
-        time_line(tried, sampler.num_batches // workers, workers, fit.epochs, parts.loader.threads, _MORE),
+        time_line(
+            tried,
+            sampler.num_batches // workers,
+            workers,
+            fit.epochs,
+            threads,
+            f"{scoring.text(workers, fit, threads)}; {_MORE}",
+        ),
     ]
 
 
@@ -130,7 +139,7 @@ def _without_set(
     build_model: Callable[[GraphSetManifest, int], torch.nn.Module],
 ) -> tuple[list[Line], int | None]:
     """What is known before the set is made: how its molecules will be described, and about how many there are."""
-    rows, workers = info.num_rows, parts.workers.num_workers
+    rows, workers = info.num_rows, parts.workers.most
     count = "molecules" if rows is None else f"about {rows:,} molecules"
     made = f"not there yet: the first run makes it, or {how_to_make(options, target)}"
     lines: list[Line] = [("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")]
@@ -146,7 +155,7 @@ def _without_set(
         lines.append(steps_line(-(-train // (options.batch.batch_size * workers)) * workers, workers, options.fit))
     memory = training_memory(process, parameters or 0, None, options.fit, parts.loader, workers)
     lines += [
-        ("batch", "drawn and timed once the set is there"),
+        ("batch", "drawn and timed once the set is there, as is scoring; neither is in the memory yet"),
         memory_line(memory, workers, 0, options.run.object_store_gb),
     ]
     return lines, parameters

@@ -30,7 +30,7 @@ class IngestConfig:
     """Write a graph as Arrow partitions that lie at an fsspec URL."""
 
     source: Annotated[str, tyro.conf.Positional]
-    """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .txt, .gz)."""
+    """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
     url: Annotated[str, tyro.conf.Positional]
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
@@ -40,10 +40,10 @@ class IngestConfig:
     seed: int = 0
     """Of the partitioner; --synthetic.seed makes another graph."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
-    """add: store every edge's reverse too and drop duplicates; keep: the edges as they are; auto: add for sources that give
-    undirected edges once and for OGB's citation graphs."""
+    """add: store every edge's reverse too and one of equal edges, their weights and features summed; keep: the edges as they are; auto: add
+    for sources that give undirected edges once and for OGB's citation graphs."""
     drop_duplicates: bool = False
-    """Keep one of several equal edges."""
+    """Keep the first of several equal edges, with its own weight and features."""
     drop_self_loops: bool = False
     """Leave out edges from a node to itself."""
     edge_ids: bool = False

@@ -33,6 +33,10 @@ class FirstSteps:
         return self._sampler.options
 
     @property
+    def content_hash(self) -> str:
+        return self._sampler.content_hash
+
+    @property
     def num_batches(self) -> int:
         return self.num_steps * self.num_ranks
 

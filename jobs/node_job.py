@@ -11,11 +11,12 @@ import torch
 
 from cluster.checkpoint import DATA
 from cluster.partition_server import ServerOptions, connect, partition_servers
+from cluster.placement import WorkerOptions, place
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
 from cluster.tasks import Classification
 from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
-from cluster.trainer import WorkerOptions, train
+from cluster.trainer import train
 from cluster.training_data import NodeData, NodeSamplerOptions, OpenNodes
 from jobs.baselines import Baselines, compute_baselines
 from jobs.data_digest import digest_nodes
@@ -82,7 +83,7 @@ def run_node_job(
     started = time.monotonic()
     fit, run_options = options.fit, options.run
     parts = node_parts(job, options, is_whole=whole_graph is not None)
-    workers, fitted, run_dir = parts.workers, parts.fitted, parts.run_dir
+    fitted, run_dir = parts.fitted, parts.run_dir
     graph = prepare_graph(options.graph)
     data = None if whole_graph is None else whole_graph(graph)
     check_graph(graph, options, parts)
@@ -106,15 +107,17 @@ def run_node_job(
     if options.batch.estimate is not None:
         print(f"scores are estimates: {options.batch.estimate}; {options.batch.kept}", flush=True)
     with ray_session(session_options(run_options)) as session, partition_servers(graph, parts.servers) as servers:
-        place = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
+        where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
+        workers = place(parts.workers)
         if data is not None and session.is_ours:
-            data.check_memory(graph, workers.num_workers)
-        print(f"{manifest.num_partitions} partition servers up on {place}", flush=True)
+            data.check_memory(graph, workers.most)
+        print(f"{manifest.num_partitions} partition servers up on {where}", flush=True)
         if wants_bfloat16(fit, workers):
             fitted = replace(fitted, precision="bfloat16")
         router = connect(servers)
+        if workers != parts.workers or not is_local(graph.filesystem):
+            _check_before_training(router, options, replace(parts, workers=workers))
         if not is_local(graph.filesystem):
-            _check_before_training(router, options, parts)
             identity[DATA] = digest_nodes(router, options.graph.split_set)
             if run_options.resume is not None:
                 check_resume(run_dir, the_model_config, identity, fit.epochs)
@@ -165,7 +168,7 @@ class NodeParts:
     @property
     def num_roots(self) -> int:
         """How many labelled nodes the training split needs at least."""
-        return 1 if self.is_whole else self.workers.num_workers
+        return 1 if self.is_whole else self.workers.num_workers or 1
 
 
 def node_parts(job: str, options: NodeJobOptions, *, is_whole: bool) -> NodeParts:
@@ -179,7 +182,6 @@ def node_parts(job: str, options: NodeJobOptions, *, is_whole: bool) -> NodePart
         )
     if is_whole:
         _check_whole_graph(options)
-    workers = worker_options(options.run)
     return NodeParts(
         training=train_sampler(options),
         evaluation=evaluation_samplers(options),
@@ -187,7 +189,7 @@ def node_parts(job: str, options: NodeJobOptions, *, is_whole: bool) -> NodePart
         loader=LoaderOptions(
             threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=options.run.batch_timeout_s
         ),
-        workers=replace(workers, device="cpu") if is_whole else workers,
+        workers=worker_options(options.run, "cpu" if is_whole else None),
         servers=ServerOptions(
             timeout_s=options.run.server_timeout_s, verify=options.graph.verify, local_reads=options.run.local_reads
         ),
@@ -351,7 +353,7 @@ def _check_before_training(router: Router, options: NodeJobOptions, parts: NodeP
             )
     data = OpenNodes(router)
     for sampler_options in parts.drawn:
-        data.sampler(sampler_options, options.run.workers).num_batches  # noqa: B018 - checks its options
+        data.sampler(sampler_options, parts.workers.num_workers or 1).num_batches  # noqa: B018 - checks its options
 
 
 def _balanced_weights(router: Router, split_set: int) -> tuple[float, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from cluster.tasks import Classification
-from cluster.training_data import OpenNodes
+from cluster.training_data import NodeSamplerOptions, OpenNodes
 from jobs.memory_check import available_bytes
 from jobs.node_job import NodeParts, check_graph, node_parts, run_identity
 from jobs.node_options import NodeJobOptions
@@ -17,7 +17,6 @@ from jobs.run_plan import (
     Line,
     batch_line,
     count_parameters,
-    device_problem,
     memory_line,
     model_line,
     print_plan,
@@ -31,6 +30,7 @@ from jobs.run_plan import (
     training_memory,
     try_batches,
 )
+from jobs.scoring_plan import Scoring, plan_scoring, try_pass
 from jobs.training_run import check_resume
 from samplers.plans import num_chunk_batches, num_root_batches
 from samplers.random_partition import RandomPartitionOptions
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from storage.manifest import Manifest
 
 _SPLITS = (("train", SPLIT_TRAIN), ("valid", SPLIT_VALID), ("test", SPLIT_TEST))
-_MORE = "starting Ray, the baselines and scoring come on top"
+_SMALL = 5_000  # nodes: a batch of fewer is tried at once
+_MORE = "starting Ray and the baselines come on top"
 
 
 def plan_node_run(
@@ -80,7 +81,6 @@ def plan_node_run(
                     lines += _whole_graph_lines(process, graph, options, parts, model, whole_graph(graph))
                 else:
                     lines += _sampled_lines(process, graph, options, parts, model, encoding)
-    problems += device_problem(options.run)
     lines += [ray_line(options.run), *run_lines(parts.run_dir, options.fit, options.run, parameters)]
     print_plan(job, [line for line in lines if line[1]], problems)
     return 0
@@ -119,7 +119,7 @@ def _sampled_lines(
             model_line(model),
             ("batch", f"not drawn: the graph lies at {graph.url}; plan with a copy on this machine to measure batches"),
         ]
-    fit, workers = options.fit, parts.workers.num_workers
+    fit, workers = options.fit, parts.workers.most
     router = local_router(graph)
     stored = encoding is not None and find_encoding(graph, encoding.name) is not None
     training = (
@@ -128,14 +128,19 @@ def _sampled_lines(
     data = OpenNodes(router)
     sampler = data.sampler(training, workers)
     task = Classification(graph.manifest.num_classes or 0, fit.metric, fit.label_smoothing)
-    tried = try_batches(
-        data,
-        sampler,
-        model,
-        task,
-        complete=lambda batch: batch if encoding is None or stored else _zeros(batch, encoding),
-    )
+
+    def complete(batch: Any) -> Any:
+        return batch if encoding is None or stored else _zeros(batch, encoding)
+
+    tried = try_batches(data, sampler, model, task, complete=complete)
+    # With the encodings that can be read here, as the training's sampler has them.
+    evaluation = {split: replace(one, encodings=training.encodings) for split, one in parts.evaluation.items()}
+    scored = {split: data.sampler(one, workers) for split, one in evaluation.items()}
+    smaller = [data.sampler(one, workers) for one in _parts_of_whole(evaluation["valid"], graph.manifest.num_nodes)]
+    scoring = plan_scoring(data, scored, workers, model, smaller=smaller, complete=complete)
     memory = training_memory(process, count_parameters(model), tried, fit, parts.loader, workers)
+    memory |= scoring.memory(parts.loader.prefetch)
+    threads = parts.loader.threads
     return [
         ("splits", _split_text(router, options.graph.split_set)),
         ("scoring", _scoring_text(options)),
@@ -143,8 +148,26 @@ def _sampled_lines(
         steps_line(sampler.num_batches, workers, fit),
         batch_line(tried, "roots"),
         memory_line(memory, workers, graph.manifest.num_partitions, options.run.object_store_gb),
-        time_line(tried, sampler.num_batches // workers, workers, fit.epochs, parts.loader.threads, _MORE),
+        time_line(
+            tried,
+            sampler.num_batches // workers,
+            workers,
+            fit.epochs,
+            threads,
+            f"{scoring.text(workers, fit, threads)}; {_MORE}",
+        ),
     ]
+
+
+def _parts_of_whole(valid: NodeSamplerOptions, num_nodes: int) -> list[RandomPartitionOptions]:
+    """Of scoring on the whole graph, an eighth and a quarter of its batch; none where the batch is small, or draws by roots."""
+    if (
+        not isinstance(valid, RandomPartitionOptions)
+        or valid.num_chunks is None
+        or num_nodes < _SMALL * valid.num_chunks
+    ):
+        return []
+    return [replace(valid, num_chunks=times * valid.num_chunks) for times in (8, 4)]
 
 
 def _zeros(batch: Any, encoding: EncodingOptions) -> Any:
@@ -183,7 +206,7 @@ def _whole_graph_lines(
     from models.parallel.cost import sent_bytes
     from models.parallel.shards import Shards
 
-    manifest, fit, workers = graph.manifest, options.fit, parts.workers.num_workers
+    manifest, fit, workers = graph.manifest, options.fit, parts.workers.most
     needed = data.check_memory(graph, workers)
     sent = sent_bytes(data.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
     lines = [
@@ -204,7 +227,11 @@ def _whole_graph_lines(
     task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)
     tried = try_batches(opened, opened.sampler(data.roots()["train"], 1), model, task)
     share = replace(tried, step_s=tried.step_s / workers, draw_s=0.0)
-    return [*lines, time_line(share, 1, workers, fit.epochs, 1, f"tried whole, by one process; {_MORE}")]
+    passed = try_pass(opened, opened.sampler(data.roots()["valid"], 1), model)
+    passed = replace(passed, step_s=passed.step_s / workers, draw_s=0.0)
+    scoring = Scoring(passed, dict.fromkeys(data.roots(), 1), is_scaled=False)
+    more = f"{scoring.text(workers, fit, 1)}; tried whole, by one process; {_MORE}"
+    return [*lines, time_line(share, 1, workers, fit.epochs, 1, more)]
 
 
 def _without_graph(
@@ -225,7 +252,7 @@ def _without_graph(
         lines.append(("encoding", f"{encoding.name}: the first run computes it"))
     anyhow: Any = source  # has the widths that a manifest has
     model = build_model(anyhow)
-    parameters, workers = count_parameters(model), parts.workers.num_workers
+    parameters, workers = count_parameters(model), parts.workers.most
     lines += [("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items())), model_line(model)]
     try:
         lines.append(
@@ -235,7 +262,7 @@ def _without_graph(
         lines.append(("steps", " ".join(str(error).split())))
     memory = training_memory(process, parameters, None, options.fit, parts.loader, workers)
     lines += [
-        ("batch", "drawn and timed once the graph is there"),
+        ("batch", "drawn and timed once the graph is there, as is scoring; neither is in the memory yet"),
         memory_line(memory, workers, options.graph.partitions, options.run.object_store_gb),
     ]
     return lines, parameters
@@ -250,7 +277,7 @@ def _expected_line(source: SourceInfo, made: str) -> Line:
 
 
 def _expected_batches(parts: NodeParts, num_roots: int, partitions: int) -> int:
-    training, workers = parts.training, parts.workers.num_workers
+    training, workers = parts.training, parts.workers.most
     if parts.is_whole:
         return workers
     if isinstance(training, RandomPartitionOptions):

@@ -22,8 +22,7 @@ _MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
 def check_training_options(fit: FitOptions, run: RunOptions, batch: Any) -> None:
     """Raises ConfigError where a training job's options cannot work, whatever its data."""
     for options, name, least in (
-        (run, "workers", 1),
-        (run, "max_failures", 0),
+        (run, "failures_per_hour", 0),
         (batch, "loader_threads", 1),
         (batch, "prefetch", 1),
         (fit, "warmup_epochs", 0),

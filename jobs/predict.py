@@ -24,6 +24,7 @@ from storage.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
+    from cluster.placement import WorkerOptions
     from cluster.prediction import Piece, PredictionSpec
     from jobs.finished_run import FinishedRun
     from jobs.prediction_subject import Served, Subject
@@ -48,10 +49,10 @@ class PredictConfig:
     parallel: Literal["auto", "data", "graph"] = "auto"
     """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""
-    workers: int = 2
-    """Ray actors, each with a CPU, or with a GPU."""
+    workers: Literal["auto"] | int = "auto"
+    """Ray actors, each with a CPU, or with a GPU; auto: one for each GPU, or 2 on CPUs."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: GPUs where the cluster has one per worker."""
+    """auto: GPUs where the cluster has any, with fewer workers than asked for where GPUs are fewer."""
     address: str | None = None
     """A running Ray cluster (host:port or auto); the default starts a local Ray, or joins the job's cluster."""
     object_store_gb: float = 0.5
@@ -73,12 +74,13 @@ class PredictConfig:
 def main() -> int | None:
     config = parse(PredictConfig, description=__doc__)
     _check(config)
+    from cluster.placement import WorkerOptions, place
     from cluster.prediction import PoolOptions, predict_all
-    from cluster.session import SessionOptions, ray_session
-    from cluster.trainer import WorkerOptions, choose_device
+    from cluster.session import ray_session
     from jobs.finished_run import read_run
     from jobs.prediction_subject import graph_set_subject, node_subject
     from jobs.progress import progress
+    from jobs.this_machine import asked_workers, known_workers, local_session
     from storage.arrow_files import absolute_url
     from storage.prediction_files import PredictionFolder
 
@@ -93,29 +95,36 @@ def main() -> int | None:
         raise ConfigError(
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
-    settings = _settings(config, finished, subject, chosen)
+    asked = WorkerOptions(asked_workers(config.workers), "cpu" if subject.together else config.device)
+    session = local_session(asked, config.address, config.object_store_gb)
+    workers = known_workers(asked, session)
+    settings = _settings(config, finished, subject, chosen, workers)
     folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
     if config.plan:
         from jobs.predict_plan import plan_prediction
 
-        plan_prediction(config, subject, summary, lambda served: _plan(config, finished, subject, served, chosen))
+        plan_prediction(
+            config,
+            subject,
+            summary,
+            workers.most,
+            lambda served: _plan(config, finished, subject, served, chosen, workers),
+        )
         return None
     print(subject.text, flush=True)
     if summary is not None:
         folder.remove_pieces()  # an end that was interrupted may have left them
         print("these predictions are whole: nothing to do")
     else:
-        session = SessionOptions(
-            address=config.address, num_cpus=config.workers, object_store_bytes=int(config.object_store_gb * 2**30)
-        )
         with ray_session(session), subject.serve() as served:
-            device = "cpu" if subject.together else config.device
-            settings["device"] = choose_device(WorkerOptions(config.workers, device))
+            workers = place(workers)
+            settings["device"] = workers.device
             folder.check(settings)  # of pieces that another device has made, too
-            use_gpu = settings["device"] == "gpu"
-            spec, plan = _plan(config, finished, subject, served, chosen)
-            pool = PoolOptions(config.workers, use_gpu, config.restarts, config.deadline_s, subject.together)
+            spec, plan = _plan(config, finished, subject, served, chosen, workers)
+            pool = PoolOptions(
+                workers.most, workers.device == "gpu", config.restarts, config.deadline_s, subject.together
+            )
             with progress("predicting") as bar:
                 summary = predict_all(
                     spec, folder, settings, plan, pool, lambda stage, done, total: bar.update(done, total, stage)
@@ -126,7 +135,7 @@ def main() -> int | None:
 
 def _check(config: PredictConfig) -> None:
     """Raises ConfigError for options that cannot work."""
-    for name, least in (("workers", 1), ("shard_rows", 1), ("piece_batches", 1), ("restarts", 0)):
+    for name, least in (("shard_rows", 1), ("piece_batches", 1), ("restarts", 0)):
         if getattr(config, name) < least:
             raise ConfigError(
                 f"{name}: expected at least {least}, got {getattr(config, name)}; set --{name.replace('_', '-')}"
@@ -146,7 +155,11 @@ def _splits(config: PredictConfig, subject: "Subject") -> tuple[str, ...]:
 
 
 def _settings(
-    config: PredictConfig, finished: "FinishedRun", subject: "Subject", chosen: tuple[str, ...]
+    config: PredictConfig,
+    finished: "FinishedRun",
+    subject: "Subject",
+    chosen: tuple[str, ...],
+    workers: "WorkerOptions",
 ) -> dict[str, Any]:
     """All that a prediction, or the files' layout, depends on. The number of workers is not among it, except where they work together."""
     return {
@@ -163,12 +176,17 @@ def _settings(
         "embeddings": config.embeddings,
         "shard_rows": config.shard_rows,
         "piece_batches": config.piece_batches,
-        **({"parallel": "graph", "workers": config.workers} if subject.together else {}),
+        **({"parallel": "graph", "workers": workers.most} if subject.together else {}),
     }
 
 
 def _plan(
-    config: PredictConfig, finished: "FinishedRun", subject: "Subject", served: "Served", chosen: tuple[str, ...]
+    config: PredictConfig,
+    finished: "FinishedRun",
+    subject: "Subject",
+    served: "Served",
+    chosen: tuple[str, ...],
+    workers: "WorkerOptions",
 ) -> "tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]":
     """What the workers need, the pieces of the work, and the ids of all that is predicted, ascending."""
     import numpy as np
@@ -184,9 +202,9 @@ def _plan(
             continue
         # As many ranks as scored the run, so that batches are the same; a tiny split of another graph may not be enough for them.
         num_ranks = finished.num_ranks if len(found) >= finished.num_ranks else 1
-        split = SplitPlan(name, subject.samplers[name], config.workers if opened is None else num_ranks)
+        split = SplitPlan(name, subject.samplers[name], workers.most if opened is None else num_ranks)
         splits.append(split)
-        num_batches.append(config.workers if opened is None else opened.sampler(split.sampler, num_ranks).num_batches)
+        num_batches.append(workers.most if opened is None else opened.sampler(split.sampler, num_ranks).num_batches)
         ids.append(found)
     if not splits:
         raise ConfigError(f"{subject.url}: expected something in split {config.split}, found nothing; set --split")

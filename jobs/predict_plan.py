@@ -19,8 +19,8 @@ from jobs.run_plan import (
     process_bytes,
     refused,
     time_line,
-    try_batches,
 )
+from jobs.scoring_plan import try_pass
 
 if TYPE_CHECKING:
     from jobs.predict import PredictConfig
@@ -32,6 +32,7 @@ def plan_prediction(
     config: "PredictConfig",
     subject: Subject,
     summary: Mapping[str, Any] | None,
+    workers: int,
     plan: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> None:
     """Prints what the prediction would do. `summary`: of predictions that are whole already; `plan`: see `jobs.predict`."""
@@ -42,12 +43,8 @@ def plan_prediction(
     if subject.estimate is not None:
         lines.append(("estimate", f"{subject.estimate}, as the run was scored; so are the predictions"))
     with refused(problems):
-        if torch.cuda.device_count() < config.workers and config.device == "gpu" and config.address is None:
-            problems.append(
-                f"expected {config.workers} GPUs, this machine has {torch.cuda.device_count()}; set --device cpu"
-            )
         spec, (pieces, ids) = plan(subject.look())
-        lines += _lines(process, config, subject, model, spec, pieces, len(ids))
+        lines += _lines(process, config, subject, model, spec, pieces, len(ids), workers)
     done = "whole already: nothing would be done" if summary is not None else "new, or the rest of what is there"
     place = "a local Ray" if config.address is None else f"the Ray cluster at {config.address}, which is not asked here"
     lines += [("out", f"{config.out}, {done}"), ("ray", place)]
@@ -62,39 +59,43 @@ def _lines(
     spec: PredictionSpec,
     pieces: list[Piece],
     num_rows: int,
+    workers: int,
 ) -> list[Line]:
     if subject.shard_bytes is not None:
-        return _together_lines(process, config, len(spec.splits), subject.shard_bytes(config.workers), num_rows)
+        return _together_lines(process, config, len(spec.splits), subject.shard_bytes(workers), num_rows, workers)
     data = spec.data.open()
     tried, counts = [], []
     for split in spec.splits:
         sampler = data.sampler(split.sampler, split.num_ranks)
         counts.append((split.name, sampler.num_batches))
-        tried.append(try_batches(data, sampler, model, spec.task, train=False, roots=data.ids))
+        try_pass(data, sampler, model, roots=data.ids)  # compiles what is compiled
+        tried.append(try_pass(data, sampler, model, roots=data.ids))
     total = sum(count for _, count in counts)
     # Splits may have batches of different sizes: each counts by the number of its batches.
     mean = _mean(tried, [count for _, count in counts])
-    ahead = (spec.loader.prefetch + 1) * mean.num_bytes
+    ahead = min(spec.loader.prefetch, max(count for _, count in counts) - 1) * mean.num_bytes
     parameters = count_parameters(model)
     memory = {"process": process, "weights": 4 * parameters, "batches ahead": ahead, "a pass": mean.work_bytes}
     said = ", ".join(f"{name} {count:,}" for name, count in counts)
     files = -(-num_rows // config.shard_rows)
     return [
         ("rows", f"{num_rows:,} in {files:,} Parquet files of at most {config.shard_rows:,}"),
-        ("batches", f"{total:,} ({said}) in {len(pieces):,} pieces for {config.workers} workers"),
+        ("batches", f"{total:,} ({said}) in {len(pieces):,} pieces for {workers} workers"),
         batch_line(mean, "predicted"),
-        memory_line(memory, config.workers, 0, config.object_store_gb),
-        time_line(mean, -(-total // config.workers), config.workers, 0, spec.loader.threads, _MORE),
+        memory_line(memory, workers, 0, config.object_store_gb),
+        time_line(mean, -(-total // workers), workers, 0, spec.loader.threads, _MORE),
     ]
 
 
-def _together_lines(process: int, config: "PredictConfig", num_splits: int, shard: int, num_rows: int) -> list[Line]:
+def _together_lines(
+    process: int, config: "PredictConfig", num_splits: int, shard: int, num_rows: int, workers: int
+) -> list[Line]:
     """Where workers predict the whole graph at once: memory by the formula; nothing is tried."""
     files = -(-num_rows // config.shard_rows)
     return [
         ("rows", f"{num_rows:,} in {files:,} Parquet files of at most {config.shard_rows:,}"),
-        ("batches", f"the whole graph over {config.workers} workers, once for each of {num_splits} splits"),
-        memory_line({"process": process, "shard": shard}, config.workers, 0, config.object_store_gb),
+        ("batches", f"the whole graph over {workers} workers, once for each of {num_splits} splits"),
+        memory_line({"process": process, "shard": shard}, workers, 0, config.object_store_gb),
         ("time", "not tried"),
     ]
 

@@ -28,7 +28,7 @@ class PredictedShardData:
 
     def open(self) -> PredictedShard:
         """A collective call; raises what `WholeGraphData.open` does."""
-        return PredictedShard(self.graph.open().shard)
+        return PredictedShard(self.graph.open().shard, self.graph.graph.content_hash)
 
     def roots(self, unsplit: str) -> dict[str, Any]:
         """The sampler's options for every split, the unsplit by that name last."""

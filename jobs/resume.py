@@ -1,5 +1,8 @@
 """A run's saved options, and `--resume RUN`: an earlier run's options become the defaults, so that only what changes has to be said."""
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +18,14 @@ def config_defaults(kind: type[T], arguments: list[str]) -> T:
     """
     run = _resumed_run(arguments)
     return kind() if run is None else read_config(kind, run, "start one without --resume")
+
+
+def resume_command(run: str) -> str:
+    """What continues a run of this program when it is typed here."""
+    found = shutil.which("python")
+    # The environment of this process need not be active in the shell.
+    python = "python" if found is not None and Path(found).parent == Path(sys.executable).parent else sys.executable
+    return shlex.join([python, sys.argv[0], "--resume", run])
 
 
 def read_config(kind: type[T], run: str, advice: str) -> T:

@@ -64,15 +64,15 @@ class FitOptions:
 class RunOptions:
     """The run."""
 
-    workers: int = 2
-    """DDP workers."""
+    workers: Literal["auto"] | int = "auto"
+    """DDP workers; auto: one for each GPU, or 2 on CPUs."""
 
     min_workers: int | None = None
     """Elastic: go on with as few as this where nodes leave, and with more, up to --workers, where nodes join. Each change goes back to
     the latest end of an epoch that was saved (--checkpoint-every)."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: GPUs where the cluster has one per worker."""
+    """auto: GPUs where the cluster has any, with fewer workers than asked for where GPUs are fewer."""
 
     run_dir: str | None = None
     """Where the run is kept; the default is runs/<job>-<time>."""
@@ -107,11 +107,12 @@ class RunOptions:
     track_project: str = "graphmill"
     """MLflow's experiment, W&B's project."""
 
-    max_failures: int = 3
-    """Worker failures survived by restarting from the latest checkpoint."""
+    failures_per_hour: int = 3
+    """Worker failures within any hour that are survived, by starting again from the latest checkpoint. Three in a row that get no further end
+    the run in any case."""
 
     keep_checkpoints: int = 2
     """Checkpoints kept; the oldest goes first. With --min-workers the newest of an epoch's end stays beside them."""
 
     grace_s: float = 20.0
-    """After SIGTERM: seconds to save a checkpoint before the job ends."""
+    """After SIGTERM: seconds to save a checkpoint before the job ends. Ctrl-C waits for it, and a second one does not."""

@@ -44,7 +44,7 @@ class Tried:
     num_bytes: int  # of the largest
     draw_s: float  # of one thread's processor time, which other work on the machine stretches less than the clock's
     step_s: float  # forward, backward, update; forward alone where there was no training
-    work_bytes: int  # of the largest: what a pass takes beyond the model and the batch
+    work_bytes: int  # of the largest: what a step takes beyond the model and the batch; of a pass alone, drawing and the batch are in it
 
 
 def count_parameters(model: torch.nn.Module) -> int:
@@ -57,17 +57,14 @@ def try_batches(
     model: torch.nn.Module,
     task: Task,
     *,
-    train: bool = True,
-    roots: Callable[[Any], Any] | None = None,
     complete: Callable[[Any], Any] = lambda batch: batch,
 ) -> Tried:
     """Draws the first and the last batch of an epoch and does a step on each, by one thread, after one pass that is not timed.
 
-    `complete` adds to a batch what is not stored yet, in its shape; `roots` lists what is predicted of one, by default its targets.
+    `complete` adds to a batch what is not stored yet, in its shape.
     """
-    listed = data.target if roots is None else roots
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4) if train else None
-    model.train(train)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    model.train()
 
     def collated(number: int) -> Any:
         return complete(data.collate(sampler.sample(0, number)))
@@ -79,24 +76,17 @@ def try_batches(
         return total if output.penalty is None else total + output.penalty.float()
 
     def step(batch: Any) -> None:
-        if optimizer is None:
-            with torch.no_grad():
-                step_output(model(batch))
-            return
         loss(batch).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     found: list[tuple[float, float, int, int, int, int]] = []
-    began, work = time.perf_counter(), 0
-    with _one_thread():
+    began = time.perf_counter()
+    with one_thread():
         first = collated(0)  # compiles what is compiled
         step(first)
-        if optimizer is None:
-            work = growth_bytes(lambda: step(first))
-        else:
-            work = max(saved_bytes(lambda: loss(first)), growth_bytes(lambda: loss(first).backward()))
-            optimizer.zero_grad(set_to_none=True)
+        work = max(saved_bytes(lambda: loss(first)), growth_bytes(lambda: loss(first).backward()))
+        optimizer.zero_grad(set_to_none=True)
         for number in dict.fromkeys((0, sampler.num_batches - 1)[:_TRIED_BATCHES]):
             started = time.process_time()
             batch = collated(number)
@@ -107,8 +97,8 @@ def try_batches(
                     drawn - started,
                     time.process_time() - drawn,
                     *data.sizes(batch),
-                    len(listed(batch)),
-                    _num_bytes(batch),
+                    len(data.target(batch)),
+                    num_bytes_of(batch),
                 )
             )
             if time.perf_counter() - began > _ENOUGH_S:
@@ -143,7 +133,8 @@ def growth_bytes(work: Callable[[], object]) -> int:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """torch computes with one thread inside the block, as a worker on one CPU does."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -152,7 +143,8 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _num_bytes(batch: Any) -> int:
+def num_bytes_of(batch: Any) -> int:
+    """Of a batch's tensors."""
     tensors = sum(value.nbytes for value in vars(batch).values() if isinstance(value, torch.Tensor))
     return max(tensors, int(getattr(batch, "num_bytes", 0)))
 
@@ -224,18 +216,25 @@ def memory_line(parts: dict[str, int], workers: int, servers: int, run_store: fl
     )
 
 
+def step_seconds(tried: Tried, workers: int, threads: int) -> float:
+    """Of a step with its batch, where all workers share this machine's cores."""
+    return max(tried.step_s, tried.draw_s / threads, workers * (tried.step_s + tried.draw_s) / _num_cores())
+
+
 def time_line(tried: Tried, batches_each: int, workers: int, epochs: int, threads: int, more: str) -> Line:
-    """An epoch by the steps tried, where all workers share this machine's cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    step = max(tried.step_s, tried.draw_s / threads, workers * (tried.step_s + tried.draw_s) / cores)
-    epoch = batches_each * step
+    """An epoch by the steps tried."""
+    epoch = batches_each * step_seconds(tried, workers, threads)
     named = "an epoch" if epochs else "all of it"
     whole = "" if epochs < 1 else f", {epochs:,} epochs about {duration(epochs * epoch)}"
     return (
         "time",
-        f"{named} about {duration(epoch)}{whole} (estimate for this machine's {cores} cores with nothing else to do: processor time "
+        f"{named} about {duration(epoch)}{whole} (estimate for this machine's {_num_cores()} cores with nothing else to do: processor time "
         f"of a step {duration(tried.step_s)}, of drawing its batch {duration(tried.draw_s)}, one thread, {tried.count} tried); {more}",
     )
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_lines(run_dir: Path, fit: FitOptions, run: RunOptions, parameters: int | None) -> list[Line]:
@@ -261,14 +260,6 @@ def ray_line(run: RunOptions) -> Line:
         "ray",
         f"a local one with {run.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to",
     )
-
-
-def device_problem(run: RunOptions) -> list[str]:
-    """What stands against --device gpu, where this machine is the one that counts."""
-    there = torch.cuda.device_count()
-    if run.device != "gpu" or run.address is not None or there >= run.workers:
-        return []
-    return [f"expected {run.workers} GPUs, this machine has {there}; lower --workers or pass --device cpu"]
 
 
 def print_plan(job: str, lines: Sequence[Line], problems: Sequence[str]) -> None:

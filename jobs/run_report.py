@@ -306,7 +306,7 @@ def _faults(run: RunRecord) -> list[str]:
     if run.restarts is None:
         return [*found, paragraph("Not recorded by the version that made this run.", "note")]
     found += [paragraph(f"A damaged checkpoint was passed over: {what}", "bad") for what in run.damages]
-    found += [paragraph(f"Saved and ended on request (SIGTERM) at {where}.", "note") for where in run.stops]
+    found += [paragraph(f"Saved and ended on request (Ctrl-C or SIGTERM) at {where}.", "note") for where in run.stops]
     if not run.restarts:
         text = "None: the workers started once"
         text += f" in each of the run's {run.parts} parts." if (run.parts or 1) > 1 else "."

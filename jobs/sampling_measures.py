@@ -110,7 +110,7 @@ def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost
     rate = time_sampler(router, options, 1, effort)
     grown = own_bytes("RssAnon") - before
     sampler = NeighborSampler(router, options)
-    roots = [sampler.roots_of(0, i % sampler.num_batches) for i in range(effort.batches)]
+    roots = [router.find_nodes(sampler.roots_of(0, i % sampler.num_batches)) for i in range(effort.batches)]
     limit = time_reads(next(iter(graph.partitions())), roots, options.fanouts, 1, effort)
     best = rate.sampling.best
     milliseconds = rate.edges_per_batch / best * 1e3

@@ -201,7 +201,7 @@ def job_options(settings: PointSettings, data_dir: str, run_dir: str) -> NodeJob
             address=settings.address,
             object_store_gb=0.1,
             local_reads=settings.local_reads,
-            max_failures=0,
+            failures_per_hour=0,
         ),
     )
 

@@ -1,6 +1,7 @@
 """What every training job does around its own data: where the run lives, what Ray session it needs, how it is resumed and followed."""
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,19 +9,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from cluster.checkpoint import check_continues, load_state, newest_whole
+from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole
+from cluster.placement import WorkerOptions
 from cluster.record_queue import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from cluster.session import SessionOptions
 from cluster.train_spec import TrainOptions
-from cluster.trainer import WorkerOptions, choose_device
 from jobs.environment import describe_environment
 from jobs.progress import Progress
+from jobs.resume import resume_command
 from jobs.run_options import FitOptions, RunOptions
 from jobs.run_record import read_run, stored_partitions
 from jobs.run_report import run_page
+from jobs.this_machine import asked_workers, known_workers, local_session
 from jobs.trackers import tracked
 from jobs.verdict import BASELINE_NAMES
 from storage.errors import FormatError, GraphmillError
@@ -56,6 +57,10 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
     except BaseException as error:
         with suppress(OSError):  # a full disk must not hide what it did to the run
             run.note("fail", error=_why(error))
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            newest = latest_checkpoint(path)
+            saved = "nothing saved yet" if newest is None else f"saved up to {newest.name}"
+            print(f"\nstopped, {saved}; to continue:\n{resume_command(str(path))}", file=sys.stderr)
         raise
     else:
         run.note("finish")
@@ -67,7 +72,9 @@ def _why(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, SystemExit):
-        return f"stopped with status {error.code}" + (" (SIGTERM)" if error.code == 143 else "")
+        return f"stopped with status {error.code}" + (
+            " (Ctrl-C)" if error.code == 130 else " (SIGTERM)" if error.code == 143 else ""
+        )
     return " ".join(f"{type(error).__name__}: {error}".split())[:2000]
 
 
@@ -91,19 +98,21 @@ def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mappi
 
 
 def session_options(options: RunOptions) -> SessionOptions:
-    return SessionOptions(
-        address=options.address,
-        num_cpus=max(options.workers, torch.get_num_threads()),
-        object_store_bytes=int(options.object_store_gb * 2**30),
-        dashboard_port=options.dashboard_port,
+    return local_session(
+        _asked(options, options.device), options.address, options.object_store_gb, options.dashboard_port
     )
 
 
-def worker_options(options: RunOptions) -> WorkerOptions:
+def worker_options(options: RunOptions, device: str | None = None) -> WorkerOptions:
+    """The workers as far as is known before Ray is there, on `device` where the job leaves no choice. Raises ConfigError."""
+    return known_workers(_asked(options, device or options.device), session_options(options))
+
+
+def _asked(options: RunOptions, device: str) -> WorkerOptions:
     return WorkerOptions(
-        options.workers,
-        options.device,
-        options.max_failures,
+        asked_workers(options.workers),
+        device,
+        options.failures_per_hour,
         options.keep_checkpoints,
         options.grace_s,
         options.min_workers,
@@ -133,9 +142,8 @@ def train_options(fit: FitOptions) -> TrainOptions:
 
 
 def wants_bfloat16(fit: FitOptions, workers: WorkerOptions) -> bool:
-    """Whether the run trains in bfloat16; needs a Ray session, and raises where the cluster lacks what was asked for."""
-    on_gpu = choose_device(workers) == "gpu"
-    return fit.precision == "bfloat16" or (fit.precision == "auto" and on_gpu)
+    """Whether the run trains in bfloat16; of workers whose device is known."""
+    return fit.precision == "bfloat16" or (fit.precision == "auto" and workers.device == "gpu")
 
 
 def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
@@ -153,8 +161,13 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             bar.update(record["epoch"] + 1, num_epochs, note)
         elif record["kind"] == "step" and record["num_steps"] > 1:
             bar.update(record["epoch"] + record["step"] / record["num_steps"], num_epochs, note)
-        elif record["kind"] == "saved":
-            print(f"\nstopped in {record['where']}, saved; continue with --resume {record['run']}", file=sys.stderr)
+        elif record["kind"] == "stopping":
+            again = "; Ctrl-C once more ends at once" if record["signal"] == signal.SIGINT else ""
+            print(
+                f"\nstopping: the step or validation under way ends, and a checkpoint is saved{again}", file=sys.stderr
+            )
+        elif record["kind"] == "failure":
+            print(f"\n{record['what']}\nall workers start again from the latest checkpoint", file=sys.stderr)
         elif record["kind"] == "damage":
             print(f"\nan older checkpoint is used: {record['what']}", file=sys.stderr)
         elif record["kind"] == "unused":

@@ -1,11 +1,12 @@
 """What a hyper-parameter sweep will run: its options, its trials as the job's own command lines, and how many of them at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from cluster.placement import Resources, WorkerOptions, resolve
 from jobs.tunable_jobs import (
     OWN,
     arguments_of,
@@ -148,22 +149,24 @@ def check(config: SweepConfig) -> None:
         raise ConfigError(f"trial_timeout_s: expected more than 0 seconds, got {config.trial_timeout_s}")
 
 
-def at_once(asked: int | None, workers: int, cpus: int, gpus: int, devices: Sequence[str]) -> int:
-    """How many trials run together. Raises ConfigError where not one fits, or fewer than asked for.
+def at_once(asked: int | None, trials: Iterable[WorkerOptions], there: Resources) -> int:
+    """How many trials run together, each with workers as it would have them alone here.
 
-    `devices`: what the trials ask for; "auto" is a GPU per worker where there are as many.
+    Raises ConfigError where not one fits, or fewer than asked for.
     """
-    if workers > cpus:
-        raise ConfigError(
-            f"expected a CPU for each of a trial's {workers} workers, Ray has {cpus}; lower --workers after --, or raise --cpus"
-        )
-    most, what = cpus // workers, f"{cpus} CPUs"
-    if gpus >= workers and any(device != "cpu" for device in devices) and gpus // workers < most:
-        most, what = gpus // workers, f"{gpus} GPUs"
+    most, what = there.cpus, ""
+    for trial in trials:
+        try:
+            resolved, _ = resolve(trial, there)
+        except ConfigError as error:
+            raise ConfigError(f"a trial's workers: {error}; --workers goes after --, --cpus before it") from None
+        on_gpu = resolved.device == "gpu"
+        fit = max(1, min(there.cpus, there.gpus if on_gpu else there.cpus) // resolved.most)
+        if fit <= most:
+            have = f"{there.gpus} GPUs" if on_gpu else f"{there.cpus} CPUs"
+            most, what = fit, f"{have}, {resolved.most} workers a trial"
     if asked is not None and asked > most:
-        raise ConfigError(
-            f"at_once: expected at most {most} ({what}, {workers} workers a trial), got {asked}; lower --at-once"
-        )
+        raise ConfigError(f"at_once: expected at most {most} ({what}), got {asked}; lower --at-once")
     return asked or most
 
 

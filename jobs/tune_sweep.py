@@ -31,10 +31,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from cluster.placement import Resources, WorkerOptions
 from jobs.child_process import end_tagged, new_tag
 from jobs.command_line import complain, one_line
 from jobs.exit_codes import run
 from jobs.record_lines import append_record, load_records
+from jobs.run_options import RunOptions
 from jobs.tunable_jobs import lower_is_better, prepare, script_of
 from jobs.tune_plan import SweepConfig, Trial, at_once, check, metric_of, plan_trials, say_options
 from storage.errors import ConfigError, FormatError
@@ -82,10 +84,9 @@ def sweep(config: SweepConfig) -> int:
     records = load_trials(file, trials)
     again = {number for number, one in records.items() if config.retry and one["status"] == "failed"}
     missing = [trial for trial in trials if trial.number not in records or trial.number in again]
-    workers = max(trial.config.run.workers for trial in trials)
-    cpus = config.cpus or os.cpu_count() or 1
-    if config.address is None and not os.environ.get("RAY_ADDRESS"):  # what Ray sets for a submitted job
-        at_once(config.at_once, workers, cpus, 0, ())
+    here = _this_machine(config)
+    if here is not None:
+        at_once(config.at_once, [_workers(trial.config.run) for trial in trials], here)
     for one in {repr(getattr(t.config, "graph", None) or t.config.graphs): t for t in missing}.values():
         prepare(config.job, one.config)
     out.mkdir(parents=True, exist_ok=True)
@@ -102,7 +103,7 @@ def sweep(config: SweepConfig) -> int:
             (out / f"{trial.name}.log").unlink(missing_ok=True)
     try:
         if missing:
-            _run(config, missing, records, metric, out, workers)
+            _run(config, missing, records, metric, out, here)
     finally:
         records = load_trials(file, trials)
         _write_report(config, trials, records, metric, out)
@@ -115,6 +116,22 @@ def sweep(config: SweepConfig) -> int:
     if failed:
         print(f"error: {failed} of {len(trials)} trials failed; the report says why", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _this_machine(config: SweepConfig) -> Resources | None:
+    """What a Ray that is started here has; None where the sweep uses one that runs."""
+    from cluster.session import SessionOptions, joins_a_cluster
+
+    if joins_a_cluster(SessionOptions(address=config.address)):
+        return None
+    import torch
+
+    return Resources(config.cpus or os.cpu_count() or 1, torch.cuda.device_count())
+
+
+def _workers(run: RunOptions) -> WorkerOptions:
+    asked = None if isinstance(run.workers, str) else run.workers
+    return WorkerOptions(asked, run.device, min_workers=run.min_workers)
 
 
 def _out(config: SweepConfig) -> Path:
@@ -134,17 +151,17 @@ def _run(
     records: Mapping[int, Mapping[str, Any]],
     metric: str,
     out: Path,
-    workers: int,
+    here: Resources | None,
 ) -> None:
     """Runs trials in one Ray, and keeps each one's record when it ends; nothing of them is left when this returns or raises."""
     environment = dict(os.environ)  # before Ray and Tune add theirs: a trial's is what the job would have alone
     from cluster.session import SessionOptions, ray_session
 
-    local_cpus = workers * (config.at_once or max((config.cpus or os.cpu_count() or 1) // workers, 1))
     runs = [trial.config.run for trial in missing]
     options = SessionOptions(
         address=config.address,
-        num_cpus=local_cpus,
+        num_cpus=None if here is None else here.cpus,
+        num_gpus=None if here is None else here.gpus,
         object_store_bytes=int(max(one.object_store_gb for one in runs) * 2**30),
     )
     with ray_session(options) as session:
@@ -155,7 +172,7 @@ def _run(
 
         has = ray.cluster_resources()
         cpus, gpus = int(has.get("CPU", 0)), int(has.get("GPU", 0))
-        together = at_once(config.at_once, workers, cpus, gpus, [one.device for one in runs])
+        together = at_once(config.at_once, [_workers(one) for one in runs], Resources(cpus, gpus))
         lower = lower_is_better(metric)
         epochs = max(trial.config.fit.epochs for trial in missing)
         scheduler = make_scheduler(config.scheduler, lower, epochs, config.grace_epochs, config.reduction)

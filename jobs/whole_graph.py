@@ -114,7 +114,7 @@ class WholeGraphData:
         stamps = self.stamps.renewed()
         shard = read_shard(graph, shards, peers, self.split_set)
         stamps.check_untouched()
-        return OpenShard(shard)
+        return OpenShard(shard, self.graph.content_hash)
 
     def _check_workers_memory(self, graph: StoredGraph, peers: Peers) -> None:
         """Raises ConfigError on all workers where one of them lacks the memory for its shard."""
@@ -128,11 +128,11 @@ class WholeGraphData:
 class OpenShard:
     """The trainer's view of a shard."""
 
-    def __init__(self, shard: ShardBatch) -> None:
-        self.shard = shard
+    def __init__(self, shard: ShardBatch, content_hash: str) -> None:
+        self.shard, self._content_hash = shard, content_hash
 
     def sampler(self, options: ShardRoots, num_ranks: int) -> "ShardSampler":
-        return ShardSampler(self.shard, options, num_ranks)
+        return ShardSampler(self.shard, options, num_ranks, self._content_hash)
 
     def collate(self, minibatch: ShardBatch) -> ShardBatch:
         return minibatch
@@ -153,13 +153,17 @@ class OpenShard:
 class ShardSampler:
     """One batch per worker and epoch: its shard, with one split's roots."""
 
-    def __init__(self, shard: ShardBatch, options: ShardRoots, num_ranks: int) -> None:
-        self._options, self._num_ranks = options, num_ranks
+    def __init__(self, shard: ShardBatch, options: ShardRoots, num_ranks: int, content_hash: str) -> None:
+        self._options, self._num_ranks, self._content_hash = options, num_ranks, content_hash
         self._shard = replace(shard, root_index=torch.nonzero(shard.split == options.split).squeeze(1))
 
     @property
     def options(self) -> ShardRoots:
         return self._options
+
+    @property
+    def content_hash(self) -> str:
+        return self._content_hash
 
     @property
     def num_batches(self) -> int:

@@ -7,8 +7,9 @@ a batch's largest graph wastes little. Each epoch shuffles graphs within buckets
 rank waits long for another. Every graph is in exactly one batch of an epoch.
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -60,6 +61,11 @@ class GraphStore(Protocol):
     """Many small graphs, by number."""
 
     @property
+    def content_hash(self) -> str:
+        """The same for the same graphs alone."""
+        ...
+
+    @property
     def num_nodes(self) -> np.ndarray:
         """int [num_graphs]"""
         ...
@@ -84,6 +90,17 @@ class ArrayGraphStore:
     node_feature: np.ndarray | None = None
     edge_feature: np.ndarray | None = None
     target: np.ndarray | None = None
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Reads all arrays, once."""
+        found = hashlib.sha256()
+        for field in fields(self):
+            array = getattr(self, field.name)
+            found.update(f"{field.name} {None if array is None else (array.dtype.str, array.shape)}\n".encode())
+            if array is not None:
+                found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
 
     @cached_property
     def num_nodes(self) -> np.ndarray:
@@ -241,7 +258,7 @@ class _Shuffle:
 
 
 class GraphBatchSampler:
-    """Batches of a store's graphs; `graphs` restricts them to some, for a split."""
+    """Batches of a store's graphs; `graphs` restricts them to some, for a split, in whatever order they are given."""
 
     def __init__(
         self,
@@ -251,7 +268,8 @@ class GraphBatchSampler:
         graphs: np.ndarray | Sequence[int] | None = None,
     ) -> None:
         self._store, self._options, self._num_ranks = store, options, num_ranks
-        self._graphs = np.arange(len(store.num_nodes)) if graphs is None else np.asarray(graphs, np.int64)
+        self._is_whole = graphs is None
+        self._graphs = np.arange(len(store.num_nodes)) if graphs is None else np.sort(np.asarray(graphs, np.int64))
         if len(self._graphs) == 0:
             raise ConfigError("graphs: expected at least one, got none")
         if self._graphs.min() < 0 or self._graphs.max() >= len(store.num_nodes):
@@ -265,6 +283,12 @@ class GraphBatchSampler:
     @property
     def options(self) -> GraphBatchOptions:
         return self._options
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Of the store and, where they are given, of the chosen graphs."""
+        store = self._store.content_hash
+        return store if self._is_whole else hashlib.sha256(store.encode() + self._graphs.tobytes()).hexdigest()
 
     @cached_property
     def plan(self) -> GraphPlan:

@@ -20,10 +20,9 @@ def check_graph(
 
     `induced`: the edge columns are those of induced edges, which are in-edges whatever the direction.
     """
-    if not 0 <= split_set < manifest.num_split_sets:
-        raise ConfigError(
-            f"split set: expected one of the graph's {manifest.num_split_sets}, got {split_set}; set --split-set"
-        )
+    if not 0 <= split_set < max(manifest.num_split_sets, 1):
+        held = f"one of the graph's {manifest.num_split_sets}" if manifest.num_split_sets else "0, the graph has none"
+        raise ConfigError(f"split set: expected {held}, got {split_set}; set --split-set")
     if direction != "in" and not (manifest.symmetric or manifest.has_out_edges):
         raise ConfigError(
             f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
@@ -58,12 +57,3 @@ def integer_ids(node: np.ndarray) -> np.ndarray:
     if node.dtype.kind == "u" and len(node) and node.max() > np.iinfo(np.int64).max:
         raise ConfigError(f"expected node ids below 2^63, got {node.max()}")
     return node.astype(np.int64)
-
-
-def given_roots(manifest: Manifest, node: np.ndarray) -> np.ndarray:
-    """Stored ids that a caller names as roots, as int64. Raises ConfigError where one is no node of the graph."""
-    node = integer_ids(node).astype(np.int64, copy=False)
-    outside = np.flatnonzero((node < 0) | (node >= manifest.num_nodes))
-    if len(outside):
-        raise ConfigError(f"roots: expected node ids in [0, {manifest.num_nodes}), got {int(node[outside[0]])}")
-    return node

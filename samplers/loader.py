@@ -161,20 +161,34 @@ class Loader:
         self._position = _Position(epoch, step)
 
     def state_dict(self) -> dict[str, int | str]:
-        """The position: all that resuming needs, with a fingerprint of what it is a position in."""
+        """The position: all that resuming needs, and what it is a position in: which data, walked through in which way."""
         epoch, step = self._position.epoch, self._position.step
         if step == self.num_steps:
             epoch, step = epoch + 1, 0
-        return {"epoch": epoch, "step": step, "fingerprint": sampler_fingerprint(self._sampler, self._num_ranks)}
+        return {"epoch": epoch, "step": step, **self._place()}
+
+    def _place(self) -> dict[str, str]:
+        sampler = self._sampler
+        return {"data": sampler.content_hash[:16], "fingerprint": sampler_fingerprint(sampler, self._num_ranks)}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Moves to a saved position. Raises ConfigError where it is not one of this loader: other options, batches or ranks."""
-        if set(state) != {"epoch", "step", "fingerprint"}:
-            raise ConfigError(f"loader state: expected epoch, step and fingerprint, got {sorted(state)}")
-        expected = sampler_fingerprint(self._sampler, self._num_ranks)
-        if state["fingerprint"] != expected:
+        """Moves to a saved position. Raises ConfigError where it is not one of this loader: other data, options, batches or ranks."""
+        if set(state) == {"epoch", "step", "fingerprint"}:
             raise ConfigError(
-                f"loader state: expected the fingerprint {expected} of these options, batches and ranks, got "
+                "loader state: expected epoch, step, data and fingerprint, got no data: an earlier version saved it, which did not say "
+                "in which graph it is a position; begin an epoch, by reset(epoch) or from a checkpoint of an epoch's end"
+            )
+        if set(state) != {"epoch", "step", "data", "fingerprint"}:
+            raise ConfigError(f"loader state: expected epoch, step, data and fingerprint, got {sorted(state)}")
+        place = self._place()
+        if state["data"] != place["data"]:
+            raise ConfigError(
+                f"loader state: expected a position in the data {place['data']}, got one in {state['data']}: of another graph, of other "
+                "partitions or of other given roots; resume with the data that saved it"
+            )
+        if state["fingerprint"] != place["fingerprint"]:
+            raise ConfigError(
+                f"loader state: expected the fingerprint {place['fingerprint']} of these options, batches and ranks, got "
                 f"{state['fingerprint']}; resume with the options and the number of workers that saved it"
             )
         self.reset(int(state["epoch"]), int(state["step"]))

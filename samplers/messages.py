@@ -1,7 +1,7 @@
 """The vocabulary between a sampler and the owners of partitions: frozen requests, and replies of plain numpy arrays.
 
-Node ids in requests and replies are the stored graph's ids (owner = searchsorted(offsets)). A request to one owner names only nodes
-that it owns. Every request is idempotent, so it may be sent again after a failure.
+Node ids in requests and replies are the stored graph's ids (owner = searchsorted(offsets)), but for `FindNodes`, by which permanent ids
+become stored ones. Any other request to one owner names only nodes that it owns. Every request is idempotent, so it may be sent again after a failure.
 """
 
 from dataclasses import dataclass
@@ -100,6 +100,13 @@ class ListHot:
 
 
 @dataclass(frozen=True)
+class FindNodes:
+    """List the owned nodes among these permanent ids, in this order."""
+
+    original_id: np.ndarray  # int64 [n]
+
+
+@dataclass(frozen=True)
 class NodeList:
     """Reply: nodes with the numbers that order them."""
 
@@ -151,6 +158,7 @@ Request = (
     | ListSplit
     | ListChunk
     | ListHot
+    | FindNodes
     | ListNeighbors
     | InducedSubgraphs
     | StepWalks

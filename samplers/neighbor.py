@@ -6,18 +6,18 @@ batch's layers are slices of it (`samplers.layers`).
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from samplers.graph_checks import check_graph, given_roots
-from samplers.messages import EdgeColumn, NeighborLists, NodeList, Scheme, WalkDirection
+from samplers.graph_checks import check_graph
+from samplers.messages import EdgeColumn, NeighborLists, Scheme, WalkDirection
 from samplers.minibatch import MiniBatch
-from samplers.option_checks import check_integer_tuples, check_integers
-from samplers.plans import even_split, num_root_batches
-from samplers.random_streams import Purpose, hash_ids, stream_key
+from samplers.option_checks import check_integer_tuples, check_integers, check_root_split
+from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import PositionMaps, Relabeler
+from samplers.root_batches import RootBatches
+from samplers.roots import find_roots
 from samplers.router import EDGE_COLUMNS, Router
 from samplers.stage_clock import stage
 from storage.encodings import check_encoding_names
@@ -34,7 +34,7 @@ class NeighborOptions:
     edges: Literal["sampled", "induced"] = "sampled"  # edges drawn, or all edges among the nodes found
     seed: int = 0
     split_set: int = 0
-    root_split: int = SPLIT_TRAIN
+    root_split: int | None = SPLIT_TRAIN  # None: all nodes; in a graph without splits all nodes train
     shuffle: bool = True  # False: roots in ascending permanent id, and the same draws in every epoch
     direction: WalkDirection = "in"  # neighbors: sources of in-edges, ends of out-edges, or both
     # uniform; by edge weight; by the neighbor's in-degree (at least 1); or LABOR-0 (arXiv:2210.13339): one coin per neighbor and
@@ -48,7 +48,8 @@ class NeighborOptions:
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
         check_integer_tuples(self, "fanouts")
-        check_integers(self, "batch_size", "seed", "split_set", "root_split")
+        check_integers(self, "batch_size", "seed", "split_set")
+        check_root_split(self)
         if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
             raise ConfigError(
                 f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set --fanouts"
@@ -72,12 +73,13 @@ class NeighborOptions:
 
 
 class NeighborSampler:
-    """Minibatches around roots of one split."""
+    """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct)."""
 
-    def __init__(self, router: Router, options: NeighborOptions, num_ranks: int = 1) -> None:
-        self._router, self._options, self._num_ranks = router, options, num_ranks
+    def __init__(
+        self, router: Router, options: NeighborOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+    ) -> None:
+        self._router, self._options = router, options
         self._maps = PositionMaps(router.manifest.num_nodes)
-        self._last_order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
         check_graph(
             router.manifest,
             options.split_set,
@@ -86,53 +88,44 @@ class NeighborSampler:
             edge_columns=options.edge_columns,
             induced=options.edges == "induced",
         )
+        self._root_batches = RootBatches(router, options, num_ranks, roots)
 
     @property
     def options(self) -> NeighborOptions:
         return self._options
 
-    @cached_property
-    def _roots(self) -> NodeList:
-        return self._router.list_split(self._options.split_set, self._options.root_split)
+    @property
+    def content_hash(self) -> str:
+        return self._root_batches.content_hash
 
-    @cached_property
+    @property
     def num_batches(self) -> int:
-        return num_root_batches(len(self._roots.node), self._options.batch_size, self._num_ranks)
+        return self._root_batches.num_batches
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
-        """Stored ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
-        roots, options = self._roots, self._options
-        if not 0 <= batch < self.num_batches:
-            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
-        start, stop = even_split(len(roots.node), self.num_batches, batch)
-        if not options.shuffle:
-            return roots.node[start:stop]
-        of_epoch, order = self._last_order  # one read: another thread may put another epoch's order there
-        if of_epoch != epoch:
-            key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
-            order = np.argsort(hash_ids(key, roots.original_id), kind="stable")
-            self._last_order = (epoch, order)
-        return roots.node[order[start:stop]]
+        """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
+        return self._root_batches.roots(epoch, batch).original_id
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         with stage("plan"):
-            roots = self.roots_of(epoch, batch)
-        return self.sample_roots(roots, epoch, batch)
+            roots = self._root_batches.roots(epoch, batch)
+        return self._sample(roots.node, epoch, batch)
 
-    def sample_roots(self, node: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
-        """The minibatch around these roots, whatever their split: distinct stored ids, which keep their order.
+    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
+        """The minibatch around these roots, whatever their split: distinct permanent ids, which keep their order.
 
-        `epoch` and `batch` choose the draws, and are the batch's own numbers. Raises ConfigError where a root is repeated, or is no
-        node of the graph.
+        `epoch` and `batch` choose the draws, and are the batch's own numbers. One more request per owner finds the roots. Raises
+        ConfigError where a root is repeated, or is no node of the graph.
         """
-        options = self._options
         with stage("plan"):
-            roots = given_roots(self._router.manifest, node)
-            try:
-                relabeler = Relabeler(roots, self._maps)
-            except ValueError as error:
-                raise ConfigError(f"roots: {error}") from None
+            roots = find_roots(self._router, node_id, distinct=True)
+        return self._sample(roots.node, epoch, batch)
+
+    def _sample(self, roots: np.ndarray, epoch: int, batch: int) -> MiniBatch:
+        """The minibatch around these stored ids."""
+        options = self._options
         with stage("sample"):
+            relabeler = Relabeler(roots, self._maps)
             num_roots = relabeler.num_nodes
             lists, sources, found = self._expand(relabeler, epoch if options.shuffle else 0, batch)
             node = relabeler.node.copy()

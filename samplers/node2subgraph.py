@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samplers.graph_checks import check_graph, given_roots
+from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
 from samplers.messages import NodeList, WalkDirection
 from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import HUB_DEGREE, advance, frontier, pack_members
-from samplers.option_checks import check_integers
+from samplers.option_checks import check_integers, check_root_split
 from samplers.random_streams import Purpose, hash_ids, stream_key
-from samplers.root_batches import RootBatches, RootPlan
+from samplers.root_batches import RootBatches
+from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
@@ -42,13 +43,14 @@ class Node2SubgraphOptions:
     fixed: bool = False  # True: the same subgraphs in every epoch
     seed: int = 0
     split_set: int = 0
-    root_split: int = SPLIT_TRAIN
+    root_split: int | None = SPLIT_TRAIN  # None: all nodes; in a graph without splits all nodes train
     shuffle: bool = True  # False: roots in ascending permanent id, and the same subgraphs in every epoch
     encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
-        check_integers(self, "max_hops", "max_nodes", "batch_size", "seed", "split_set", "root_split")
+        check_integers(self, "max_hops", "max_nodes", "batch_size", "seed", "split_set")
+        check_root_split(self)
         if not 0 <= self.max_hops <= _MOST_HOPS:
             raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set --max-hops")
         if self.max_nodes < 1:
@@ -69,19 +71,22 @@ class GrownSubgraphs:
 
 
 class Node2SubgraphSampler:
-    """Minibatches of one subgraph per root."""
+    """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct)."""
 
-    def __init__(self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1) -> None:
+    def __init__(
+        self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+    ) -> None:
         self._router, self._options = router, options
         check_graph(router.manifest, options.split_set, "in" if options.max_hops == 0 else options.direction)
-        plan = RootPlan(
-            options.batch_size, num_ranks, options.seed, options.split_set, options.root_split, options.shuffle
-        )
-        self._root_batches = RootBatches(router, plan)
+        self._root_batches = RootBatches(router, options, num_ranks, roots)
 
     @property
     def options(self) -> Node2SubgraphOptions:
         return self._options
+
+    @property
+    def content_hash(self) -> str:
+        return self._root_batches.content_hash
 
     @property
     def num_batches(self) -> int:
@@ -92,15 +97,13 @@ class Node2SubgraphSampler:
             roots = self._root_batches.roots(epoch, batch)
         return self._sample(roots, epoch, batch)
 
-    def sample_roots(self, node: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
-        """The subgraphs around these stored ids, whatever their split; a repeated root gets the same subgraph again.
+    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
+        """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
 
-        `epoch` chooses the draws; one more request per owner reads the roots' permanent ids. Raises ConfigError where a root is no
-        node of the graph.
+        `epoch` chooses the draws; one more request per owner finds the roots. Raises ConfigError where a root is no node of the graph.
         """
         with stage("plan"):
-            node = given_roots(self._router.manifest, node)
-            roots = NodeList(node=node, original_id=self._router.fetch(node, feature=False).original_id)
+            roots = find_roots(self._router, node_id)
         return self._sample(roots, epoch, batch)
 
     def _sample(self, roots: NodeList, epoch: int, batch: int) -> MiniBatch:

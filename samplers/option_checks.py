@@ -29,6 +29,12 @@ def check_integer_tuples(options: Any, *names: str) -> None:
         object.__setattr__(options, name, tuple(_integer(name, one) for one in value))
 
 
+def check_root_split(options: Any) -> None:
+    """`root_split` becomes an int, or stays None."""
+    if options.root_split is not None:
+        check_integers(options, "root_split")
+
+
 def check_numbers(options: Any, *names: str) -> None:
     """Each of these fields becomes a float. Raises ConfigError where one is no number."""
     for name in names:

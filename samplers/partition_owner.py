@@ -14,6 +14,7 @@ from samplers.messages import (
     DegreeLists,
     Direction,
     FetchRows,
+    FindNodes,
     InducedEdges,
     InducedSubgraphs,
     ListChunk,
@@ -187,6 +188,13 @@ class PartitionOwner:
     def _list_hot(self, request: ListHot) -> NodeList:
         order = np.argsort(-np.diff(self._partition.indptr), kind="stable")
         return self._node_list(order[: request.count])
+
+    @_answer.register
+    def _find_nodes(self, request: FindNodes) -> NodeList:
+        owned, wanted = self._partition.original_id, request.original_id  # owned: ascending
+        row = np.searchsorted(owned, wanted)
+        inside = np.flatnonzero(row < len(owned))
+        return self._node_list(row[inside[owned[row[inside]] == wanted[inside]]])
 
     def _node_list(self, row: np.ndarray) -> NodeList:
         return NodeList(node=row + self._partition.start, original_id=self._partition.original_id[row])

@@ -21,18 +21,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samplers.graph_checks import check_graph, given_roots
+from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
 from samplers.messages import WalkDirection
 from samplers.minibatch import MiniBatch
-from samplers.option_checks import check_integers, check_numbers
+from samplers.option_checks import check_integers, check_numbers, check_root_split
 from samplers.ppr_kernels import (
     FIRST_BITS,
     best_candidates,
     push_known,
     start_roots,
 )
-from samplers.root_batches import RootBatches, RootPlan
+from samplers.root_batches import RootBatches
+from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
@@ -52,13 +53,14 @@ class PprOptions:
     batch_size: int = 128  # roots per batch, one subgraph each
     seed: int = 0
     split_set: int = 0
-    root_split: int = SPLIT_TRAIN
+    root_split: int | None = SPLIT_TRAIN  # None: all nodes; in a graph without splits all nodes train
     shuffle: bool = True  # False: roots in ascending permanent id
     encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
-        check_integers(self, "top_k", "batch_size", "seed", "split_set", "root_split")
+        check_integers(self, "top_k", "batch_size", "seed", "split_set")
+        check_root_split(self)
         check_numbers(self, "alpha", "epsilon")
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set --alpha")
@@ -86,20 +88,26 @@ class PushedRoots:
 
 
 class PprSampler:
-    """Minibatches of one subgraph per root: the root, then its `top_k` nodes from the highest score down, with all edges among them."""
+    """Minibatches of one subgraph per root: the root, then its `top_k` nodes from the highest score down, with all edges among them.
 
-    def __init__(self, router: Router, options: PprOptions, num_ranks: int = 1) -> None:
+    Roots are those of one split, or given `roots` (permanent ids, distinct).
+    """
+
+    def __init__(
+        self, router: Router, options: PprOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+    ) -> None:
         self._router, self._options = router, options
         check_graph(router.manifest, options.split_set, options.direction)
-        plan = RootPlan(
-            options.batch_size, num_ranks, options.seed, options.split_set, options.root_split, options.shuffle
-        )
-        self._root_batches = RootBatches(router, plan)
+        self._root_batches = RootBatches(router, options, num_ranks, roots)
         self._memory = PushMemory()
 
     @property
     def options(self) -> PprOptions:
         return self._options
+
+    @property
+    def content_hash(self) -> str:
+        return self._root_batches.content_hash
 
     @property
     def num_batches(self) -> int:
@@ -108,15 +116,20 @@ class PprSampler:
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         with stage("plan"):
             roots = self._root_batches.roots(epoch, batch).node
-        return self.sample_roots(roots, epoch, batch)
+        return self._sample(roots, epoch, batch)
 
-    def sample_roots(self, node: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
-        """The subgraphs around these stored ids, whatever their split; a repeated root gets the same subgraph again.
+    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
+        """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
 
-        `epoch` and `batch` are only the batch's numbers. Raises ConfigError where a root is no node of the graph.
+        `epoch` and `batch` are only the batch's numbers; one more request per owner finds the roots. Raises ConfigError where a root is
+        no node of the graph.
         """
         with stage("plan"):
-            roots = given_roots(self._router.manifest, node)
+            roots = find_roots(self._router, node_id).node
+        return self._sample(roots, epoch, batch)
+
+    def _sample(self, roots: np.ndarray, epoch: int, batch: int) -> MiniBatch:
+        """The subgraphs around these stored ids."""
         with stage("sample"):
             pushed = push_roots(self._router, roots, self._options, self._memory)
             member, score, graph_ptr = _select(self._router, pushed, self._options.top_k)

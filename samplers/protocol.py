@@ -30,6 +30,11 @@ class Sampler(Protocol):
         ...
 
     @property
+    def content_hash(self) -> str:
+        """Hash of what batches are drawn from: the graph (`manifest.content_hash`) and, where they are given, the roots."""
+        ...
+
+    @property
     def num_batches(self) -> int:
         """Batches of one epoch over all ranks; a multiple of the number of ranks."""
         ...
@@ -40,6 +45,6 @@ class Sampler(Protocol):
 
 
 def sampler_fingerprint(sampler: Sampler, num_ranks: int) -> str:
-    """16 hex digits that tell whether two loaders walk through the same batches: kind, options, batches and ranks."""
+    """16 hex digits that tell whether two loaders walk alike through the same data: kind, options, batches and ranks."""
     what = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_ranks}"
     return hashlib.sha256(what.encode()).hexdigest()[:16]

@@ -24,6 +24,7 @@ from samplers.neighbor import build_minibatch
 from samplers.option_checks import check_integer_tuples, check_integers
 from samplers.plans import chunk_share, even_split, num_chunk_batches
 from samplers.random_streams import Purpose, hash_ids, stream_key
+from samplers.roots import Roots
 from samplers.router import Router
 from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
@@ -41,7 +42,8 @@ class RandomPartitionOptions:
     num_chunks: int | None = None  # None: 10 of a random cut, else the graph's partitions
     seed: int = 0
     split_set: int = 0
-    root_splits: tuple[int, ...] = (SPLIT_TRAIN,)  # nodes with one of these codes are roots
+    # Nodes with one of these codes are roots. None: all nodes; in a graph without splits all nodes train.
+    root_splits: tuple[int, ...] | None = (SPLIT_TRAIN,)
     shuffle: bool = True  # False: the same cut, or the same groups of partitions, in every epoch
     encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
     chunks_per_batch: int = 1  # at most; dealt evenly where num_chunks is no multiple of it
@@ -50,7 +52,8 @@ class RandomPartitionOptions:
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
         check_integers(self, "seed", "split_set", "chunks_per_batch")
-        check_integer_tuples(self, "root_splits")
+        if self.root_splits is not None:
+            check_integer_tuples(self, "root_splits")
         if self.num_chunks is not None:
             check_integers(self, "num_chunks")
         if self.num_chunks is not None and self.num_chunks < 1:
@@ -59,22 +62,33 @@ class RandomPartitionOptions:
             )
         if self.cut not in get_args(Cut):
             raise ConfigError(f"cut: expected one of {', '.join(get_args(Cut))}, got {self.cut!r}; set --cut")
-        if not self.root_splits or not all(SPLIT_NONE < code <= SPLIT_TEST for code in self.root_splits):
+        codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
+        if not codes or not all(SPLIT_NONE < code <= SPLIT_TEST for code in codes):
             raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
 
 
 class RandomPartitionSampler:
-    """Minibatches that are induced subgraphs of chunks, nodes ascending in permanent id."""
+    """Minibatches that are induced subgraphs of chunks, nodes ascending in permanent id.
 
-    def __init__(self, router: Router, options: RandomPartitionOptions, num_ranks: int = 1) -> None:
+    Their roots are the nodes of some splits, or given `roots` (permanent ids, distinct).
+    """
+
+    def __init__(
+        self, router: Router, options: RandomPartitionOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+    ) -> None:
         self._router, self._options, self._num_ranks = router, options, num_ranks
         self._num_chunks = count_chunks(options, router.manifest)
         self._num_groups = -(-self._num_chunks // options.chunks_per_batch)
         check_graph(router.manifest, options.split_set)
+        self._roots = Roots(router, options.split_set, options.root_splits, roots)
 
     @property
     def options(self) -> RandomPartitionOptions:
         return self._options
+
+    @property
+    def content_hash(self) -> str:
+        return self._roots.content_hash
 
     @property
     def num_batches(self) -> int:
@@ -99,8 +113,7 @@ class RandomPartitionSampler:
             options.split_set,
             encodings=options.encodings,
         )
-        assert minibatch.split is not None
-        roots = np.flatnonzero(np.isin(minibatch.split, options.root_splits))
+        roots = np.flatnonzero(self._roots.among(minibatch))
         start, stop = even_split(len(roots), share.parts, share.part)
         return MiniBatch(**{**vars(minibatch), "root_index": roots[start:stop]})
 

@@ -1,55 +1,69 @@
-"""Roots of one split, dealt to batches: the plan of a sampler that makes one subgraph per root."""
+"""Roots dealt to batches: the plan of the samplers whose batches are made around some roots each."""
 
-from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from samplers.messages import NodeList
 from samplers.plans import even_split, num_root_batches
 from samplers.random_streams import Purpose, hash_ids, stream_key
+from samplers.roots import Roots
 from samplers.router import Router
 from storage.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class RootPlan:
+class RootOptions(Protocol):
     """What decides which roots are in which batch."""
 
-    batch_size: int
-    num_ranks: int
-    seed: int
-    split_set: int
-    root_split: int
-    shuffle: bool  # False: ascending permanent id in every epoch
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def split_set(self) -> int: ...
+
+    @property
+    def root_split(self) -> int | None:
+        """None: all nodes."""
+        ...
+
+    @property
+    def shuffle(self) -> bool:
+        """False: ascending permanent id in every epoch."""
+        ...
 
 
 class RootBatches:
-    """Every root of the split once per epoch, in a fresh random order."""
+    """Every root once per epoch, in a fresh random order; `given` roots, by permanent id, take the place of a split's."""
 
-    def __init__(self, router: Router, plan: RootPlan) -> None:
-        self._router, self._plan = router, plan
+    def __init__(self, router: Router, options: RootOptions, num_ranks: int, given: np.ndarray | None = None) -> None:
+        codes = None if options.root_split is None else (options.root_split,)
+        self._roots = Roots(router, options.split_set, codes, given)
+        self._options, self._num_ranks = options, num_ranks
         self._last_order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
-    @cached_property
-    def _roots(self) -> NodeList:
-        return self._router.list_split(self._plan.split_set, self._plan.root_split)
+    @property
+    def content_hash(self) -> str:
+        return self._roots.content_hash
 
     @cached_property
     def num_batches(self) -> int:
-        return num_root_batches(len(self._roots.node), self._plan.batch_size, self._plan.num_ranks)
+        return num_root_batches(len(self._roots.nodes.node), self._options.batch_size, self._num_ranks)
 
     def roots(self, epoch: int, batch: int) -> NodeList:
         """Raises ConfigError where there is no such batch."""
         if not 0 <= batch < self.num_batches:
             raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
-        roots, plan = self._roots, self._plan
+        roots, options = self._roots.nodes, self._options
         start, stop = even_split(len(roots.node), self.num_batches, batch)
-        if not plan.shuffle:
+        if not options.shuffle:
             return NodeList(node=roots.node[start:stop], original_id=roots.original_id[start:stop])
         of_epoch, order = self._last_order  # one read: another thread may put another epoch's order there
         if of_epoch != epoch:
-            key = stream_key(plan.seed, Purpose.ROOT_ORDER, epoch)
+            key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
             order = np.argsort(hash_ids(key, roots.original_id), kind="stable")
             self._last_order = (epoch, order)
         chosen = order[start:stop]

@@ -16,6 +16,7 @@ from samplers.messages import (
     EdgeColumn,
     FeatureDtype,
     FetchRows,
+    FindNodes,
     InducedEdges,
     InducedSubgraphs,
     ListChunk,
@@ -96,7 +97,8 @@ class Router:
     With a `feature_dtype`, features come in it from every owner, near or far, so that batches stay the same wherever owners are;
     float16 halves what float32 features cost on the wire.
 
-    Nodes are stored ids. Every method raises ConfigError where they are no integers, or no nodes of the graph.
+    Nodes are stored ids, which `find_nodes` finds by permanent ids. Every method raises ConfigError where they are no integers, or no
+    nodes of the graph.
     """
 
     def __init__(self, manifest: Manifest, owners: Sequence[Owner], feature_dtype: FeatureDtype | None = None) -> None:
@@ -202,6 +204,20 @@ class Router:
             split=np.empty(length, np.int8) if split else None,
             encoding=self._pool.empty((length, encoding_columns(encodings)), np.float32) if encodings else None,
         )
+
+    def find_nodes(self, permanent_id: np.ndarray) -> np.ndarray:
+        """int64: the stored ids of these permanent ids, in their order. Asks every owner; no table of all nodes is made."""
+        wanted = integer_ids(permanent_id).astype(np.int64, copy=False)
+        found = self._list_nodes(self._owners, FindNodes(np.sort(wanted)))
+        place = np.searchsorted(found.original_id, wanted)
+        place[place == len(found.node)] = -1
+        missing = np.flatnonzero(found.original_id[place] != wanted) if len(found.node) else np.arange(len(wanted))
+        if len(missing):
+            raise ConfigError(
+                f"expected ids of nodes of the graph {self.manifest.name}, as its source numbers them, got {int(wanted[missing[0]])}, "
+                "which it does not have"
+            )
+        return found.node[place]
 
     def list_split(self, split_set: int, code: int) -> NodeList:
         """All nodes with this split code, ascending in permanent id."""

@@ -20,9 +20,10 @@ from samplers.graph_checks import check_graph
 from samplers.messages import NodeList, WalkDirection
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
-from samplers.option_checks import check_integers
+from samplers.option_checks import check_integers, check_root_split
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.relabel import Relabeler
+from samplers.roots import Roots
 from samplers.router import Router
 from samplers.saint_kernels import count_edges
 from samplers.stage_clock import stage
@@ -45,14 +46,16 @@ class SaintOptions:
     batches_per_epoch: int | None = None  # over all ranks; None: as many as draw each root once on average
     seed: int = 0
     split_set: int = 0
-    root_split: int = SPLIT_TRAIN  # walks start at these nodes, and the loss is over these
+    # Walks start at these nodes, and the loss is over these. None: all nodes; in a graph without splits all nodes train.
+    root_split: int | None = SPLIT_TRAIN
     shuffle: bool = True  # False: the same batches in every epoch
     encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
 
     def __post_init__(self) -> None:
         check_encoding_names(self.encodings)
-        counts = ["num_walks", "walk_length", "num_presamples", "seed", "split_set", "root_split"]
+        counts = ["num_walks", "walk_length", "num_presamples", "seed", "split_set"]
         check_integers(self, *counts, *(["batches_per_epoch"] if self.batches_per_epoch is not None else []))
+        check_root_split(self)
         for name in ("num_walks", "num_presamples"):
             if getattr(self, name) < 1:
                 raise ConfigError(
@@ -84,26 +87,38 @@ class SampleCounts:
 
 
 class SaintSampler:
-    """Minibatches of one subgraph each; positions in order of first visit: roots, then step after step."""
+    """Minibatches of one subgraph each; positions in order of first visit: roots, then step after step.
 
-    def __init__(self, router: Router, options: SaintOptions, num_ranks: int = 1) -> None:
+    Walks start at the nodes of one split, or at given `roots` (permanent ids, distinct).
+    """
+
+    def __init__(
+        self, router: Router, options: SaintOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+    ) -> None:
         self._router, self._options, self._num_ranks = router, options, num_ranks
         check_graph(router.manifest, options.split_set, "in" if options.walk_length == 0 else options.direction)
+        codes = None if options.root_split is None else (options.root_split,)
+        self._roots = Roots(router, options.split_set, codes, roots)
 
     @property
     def options(self) -> SaintOptions:
         return self._options
 
+    @property
+    def content_hash(self) -> str:
+        return self._roots.content_hash
+
     @cached_property
-    def _roots(self) -> NodeList:
-        roots = self._router.list_split(self._options.split_set, self._options.root_split)
+    def _starts(self) -> NodeList:
+        """Where walks may start."""
+        roots = self._roots.nodes
         if not len(roots.node):
             raise ConfigError(f"root_split: expected a split with nodes, got {self._options.root_split} with none")
         return roots
 
     @cached_property
     def num_batches(self) -> int:
-        wanted = self._options.batches_per_epoch or -(-len(self._roots.node) // self._options.num_walks)
+        wanted = self._options.batches_per_epoch or -(-len(self._starts.node) // self._options.num_walks)
         return -(-wanted // self._num_ranks) * self._num_ranks
 
     @cached_property
@@ -128,9 +143,9 @@ class SaintSampler:
 
     def _walk(self, walk: np.ndarray, purpose: Purpose, *position: int) -> list[np.ndarray]:
         """Nodes of these walks after 0, 1, … steps."""
-        options, roots = self._options, self._roots.node
+        options, starts = self._options, self._starts.node
         drawn = unit_interval(hash_ids(stream_key(options.seed, purpose, *position, 0), walk))
-        steps = [roots[(drawn * len(roots)).astype(np.int64)]]
+        steps = [starts[(drawn * len(starts)).astype(np.int64)]]
         for step in range(1, options.walk_length + 1):
             key = stream_key(options.seed, purpose, *position, step)
             reached = self._router.step_walks(steps[-1], walk, int(key), options.direction)
@@ -159,16 +174,15 @@ class SaintSampler:
             options.split_set,
             encodings=options.encodings,
         )
-        assert minibatch.split is not None
         with stage("sample"):
-            is_root = minibatch.split == options.root_split
+            is_root = self._roots.among(minibatch)
             counts = self.sample_counts
             first, last = counts.bounds(node)
             node_count = np.maximum(last - first, 1)
             together = count_edges(minibatch.indptr, minibatch.indices, first, last, counts.sample)
             edge_count = np.maximum(together, 1)
             of_end = np.repeat(node_count, np.diff(minibatch.indptr))
-            weight = options.num_presamples / (node_count * len(self._roots.node))
+            weight = options.num_presamples / (node_count * len(self._starts.node))
         return replace(
             minibatch,
             root_index=np.flatnonzero(is_root),

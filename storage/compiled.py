@@ -5,11 +5,19 @@ index that processes rewrite without telling each other: two that compile the sa
 leave an index that gives one the code of the other (a TypeError at each call from then on, or worse). It also looks at a function's own
 file only, and keeps the code of what it calls after that has changed. Here every entry is a file of its own, named by all that decides
 its content: nothing is numbered, nothing is rewritten, and any change in the sources of a package with compiled loops starts afresh.
+
+The entries are pickles with machine code, the one exception to the rule that nothing from disk is unpickled: numba has no other form.
+Whoever can write such a file runs code as whoever loads it, so a folder of entries is taken only if nobody but its owner can write there
+(docs/decisions/0018-the-cache-of-compiled-loops.md, which also says why two names of numba's that are not public are imported).
 """
 
 import hashlib
+import itertools
+import logging
+import os
 import pickle
 import re
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -21,14 +29,67 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_NUMBA_CONFIG: Any = numba.config
+_LOGGER = logging.getLogger(__name__)
+_WARNINGS = itertools.count()
 _PACKAGES = ("samplers", "storage")  # whose compiled loops call each other
 
 
 def compiled(function: Function) -> Function:
-    """`function` as machine code that releases the GIL, compiled once per combination of argument types and machine."""
+    """`function` as machine code that releases the GIL, compiled once per combination of argument types and machine.
+
+    Once per process where no folder for the code is its owner's alone, with one warning.
+    """
     dispatcher: Any = numba.njit(nogil=True)(function)
-    dispatcher._cache = _Cache(function)
+    folder = _folder(Path(function.__code__.co_filename).resolve().parent, _NUMBA_CONFIG.CACHE_DIR)
+    if folder is not None:
+        dispatcher._cache = _Cache(function, folder)
     return dispatcher
+
+
+@cache
+def _folder(sources: Path, cache_dir: str) -> Path | None:
+    """Where the code of this folder's functions lies: below numba's CACHE_DIR if it is set, else beside the sources or, where that
+    cannot be written or is not its owner's alone, in the user's own cache. None, and a warning, where no folder is safe."""
+    name = f"graphmill-{hashlib.sha256(str(sources).encode()).hexdigest()[:12]}"
+    folders = [Path(cache_dir) / name] if cache_dir else [sources / "__pycache__" / "compiled", *_below_home(name)]
+    unsafe = []
+    for folder in folders:
+        if (reason := _why_unsafe(folder)) is None:
+            return folder.resolve()
+        unsafe.append(reason)
+    if not next(_WARNINGS):  # one line for all folders of sources
+        _LOGGER.warning("compiled loops are not kept on disk, each process compiles them: %s", "; ".join(unsafe))
+    return None
+
+
+def _below_home(name: str) -> list[Path]:
+    with suppress(RuntimeError):  # a user without a home
+        return [Path.home() / ".cache" / name]
+    return []
+
+
+def _why_unsafe(folder: Path) -> str | None:
+    """Makes the folder if it is not there. Why somebody else could put a file there, or it cannot be made; None if it is safe."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return f"{folder} is a link or a file"
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            mode = stat.S_IMODE(found.st_mode)
+            return f"{folder} is not this user's alone (owner {found.st_uid}, mode {mode:o}); remove it, or chmod 700"
+        for parent in folder.resolve().parents:
+            found = parent.stat()
+            if found.st_uid not in (0, os.geteuid()):
+                return f"{parent}, above {folder}, belongs to user {found.st_uid}"
+            shared = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid())
+            if shared and not found.st_mode & stat.S_ISVTX:
+                return f"{parent}, above {folder}, can be written by others"
+    except OSError as error:
+        return f"{folder} cannot be used ({error.strerror or error})"
+    return None
 
 
 class _EntryFiles(IndexDataCacheFile):
@@ -70,9 +131,9 @@ class _EntryFiles(IndexDataCacheFile):
 
 
 class _Cache(FunctionCache):
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
         super().__init__(function)
-        self._cache_file = _EntryFiles(self._cache_path, self._impl.filename_base, _stamp(function))
+        self._cache_file = _EntryFiles(str(folder), self._impl.filename_base, _stamp(function))
 
 
 def _stamp(function: Callable[..., Any]) -> str:

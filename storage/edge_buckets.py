@@ -86,9 +86,9 @@ class SpilledEdges:
     def reversed(self) -> "SpilledEdges":
         return replace(self, src=self.dst, dst=self.src)
 
-    def with_reverses(self) -> "SpilledEdges":
+    def with_reverses(self, *, of_loops: bool = False) -> "SpilledEdges":
         """Each edge followed at once by its reverse, so that which of two equal edges comes first is the source's choice and
-        not that of the chunks; a self-loop is its own reverse."""
+        not that of the chunks; a self-loop is its own reverse, unless it has one too (`of_loops`), to be counted twice in sums."""
         both = np.stack([self.src, self.dst], axis=1)
         extras = [
             None if column is None else np.repeat(column, 2, axis=0)
@@ -96,7 +96,7 @@ class SpilledEdges:
         ]
         doubled = SpilledEdges(both.reshape(-1), both[:, ::-1].reshape(-1), *extras)
         keep = np.ones(2 * len(self.src), bool)
-        keep[1::2] = self.src != self.dst
+        keep[1::2] = of_loops | (self.src != self.dst)
         return doubled.where(keep)
 
 
@@ -253,14 +253,17 @@ class EdgeBuckets:
         return int(self._num_spilled[partition])
 
     def sorted_buckets(
-        self, *, drop_duplicates: bool, then: Callable[[Bucket], Result]
+        self, *, drop_duplicates: bool, sum_columns: bool = False, then: Callable[[Bucket], Result]
     ) -> Generator[tuple[int, Result], None, None]:
         """Yields (partition, then(bucket)) in ascending destination order, one bucket or more for each partition, and deletes the
-        spill files behind it. Threads sort, and call `then`, ahead of what is taken."""
+        spill files behind it. Threads sort, and call `then`, ahead of what is taken.
+
+        Of equal edges `drop_duplicates` leaves the first; with `sum_columns` its weight and its features are the sums over all of them.
+        """
         self._flush()
 
         def sort(piece: _Piece) -> tuple[_Piece, Result]:
-            return piece, then(self._sort(piece, drop_duplicates))
+            return piece, then(self._sort(piece, drop_duplicates, sum_columns))
 
         with closing(ordered_map(sort, self._pieces(), self._num_sorters)) as pieces:
             for piece, result in pieces:
@@ -326,7 +329,7 @@ class EdgeBuckets:
             ]
         )
 
-    def _sort(self, piece: _Piece, drop_duplicates: bool) -> Bucket:
+    def _sort(self, piece: _Piece, drop_duplicates: bool, sum_columns: bool) -> Bucket:
         from storage.bucket_kernels import pack_keys
 
         extras = self._read(piece)
@@ -341,10 +344,14 @@ class EdgeBuckets:
         else:
             order = np.argsort(key, kind="stable")
             key = key[order]
+            first, kept = order[:0], order
             if drop_duplicates and len(key):
-                keep = np.concatenate([[True], np.diff(key) != 0])
-                key, order = key[keep], order[keep]
-            extras = {name: column[order] for name, column in extras.items()}
+                first = np.flatnonzero(np.concatenate([[True], np.diff(key) != 0]))
+                key, kept = key[first], order[first]
+            summed = {"weight", "feature"} if sum_columns and len(kept) < len(order) else set()
+            extras = {
+                name: _sums(column[order], first) if name in summed else column[kept] for name, column in extras.items()
+            }
         return Bucket(
             key=key,
             low=piece.low,
@@ -354,6 +361,11 @@ class EdgeBuckets:
             weight=extras.get("weight"),
             feature=extras.get("feature"),
         )
+
+
+def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Sums of the rows from each `first` to the next, rounded once: the same for an edge and its reverse."""
+    return np.add.reduceat(column, first, axis=0, dtype=np.float64).astype(column.dtype)
 
 
 class SortedEdges:

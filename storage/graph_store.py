@@ -95,6 +95,10 @@ class StoredGraphs:
         return _joined([shard.original_id for shard in self.shards])
 
     @property
+    def content_hash(self) -> str:
+        return self.manifest.content_hash
+
+    @property
     def target_names(self) -> tuple[str, ...]:
         return self.manifest.target_names
 

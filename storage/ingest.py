@@ -44,10 +44,10 @@ class IngestOptions:
     num_partitions: int = 1
     partitioner: Partitioner = "random"
     seed: int = 0
-    undirected: bool | None = (
-        None  # True: add every edge's reverse and drop duplicates; None: what the source says of itself
-    )
-    drop_duplicates: bool = False  # keep one of several equal edges
+    # True: add every edge's reverse and make one of equal edges, whose weights and features are summed (a self-loop's count twice), as
+    # PyG's `to_undirected` does; None: what the source says of itself.
+    undirected: bool | None = None
+    drop_duplicates: bool = False  # keep the first of several equal edges, with its own weight and features
     drop_self_loops: bool = False
     edge_ids: bool = False  # keep each edge's row number in the source
     out_edges: bool = False  # store lists of out-edges too, where they differ from the in-edges
@@ -127,7 +127,8 @@ class _Ingestion:
         undirected = options.undirected
         self.add_reverse = self.info.undirected_once if undirected is None else undirected
         # A source that gives each undirected edge once has no duplicates to drop; a directed one may hold both directions.
-        self.drop_duplicates = options.drop_duplicates or (self.add_reverse and not self.info.undirected_once)
+        self.sum_duplicates = self.add_reverse and not self.info.undirected_once and not options.drop_duplicates
+        self.drop_duplicates = options.drop_duplicates or self.sum_duplicates
         self.symmetric = self.add_reverse or self.info.symmetric
         self.out_edges = options.out_edges and not self.symmetric
         self.index_dtype = np.dtype(np.int32 if self.info.num_nodes < 2**31 else np.int64)
@@ -173,7 +174,7 @@ class _Ingestion:
             "partitioner": options.partitioner,
             "seed": str(options.seed),
             "reverse_edges_added": str(self.add_reverse).lower(),
-            "duplicates_dropped": str(self.drop_duplicates).lower(),
+            "duplicates": "summed" if self.sum_duplicates else "first" if self.drop_duplicates else "kept",
             "self_loops_dropped": str(options.drop_self_loops).lower(),
         }
         return Manifest(
@@ -217,7 +218,8 @@ class _Ingestion:
 
         def group(numbered: tuple[int, EdgeChunk]) -> dict[str, GroupedEdges]:
             edges = self._checked_edges(*numbered)
-            grouped = {"topology": buckets.group(edges.with_reverses() if self.add_reverse else edges, id_of_row)}
+            both = edges.with_reverses(of_loops=self.sum_duplicates) if self.add_reverse else edges
+            grouped = {"topology": buckets.group(both, id_of_row)}
             if "out_topology" in all_buckets:
                 grouped["out_topology"] = all_buckets["out_topology"].group(edges.reversed(), id_of_row)
             return grouped
@@ -265,7 +267,9 @@ class _Ingestion:
     ) -> "groupby[int, tuple[int, SortedLists]]":
         """(partition, its lists in pieces) of every partition; take them in order. `stack` ends the threads that sort ahead."""
         found = buckets.sorted_buckets(
-            drop_duplicates=self.drop_duplicates, then=lambda bucket: bucket.lists(id_of_row)
+            drop_duplicates=self.drop_duplicates,
+            sum_columns=self.sum_duplicates,
+            then=lambda bucket: bucket.lists(id_of_row),
         )
         return groupby(stack.enter_context(closing(found)), key=itemgetter(0))
 

@@ -7,6 +7,7 @@ clocks of writers and of whoever prunes may differ by up to `CLOCK_MARGIN_S`.
 import json
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from storage.object_stores import make_parent
 JOURNAL = "journal.json"
 LEASE_S = 3600.0
 CLOCK_MARGIN_S = 600.0
+UNFINISHED = re.compile(r"\.journal\.json\.[0-9a-f]{8}")  # what `write_durably` renames to a journal
 _FORMAT = "graphmill-journal"
 
 
@@ -85,6 +87,15 @@ class Lease:
                 write_durably(self._where, content)
             else:
                 self._filesystem.pipe_file(self._where, content)
+
+
+def died_before_journal(folder: str, now: float) -> bool:
+    """Whether a local folder is empty, or holds only a journal that was never finished, for longer than a lease."""
+    try:
+        names, changed = os.listdir(folder), os.stat(folder).st_mtime
+    except OSError:
+        return False
+    return all(UNFINISHED.fullmatch(name) for name in names) and now > changed + LEASE_S + CLOCK_MARGIN_S
 
 
 def read_journal(filesystem: fsspec.AbstractFileSystem, where: str) -> Journal | None:

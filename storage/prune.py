@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import fsspec
 
-from storage.arrow_files import split_url
+from storage.arrow_files import is_local, split_url
 from storage.errors import ConfigError
 from storage.filesystem_errors import one_line_errors
-from storage.journal import JOURNAL, read_journal
+from storage.journal import JOURNAL, died_before_journal, read_journal
 from storage.manifest import SnapshotHead, parse_head
 from storage.snapshots import DATA, FOLDER_NAME, PIECES, manifest_path, read_manifest, snapshot_numbers
 from storage.unpublished import remove_files
@@ -61,9 +61,9 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
         named = any(file.startswith(f"{folder}/") for file in reached)
         journal = read_journal(filesystem, f"{path}/{folder}/{JOURNAL}")
         if folder not in gone:
-            if journal is None:  # nobody's, or the last file of it is a kept one
-                continue
-            if not journal.is_over(now):
+            if journal is None and not (is_local(filesystem) and died_before_journal(f"{path}/{folder}", now)):
+                continue  # nobody's
+            if journal is not None and not journal.is_over(now):
                 held += [] if named else [folder]
                 continue
         files, size, others = remove_files(filesystem, path, folder, reached, dry_run=dry_run)

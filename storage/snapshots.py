@@ -95,12 +95,10 @@ def read_manifest(
 
 
 def _text(filesystem: fsspec.AbstractFileSystem, where: str) -> str:
-    size = filesystem.size(where)
-    if size is None or size > _MAX_MANIFEST_BYTES:
-        raise FormatError(
-            f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found {size}; this is not a manifest"
-        )
+    content = filesystem.cat_file(where, start=0, end=_MAX_MANIFEST_BYTES + 1)  # one request
+    if len(content) > _MAX_MANIFEST_BYTES:
+        raise FormatError(f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found more; this is not a manifest")
     try:
-        return str(filesystem.cat_file(where).decode())
+        return str(content.decode())
     except UnicodeDecodeError:
         raise FormatError(f"{where}: expected UTF-8 JSON, found other bytes; the file is corrupt") from None

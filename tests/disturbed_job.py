@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the j
 
 
 class Job:
-    """One run of the job, in a session of its own; with `output`, what it says goes to that file, and may be long."""
+    """One run of the job, or that `command` as it is, in a session of its own; with `output`, what it says goes to that file, and may be long."""
 
     def __init__(
         self,
@@ -32,9 +32,10 @@ class Job:
         output: Path | None = None,
         environment: Mapping[str, str] | None = None,
         program: Path = JOB,
+        command: Sequence[str] = (),
     ) -> None:
         self.run = run
-        command = [sys.executable, str(program), *FLAGS, *flags]
+        command = command or [sys.executable, str(program), *FLAGS, *flags]
         with contextlib.ExitStack() as stack:
             out = subprocess.PIPE if output is None else stack.enter_context(open(output, "w"))
             self.popen = subprocess.Popen(

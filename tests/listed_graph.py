@@ -98,7 +98,8 @@ class NodeRow:
 def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, NodeRow]:
     """Original id → node, by the rules of ingestion and nothing but dicts and lists."""
     undirected = graph.undirected_once if options.undirected is None else options.undirected
-    drop_duplicates = options.drop_duplicates or (undirected and not graph.undirected_once)
+    summed = undirected and not graph.undirected_once and not options.drop_duplicates
+    drop_duplicates = options.drop_duplicates or summed
     permanent = graph.original_id or list(range(graph.num_nodes))
     in_lists: dict[int, list[tuple[int, int]]] = {row: [] for row in range(graph.num_nodes)}
     out_lists: dict[int, list[tuple[int, int]]] = {row: [] for row in range(graph.num_nodes)}
@@ -107,7 +108,7 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
             continue
         in_lists[dst].append((src, position))
         out_lists[src].append((dst, position))
-        if undirected and src != dst:
+        if undirected and (src != dst or summed):
             in_lists[src].append((dst, position))
 
     def listed(lists: dict[int, list[tuple[int, int]]], row: int, with_feature: bool) -> tuple[ListedEdge, ...]:
@@ -116,12 +117,17 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
             if drop_duplicates and other_end in seen:
                 continue
             seen.add(other_end)
-            feature = graph.edge_feature[position] if graph.edge_feature is not None and with_feature else None
+            equal = [one for end, one in lists[row] if end == other_end] if summed else [position]
+            feature = None
+            if graph.edge_feature is not None and with_feature:
+                feature = np.sum(
+                    np.asarray([graph.edge_feature[one] for one in equal], np.float32), axis=0, dtype=np.float64
+                )
             kept.append(
                 ListedEdge(
                     other_end=permanent[other_end],
                     edge_id=position if options.edge_ids else None,
-                    weight=None if graph.weight is None else float(np.float32(graph.weight[position])),
+                    weight=None if graph.weight is None else _sum(graph.weight, equal),
                     feature=None if feature is None else _floats(feature, np.float32),
                 )
             )
@@ -170,6 +176,10 @@ def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
                 split=None if part.split is None else tuple(int(code) for code in part.split[:, row]),
             )
     return rows
+
+
+def _sum(values: list[float], positions: list[int]) -> float:
+    return float(np.float32(sum(float(np.float32(values[one])) for one in positions)))
 
 
 def _floats(values, dtype=None) -> tuple[float, ...]:

@@ -76,7 +76,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the kills")
     options = parser.parse_args()
-    flags = ("--epochs", str(options.epochs), "--max-failures", "100000", "--checkpoint-every", "100000")
+    flags = ("--epochs", str(options.epochs), "--failures-per-hour", "100000", "--checkpoint-every", "100000")
     names, temporary = set(os.listdir("/dev/shm")), our_temporary()
     jobs = {}
     for name in ("undisturbed", "disturbed"):
@@ -88,6 +88,7 @@ def main() -> int:
     began = time.monotonic()
     kills: dict[str, int] = defaultdict(int)
     series: list[dict[str, float]] = []
+    at_kill = 0  # epochs when a worker was killed last
     next_kill, next_look = began + choose.expovariate(1 / options.every_s), began
     while job.popen.poll() is None:
         now = time.monotonic()
@@ -96,10 +97,12 @@ def main() -> int:
             series.append({"minutes": (now - began) / 60, "epochs": len(epochs(job.run)), **memory})
             next_look += PERIOD_S
         if now >= next_kill and now < began + 60 * options.minutes:
-            kind = choose.choice(VICTIMS)
-            if victims := job.actors(kind):
+            kind, done = choose.choice(VICTIMS), len(epochs(job.run))
+            # Workers that are killed again and again before they get on are a crash that comes back, which ends a run.
+            if (victims := job.actors(kind)) and (kind != "RayTrainWorker" or done > at_kill):
                 choose.choice(victims).kill()
                 kills[kind] += 1
+                at_kill = done if kind == "RayTrainWorker" else at_kill
             next_kill = now + choose.expovariate(1 / options.every_s)
         time.sleep(0.2)
     minutes = (time.monotonic() - began) / 60

@@ -43,7 +43,7 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         content = _read(path)
-    except (_Refused, OSError, zipfile.BadZipFile, NotImplementedError) as error:
+    except (_Refused, OSError, *_BROKEN_ZIP) as error:
         raise DataError(f"{path}: expected a dictionary of arrays: {one_line(error)[:200]}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a dictionary of arrays, found {_named(content)}")
@@ -53,6 +53,10 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
             raise DataError(f"{path}: expected a dictionary of arrays, found {_named(value)} under {name[:40]!r}")
         vectors[name] = value.rows
     return vectors
+
+
+# What zipfile raises of a damaged or forged archive.
+_BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, struct.error)
 
 
 class _Refused(Exception):

@@ -274,7 +274,7 @@ class EdgeListGraph:
         text, matrix = self._text, self._matrix
         names = text.names
         if names and not text.has_header:
-            names = [self.options.src, self.options.dst, *names[2:]][: max(len(names), 2)]
+            names = [self.options.src, self.options.dst, *names[2:]][: len(names)]
         if not names:
             return
         self._check_columns(names)

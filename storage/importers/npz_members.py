@@ -5,6 +5,7 @@ makes at most 1,032 bytes of one, so all members read from a file of n bytes tak
 """
 
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ _MAX_EMPTY_ROWS = 1 << 24  # of an array without any bytes
 _READ_BYTES = 4 << 20
 _UNREADABLE: tuple[type[Exception], ...] = (
     *NPY_ERRORS,
-    *(zipfile.BadZipFile, zlib.error),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
     *(NotImplementedError, RuntimeError),  # of zipfile: a method of compression that it lacks, a password
 )
 

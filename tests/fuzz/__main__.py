@@ -21,6 +21,7 @@ _READERS = (  # what targets import only when they begin
     "storage.graph_store",
     "storage.importers.edge_list",
     "storage.importers.npz_file",
+    "storage.importers.pcqm4mv2",
 )
 
 # Compiled loops cannot be instrumented.

@@ -80,7 +80,7 @@ ROWS = (
     Row("products_geco", "--dashboard-port 70000", ("dashboard_port", "70000", "--dashboard-port")),
     Row("products_geco", "--server-timeout-s 0", ("timeout_s", "0", "--server-timeout-s")),
     Row("products_geco", "--batch-timeout-s 0", ("timeout_s", "0", "--batch-timeout-s")),
-    Row("products_geco", "--max-failures -2", ("max_failures", "-2", "--max-failures")),
+    Row("products_geco", "--failures-per-hour -2", ("failures_per_hour", "-2", "--failures-per-hour")),
     Row("products_geco", "--keep-checkpoints 0", ("keep_checkpoints", "0", "--keep-checkpoints")),
     Row("products_geco", "--workers 2 --min-workers 3", ("min_workers", "2", "3", "--min-workers")),
     Row("products_geco", "--min-workers 0", ("min_workers", "0", "--min-workers")),

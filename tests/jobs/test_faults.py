@@ -8,6 +8,7 @@ row: where a fault ends the run, each time the run that was resumed.
 import contextlib
 import itertools
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -110,6 +111,12 @@ def kill_another_worker(job: Job) -> Proof:
     return kill_a_worker(job, rank=0)
 
 
+def kill_the_controller(job: Job) -> Proof:
+    (victim,), before = job.actors("TrainController"), len(starts(job.run))
+    victim.kill()
+    return lambda: len(starts(job.run)) == before + 1
+
+
 def kill_the_metrics_hub(job: Job) -> Proof:
     (victim,), before = job.actors("MetricsHub"), len(starts(job.run))
     victim.kill()
@@ -131,6 +138,7 @@ FAULTS: tuple[Callable[[Job], Proof], ...] = (
     kill_servers_five_times,
     kill_a_worker,
     kill_another_worker,
+    kill_the_controller,
     kill_the_metrics_hub,
     stop_the_servers,
 )
@@ -185,7 +193,7 @@ def test_servers_that_stand_still_for_a_minute_cost_that_minute(run, times):
     ],
 )
 def test_replies_that_are_lost_or_late_change_nothing(run, program, environment, sign):
-    job = start(run, "--max-failures", "100", environment=environment, program=program)
+    job = start(run, "--failures-per-hour", "100", environment=environment, program=program)
     job.wait_for_epochs(6, timeout_s=600)
     logs = [path.read_text(errors="replace") for path in job.ray_logs() if "worker" in path.name]
     told = sum(text.count(sign) for text in logs)
@@ -199,30 +207,28 @@ def test_replies_that_are_lost_or_late_change_nothing(run, program, environment,
 
 @pytest.mark.timeout(3600)
 def test_a_run_that_is_ended_twice_is_completed(run, times):
-    """First by SIGTERM, between whose saved step and the next start nothing is lost; then by Ctrl-C."""
+    """By SIGTERM, then by a terminal's Ctrl-C: each saves the step under way, and the command that it prints loses no epoch."""
     job = start(run, "--checkpoint-minutes", "None", "--checkpoint-every", "1000")
     for _ in range(times):
-        wait_for_more_epochs(job, 2)
-        family, asked = job.family(), time.monotonic()
-        job.popen.terminate()
-        status, err = job.end(timeout_s=60)
-        assert status == 143
-        assert f"saved; continue with --resume {run}" in err
-        assert time.monotonic() - asked < 30
-        all_gone(family, 5)
-        done = len(epochs(run))
-        job = Job(run, "--resume", str(run))
-        job.wait_for_epochs(done + 2)
-        assert starts(run)[-1]["epoch"] == done
-        assert starts(run)[-1]["repeated"] == 0
-        family, pressed = job.family(), time.monotonic()
-        job.popen.send_signal(signal.SIGINT)
-        status, err = job.end(timeout_s=60)
-        assert status == 130
-        assert err.strip() == "interrupted"
-        assert time.monotonic() - pressed < 30
-        all_gone(family, 5)
-        job = Job(run, "--resume", str(run))
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            wait_for_more_epochs(job, 2)
+            family, asked = job.family(), time.monotonic()
+            if signum == signal.SIGINT:
+                os.killpg(job.popen.pid, signum)  # a terminal's goes to the whole group
+            else:
+                job.popen.terminate()
+            status, err = job.end(timeout_s=60)
+            assert status == 128 + signum
+            assert time.monotonic() - asked < 30
+            all_gone(family, 5)
+            done = len(epochs(run))
+            said = err.strip().splitlines()
+            assert "stopped, saved up to epoch-" in said[-2], err
+            assert said[-1].endswith(f"products_geco.py --resume {run}"), err
+            job = Job(run, command=shlex.split(said[-1]))
+            job.wait_for_epochs(done + 1)
+            assert starts(run)[-1]["epoch"] == done
+            assert starts(run)[-1]["repeated"] == 0
     job.end()
 
 

@@ -535,7 +535,7 @@ def test_an_interrupted_prediction_goes_on_from_its_pieces(molecules, tmp_path, 
     run, workers = saved_set_run(tmp_path / "run", molecules), WorkersHere()
     monkeypatch.setattr("cluster.prediction.ray", workers)
     monkeypatch.setattr("cluster.session.ray_session", lambda *_: nullcontext())
-    monkeypatch.setattr("cluster.trainer.choose_device", lambda *_: "cpu")
+    monkeypatch.setattr("cluster.placement.place", lambda workers: workers)
     table = go_on_after_an_interruption(run, tmp_path / "out", monkeypatch, capsys)
     assert table["id"].to_pylist() == molecules.original_id.tolist()
     summary = json.loads((tmp_path / "out" / SUMMARY).read_text())
@@ -550,7 +550,7 @@ def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules
     run = saved_set_run(tmp_path / "run", molecules)
     monkeypatch.setattr("cluster.prediction.ray", WorkersHere())
     monkeypatch.setattr("cluster.session.ray_session", lambda *_: nullcontext())
-    monkeypatch.setattr("cluster.trainer.choose_device", lambda *_: "cpu")
+    monkeypatch.setattr("cluster.placement.place", lambda workers: workers)
     check = Predictor._check_finite
 
     def fails(self, batch, ids, prediction, split):

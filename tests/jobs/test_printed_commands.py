@@ -144,7 +144,7 @@ def test_a_block_of_commands_runs_twice(block: Block, checkout: Path) -> None:
         run_shell(text, checkout)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("document", SCRIPTS)
 def test_a_guides_python_runs_twice(document: str, tmp_path: Path) -> None:
     """Its blocks are one script, in pieces."""

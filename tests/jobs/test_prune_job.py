@@ -170,8 +170,8 @@ def test_where_there_is_no_graph_that_is_said(monkeypatch, tmp_path: Path, there
         (place / "manifest.json").write_text("{}")
         if there == "a folder of others":
             (place / "manifest.json").rename(place / "thesis.tex")
+    monkeypatch.setattr(sys, "argv", ["prune.py", str(place), *(["--dry-run"] if dry_run else [])])
     with pytest.raises(FormatError, match="of format 1" if there == "format 1" else "found none"):
-        monkeypatch.setattr(sys, "argv", ["prune.py", str(place), *(["--dry-run"] if dry_run else [])])
         main()
     assert place.exists() == (there != "nothing")
 

@@ -194,7 +194,7 @@ def test_traffic_damage_and_requested_ends_are_told(tmp_path: Path) -> None:
     assert record.traffic == (PartitionTraffic(6, 2**22, 0, 0), PartitionTraffic(0, 0, 8, 2**22))
     text = text_of(run_page(record))
     assert "0 6 4.0 0 0.0 50.0% 1 0 0.0 8 4.0 50.0%" in text
-    assert "Saved and ended on request (SIGTERM) at epoch 2, step 7." in text
+    assert "Saved and ended on request (Ctrl-C or SIGTERM) at epoch 2, step 7." in text
     assert "A damaged checkpoint was passed over: epoch-000001-deadbeef" in text
 
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.placement import Resources, WorkerOptions
 from jobs.run_record import read_run
 from jobs.tunable_jobs import JOBS, arguments_of, config_kind, metrics_of, option_types, parse_arguments
 from jobs.tune_plan import SweepConfig, at_once, metric_of, plan_trials
@@ -422,13 +423,21 @@ def test_bad_input_is_one_line_and_not_status_zero(tmp_path: Path) -> None:
 
 
 def test_how_many_trials_run_together() -> None:
-    assert at_once(None, workers=2, cpus=8, gpus=0, devices=["auto"]) == 4
-    assert at_once(3, workers=2, cpus=8, gpus=0, devices=["auto"]) == 3
-    assert at_once(None, workers=2, cpus=16, gpus=4, devices=["auto"]) == 2
-    assert at_once(None, workers=2, cpus=16, gpus=1, devices=["auto"]) == 8  # too few for one trial: on CPUs
-    assert at_once(None, workers=2, cpus=16, gpus=4, devices=["cpu"]) == 8
+    two = WorkerOptions(2)
+    assert at_once(None, [two], Resources(8, 0)) == 4
+    assert at_once(3, [two], Resources(8, 0)) == 3
+    assert at_once(None, [two], Resources(16, 4)) == 2
+    assert at_once(None, [two], Resources(16, 1)) == 1  # on the one GPU, which no other trial can have then
+    assert at_once(None, [WorkerOptions(2, "cpu")], Resources(16, 4)) == 8
+    assert at_once(None, [WorkerOptions(2, "cpu"), two], Resources(16, 4)) == 2
+    assert at_once(None, [WorkerOptions()], Resources(16, 0)) == 8
+    assert at_once(None, [WorkerOptions()], Resources(16, 4)) == 1  # each trial on all four
+    assert at_once(None, [WorkerOptions(1)], Resources(16, 4)) == 4
+    assert at_once(None, [WorkerOptions(4, min_workers=1)], Resources(2, 0)) == 1
     with pytest.raises(ConfigError, match=r"at most 2 \(4 GPUs, 2 workers a trial\), got 3"):
-        at_once(3, workers=2, cpus=16, gpus=4, devices=["gpu"])
+        at_once(3, [WorkerOptions(2, "gpu")], Resources(16, 4))
+    with pytest.raises(ConfigError, match=r"a trial's workers: expected a CPU per worker \(2\), the cluster has 1"):
+        at_once(None, [two], Resources(1, 0))
 
 
 # ---- what a sweep keeps

@@ -1,12 +1,13 @@
 """What every sampler keeps, whatever it does: one suite over all of them, in process and through partition servers.
 
 A new sampler is one line of SAMPLERS. Laws: a batch is a function of (epoch, batch) alone; the loader hands batches over in order and
-resumes at any step; threads, servers and partitions (but where these are the batches) change no byte; ranks share an epoch's roots; bad
-arguments are one clear error.
+resumes at any step, in the same data alone; threads, servers and partitions (but where these are the batches) change no byte; ranks share
+an epoch's roots; roots are a split's, all nodes where there are no splits, or given by permanent id; bad arguments are one clear error.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from storage.encodings import parse_encoding_name
 from storage.errors import ConfigError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
-from storage.source import SPLIT_TRAIN
+from storage.source import SPLIT_NONE, SPLIT_TRAIN
 from tests.listed_graph import ListedGraph, random_listed_graph
 
 Build = Callable[[Router, int], Sampler]  # from a router and the number of ranks
@@ -72,6 +73,12 @@ COVERING = [name for name in SAMPLERS if name != "saint"]
 # Samplers whose batches do not depend on how the graph is partitioned.
 CUT_BLIND = [name for name in SAMPLERS if name != "random-partition-stored"]
 
+# Samplers of one graph's nodes.
+OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
+# Samplers that make a batch around whatever nodes are named.
+AROUND_ROOTS = [name for name in OF_NODES if not name.startswith(("random-partition", "saint"))]
+PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # of no node its number in the store
+
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
 
 
@@ -79,7 +86,19 @@ def rich_graph() -> ListedGraph:
     rng = np.random.default_rng(11)
     graph = random_listed_graph(NUM_NODES, 1400, seed=11)
     feature = rng.standard_normal((1400, 2)).astype(np.float32)
-    return replace(graph, weight=rng.random(1400).tolist(), edge_feature=feature.tolist(), edge_feature_dim=2)
+    return replace(
+        graph,
+        weight=rng.random(1400).tolist(),
+        edge_feature=feature.tolist(),
+        edge_feature_dim=2,
+        original_id=PERMANENT_ID.tolist(),
+    )
+
+
+def with_splits(which: str) -> ListedGraph:
+    """The rich graph without splits, or with a split set that names training nodes alone."""
+    only_train = [[SPLIT_TRAIN if row % 3 else SPLIT_NONE] for row in range(NUM_NODES)]
+    return replace(rich_graph(), split=None if which == "none" else only_train)
 
 
 def small_graphs() -> ArrayGraphStore:
@@ -90,17 +109,38 @@ def small_graphs() -> ArrayGraphStore:
     return ArrayGraphStore(*offsets, ends, node_feature=rng.random((num_nodes.sum(), 3)).astype(np.float32))
 
 
+def stored(graph: ListedGraph, url: Path, partitions: int) -> StoredGraph:
+    ingest(graph, str(url), IngestOptions(num_partitions=partitions, edge_ids=True, out_edges=True))
+    for encoding in ENCODINGS:
+        encode(open_graph(str(url)), parse_encoding_name(encoding))
+    return open_graph(str(url))
+
+
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory) -> dict[int, StoredGraph]:
     """The same graph in 1, 2 and 5 partitions."""
-    folder, stored = tmp_path_factory.mktemp("conformance"), {}
-    for partitions in (1, 2, 5):
-        url = str(folder / str(partitions))
-        ingest(rich_graph(), url, IngestOptions(num_partitions=partitions, edge_ids=True, out_edges=True))
-        stored[partitions] = open_graph(url)
-        for encoding in ENCODINGS:
-            stored[partitions], _ = encode(stored[partitions], parse_encoding_name(encoding))
-    return stored
+    folder = tmp_path_factory.mktemp("conformance")
+    return {partitions: stored(rich_graph(), folder / str(partitions), partitions) for partitions in (1, 2, 5)}
+
+
+@pytest.fixture(scope="module")
+def sparsely_split(tmp_path_factory) -> dict[tuple[str, int], StoredGraph]:
+    """The same graph with no splits, and with training nodes alone, in 1 and 2 partitions."""
+    folder = tmp_path_factory.mktemp("sparsely-split")
+    return {
+        (which, partitions): stored(with_splits(which), folder / f"{which}-{partitions}", partitions)
+        for which in ("none", "train")
+        for partitions in (1, 2)
+    }
+
+
+@pytest.fixture(scope="module")
+def other_graph(tmp_path_factory) -> StoredGraph:
+    """Another graph of the same size, splits and partitions: only its features differ."""
+    graph = rich_graph()
+    assert graph.feature is not None
+    changed = replace(graph, feature=[[-value for value in row] for row in graph.feature])
+    return stored(changed, tmp_path_factory.mktemp("other") / "graph", 2)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +181,18 @@ def tensors_of(sampler: Sampler, batch: Any) -> dict[str, Any]:
         else value
         for name, value in vars(batch).items()
     }
+
+
+def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None) -> Sampler:
+    """A sampler of the same kind and options over this router or store; `roots` given by permanent id (numbers of graphs)."""
+    build: Any = type(sampler)
+    return build(source, sampler.options, num_ranks, roots)
+
+
+def given_roots(name: str) -> np.ndarray:
+    """A quarter of all nodes, whatever their split, in no order; or of the graphs."""
+    everything = np.arange(50) if name == "graph-batches" else PERMANENT_ID
+    return np.random.default_rng(5).permutation(everything)[: len(everything) // 4]
 
 
 def collate_of(sampler: Sampler) -> Callable[[Any], Any]:
@@ -200,7 +252,8 @@ class TestEverySampler:
     def test_seeds_differ(self, name, router):
         sampler = SAMPLERS[name](router, 1)
         source = small_graphs() if name == "graph-batches" else router
-        other = type(sampler)(source, replace(sampler.options, seed=sampler.options.seed + 1))
+        build: Any = type(sampler)
+        other = build(source, replace(sampler.options, seed=sampler.options.seed + 1))
         assert epoch_of(sampler) != epoch_of(other)
 
     def test_epochs_differ_unless_told_otherwise(self, name, router):
@@ -227,6 +280,60 @@ class TestEverySampler:
             with Loader(SAMPLERS[name](router, 2), rank=1, num_ranks=2, collate=collate) as loader:
                 loader.load_state_dict(state)
                 assert_same([tensors_of(sampler, batch) for batch in loader], whole[step:])
+
+    def test_resumes_in_its_own_data_alone(self, name, router, graphs, other_graph):
+        """Another graph's state is refused, though options and numbers of batches are the same; so are other roots'."""
+        sampler = SAMPLERS[name](router, 1)
+        chosen = given_roots(name)
+        if name == "graph-batches":
+            again, foreign = small_graphs(), replace(small_graphs(), node_feature=-small_graphs().node_feature)
+            others = np.setdiff1d(np.arange(50), chosen)[: len(chosen)]
+        else:
+            again, foreign = local_router(open_graph(graphs[2].url)), local_router(other_graph)
+            others = np.setdiff1d(PERMANENT_ID, chosen)[: len(chosen)]
+        known, unknown = rebuilt(sampler, again), [rebuilt(sampler, foreign), rebuilt(sampler, again, roots=others)]
+        collate = collate_of(sampler)
+        for mine, same in (
+            (sampler, known),
+            (rebuilt(sampler, again, roots=chosen), rebuilt(sampler, again, roots=chosen[::-1])),
+        ):
+            with Loader(mine, collate=collate) as loader:
+                next(iter(loader))
+                state = loader.state_dict()
+            with Loader(same, collate=collate) as loader:
+                loader.load_state_dict(state)
+                assert loader.state_dict() == state
+            for other in unknown:
+                with Loader(other, collate=collate) as loader, pytest.raises(ConfigError) as refused:
+                    loader.load_state_dict(state)
+                assert str(refused.value).startswith("loader state: expected a position in the data ")
+                assert "\n" not in str(refused.value)
+
+    def test_given_roots_are_dealt(self, name, router):
+        """Roots by permanent id take the place of a split's: each once an epoch, in whatever order they are given."""
+        chosen, source = given_roots(name), small_graphs() if name == "graph-batches" else router
+        sampler = rebuilt(SAMPLERS[name](router, 1), source, roots=chosen)
+        batches = [sampler.sample(1, batch) for batch in range(sampler.num_batches)]
+        dealt = [root for batch in batches for root in members(batch)]
+        if name in COVERING:
+            assert sorted(dealt) == sorted(chosen.tolist())
+        else:
+            assert dealt
+            assert set(dealt) <= set(chosen.tolist())
+        assert_same(epoch_of(rebuilt(sampler, source, roots=chosen[::-1]), 1), [content(batch) for batch in batches])
+
+    def test_given_roots_that_cannot_be(self, name, router):
+        sampler = SAMPLERS[name](router, 1)
+        source = small_graphs() if name == "graph-batches" else router
+        some = 3 if name == "graph-batches" else 13
+        for wrong, message in (
+            ([some, 10**6], "got (3 to )?1000000"),
+            ([-1, some], "got -1"),
+            ([some, some], "distinct"),
+            (np.empty(0, np.int64), "at least one, got none"),
+        ):
+            with pytest.raises(ConfigError, match=f"^(roots|graphs): expected .*{message}"):
+                rebuilt(sampler, source, roots=np.asarray(wrong))
 
     def test_ranks_share_the_epoch(self, name, router):
         for num_ranks in (1, 2, 3):
@@ -257,13 +364,69 @@ def test_partitions_change_nothing(name, graphs):
         assert_same(epoch_of(SAMPLERS[name](local_router(graphs[partitions]), 2), 1), expected)
 
 
+@pytest.mark.parametrize("name", [name for name in CUT_BLIND if name in OF_NODES])
+def test_partitions_change_nothing_around_given_roots(name, graphs):
+    """Roots are named by permanent ids, which no partitioning changes."""
+    expected = None
+    for graph in graphs.values():
+        router = local_router(graph)
+        sampler = rebuilt(SAMPLERS[name](router, 1), router, 2, given_roots(name))
+        found = epoch_of(sampler, 1)
+        if name in AROUND_ROOTS:
+            found.append(content(sampler.sample_roots(given_roots(name)[:5], 3, 4)))
+        expected = expected or found
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("name", AROUND_ROOTS)
+def test_ids_of_a_batch_make_that_batch(name, graphs):
+    """Permanent ids in and out: the roots that a batch names are what `sample_roots` takes."""
+    for graph in graphs.values():
+        sampler = SAMPLERS[name](local_router(graph), 1)
+        batch = sampler.sample(2, 1)
+        again = sampler.sample_roots(np.array(members(batch)), 2, 1)
+        assert_same([content(again)], [content(batch)])
+        with pytest.raises(ConfigError, match=r"^roots: expected ids of nodes of the graph listed, .* got 8, which"):
+            sampler.sample_roots(np.array([7, 8]))
+
+
+@pytest.mark.parametrize("which", ["none", "train"])
+@pytest.mark.parametrize("name", OF_NODES)
+def test_graphs_without_splits_or_with_training_nodes_alone(name, which, sparsely_split):
+    sampler = SAMPLERS[name](local_router(sparsely_split[which, 1]), 1)
+    batches = [sampler.sample(0, batch) for batch in range(sampler.num_batches)]
+    dealt = sorted(root for batch in batches for root in members(batch))
+    trained = PERMANENT_ID if which == "none" else PERMANENT_ID[np.arange(NUM_NODES) % 3 > 0]
+    if name in COVERING:
+        assert dealt == trained.tolist()
+    else:
+        assert set(dealt) <= set(trained.tolist())
+    assert all((batch.split is None) == (which == "none") for batch in batches)
+    if name in CUT_BLIND:
+        parted = SAMPLERS[name](local_router(sparsely_split[which, 2]), 1)
+        assert_same(epoch_of(parted), [content(batch) for batch in batches])
+
+
+@pytest.mark.parametrize("which", ["none", "train", "all splits"])
+@pytest.mark.parametrize("name", OF_NODES)
+def test_all_nodes_as_roots(name, which, sparsely_split, graphs):
+    router = local_router(graphs[1] if which == "all splits" else sparsely_split[which, 1])
+    sampler, every = SAMPLERS[name](router, 1), "root_splits" if name.startswith("random-partition") else "root_split"
+    build: Any = type(sampler)
+    sampler = build(router, replace(sampler.options, **{every: None}))
+    dealt = [root for batch in range(sampler.num_batches) for root in members(sampler.sample(0, batch))]
+    assert set(dealt) <= set(PERMANENT_ID.tolist())
+    if name in COVERING:
+        assert sorted(dealt) == PERMANENT_ID.tolist()
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.parametrize("name", COVERING)
 def test_every_root_once_an_epoch(name, num_ranks, router):
     sampler = SAMPLERS[name](router, num_ranks)
     found = sorted(root for batch in range(sampler.num_batches) for root in members(sampler.sample(1, batch)))
     split = np.array(rich_graph().split)[:, 0]
-    expected = np.arange(50) if name == "graph-batches" else np.flatnonzero(split == SPLIT_TRAIN)
+    expected = np.arange(50) if name == "graph-batches" else PERMANENT_ID[split == SPLIT_TRAIN]
     assert found == expected.tolist()
 
 
@@ -273,6 +436,9 @@ def test_servers_change_nothing(name, router, remote):
     sampler = SAMPLERS[name](remote, 2)
     assert_same(epoch_of(sampler, 1), epoch_of(SAMPLERS[name](router, 2), 1))
     assert_same(loaded(sampler, 2, LoaderOptions(threads=2, prefetch=3)), direct(SAMPLERS[name](router, 2), 2))
+    if name in OF_NODES:
+        given = [rebuilt(sampler, source, 1, given_roots(name)) for source in (remote, router)]
+        assert_same(epoch_of(given[0]), epoch_of(given[1]))
 
 
 @pytest.mark.ray

@@ -14,6 +14,7 @@ from samplers.saint import SaintOptions, SaintSampler
 from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
+from storage.source import SPLIT_VALID
 from tests.listed_graph import random_listed_graph
 
 NO_OUT_EDGES = "direction '{}' needs lists of out-edges, the graph has none; ingest it with --out-edges"
@@ -58,10 +59,26 @@ def silent(graph) -> Router:
 def test_split_sets(name, graphs):
     sampler, options = SAMPLERS[name]
     sampler(silent(graphs["out"]), options(split_set=1))
-    for graph, num_sets, split_set in (("out", 2, 2), ("out", 2, -1), ("no-split", 0, 0)):
-        message = f"split set: expected one of the graph's {num_sets}, got {split_set}; set --split-set"
-        with pytest.raises(ConfigError, match=message):
+    for graph, held, split_set in (
+        ("out", "one of the graph's 2", 2),
+        ("out", "one of the graph's 2", -1),
+        ("no-split", "0, the graph has none", 1),
+    ):
+        with pytest.raises(ConfigError, match=f"split set: expected {held}, got {split_set}; set --split-set"):
             sampler(silent(graphs[graph]), options(split_set=split_set))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_all_nodes_of_a_graph_without_splits_train(name, graphs):
+    sampler, options = SAMPLERS[name]
+    codes: dict = {"root_splits": (SPLIT_VALID,)} if name == "random-partition" else {"root_split": SPLIT_VALID}
+    sampler(silent(graphs["no-split"]), options())
+    with pytest.raises(
+        ConfigError, match=r"roots: expected training nodes, .* has no splits .*, got the split 2; give the roots"
+    ):
+        sampler(silent(graphs["no-split"]), options(**codes))
+    router = local_router(graphs["no-split"])
+    assert sampler(router, options(**codes), 1, np.arange(60)).num_batches >= 1
 
 
 @pytest.mark.parametrize("direction", ["out", "both"])

@@ -20,6 +20,8 @@ ROWS = 100
 class ScriptedSampler:
     """Batches of known content; `script[batch]` is called before one is made."""
 
+    content_hash = "00" * 32
+
     def __init__(self, num_batches: int, script=None, options: str = "scripted") -> None:
         self.num_batches, self.script, self.options = num_batches, script or {}, options
         self.begun: list[int] = []
@@ -260,8 +262,21 @@ class TestPosition:
         for other in (Loader(ScriptedSampler(4, options="others")), Loader(ScriptedSampler(4), num_ranks=2)):
             with pytest.raises(ConfigError, match="fingerprint"):
                 other.load_state_dict(state)
-        with pytest.raises(ConfigError, match="expected epoch, step and fingerprint"):
+        with pytest.raises(ConfigError, match="expected epoch, step, data and fingerprint, got \\['epoch'\\]"):
             Loader(ScriptedSampler(4)).load_state_dict({"epoch": 1})
+
+    def test_refuses_another_graph_s_state_and_one_that_names_no_graph(self):
+        loader, other = Loader(ScriptedSampler(4)), Loader(ScriptedSampler(4))
+        other._sampler.content_hash = "ab" * 32
+        with pytest.raises(
+            ConfigError, match=r"expected a position in the data (ab){8}, got one in (00){8}: of another graph"
+        ):
+            other.load_state_dict(loader.state_dict())
+        old = {name: value for name, value in loader.state_dict().items() if name != "data"}
+        with pytest.raises(ConfigError, match="got no data: an earlier version saved it"):
+            loader.load_state_dict(old)
+
+    def test_refuses_steps_that_there_are_not(self):
         with pytest.raises(ConfigError, match="step in"):
             Loader(ScriptedSampler(4)).reset(0, 5)
 

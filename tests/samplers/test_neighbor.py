@@ -273,13 +273,13 @@ def test_given_roots_are_sampled_like_those_of_a_batch(routers: list[Router]) ->
         sampler = NeighborSampler(router, NeighborOptions(fanouts=(3, 2), batch_size=20))
         roots = sampler.roots_of(2, 1)
         whole = sampler.sample(2, 1)
-        assert router.fetch(roots).original_id.tolist() == whole.node_id[whole.root_index].tolist()
+        assert roots.tolist() == whole.node_id[whole.root_index].tolist()
         reference.same_bytes(sampler.sample_roots(roots, 2, 1), whole)
         reference.same_bytes(sampler.sample_roots(roots.astype(">i4"), 2, 1), whole)
         three = np.array([299, 0, 150])
         batch = sampler.sample_roots(three)
         assert (batch.epoch, batch.index) == (0, 0)
-        assert batch.node_id[batch.root_index].tolist() == router.fetch(three).original_id.tolist()
+        assert batch.node_id[batch.root_index].tolist() == three.tolist()
         assert sampler.sample_roots(np.empty(0, np.int64)).num_nodes == 0
         with pytest.raises(ConfigError, match=r"batch: expected a number in"):
             sampler.roots_of(0, sampler.num_batches)
@@ -290,9 +290,12 @@ def test_given_roots_that_cannot_be(fits: bool, routers: list[Router], monkeypat
     sampler = NeighborSampler(routers[1], NeighborOptions(fanouts=(2,)))
     monkeypatch.setattr(sampler._maps, "fits", fits)
     for wrong, message in (
-        ([3, 300], r"roots: expected node ids in \[0, 300\), got 300"),
-        ([-1], r"roots: expected node ids in \[0, 300\), got -1"),
-        ([2**40], r"got 1099511627776"),
+        (
+            [3, 300],
+            "roots: expected ids of nodes of the graph listed, as its source numbers them, got 300, which it does not",
+        ),
+        ([-1], "roots: .* got -1"),
+        ([2**40], "roots: .* got 1099511627776"),
         ([5, 7, 5], "roots: expected distinct nodes, got node 5 twice"),
         ([0.5], "expected integer node ids, got dtype float64"),
     ):

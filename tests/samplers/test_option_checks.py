@@ -47,7 +47,7 @@ def test_tuples_of_integers(kind, name):
         assert found == expected
         assert repr(found) == repr(expected)
         assert hash(found) == hash(expected)
-    for wrong in (5, "22", None, {2, 1}, np.array(5), np.array([[2]])):
+    for wrong in (5, "22", {2, 1}, np.array(5), np.array([[2]]), *([None] if name == "fanouts" else [])):
         with pytest.raises(ConfigError, match=f"^{name}: expected a tuple of integers"):
             kind(**{name: wrong})
     for wrong in ((2.5,), (True,), (1, "2"), (2**70,), ([1],), (1, [1, 2])):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samplers.messages import Request, SampleNeighbors
+from samplers.messages import FindNodes, Request, SampleNeighbors
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Pending, Router, local_router
 from storage.errors import ConfigError, FormatError
@@ -15,6 +15,7 @@ from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_TRAIN
 from tests.listed_graph import random_listed_graph
+from tests.memory_graph import MemoryGraph, counting_owners
 
 
 class Counting:
@@ -64,6 +65,46 @@ def test_rows_and_lists_come_in_the_order_asked_for(graph: StoredGraph, node: li
         assert rows.split[i] == part.split[1, row]
         expected = part.indices[part.indptr[row] : part.indptr[row + 1]]
         assert lists.neighbor[ends[i] - lists.count[i] : ends[i]].tolist() == expected.tolist()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    gaps=st.lists(st.integers(1, 5), min_size=1, max_size=14),
+    parts=st.lists(st.integers(0, 3), min_size=14, max_size=14),
+    asked=st.lists(st.integers(-3, 80), max_size=30),
+)
+def test_stored_ids_of_permanent_ones(gaps: list[int], parts: list[int], asked: list[int]) -> None:
+    """Against a dict, for any partitioning; every owner is asked once, for the ids alone."""
+    permanent = (np.cumsum(gaps) - 2).tolist()
+    assignment = np.unique(parts[: len(gaps)], return_inverse=True)[1].tolist()  # no partition empty
+    manifest, owners = counting_owners(MemoryGraph(len(gaps), [], permanent_id=permanent), assignment)
+    router = Router(manifest, owners)
+    everything = router.list_chunk(0, 0, 1)
+    stored = dict(zip(everything.original_id.tolist(), everything.node.tolist(), strict=True))
+    assert sorted(stored) == permanent
+    assert sorted(stored.values()) == list(range(len(gaps)))
+    known = [one for one in asked if one in stored]
+    for owner in owners:
+        owner.requests.clear()
+    assert router.find_nodes(np.asarray(known, np.int64)).tolist() == [stored[one] for one in known]
+    assert [[type(request) for request in owner.requests] for owner in owners] == [[FindNodes]] * len(owners)
+    unknown = [one for one in asked if one not in stored]
+    if unknown:
+        with pytest.raises(ConfigError, match=f"got {unknown[0]}, which it does not have"):
+            router.find_nodes(np.asarray(asked, np.int64))
+
+
+def test_ids_that_are_none(graph: StoredGraph) -> None:
+    router = local_router(graph)
+    for wrong, message in (
+        (np.array([0.5]), "expected integer node ids, got dtype float64"),
+        (np.array([[1]]), "one-dimensional"),
+        (np.array([2**63], np.uint64), "below 2\\^63"),
+        (np.array([100]), "got 100, which it does not have"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            router.find_nodes(wrong)
+    assert router.find_nodes(np.array([99, 0, 99], ">u2")).dtype == np.int64
 
 
 def test_one_request_per_owner_that_has_a_node(graph: StoredGraph) -> None:

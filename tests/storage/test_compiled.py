@@ -1,5 +1,8 @@
 """Compiled loops on disk: what one process leaves, any other may load, whoever compiled what at the same moment."""
 
+import itertools
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -51,14 +54,14 @@ def hits(process: subprocess.Popen[str]) -> int:
 
 
 def entries(module: Path) -> list[Path]:
-    return sorted(module.parent.glob("__pycache__/*.nbc"))
+    return sorted(module.parent.glob("__pycache__/compiled/*.nbc"))
 
 
 def test_processes_at_the_same_time_and_one_after(module):
     dtypes = ("int32", "float32", "float64")
     assert [hits(process) for process in [run(module, dtype) for dtype in dtypes]] == [0, 0, 0]
     assert len(entries(module)) == 3
-    assert not list(module.parent.glob("__pycache__/*.nbi"))
+    assert not list(module.parent.glob("__pycache__/compiled/*.nbi"))
     assert hits(run(module, "float32")) == 1
 
 
@@ -133,3 +136,78 @@ def test_a_file_with_another_s_code_is_not_taken(monkeypatch, tmp_path):
     second = compiled(square)
     assert (second(np.arange(3, dtype=np.float32)) == [0.0, 1.0, 4.0]).all()
     assert not second.stats.cache_hits
+
+
+UNSAFE = {
+    "written by others": lambda path: path.chmod(0o707),
+    "read by others": lambda path: path.chmod(0o750),
+    "another user's": lambda path: os.chown(path, 12345, 12345),
+    "a link": lambda path: (path.rename(path.with_name("aside")), path.symlink_to(path.with_name("aside"))),
+    "a file": lambda path: (path.rename(path.with_name("aside")), path.write_text("")),
+    "in a folder that others write": lambda path: path.parent.chmod(0o777),
+    "in another user's folder": lambda path: os.chown(path.parent, 12345, 12345),
+}
+
+
+@pytest.mark.parametrize("case", UNSAFE)
+def test_a_folder_that_is_not_its_owner_s_alone_is_not_taken(tmp_path, caplog, monkeypatch, case):
+    if os.geteuid() and "another user" in case:
+        pytest.skip("needs root, to give a folder away")
+    monkeypatch.setattr(storage.compiled, "_WARNINGS", itertools.count())
+    base = str(tmp_path / "base")
+    folder = storage.compiled._folder(tmp_path, base)
+    UNSAFE[case](folder)
+    storage.compiled._folder.cache_clear()
+    assert [storage.compiled._folder(tmp_path / name, base) for name in ("", "")] == [None, None]
+    (warning,) = caplog.messages
+    assert warning.startswith("compiled loops are not kept on disk, each process compiles them: ")
+
+
+def test_a_planted_entry_does_not_run(tmp_path):
+    """It is unpickled where it is read, and leaves a file."""
+    (path := tmp_path / "loops.py").write_text(MODULE.format(root=str(ROOT)))
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "base")}
+
+    def run_once() -> tuple[str, str]:
+        command = [sys.executable, str(path), "int32"]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        return process.stdout.strip(), process.stderr
+
+    assert run_once() == ("0", "")
+    (entry,) = (tmp_path / "base").glob("*/*.nbc")
+    entry.write_bytes(pickle.dumps(_Planted(str(tmp_path / "owned"))))
+    entry.parent.chmod(0o707)
+    num_hits, warning = run_once()
+    assert not (tmp_path / "owned").exists()
+    assert num_hits == "0"
+    assert warning.count("\n") == 1
+    assert warning.startswith("compiled loops are not kept on disk")
+
+
+class _Planted:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_the_folder_is_made_for_its_owner_alone(tmp_path):
+    old = os.umask(0)
+    try:
+        folder = storage.compiled._folder(tmp_path, str(tmp_path / "some" / "cache"))
+    finally:
+        os.umask(old)
+    assert folder is None  # the folder above it can be written by others
+    folder = storage.compiled._folder(tmp_path, str(tmp_path / "other" / "cache"))
+    assert folder is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_sources_that_cannot_be_written_beside_use_the_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "sources").mkdir()
+    (tmp_path / "sources" / "__pycache__").write_text("no folder")
+    folder = storage.compiled._folder(tmp_path / "sources", "")
+    assert folder is not None
+    assert folder.parent == tmp_path / "home" / ".cache"

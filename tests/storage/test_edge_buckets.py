@@ -81,6 +81,50 @@ def test_buckets_come_out_sorted(
     assert list(directory.iterdir()) == []
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30),
+    cut=st.integers(0, 6),
+    max_records=st.integers(1, 70),
+    chunk=st.integers(1, 30),
+)
+def test_reverses_with_sums_are_pygs_to_undirected(tmp_path_factory, edges, cut, max_records, chunk) -> None:
+    """Columns of equal edges add up, and a self-loop's count twice, as `torch_geometric.utils.to_undirected` has it by default."""
+    torch = pytest.importorskip("torch")
+    utils = pytest.importorskip("torch_geometric.utils")
+    buckets = make_buckets(
+        tmp_path_factory.mktemp("sum") / "edges",
+        [0, cut, 6],
+        max_records=max_records,
+        with_edge_id=False,
+        with_weight=True,
+        feature_dim=2,
+    )
+    pairs = np.asarray(edges, np.int64).reshape(-1, 2)
+    weight = np.arange(len(edges), dtype=np.float32) - 7  # small integers: sums are exact in any order
+    feature = np.stack([weight * weight, 3 - weight], axis=1)
+    for start in range(0, len(edges), chunk):
+        some = slice(start, start + chunk)
+        one = SpilledEdges(pairs[some, 0], pairs[some, 1], None, weight[some], feature[some])
+        buckets.spill(one.with_reverses(of_loops=True), np.arange(6, dtype=np.int32))
+    found = [
+        one for _, one in buckets.sorted_buckets(drop_duplicates=True, sum_columns=True, then=lambda bucket: bucket)
+    ]
+    ours = {
+        (src, dst): (w, f)
+        for bucket in found
+        for src, dst, w, f in zip(
+            bucket.src_row.tolist(), bucket.dst.tolist(), bucket.weight.tolist(), bucket.feature.tolist(), strict=True
+        )
+    }
+    assert len(ours) == sum(len(bucket.dst) for bucket in found)
+    index, columns = utils.to_undirected(
+        torch.from_numpy(pairs.T.copy()), [torch.from_numpy(weight), torch.from_numpy(feature)], num_nodes=6
+    )
+    theirs = zip(index.T.tolist(), *(column.tolist() for column in columns), strict=True)
+    assert ours == {tuple(pair): (w, f) for pair, w, f in theirs}
+
+
 def test_an_oversized_bucket_is_read_in_ranges_of_bounded_size(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     dst = rng.integers(0, 1000, 20_000)

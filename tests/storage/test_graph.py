@@ -239,7 +239,7 @@ def test_a_manifest_of_other_bytes(stored: Path) -> None:
     assert "expected UTF-8 JSON" in refusal(stored, verify=False)
     with open(newest_manifest(stored), "wb") as file:
         file.truncate(65 * 2**20)
-    assert "expected at most 67108864 bytes, found 68157440" in refusal(stored, verify=False)
+    assert "expected at most 67108864 bytes, found more" in refusal(stored, verify=False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")

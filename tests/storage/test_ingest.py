@@ -129,9 +129,13 @@ def test_chunk_sizes_do_not_decide_which_of_two_equal_edges_stays(edges_per_chun
         weight=[1.0, 2.0, 3.0, 4.0],
         edges_per_chunk=edges_per_chunk,
     )
-    ingest(graph, str(tmp_path / "graph"), IngestOptions(undirected=True))
-    rows = stored_graph(open_graph(str(tmp_path / "graph")))
-    assert [[edge.weight for edge in rows[node].in_edges] for node in (0, 1)] == [[1.0], [1.0]]
+    for name, options, weight in (
+        ("first", IngestOptions(undirected=True, drop_duplicates=True), 1.0),
+        ("summed", IngestOptions(undirected=True), 10.0),
+    ):
+        ingest(graph, str(tmp_path / name), options)
+        rows = stored_graph(open_graph(str(tmp_path / name)))
+        assert [[edge.weight for edge in rows[node].in_edges] for node in (0, 1)] == [[weight], [weight]]
 
 
 def test_two_ingestions_of_the_same_source_are_the_same_bytes(tmp_path: Path) -> None:

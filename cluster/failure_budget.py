@@ -1,0 +1,41 @@
+"""When a run that fails again and again is given up: too many failures within an hour, or several in a row with nothing gained between.
+
+The first bound is a rate, so that a run of weeks survives as many failures an hour as a run of a day. The second ends a crash that comes
+back at the same place every time, however slowly: no rate would.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_HOUR_S = 3600.0
+_IN_VAIN = 3  # failures in a row, none of which got further than those before
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failed attempt to train."""
+
+    time_s: float  # of a clock that never goes back
+    reached: (
+        float | None
+    )  # epochs, with a fraction, at the furthest point that the attempt has told; None: it did not begin
+
+
+def why_give_up(failures: Sequence[Failure], per_hour: int) -> str | None:
+    """Why no further attempt is made after these failures, oldest first; None where one is."""
+    latest = [failure for failure in failures if failures[-1].time_s - failure.time_s < _HOUR_S]
+    if len(latest) > per_hour:
+        return f"{_count(len(latest))} within an hour, expected at most {per_hour} (--failures-per-hour)"
+    furthest, in_vain = None, 0
+    for failure in failures:
+        if failure.reached is not None and (furthest is None or failure.reached > furthest):
+            furthest, in_vain = failure.reached, 0
+        in_vain += 1
+    if in_vain < _IN_VAIN:
+        return None
+    where = "before training began" if furthest is None else f"none further than {furthest:.2f} epochs"
+    return f"{_count(in_vain)} in a row, {where}"
+
+
+def _count(number: int) -> str:
+    return "1 failure" if number == 1 else f"{number} failures"

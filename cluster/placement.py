@@ -1,0 +1,134 @@
+"""Where training runs: how many workers, on which devices, by what was asked for and what the cluster has.
+
+`resolve` decides, from numbers alone: a run, its `--plan`, a prediction and a sweep of trials all ask it.
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+from cluster.session import may_grow
+from storage.errors import ConfigError
+
+_CPU_WORKERS = 2  # where nobody says how many
+_JOIN_S = 60.0  # for the nodes of a cluster that has just been started
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Where training runs, and how it ends."""
+
+    num_workers: int | None = None  # None: one for each GPU that may be used, or two on CPUs
+    device: str = "auto"  # "cpu", "gpu", or "auto": GPUs where there is any
+    failures_per_hour: int = 3  # survived by starting all workers again from the latest checkpoint
+    keep_checkpoints: int = 2
+    grace_s: float = 20.0  # after SIGTERM: time to save a checkpoint and end
+    min_workers: int | None = (
+        None  # elastic: go on with as few as this, and take more, up to num_workers, as nodes join
+    )
+
+    def __post_init__(self) -> None:
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ConfigError(f"workers: expected at least 1, or auto, got {self.num_workers}; set --workers")
+        if self.min_workers is not None and not 1 <= self.min_workers <= (self.num_workers or self.min_workers):
+            most = "" if self.num_workers is None else f" to the {self.num_workers} workers"
+            raise ConfigError(f"min_workers: expected 1{most}, got {self.min_workers}; set --min-workers")
+        if self.keep_checkpoints < 1:
+            raise ConfigError(
+                f"keep_checkpoints: expected at least 1, got {self.keep_checkpoints}; set --keep-checkpoints"
+            )
+        if not self.grace_s > 0:
+            raise ConfigError(f"grace_s: expected a positive number of seconds, got {self.grace_s}; set --grace-s")
+        if self.failures_per_hour < 0:
+            raise ConfigError(
+                f"failures_per_hour: expected 0 or more, got {self.failures_per_hour}; set --failures-per-hour"
+            )
+        if self.device not in ("auto", "cpu", "gpu"):
+            raise ConfigError(f"device: expected auto, cpu or gpu, got {self.device!r}; set --device")
+
+    @property
+    def fewest(self) -> int:
+        """How many workers there are at least, as far as is known."""
+        return self.min_workers or self.num_workers or 1
+
+    @property
+    def most(self) -> int:
+        """How many workers there are at most, where nothing but CPUs is known of."""
+        return self.num_workers or max(_CPU_WORKERS, self.fewest)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a cluster has in all, in use or not."""
+
+    cpus: int
+    gpus: int
+
+    def __str__(self) -> str:
+        return f"{_count(self.cpus, 'CPU')} and {_count(self.gpus, 'GPU')}"
+
+
+def resolve(asked: WorkerOptions, there: Resources) -> tuple[WorkerOptions, str | None]:
+    """The options with a number of workers and a device, and what differs from the number asked for, to be said in one line.
+
+    GPUs that are there are used, except where CPUs were asked for. A worker takes one CPU, and one GPU where it computes on one. Resolved
+    options stay what they are. Raises ConfigError where the cluster lacks what was asked for.
+    """
+    if asked.device == "cpu" or (asked.device == "auto" and there.gpus == 0):
+        _check_cpus(asked.min_workers or asked.most, there)
+        return replace(asked, num_workers=asked.most, device="cpu"), None
+    usable = min(there.gpus, there.cpus)
+    needed = asked.fewest
+    if there.gpus < needed and asked.device == "gpu":
+        raise ConfigError(
+            f"expected {_count(needed, 'GPU')}, the cluster has {there.gpus}; "
+            + ("lower --workers or pass --device cpu" if there.gpus else "pass --device cpu")
+        )
+    _check_cpus(min(needed, there.gpus), there)
+    if asked.num_workers is None:
+        return replace(asked, num_workers=max(usable, needed), device="gpu"), None
+    if there.gpus >= needed:
+        return replace(asked, device="gpu"), None
+    note = f"{_count(needed, 'worker')} asked for, {_count(usable, 'GPU')}: training on {_count(usable, 'worker')}; --device cpu to use CPUs"
+    if asked.min_workers is not None:
+        return replace(asked, min_workers=usable, device="gpu"), note
+    return replace(asked, num_workers=usable, device="gpu"), note
+
+
+def _check_cpus(needed: int, there: Resources) -> None:
+    if there.cpus < needed:
+        raise ConfigError(f"expected a CPU per worker ({needed}), the cluster has {there.cpus}; lower --workers")
+
+
+def place(asked: WorkerOptions) -> WorkerOptions:
+    """`resolve` with what the connected cluster has; prints what differs from what was asked for.
+
+    Waits a minute for nodes that are joining, where the cluster lacks what was asked for. Raises ConfigError where it lacks it then, too.
+    """
+    deadline = time.monotonic() + _JOIN_S
+    is_told = False
+    while True:
+        there = _resources()
+        try:
+            resolved, note = resolve(asked, there)
+        except ConfigError:
+            if not may_grow() or time.monotonic() > deadline:
+                raise
+            if not is_told:
+                print(f"the cluster has {there}: waiting up to {_JOIN_S:g} s for more", flush=True)
+                is_told = True
+            time.sleep(0.5)
+        else:
+            if note is not None:
+                print(note, flush=True)
+            return resolved
+
+
+def _resources() -> Resources:
+    import ray
+
+    found = ray.cluster_resources()
+    return Resources(int(found.get("CPU", 0)), int(found.get("GPU", 0)))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

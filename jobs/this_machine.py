@@ -1,0 +1,44 @@
+"""The Ray that a job starts on this machine, and the workers that it will have: known before it is started."""
+
+import torch
+
+from cluster.placement import Resources, WorkerOptions, resolve
+from cluster.session import SessionOptions, joins_a_cluster
+
+
+def asked_workers(option: str | int) -> int | None:
+    """The number of --workers; None for auto."""
+    return None if isinstance(option, str) else option
+
+
+def this_machine(asked: WorkerOptions) -> Resources:
+    """What a local Ray has for these workers; GPUs are those that torch can use."""
+    gpus = torch.cuda.device_count()
+    return Resources(max(asked.most, gpus, torch.get_num_threads()), gpus)
+
+
+def local_session(
+    asked: WorkerOptions, address: str | None, object_store_gb: float, dashboard_port: int | None = None
+) -> SessionOptions:
+    """How to reach the cluster at the address, else the one that the job was submitted to, else a local Ray for these workers."""
+    there = this_machine(asked)
+    return SessionOptions(
+        address=address,
+        num_cpus=there.cpus,
+        num_gpus=there.gpus,
+        object_store_bytes=int(object_store_gb * 2**30),
+        dashboard_port=dashboard_port,
+    )
+
+
+def known_workers(asked: WorkerOptions, session: SessionOptions) -> WorkerOptions:
+    """The workers as far as is known before the session is open: resolved where Ray is to be started here, else as asked for.
+
+    Prints what differs from what was asked for. Raises ConfigError where this machine lacks it.
+    """
+    if joins_a_cluster(session):
+        return asked
+    resolved, note = resolve(asked, this_machine(asked))
+    if note is not None:
+        print(note, flush=True)
+    return resolved

@@ -1,0 +1,124 @@
+"""How many workers train, on which devices: by what is asked for and what the cluster has; and that a job waits for a cluster's nodes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster import placement
+from cluster.placement import Resources, WorkerOptions, place, resolve
+from cluster.session import SessionOptions, ray_session
+from storage.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "gpus", "expected"),
+    [
+        # Nothing is asked for: all GPUs, else two workers on CPUs.
+        (WorkerOptions(), 4, 0, (2, "cpu")),
+        (WorkerOptions(), 4, 1, (1, "gpu")),
+        (WorkerOptions(), 16, 8, (8, "gpu")),
+        (WorkerOptions(), 4, 8, (4, "gpu")),  # a worker takes a CPU, too
+        (WorkerOptions(None, "gpu"), 4, 3, (3, "gpu")),
+        (WorkerOptions(None, "cpu"), 4, 3, (2, "cpu")),
+        # A number, and enough GPUs, or none.
+        (WorkerOptions(2), 4, 2, (2, "gpu")),
+        (WorkerOptions(2), 4, 4, (2, "gpu")),
+        (WorkerOptions(2), 4, 0, (2, "cpu")),
+        (WorkerOptions(2, "cpu"), 4, 8, (2, "cpu")),
+        # A number, and fewer GPUs: those that are there.
+        (WorkerOptions(2), 4, 1, (1, "gpu", "2 workers asked for, 1 GPU: training on 1 worker; --device cpu to use CPUs")),
+        (WorkerOptions(8), 4, 3, (3, "gpu", "8 workers asked for, 3 GPUs: training on 3 workers; --device cpu to use CPUs")),
+        # Elastic: as long as the fewest are there.
+        (WorkerOptions(4, min_workers=1), 4, 1, (4, "gpu")),
+        (WorkerOptions(4, min_workers=2), 4, 0, (4, "cpu")),
+        (WorkerOptions(4, min_workers=3), 4, 2, (4, "gpu", "3 workers asked for, 2 GPUs: training on 2 workers")),
+        (WorkerOptions(min_workers=1), 8, 4, (4, "gpu")),
+        (WorkerOptions(min_workers=4), 8, 0, (4, "cpu")),
+        (WorkerOptions(4, min_workers=1), 1, 0, (4, "cpu")),
+    ],
+)  # fmt: skip
+def test_what_is_there_is_used_and_what_differs_is_said(asked, cpus, gpus, expected):
+    resolved, note = resolve(asked, Resources(cpus, gpus))
+    assert (resolved.num_workers, resolved.device) == expected[:2]
+    assert (note or "").startswith(expected[2]) if expected[2:] else note is None, note
+    assert resolve(resolved, Resources(cpus, gpus)) == (resolved, None), "resolved twice"
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "gpus", "said"),
+    [
+        (WorkerOptions(2), 1, 0, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
+        (WorkerOptions(2), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
+        (WorkerOptions(2, "cpu"), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
+        (WorkerOptions(2, "gpu"), 4, 1, "expected 2 GPUs, the cluster has 1; lower --workers or pass --device cpu"),
+        (WorkerOptions(2, "gpu"), 4, 0, "expected 2 GPUs, the cluster has 0; pass --device cpu"),
+        (WorkerOptions(None, "gpu"), 4, 0, "expected 1 GPU, the cluster has 0; pass --device cpu"),
+        (WorkerOptions(4, "gpu", min_workers=2), 4, 1, "expected 2 GPUs, the cluster has 1"),
+    ],
+)
+def test_what_is_not_there_is_named(asked, cpus, gpus, said):
+    with pytest.raises(ConfigError, match=said):
+        resolve(asked, Resources(cpus, gpus))
+
+
+@given(st.integers(1, 9) | st.none(), st.integers(1, 16), st.integers(0, 16))
+def test_no_gpu_idles_beside_workers_on_cpus(num_workers, cpus, gpus):
+    try:
+        resolved, _ = resolve(WorkerOptions(num_workers), Resources(cpus, gpus))
+    except ConfigError:
+        assert cpus < (num_workers or 2)
+        return
+    assert (resolved.device == "gpu") == (gpus > 0)
+    assert resolved.num_workers <= cpus
+    assert resolved.device == "cpu" or resolved.num_workers <= gpus
+
+
+@pytest.fixture
+def joining(monkeypatch: pytest.MonkeyPatch) -> list[Resources]:
+    """What the cluster has at each look; the last stays."""
+    looks: list[Resources] = []
+    monkeypatch.setattr(placement, "_resources", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
+    monkeypatch.setattr(placement, "may_grow", lambda: True)
+    monkeypatch.setattr(placement, "_JOIN_S", 2.0)
+    return looks
+
+
+@pytest.mark.parametrize(
+    ("looks", "asked", "expected", "waits"),
+    [
+        ([(2, 0)], WorkerOptions(2), (2, "cpu"), False),
+        ([(1, 0), (1, 0), (2, 0)], WorkerOptions(2), (2, "cpu"), True),
+        ([(8, 0), (8, 2)], WorkerOptions(2, "gpu"), (2, "gpu"), True),
+        ([(8, 0), (8, 2)], WorkerOptions(2), (2, "cpu"), False),  # auto does not wait for GPUs that may never come
+        ([(8, 1), (8, 2)], WorkerOptions(2), (1, "gpu"), False),
+        ([(1, 0), (8, 2)], WorkerOptions(2), (2, "gpu"), True),
+    ],
+)
+def test_who_joins_in_time_is_used(joining, looks, asked, expected, waits, capsys):
+    joining.extend(Resources(*look) for look in looks)
+    resolved = place(asked)
+    assert (resolved.num_workers, resolved.device) == expected
+    said = capsys.readouterr().out
+    assert ("waiting up to 2 s" in said) == waits
+    assert ("training on 1 worker;" in said) == (resolved.num_workers == 1)
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_who_does_not_join_is_missed(joining, grows, monkeypatch, capsys):
+    monkeypatch.setattr(placement, "may_grow", lambda: grows)
+    joining.append(Resources(1, 0))
+    with pytest.raises(ConfigError, match=r"expected a CPU per worker \(2\), the cluster has 1"):
+        place(WorkerOptions(2))
+    assert ("waiting" in capsys.readouterr().out) == grows
+
+
+@pytest.mark.ray
+def test_a_cluster_of_one_gpu_trains_on_it(capsys):
+    """What Ray says of a cluster; whether there is such a GPU, it does not check."""
+    with ray_session(SessionOptions(address="local", num_cpus=4, num_gpus=1, object_store_bytes=80 * 2**20)):
+        resolved = place(WorkerOptions(2))
+        assert (resolved.num_workers, resolved.device) == (1, "gpu")
+        assert "2 workers asked for, 1 GPU: training on 1 worker;" in capsys.readouterr().out
+        assert place(WorkerOptions(2, "cpu")) == WorkerOptions(2, "cpu")
+        with pytest.raises(ConfigError, match="expected 2 GPUs, the cluster has 1"):
+            place(WorkerOptions(2, "gpu"))

@@ -1,0 +1,88 @@
+"""Workers that die while they train, on a real Ray: how often they are started again, and when the run is given up."""
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from ray import cloudpickle
+
+from cluster.placement import WorkerOptions
+from cluster.run_directory import RunDirectory
+from cluster.session import SessionOptions, ray_session
+from cluster.trainer import train
+from storage.errors import StageError
+from tests.cluster import test_train_loop as toys
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
+
+STEPS = 5  # of an epoch
+
+
+class Mortal(toys.Pooled):
+    """A model whose process dies in the `lifetime`-th training step that it sees."""
+
+    def __init__(self, lifetime: int) -> None:
+        super().__init__()
+        self.lifetime, self.seen = lifetime, 0
+
+    def forward(self, batch):
+        self.seen += self.training
+        if self.seen == self.lifetime:
+            time.sleep(0.5)  # what the steps before have told arrives
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(batch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session():
+    for module in (toys, sys.modules[__name__]):  # Ray's workers do not import tests
+        cloudpickle.register_pickle_by_value(module)
+    with ray_session(SessionOptions(address="local", num_cpus=1, object_store_bytes=100 * 2**20)):
+        yield
+    for module in (toys, sys.modules[__name__]):
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:
+    """Trains three epochs; returns the events."""
+    spec = replace(toys.spec(checkpoint_every=1), build_model=partial(Mortal, lifetime), model_config={})
+    directory = RunDirectory.create(folder, {})
+    told: list[str] = []
+    try:
+        workers = WorkerOptions(1, "cpu", failures_per_hour=per_hour)
+        train(spec, workers, directory, lambda record: told.append(record["kind"]))
+    finally:
+        events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        failures = [event for event in events if event["kind"] == "failure"]
+        # All but the one that ends the run are told while it goes on.
+        assert told.count("failure") == sum(event["given_up"] is None for event in failures)
+    return events
+
+
+def test_failures_within_the_rate_change_nothing(tmp_path):
+    run(tmp_path / "undisturbed", lifetime=1000, per_hour=0)
+    events = run(tmp_path / "disturbed", lifetime=STEPS + 3, per_hour=2)  # an epoch further each time
+    assert [event["kind"] for event in events if event["kind"] in ("start", "failure")] == ["start", "failure"] * 2 + [
+        "start"
+    ]
+    assert [event["epoch"] for event in events if event["kind"] == "start"] == [0, 1, 2]
+    weights = [(tmp_path / name / "best" / "model.safetensors").read_bytes() for name in ("undisturbed", "disturbed")]
+    assert weights[0] == weights[1]
+
+
+def test_more_failures_than_the_rate_allows_end_the_run(tmp_path):
+    with pytest.raises(StageError, match=r"given up after 2 failures within an hour, expected at most 1 \(--fail") as e:
+        run(tmp_path / "run", lifetime=STEPS + 3, per_hour=1)
+    assert "\n" not in str(e.value)
+    assert len((tmp_path / "run" / "failure.log").read_text().split("Actor")) > 2  # both, with what Ray says of them
+
+
+def test_a_crash_that_comes_back_at_the_same_step_ends_the_run_whatever_the_rate(tmp_path):
+    with pytest.raises(StageError, match=r"given up after 3 failures in a row, none further than 0\.\d+ epochs"):
+        run(tmp_path / "run", lifetime=3, per_hour=1000)
