@@ -70,7 +70,7 @@ def run_graph_job(
     workers, fitted, batches, run_dir = parts.workers, parts.fitted, parts.batches, parts.run_dir
     store = prepare(options)
     manifest = store.manifest
-    config["graphs"] = replace(options.graphs, snapshot=manifest.snapshot)  # a resume opens the same one
+    config["graphs"] = asdict(replace(options.graphs, snapshot=manifest.snapshot))  # a resume opens the same one
     columns = target_columns(store, options)
     task = graph_task(store, columns, fit)
     splits = scored_splits(store, columns, task, fit, workers.num_workers or 1)

@@ -93,7 +93,7 @@ def run_node_job(
     if encoding is not None:
         graph = store_encoding(graph, encoding)
     manifest = graph.manifest
-    config["graph"] = replace(options.graph, snapshot=manifest.snapshot)  # a resume opens the same one
+    config["graph"] = asdict(replace(options.graph, snapshot=manifest.snapshot))  # a resume opens the same one
     task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)
     the_model_config = model_config(manifest)
     identity = run_identity(graph, options, is_whole=data is not None)
