@@ -110,10 +110,11 @@ def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
     from jobs.progress import progress
     from storage.graph import open_graph
     from storage.ingest import IngestOptions, ingest
+    from storage.snapshots import has_graph
     from storage.synthetic import SyntheticGraph, SyntheticOptions
 
     url = Path(config.data_dir) / f"synthetic-{nodes}-{partitions}"
-    if not url.exists():
+    if not has_graph(str(url)):
         with progress(f"preparing {nodes:,} nodes in {partitions}") as bar:
             ingest(
                 SyntheticGraph(SyntheticOptions(num_nodes=nodes)),

@@ -96,6 +96,10 @@ def read_run(path: str) -> FinishedRun:
     lacking = [name for name in needed if not isinstance(summary, dict) or name not in summary]
     if lacking:
         raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")
+    if type(summary["snapshot"]) is not int:
+        raise FormatError(
+            f"{file}: field 'snapshot': expected a snapshot's number, got {str(summary['snapshot'])[:80]!r}"
+        )
     events = settled_events(run)
     if events and events[-1]["kind"] != "finish":
         raise FormatError(

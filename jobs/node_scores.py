@@ -90,9 +90,11 @@ class Config:
 
 def run_recipe(recipe: Recipe, index: int, config: Config) -> dict:
     """One run's summary; the run is skipped where it is there already."""
+    from storage.snapshots import has_graph
+
     out = Path(config.out_dir)
     graph = out / "graphs" / recipe.dataset
-    if not graph.exists():
+    if not has_graph(str(graph)):
         _prepare(Path(config.data_dir) / f"{recipe.dataset}.npz", graph)
     run_dir = out / f"{recipe.dataset}-{recipe.sampler.split(',')[0]}-{index}"
     summary = run_dir / "summary.json"

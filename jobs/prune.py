@@ -81,9 +81,15 @@ def _snapshots(numbers: tuple[int, ...]) -> str:
 def main() -> int | None:
     config = parse(PruneConfig, description=__doc__)
     older_than_s = parse_duration(config.older_than)
+    from storage.arrow_files import split_url
     from storage.prune import prune
+    from storage.snapshots import read_manifest
 
     pruned = prune(config.url, keep=config.keep, older_than_s=older_than_s, dry_run=config.dry_run)
+    if not (pruned.kept or pruned.orphans or pruned.held):
+        read_manifest(
+            *split_url(config.url), config.url, None, "python jobs/ingest.py <source>"
+        )  # says why there is none
     print(describe(config.url, pruned, dry_run=config.dry_run))
     return None
 

@@ -207,13 +207,16 @@ def settled_events(path: Path) -> tuple[Mapping[str, Any], ...]:
 def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
     """The parts of the run's graph; None where the run has none, or the graph is not on this machine or is another by now."""
     summary = run.summary or {}
-    url = summary.get("graph") or _section(run.config, "graph").get("graph")
+    options = _section(run.config, "graph")
+    url, snapshot = summary.get("graph") or options.get("graph"), summary.get("snapshot", options.get("snapshot"))
+    if type(snapshot) not in (int, type(None)):
+        return None
     if not isinstance(url, str) or "://" in url or not (Path(url) / "manifests").is_dir():
         return None
     from storage.graph import open_graph
 
     try:
-        manifest = open_graph(url, summary.get("snapshot")).manifest
+        manifest = open_graph(url, snapshot).manifest
     except GraphmillError:
         return None
     if summary.get("graph_hash", manifest.content_hash) != manifest.content_hash:

@@ -135,7 +135,7 @@ class PartitionOwner:
             except KeyError:
                 kind, dim, *which = name.split("-")
                 raise ConfigError(
-                    f"encoding {name!r}: expected it beside the graph's partitions, found none; compute it: "
+                    f"encoding {name!r}: expected it in the graph's snapshot, found none; compute it: "
                     f"python jobs/encode.py <url> {kind} --dim {dim}{''.join(f' --which {one}' for one in which)}"
                 ) from None
 

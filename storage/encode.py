@@ -1,4 +1,4 @@
-"""Computes an encoding of a stored graph and stores it beside its partitions; done once, however often it is asked for.
+"""Computes an encoding of a stored graph and publishes a snapshot that has it; done once, however often it is asked for.
 
 The graph is taken in the order of original ids, so the rows are the same however it is partitioned. Memory: the topology as
 a matrix, 12 bytes per edge (24 while it is built, twice that where the graph is not symmetric), and about dim + 70 numbers of

@@ -37,7 +37,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
     """Removes snapshots beyond the newest `keep` that are older than `older_than_s` seconds, and the folders of dead writers.
 
     `now`: seconds since 1970; None: this machine's clock. `dry_run`: removes nothing, and returns what would be removed. Raises
-    FormatError, with nothing removed, where a manifest cannot be read, or there is no graph and nothing that a writer left.
+    FormatError, with nothing removed, where a manifest cannot be read.
     """
     if keep < 1:
         raise ConfigError(f"keep: expected at least 1 snapshot, got {keep}; set --keep")
@@ -45,9 +45,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
         raise ConfigError(f"older_than: expected at least 0 seconds, got {older_than_s}; set --older-than")
     now = time.time() if now is None else now
     filesystem, path = split_url(url)
-    numbers, folders = snapshot_numbers(filesystem, path), list(_folders(filesystem, path))
-    if not numbers and not folders:
-        read_manifest(filesystem, path, url, None, "python jobs/ingest.py <source>")  # says why there is none
+    numbers = snapshot_numbers(filesystem, path)
     heads = {number: _head(filesystem, path, url, number) for number in numbers}
     old = [number for number in numbers[:-keep] if now - heads[number].created > older_than_s]
     reached = {file for number in numbers if number not in old for file in heads[number].paths}
@@ -59,7 +57,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
                     filesystem.rm_file(where)
     orphans, held, foreign = [], [], []
     num_files = num_bytes = 0
-    for folder in folders:
+    for folder in _folders(filesystem, path):
         named = any(file.startswith(f"{folder}/") for file in reached)
         journal = read_journal(filesystem, f"{path}/{folder}/{JOURNAL}")
         if folder not in gone:

@@ -20,8 +20,9 @@ from torch import nn
 from storage.errors import GraphmillError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
-from storage.manifest import FileEntry, parse_manifest
+from storage.manifest import FileEntry, parse_head, parse_manifest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.stored_files import newest_manifest, stored_file
 
 Run = Callable[[bytes], None]
 
@@ -52,29 +53,44 @@ def _graph(folder: Path) -> Path:
     return path
 
 
-def _entry(data: bytes) -> FileEntry:
-    return FileEntry(len(data), hashlib.sha256(data).hexdigest())
+def _entry(data: bytes, path: str) -> FileEntry:
+    return FileEntry(len(data), hashlib.sha256(data).hexdigest(), path)
 
 
 def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
-    valid = (_graph(folder) / "manifest.json").read_bytes()
+    from storage.encodings import store_encoding
+
+    path = _graph(folder)
+    plain = newest_manifest(path).read_bytes()
+    store_encoding(open_graph(str(path)), "rwse-2", np.zeros((12, 2), np.float32))
+    encoded = newest_manifest(path).read_bytes()
 
     def run(data: bytes) -> None:
-        parse_manifest(data.decode(errors="replace"), "manifest.json").to_json()
+        text = data.decode(errors="replace")
+        try:
+            parse_head(text, "000001.json")
+        except GraphmillError as error:
+            if read_or_refused(lambda _: parse_manifest(text, "000001.json") and None, data):
+                raise ValueError(f"read as a manifest, and its head was refused: {error}") from error
+            raise
+        manifest = parse_manifest(text, "000001.json")
+        assert parse_manifest(manifest.to_json(), "again") == manifest
 
-    return [valid], run
+    return [plain, encoded], run
 
 
 def _partition_file(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
     def prepare(folder: Path) -> tuple[list[bytes], Run]:
         path = _graph(folder)
         stored = open_graph(str(path))
-        file = f"part-00000/{name}.arrow"
-        valid = (path / file).read_bytes()
+        name_in_format = f"part-00000/{name}.arrow"
+        file = stored_file(path, name_in_format)
+        entry = stored.manifest.files[name_in_format]
+        valid = file.read_bytes()
 
         def run(data: bytes) -> None:
-            (path / file).write_bytes(data)
-            files = {**stored.manifest.files, file: _entry(data)}
+            file.write_bytes(data)
+            files = {**stored.manifest.files, name_in_format: _entry(data, entry.path)}
             graph = replace(stored, manifest=replace(stored.manifest, files=files))
             partition = graph.partition(0)
             columns = (partition.indices, partition.indptr, partition.label, partition.feature, partition.split)
@@ -110,10 +126,11 @@ def _graph_set(folder: Path) -> Path:
 def _graph_set_manifest(folder: Path) -> tuple[list[bytes], Run]:
     from storage.graph_set_manifest import parse_graph_set_manifest
 
-    valid = (_graph_set(folder) / "manifest.json").read_bytes()
+    valid = newest_manifest(_graph_set(folder)).read_bytes()
 
     def run(data: bytes) -> None:
-        parse_graph_set_manifest(data.decode(errors="replace"), "manifest.json").to_json()
+        manifest = parse_graph_set_manifest(data.decode(errors="replace"), "000001.json")
+        assert parse_graph_set_manifest(manifest.to_json(), "again") == manifest
 
     return [valid], run
 
@@ -123,14 +140,16 @@ def _graph_shard(folder: Path) -> tuple[list[bytes], Run]:
     from storage.graph_store import open_graphs
 
     path = _graph_set(folder)
-    manifest = parse_graph_set_manifest((path / "manifest.json").read_text(), "manifest.json")
-    file = shard_file(0)
-    valid = (path / file).read_bytes()
+    where = newest_manifest(path)
+    manifest = parse_graph_set_manifest(where.read_text(), str(where))
+    file = stored_file(path, shard_file(0))
+    entry = manifest.files[shard_file(0)]
+    valid = file.read_bytes()
 
     def run(data: bytes) -> None:
-        (path / file).write_bytes(data)
-        changed = replace(manifest, files={**manifest.files, file: _entry(data)})
-        (path / "manifest.json").write_text(changed.to_json())
+        file.write_bytes(data)
+        changed = replace(manifest, files={**manifest.files, shard_file(0): _entry(data, entry.path)})
+        where.write_text(changed.to_json())
         graphs = open_graphs(str(path))
         graphs.fetch(np.arange(len(graphs)))
         graphs.verify()

@@ -134,8 +134,7 @@ def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Pa
     (tmp_path / "edges.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in edges if a != b))
     (tmp_path / "molecules.csv").write_text("smiles,gap\nCCO,1.5\nC1CC1,2.5\nc1ccccc1,0.5\n")
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
-    files, molecules = blocks("your_graph.md", "bash")
-    for command in [*files.splitlines(), *molecules.splitlines()]:
+    for command in "".join(blocks("your_graph.md", "bash")).splitlines():
         program, *words = shlex.split(command)
         assert program == "python"
         done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240)

@@ -40,6 +40,7 @@ from storage.errors import ConfigError, DataError, FormatError, GraphmillError, 
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.prediction_files import PIECES, SETTINGS, SUMMARY, PredictionFolder
+from storage.prune import prune
 from storage.source import SPLIT_NAMES
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.listed_graph import ListedGraph
@@ -293,6 +294,28 @@ def test_another_graph_is_taken_only_when_it_is_meant(graph, other_graph, tmp_pa
     assert found.content_hash == other_graph.manifest.content_hash
     assert list(found.samplers) == ["train", "valid", "test", UNSPLIT]
     assert isinstance(found.build_model(), GECOClassifier)
+
+
+def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
+    url = str(tmp_path / "graph")
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=100)), url, IngestOptions(num_partitions=2))
+    first = open_graph(url)
+    run = read_run(str(saved_run(tmp_path / "run", first)))
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=120)), url, IngestOptions(num_partitions=2, overwrite=True))
+    assert node_subject(run, None, other=False, verify=True).content_hash == first.manifest.content_hash
+    with pytest.raises(ConfigError, match="pass --other-graph"):  # named by its url, it is the newest
+        node_subject(run, url, other=False, verify=True)
+    prune(url, keep=1)
+    with pytest.raises(FormatError, match="expected snapshot 1, found 2; it may be pruned"):
+        node_subject(run, None, other=False, verify=True)
+
+
+@pytest.mark.parametrize("odd", ["1", None, True, 1.5, [1]])
+def test_a_summary_whose_snapshot_is_no_number_is_refused(graph, tmp_path, odd):
+    path = saved_run(tmp_path / "run", graph) / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"snapshot": odd}))
+    with pytest.raises(FormatError, match=r"summary\.json: field 'snapshot': expected a snapshot's number, got"):
+        read_run(str(tmp_path / "run"))
 
 
 def test_a_run_that_was_continued_must_finish_again(graph, tmp_path):

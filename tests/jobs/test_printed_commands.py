@@ -134,9 +134,10 @@ def run_shell(text: str, folder: Path, timeout_s: float = 1500) -> None:
 @pytest.mark.parametrize("block", RUN, ids=lambda block: block.name)
 def test_a_block_of_commands_runs_twice(block: Block, checkout: Path) -> None:
     text = as_run(block)
-    if "graphs/products" in text and "ingest.py" not in text:
-        source = SyntheticGraph(SyntheticOptions(num_nodes=3000))
-        ingest(source, str(checkout / "graphs" / "products"), IngestOptions(num_partitions=2))
+    for name in ("products", "mine"):
+        if f"graphs/{name}" in text and "ingest.py" not in text:
+            source = SyntheticGraph(SyntheticOptions(num_nodes=3000))
+            ingest(source, str(checkout / "graphs" / name), IngestOptions(num_partitions=2))
     if "runs/products_geco-1" in text:
         run_shell(" ".join(["python", *MAKE_A_RUN]), checkout)
     for _ in range(2):

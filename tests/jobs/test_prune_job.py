@@ -161,7 +161,7 @@ def test_bad_options_are_one_line_and_remove_nothing(url: str, flags: tuple[str,
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("there", ["nothing", "a folder of others", "a file", "format 1"])
-def test_where_there_is_no_graph_that_is_said(tmp_path: Path, there: str, dry_run: bool) -> None:
+def test_where_there_is_no_graph_that_is_said(monkeypatch, tmp_path: Path, there: str, dry_run: bool) -> None:
     place = tmp_path / "place"
     if there == "a file":
         place.write_text("precious")
@@ -170,8 +170,9 @@ def test_where_there_is_no_graph_that_is_said(tmp_path: Path, there: str, dry_ru
         (place / "manifest.json").write_text("{}")
         if there == "a folder of others":
             (place / "manifest.json").rename(place / "thesis.tex")
+    monkeypatch.setattr(sys, "argv", ["prune.py", str(place), *(["--dry-run"] if dry_run else [])])
     with pytest.raises(FormatError, match="of format 1" if there == "format 1" else "found none"):
-        prune(str(place), keep=1, dry_run=dry_run)
+        main()
     assert place.exists() == (there != "nothing")
 
 

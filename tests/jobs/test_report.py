@@ -254,6 +254,11 @@ def test_partitions_are_shown_where_the_graph_is_still_the_runs(tmp_path: Path) 
     pinned = read_run(make_run(tmp_path / "pinned", summary={**SUMMARY, "graph": url, "snapshot": 1}))
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=200)), url, IngestOptions(num_partitions=2, overwrite=True))
     assert stored_partitions(pinned) == parts  # of the run's own snapshot, not the newest
+    running = read_run(make_run(tmp_path / "running", summary=None, graph={"graph": url, "snapshot": 1}))
+    assert stored_partitions(running) == parts
+    for number, odd in enumerate(("1", 1.0, True, -1, 0, 2**70, [1])):
+        crafted = make_run(tmp_path / f"odd{number}", summary={**SUMMARY, "graph": url, "snapshot": odd})
+        assert stored_partitions(read_run(crafted)) is None
     newest_manifest(url).write_text("{")
     assert stored_partitions(pinned) == parts
     assert stored_partitions(record) is None
