@@ -31,7 +31,7 @@ class Sampler(Protocol):
 
     @property
     def content_hash(self) -> str:
-        """Hash of what batches are drawn from: the graph (`manifest.content_hash`) and, where they are given, the roots."""
+        """Hash of what batches are drawn from: the graph (`GraphStatistics.graph_digest`: whatever its partitions) and, where they are given, the roots."""
         ...
 
     @property

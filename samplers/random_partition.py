@@ -13,6 +13,7 @@ A chunk of a tiny graph may hold no node at all, or no root, and ranks that shar
 skips the loss where there is no root (a mean over none is NaN), but under DDP still steps, for the other ranks wait for its gradients.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -88,7 +89,12 @@ class RandomPartitionSampler:
 
     @property
     def content_hash(self) -> str:
-        return self._roots.content_hash
+        if self._options.cut != "partitions":
+            return self._roots.content_hash
+        named = (
+            f"{self._roots.content_hash} {self._router.manifest.content_hash}"  # its chunks are the stored partitions
+        )
+        return hashlib.sha256(named.encode()).hexdigest()
 
     @property
     def num_batches(self) -> int:

@@ -82,8 +82,8 @@ class Roots:
 
     @cached_property
     def content_hash(self) -> str:
-        """Of the graph and, where they are given, of the roots."""
-        graph = self._router.manifest.content_hash
+        """Of the graph, whatever its partitions, and, where they are given, of the roots."""
+        graph = self._router.manifest.measured.graph_digest
         if self._given is None:
             return graph
         return hashlib.sha256(graph.encode() + self._given.original_id.tobytes()).hexdigest()

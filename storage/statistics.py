@@ -101,6 +101,13 @@ class GraphStatistics:
         """Whether lists of in-edges, with their columns, are lists of out-edges too."""
         return self.symmetric_edges and self.symmetric_columns is not False
 
+    @property
+    def graph_digest(self) -> str:
+        """Of edges, features, labels and all sets of splits; the same under any partitions."""
+        feature = "" if self.feature is None else self.feature.fingerprint
+        named = " ".join((self.edge_fingerprint, feature, *(split.digest for split in self.splits)))
+        return hashlib.sha256(named.encode()).hexdigest()
+
     def data_digest(self, split_set: int) -> str:
         """Of all that a run learns from: edges, features, labels, and this set of splits; the same under any partitions."""
         feature = "" if self.feature is None else self.feature.fingerprint

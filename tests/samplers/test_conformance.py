@@ -289,7 +289,9 @@ class TestEverySampler:
             again, foreign = small_graphs(), replace(small_graphs(), node_feature=-small_graphs().node_feature)
             others = np.setdiff1d(np.arange(50), chosen)[: len(chosen)]
         else:
-            again, foreign = local_router(open_graph(graphs[2].url)), local_router(other_graph)
+            # The partitions are no part of the data, unless they are the chunks.
+            same_graph = open_graph(graphs[2 if name == "random-partition-stored" else 5].url)
+            again, foreign = local_router(same_graph), local_router(other_graph)
             others = np.setdiff1d(PERMANENT_ID, chosen)[: len(chosen)]
         known, unknown = rebuilt(sampler, again), [rebuilt(sampler, foreign), rebuilt(sampler, again, roots=others)]
         collate = collate_of(sampler)
