@@ -4,7 +4,7 @@ Inside `pretend_cuda()` a tensor made with device="cuda", or moved there, says t
 operation that takes it raises RuntimeError where an operand is on the CPU (CUDA's exceptions are allowed: copies, numbers without a
 dimension in elementwise operations, index tensors of an indexing), where its generator is the CPU's, where CUDA has no such kernel (integer
 matrix products), where another stream made it and nobody waited, and where a collective call gets a CPU tensor, as nccl does. `.numpy()` is
-refused by PyTorch itself. Autocast is CUDA's own. `Pretended.hidden_draws` lists operations that drew from the
+refused too. Process groups are gloo's, and say that they are nccl's. Autocast is CUDA's own. `Pretended.hidden_draws` lists operations that drew from the
 GPU's default generator; PyTorch's fused attention, which has no other way to drop, is not among them.
 
 To PyTorch's C++ a pretended tensor is one on the meta device with CUDA's dispatch keys, since a build without CUDA can do nothing with
@@ -24,6 +24,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch._dynamo  # a mode imports it at its first operation, and it looks at the functions that are replaced here
+import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -284,13 +285,15 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if name == "is_pinned":
         return False
     if name == "_pin_memory":
+        if ours:
+            raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
         return args[0].clone()
     if name == "record_stream":
         return None
     to_gpu = bool(ours) if wanted is None else wanted.type in _THERE
     if ours:
         _check(func, name, args, leaves, ours, state)
-    elif func.namespace == "c10d":
+    elif func.namespace == "c10d" and name != "barrier":  # which makes a tensor of its own
         given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if given:
             raise RuntimeError(f"{func}: No backend type associated with device type cpu (the group is nccl's)")
@@ -508,7 +511,15 @@ def _patches(state: Pretended) -> list[Any]:
         finally:
             torch.__future__.set_swap_module_params_on_conversion(before)
 
+    init = dist.init_process_group
+
+    def init_process_group(backend: str, *args: Any, **kwargs: Any) -> None:
+        init("gloo", *args, **kwargs)
+
     return [
+        mock.patch.object(dist, "init_process_group", init_process_group),
+        mock.patch.object(dist, "get_backend", return_value="nccl"),
+        mock.patch.object(torch.cuda.nccl, "version", return_value=(2, 27, 3)),
         *(mock.patch.object(torch.cuda, name, value) for name, value in cuda.items()),
         mock.patch.object(torch, "Generator", _Generator),
         mock.patch.object(torch.autograd, "_engine_run_backward", run_backward),
