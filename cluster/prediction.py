@@ -163,7 +163,10 @@ class Predictor:
     def meet(self, point: str, rank: int, num_ranks: int) -> None:
         """Joins the group that meets there; a collective call."""
         deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
-        dist.init_process_group("gloo", init_method=f"tcp://{point}", rank=rank, world_size=num_ranks, timeout=deadline)
+        backend = "nccl" if self._device.type == "cuda" else "gloo"
+        dist.init_process_group(
+            backend, init_method=f"tcp://{point}", rank=rank, world_size=num_ranks, timeout=deadline
+        )
 
     def predict(self, piece: Piece) -> None:
         """Writes the piece. Raises DataError where a prediction is not finite."""

@@ -58,7 +58,10 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
         context, spec = ray.train.get_context(), config["spec"]
         rank, folder = context.get_world_rank(), Path(context.get_storage().experiment_fs_path)
         writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes)
-        worker = Worker(spec, DriverLine(config["hub"]), rank, context.get_world_size(), get_device(), writer)
+        device = get_device()
+        if device.type == "cuda":  # it sees those of its neighbors too, and collective calls go by the current one
+            torch.cuda.set_device(device)
+        worker = Worker(spec, DriverLine(config["hub"]), rank, context.get_world_size(), device, writer)
         worker.restore(folder, elastic=config["elastic"])
     except ConfigError as error:
         return {"error": error}

@@ -108,7 +108,7 @@ def run_node_job(
     with ray_session(session_options(run_options)) as session, partition_servers(graph, parts.servers) as servers:
         where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
         workers = place(parts.workers)
-        if data is not None and session.is_ours:
+        if data is not None and session.is_ours and workers.device == "cpu":  # a GPU's worker looks at it itself
             data.check_memory(graph, workers.most)
         print(f"{manifest.num_partitions} partition servers up on {where}", flush=True)
         if wants_bfloat16(fit, workers):
@@ -186,7 +186,7 @@ def node_parts(job: str, options: NodeJobOptions, *, is_whole: bool) -> NodePart
         loader=LoaderOptions(
             threads=options.batch.loader_threads, prefetch=options.batch.prefetch, timeout_s=options.run.batch_timeout_s
         ),
-        workers=worker_options(options.run, "cpu" if is_whole else None),
+        workers=worker_options(options.run),
         servers=ServerOptions(
             timeout_s=options.run.server_timeout_s, verify=options.graph.verify, local_reads=options.run.local_reads
         ),
@@ -209,16 +209,12 @@ def _check_graph_options(options: NodeJobOptions) -> None:
 
 
 def _check_whole_graph(options: NodeJobOptions) -> None:
-    """Raises ConfigError for options that mean nothing where the whole graph is the batch, and the shards not GPUs'."""
+    """Raises ConfigError for options that mean nothing where the whole graph is the batch."""
     useless = [f.name for f in fields(BatchOptions) if getattr(options.batch, f.name) != f.default]
     useless += ["accumulate"] if options.fit.accumulate != 1 else []
     if useless:
         names = ", ".join("--" + name.replace("_", "-") for name in useless)
         raise ConfigError(f"--parallel graph: the whole graph is the one batch of an epoch; leave out {names}")
-    if options.run.device == "gpu" or options.fit.precision == "bfloat16":
-        raise ConfigError(
-            "--parallel graph: expected CPU workers in float32; leave out --device gpu and --precision bfloat16"
-        )
 
 
 def train_sampler(options: NodeJobOptions) -> NodeSamplerOptions:

@@ -88,14 +88,12 @@ def main() -> int | None:
     of = graph_set_subject if finished.is_graph_set else node_subject
     verify = config.verify and not config.plan
     subject = of(finished, config.graph, other=config.other_graph, verify=verify, parallel=config.parallel)
-    if subject.together and config.device == "gpu":
-        raise ConfigError("--parallel graph: expected CPU workers; leave out --device gpu, or pass --parallel data")
     chosen = _splits(config, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
-    asked = WorkerOptions(asked_workers(config.workers), "cpu" if subject.together else config.device)
+    asked = WorkerOptions(asked_workers(config.workers), config.device)
     session = local_session(asked, config.address, config.object_store_gb)
     workers = known_workers(asked, session)
     settings = _settings(config, finished, subject, chosen, workers)

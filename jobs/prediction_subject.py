@@ -145,7 +145,7 @@ def node_subject(
         task=Classification(num_classes, config.fit.metric),
         target_names=(),
         has_targets=manifest.label_kind == "class",
-        **_shared(run, config.fit, config.run, config.batch) | ({} if shards is None else {"precision": "float32"}),
+        **_shared(run, config.fit, config.run, config.batch),
         serve=serve,
         look=look,
         shard_bytes=None if shards is None else lambda workers: shards.graph.check_memory(graph, workers),

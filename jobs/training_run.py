@@ -103,9 +103,9 @@ def session_options(options: RunOptions) -> SessionOptions:
     )
 
 
-def worker_options(options: RunOptions, device: str | None = None) -> WorkerOptions:
-    """The workers as far as is known before Ray is there, on `device` where the job leaves no choice. Raises ConfigError."""
-    return known_workers(_asked(options, device or options.device), session_options(options))
+def worker_options(options: RunOptions) -> WorkerOptions:
+    """The workers as far as is known before Ray is there. Raises ConfigError."""
+    return known_workers(_asked(options, options.device), session_options(options))
 
 
 def _asked(options: RunOptions, device: str) -> WorkerOptions:

@@ -1,6 +1,7 @@
 """The whole graph as one batch over the workers: each reads its range of the nodes, and all plan who sends which rows to whom.
 
-To the trainer this is data like any other: a sampler with one batch per worker and epoch, which is the worker's shard.
+To the trainer this is data like any other: a sampler with one batch per worker and epoch, which is the worker's shard. The shard is read
+once, to where its process group sends from: host memory with gloo, the worker's GPU with nccl.
 """
 
 import zlib
@@ -119,9 +120,11 @@ class WholeGraphData:
     def _check_workers_memory(self, graph: StoredGraph, peers: Peers) -> None:
         """Raises ConfigError on all workers where one of them lacks the memory for its shard."""
         needed = self.worker_bytes(graph, peers.size)
-        # Workers of one machine share its memory: each counts on its part only. A name is a machine.
+        # Workers of one machine share its memory: each counts on its part only. A name is a machine. A GPU is one worker's.
         neighbors = _same_machine(peers)
-        lack = torch.tensor([needed - available_bytes() // neighbors], dtype=torch.int64)
+        on_gpu = peers.device.type == "cuda"
+        free = torch.cuda.mem_get_info(peers.device)[0] if on_gpu else available_bytes() // neighbors
+        lack = torch.tensor([needed - free], dtype=torch.int64, device=peers.device)
         check_fits(needed, needed - int(peers.max(lack)), peers.size, self._advice)
 
 
@@ -186,7 +189,7 @@ def choose_shards(graph: StoredGraph, num_workers: int) -> Shards:
 
 def _same_machine(peers: Peers) -> int:
     """How many of the workers run on this machine, this one included."""
-    names = peers.gather(torch.tensor([zlib.crc32(node().encode())]), [1] * peers.size)
+    names = peers.gather(torch.tensor([zlib.crc32(node().encode())], device=peers.device), [1] * peers.size)
     return int((names == names[peers.rank]).sum())
 
 
@@ -196,17 +199,21 @@ def read_shard(graph: StoredGraph, shards: Shards, peers: Peers, split_set: int)
     pieces = [_read_rows(graph, index, start, stop, split_set) for index in _partitions_of(graph, start, stop)]
     indptr = np.concatenate([[0], np.cumsum(_joined([p["degree"] for p in pieces], np.int64))]).astype(np.int64)
     index_dtype = np.dtype(graph.manifest.index_dtype)
-    source_id = torch.from_numpy(_joined([p.pop("source_id") for p in pieces], index_dtype))
-    adjacency = ShardedAdjacency(torch.from_numpy(indptr), source_id, shards, peers, symmetric=graph.manifest.symmetric)
+
+    def placed(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(peers.device)
+
+    source_id = placed(_joined([p.pop("source_id") for p in pieces], index_dtype))
+    adjacency = ShardedAdjacency(placed(indptr), source_id, shards, peers, symmetric=graph.manifest.symmetric)
     del source_id
-    original_id = torch.from_numpy(_joined([p["original_id"] for p in pieces], np.int64))
+    original_id = placed(_joined([p["original_id"] for p in pieces], np.int64))
     feature = [p["feature"] for p in pieces] or [np.empty((0, graph.manifest.feature_dim), np.float32)]
     return ShardBatch(
         epoch=0,
         index=peers.rank,
-        x=torch.from_numpy(np.concatenate(feature)),
-        y=torch.from_numpy(_joined([p["label"] for p in pieces], np.int64)),
-        split=torch.from_numpy(_joined([p["split"] for p in pieces], np.int8)),
+        x=placed(np.concatenate(feature)),
+        y=placed(_joined([p["label"] for p in pieces], np.int64)),
+        split=placed(_joined([p["split"] for p in pieces], np.int8)),
         node_id=peers.gather(original_id, shards.sizes),
         adjacency=adjacency,
         layout=ShardedLayout(shards, peers),

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from models.dropout import Masks
 from models.graphs import Padding
 
-_LEVELS = 1 << 16
 # Elements of one buffer. CPU: the few buffers stay in the last-level cache, and calls are few. CUDA: fewer still.
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 PAIR_MEMORY = 1 << 28  # bytes
@@ -268,8 +268,8 @@ class _Block:
         # Row h is one on head h's channels.
         self.own_HD = torch.eye(heads, dtype=dtype, device=score.device).repeat_interleave(width // heads, dim=1)
         # Two, since the backward pass may draw the edges' masks only.
-        self.attention_generator, self.edge_generator = (
-            torch.Generator(device=y.device).manual_seed(options.seed + i) if p else None
+        self.attention_masks, self.edge_masks = (
+            Masks(p, options.seed + i) if p else None
             for i, p in enumerate((options.attention_dropout, options.dropout))
         )
         self._buffers: dict[str, Tensor] = {}
@@ -322,11 +322,11 @@ class _Block:
             # The least finite number: a graph without nodes must not divide 0 by 0.
             bounded = s.masked_fill(~self.mask_BN[graphs].unsqueeze(1), torch.finfo(s.dtype).min)
         alpha = torch.softmax(bounded, dim=-1).to(self.options.dtype)
-        return s, alpha, _factors(alpha, self.options.attention_dropout, self.attention_generator)
+        return s, alpha, None if self.attention_masks is None else self.attention_masks.next(alpha)
 
     def edge_factors(self, hat: Tensor) -> Tensor | None:
         """Dropout's of ê, the same in forward and backward for the same order of calls."""
-        return _factors(hat, self.options.dropout, self.edge_generator)
+        return None if self.edge_masks is None else self.edge_masks.next(hat)
 
     def update(self, hat: Tensor, graphs: slice, rows: slice, out: Tensor) -> None:
         """Writes y·scale + shift + W_Oe ê to `out` [G, R, N, D], zeros on padding."""
@@ -350,18 +350,6 @@ class _Block:
             return None
         mask = self.mask_BN[graphs, rows].unsqueeze(2) & self.mask_BN[graphs].unsqueeze(1)
         return mask.unsqueeze(3).to(self.y.dtype)
-
-
-def _factors(like: Tensor, p: float, generator: torch.Generator | None) -> Tensor | None:
-    """0 or 1/(1 - p), by the generator; None without one."""
-    if generator is None:
-        return None
-    if like.device.type != "cpu":
-        return torch.rand(like.shape, device=like.device, generator=generator).ge_(p).to(like.dtype) / (1 - p)
-    dropped = min(round(p * _LEVELS), _LEVELS - 1)
-    words = torch.empty((like.numel() + 3) // 4, dtype=torch.int64)
-    levels = words.random_(-(2**63), None, generator=generator).view(torch.int16)[: like.numel()]
-    return (levels >= dropped - _LEVELS // 2).to(like.dtype).mul_(_LEVELS / (_LEVELS - dropped)).view(like.shape)
 
 
 class _PairAttention(torch.autograd.Function):

@@ -23,7 +23,7 @@ def node_order(node_id_N: Tensor, seed: int, *, epoch: int = 0, layer: int = 0) 
     key = mix_int(seed)
     key = mix_int(key ^ epoch)
     key = mix_int(key ^ layer)
-    z = _mix(node_id_N.to(torch.int64) * _signed(_GOLDEN) + _signed(key))
+    z = _mix(node_id_N.to(torch.int64) * signed(_GOLDEN) + signed(key))
     # The words are compared as unsigned numbers, as any other implementation of the hash would.
     return torch.argsort(z ^ _INT64_MIN, stable=True)
 
@@ -57,8 +57,8 @@ def gather_rows(x_ND: Tensor, order_N: Tensor, inverse_N: Tensor) -> Tensor:
 
 
 def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shift_right(z, 30)) * _signed(_MIX_1)
-    z = (z ^ _shift_right(z, 27)) * _signed(_MIX_2)
+    z = (z ^ _shift_right(z, 30)) * signed(_MIX_1)
+    z = (z ^ _shift_right(z, 27)) * signed(_MIX_2)
     return z ^ _shift_right(z, 31)
 
 
@@ -74,6 +74,6 @@ def mix_int(value: int) -> int:
     return z ^ (z >> 31)
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
     """The int64 with the same 64 bits."""
     return word - (1 << 64) if word >= (1 << 63) else word

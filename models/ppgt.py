@@ -37,6 +37,7 @@ from models.encodings.spe import spe
 from models.features import FeatureEncoder, Features, atoms, bonds
 from models.graphs import EDGE_QUERIES, EdgeQuery, Graphs
 from models.heads import POOLS, TASKS, HalvingMLP, Pool, Task, pool_nodes
+from models.random_numbers import uniform
 from models.sl2_attention import PAIR_MEMORY, URPES, Sl2Attention, Urpe, sl2_attention
 
 # Pairs of a block of the stem: on a CPU what its caches hold, elsewhere enough to fill the device.
@@ -171,7 +172,7 @@ class DropPath(nn.Module):
     def forward(self, x_BND: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x_BND
-        kept_B11 = torch.rand(x_BND.shape[0], 1, 1, device=x_BND.device) >= self.p
+        kept_B11 = uniform((x_BND.shape[0], 1, 1), x_BND.device) >= self.p
         return x_BND * (kept_B11.to(x_BND.dtype) / (1 - self.p))
 
 
@@ -287,7 +288,7 @@ class NodeStem(nn.Module):
                 rows = self.input_dropout(rows)
             x_nD = self.features(rows)
             if self.training and self.config.node_masking:
-                seen = torch.rand(x_nD.shape[0], 1, device=x_nD.device) >= self.config.node_masking
+                seen = uniform((x_nD.shape[0], 1), x_nD.device) >= self.config.node_masking
                 x_nD = x_nD * seen
             x_BND = x_BND + padding.pad(x_nD)
         if self.degree is not None and self.order is not None:

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from models.dropout import Masks
+
 Urpe = Literal["phi", "one_plus_phi", "none"]
 URPES: tuple[str, ...] = ("phi", "one_plus_phi", "none")
 
@@ -123,21 +125,9 @@ class _Plan:
             for i in range(0, places, queries):
                 yield slice(b, min(b + graphs, size)), slice(i, min(i + queries, places))
 
-    def generator(self, device: torch.device) -> torch.Generator | None:
-        return torch.Generator(device).manual_seed(self.seed) if self.dropout else None
-
-    def kept(self, scores: Tensor, generator: torch.Generator | None) -> Tensor | None:
-        """What to multiply with: 0 where dropped, else 1/(1 - dropout); None without dropout."""
-        if generator is None:
-            return None
-        if scores.device.type != "cpu":
-            drawn = torch.rand(scores.shape, generator=generator, device=scores.device)
-            return (drawn >= self.dropout).to(scores.dtype).mul_(1 / (1 - self.dropout))
-        # 16 random bits per entry, as models.dropout does.
-        dropped = min(round(self.dropout * 65536), 65535)
-        words = torch.empty((scores.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-        levels = words.view(torch.int16)[: scores.numel()].view(scores.shape)
-        return (levels >= dropped - 32768).to(scores.dtype).mul_(65536 / (65536 - dropped))
+    def masks(self) -> Masks | None:
+        """Of what is multiplied with the attention weights; None without dropout."""
+        return Masks(self.dropout, self.seed) if self.dropout else None
 
 
 class _UrpeAttention(torch.autograd.Function):
@@ -157,10 +147,10 @@ class _UrpeAttention(torch.autograd.Function):
         blocks: list[Tensor | None] = []
         size, heads, places = bias_BHN.shape
         out_BHNd = torch.empty_like(q_BHNd)
-        generator = plan.generator(q_BHNd.device)
+        masks = plan.masks()
         for b, i in plan.blocks(size, heads, places):
             softmax, gate = _block(q_BHNd[b, :, i], k_BHNd[b], bias_BHN[b], p_BNNE[b, i], weight_2HE, bias_2H, plan)
-            kept = plan.kept(softmax, generator)
+            kept = None if masks is None else masks.next(softmax)
             attention = softmax * gate
             if kept is not None:
                 attention.mul_(kept)
@@ -183,14 +173,14 @@ class _UrpeAttention(torch.autograd.Function):
         inputs = (k_BHNd, v_BHNd, bias_BHN, weight_2HE, bias_2H)
         sums = [torch.zeros_like(t, dtype=exact) for t in inputs]
         dk, dv, dbias_BHN, dweight, dbias_2H = sums
-        generator = plan.generator(q_BHNd.device)
+        masks = plan.masks()
         for index, (b, i) in enumerate(plan.blocks(size, heads, places)):
             q, k, v, grad, p = q_BHNd[b, :, i], k_BHNd[b], v_BHNd[b], grad_BHNd[b, :, i], p_BNNE[b, i]
             if blocks:
                 softmax, gate, kept = blocks[3 * index : 3 * index + 3]
             else:
                 softmax, gate = _block(q, k, bias_BHN[b], p, weight_2HE, bias_2H, plan)
-                kept = plan.kept(softmax, generator)
+                kept = None if masks is None else masks.next(softmax)
             attention = softmax * gate
             dattention = grad @ v.transpose(-1, -2)
             if kept is not None:

@@ -42,6 +42,7 @@ from models.favor import FavorAttention
 from models.features import FeatureEncoder, Features, atoms, bonds, checked_categories
 from models.graphs import Graphs
 from models.heads import TASKS, Task
+from models.random_numbers import uniform
 from models.segments import reduce_runs
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "orf_first_order", "none"]
@@ -425,7 +426,7 @@ class Block(nn.Module):
     def _add(self, x_BTD: Tensor, branch_BTD: Tensor) -> Tensor:
         branch_BTD = self.dropout(branch_BTD)
         if self.training and self.drop_path:
-            kept_B11 = torch.rand(x_BTD.shape[0], 1, 1, device=x_BTD.device) >= self.drop_path
+            kept_B11 = uniform((x_BTD.shape[0], 1, 1), x_BTD.device) >= self.drop_path
             branch_BTD = branch_BTD * (kept_B11.to(branch_BTD.dtype) / (1 - self.drop_path))
         return x_BTD + branch_BTD
 

@@ -36,7 +36,7 @@ class DeviceCopy:
             here = self._device.type == "cpu"
             return batch if here else map_tensors(batch, lambda tensor: tensor.to(self._device)), None
         with stage("pin"):
-            pinned = map_tensors(batch, lambda tensor: tensor.pin_memory())
+            pinned = map_tensors(batch, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory())
         with stage("copy"), torch.cuda.stream(self._stream):
             # torch keeps the pinned memory until the copy is done
             moved = map_tensors(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))

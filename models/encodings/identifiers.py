@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from models.graphs import Graphs
+from models.random_numbers import gaussians, signs
 
 
 @torch.no_grad()
 def orthogonal_identifiers(
     graphs: Graphs,
     dim: int,
-    generator: torch.Generator | None = None,
     *,
     seed: int | None = None,
     dtype: torch.dtype = torch.float32,
@@ -30,9 +30,8 @@ def orthogonal_identifiers(
     then only near-orthogonal. Unlike the rows of one max_n × max_n matrix (the authors' code), a graph's identifiers follow
     the same law whatever else is in the batch.
 
-    `generator` must be on the graphs' device. With `seed` no generator is used: the Gaussians under each graph are the same
-    function of (seed, place in the graph, column), so a graph's identifiers depend on its size alone, up to rounding: for
-    evaluation. Raises ValueError where dim is not positive.
+    With `seed` the Gaussians under each graph are the same function of (seed, place in the graph, column), so a graph's identifiers
+    depend on its size alone, up to rounding: for evaluation. Raises ValueError where dim is not positive.
     """
     _check(dim)
     padding = graphs.padding
@@ -41,7 +40,7 @@ def orthogonal_identifiers(
     if not padding.num_graphs or not width:
         return torch.zeros(graphs.num_nodes, dim, dtype=dtype, device=device)
     if seed is None:
-        gauss = torch.randn(padding.num_graphs, places, width, dtype=dtype, device=device, generator=generator)
+        gauss = gaussians((padding.num_graphs, places, width), device, dtype)
     else:
         gauss = _counted_gaussians(seed, torch.arange(places, device=device), width, dtype)
     # A graph of n_b nodes: its Gaussian in the first n_b rows and columns, unit columns on the places behind. Q is then block
@@ -62,7 +61,6 @@ def orthogonal_identifiers(
 def near_orthogonal_identifiers(
     num_nodes: int,
     dim: int,
-    generator: torch.Generator | None = None,
     *,
     seed: int | None = None,
     key_n: Tensor | None = None,
@@ -77,11 +75,11 @@ def near_orthogonal_identifiers(
     """
     _check(dim)
     if seed is None:
-        bits = torch.randint(0, 2, (num_nodes, dim), device=device, generator=generator)
+        signs_nD = signs((num_nodes, dim), device, dtype)
     else:
         keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
-        bits = _counted_words(seed, keys, dim) & 1
-    return (2 * bits - 1).to(dtype) / (math.sqrt(dim) if unit_norm else dim)
+        signs_nD = (2 * (_counted_words(seed, keys, dim) & 1) - 1).to(dtype)
+    return signs_nD / (math.sqrt(dim) if unit_norm else dim)
 
 
 def random_identifiers(
@@ -96,7 +94,7 @@ def random_identifiers(
     """[num_nodes, dim]: Gaussian rows of norm 1; with `seed` a function of (seed, key_n, column), as `near_orthogonal_identifiers`."""
     _check(dim)
     if seed is None:
-        gauss = torch.randn(num_nodes, dim, device=device, dtype=dtype)
+        gauss = gaussians((num_nodes, dim), device, dtype)
     else:
         keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
         gauss = _counted_gaussians(seed, keys, dim, dtype)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from models.graphs import Graphs
+from models.random_numbers import signs, uniform
 
 ENDS = ("smallest", "both_ends")
 NORMALISATIONS = ("sym", "none")
@@ -95,14 +96,13 @@ def fixed_signs(vectors_BNk: Tensor) -> Tensor:
     return torch.where(vectors_BNk.gather(1, leading_B1k) < 0, -vectors_BNk, vectors_BNk)
 
 
-def flip_signs(vectors_nk: Tensor, graphs: Graphs, generator: torch.Generator | None = None) -> Tensor:
+def flip_signs(vectors_nk: Tensor, graphs: Graphs) -> Tensor:
     """[n, k]: a fair random sign per (graph, eigenvector): what the sign of an eigenvector is worth, as an augmentation."""
     shape = (graphs.num_graphs, vectors_nk.shape[1])
-    bits_Bk = torch.randint(0, 2, shape, device=vectors_nk.device, generator=generator)
-    return vectors_nk * (2 * bits_Bk - 1).to(vectors_nk.dtype)[graphs.graph_of_node]
+    return vectors_nk * signs(shape, vectors_nk.device, vectors_nk.dtype)[graphs.graph_of_node]
 
 
-def drop_entries(vectors_nk: Tensor, p: float, generator: torch.Generator | None = None) -> Tensor:
+def drop_entries(vectors_nk: Tensor, p: float) -> Tensor:
     """[n, k]: each entry zeroed with probability p, the rest over 1 - p (TokenGT's eigenvector dropout, for training).
 
     Raises ValueError when p is not in [0, 1).
@@ -111,5 +111,5 @@ def drop_entries(vectors_nk: Tensor, p: float, generator: torch.Generator | None
         raise ValueError(f"eigenvector dropout must lie in [0, 1), got {p}; set eigenvector_dropout")
     if p == 0:
         return vectors_nk
-    kept = torch.rand(vectors_nk.shape, device=vectors_nk.device, generator=generator) >= p
+    kept = uniform(vectors_nk.shape, vectors_nk.device) >= p
     return vectors_nk * kept.to(vectors_nk.dtype) / (1 - p)

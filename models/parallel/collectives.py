@@ -18,12 +18,14 @@ from torch import Tensor
 class Peers:
     """The workers of one process group, seen from one of them. Alone (`Peers()`), nothing is sent and no group is needed.
 
+    `device` is where the tensors that it sends must be: nccl sends from this process's GPU, gloo from host memory.
     `sent_bytes` counts what this worker sent to others, by kind of traffic; a sum over all is counted as a ring's
     2 (W - 1) / W times its size.
     """
 
-    def __init__(self, group: Any = None, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, group: Any = None, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
         self.group, self.rank, self.size = group, rank, size
+        self.device = torch.device("cpu") if device is None else device
         self.sent_bytes: Counter[str] = Counter()
 
     @classmethod
@@ -31,7 +33,9 @@ class Peers:
         """All workers of a process group (None: the default one); alone where no group has been set up."""
         if not dist.is_initialized():
             return cls()
-        return cls(group, dist.get_rank(group), dist.get_world_size(group))
+        on_gpu = dist.get_backend(group) == "nccl"
+        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else None
+        return cls(group, dist.get_rank(group), dist.get_world_size(group), device)
 
     def start_all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str) -> "Arriving":
         """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns at once, without a gradient."""
@@ -48,7 +52,7 @@ class Peers:
         return x if self.size == 1 else _AllToAll.apply(x, self, tuple(send), tuple(receive), kind)
 
     def sum(self, x: Tensor, kind: str = "sums") -> Tensor:
-        """The sum over workers, on each. Differentiable."""
+        """The sum over workers, on each; of half precision too it is taken in float32. Differentiable."""
         return x if self.size == 1 else _Sum.apply(x, self, kind)
 
     @torch.no_grad()
@@ -104,10 +108,11 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, peers: Peers, kind: str) -> Tensor:
         ctx.peers, ctx.kind = peers, kind
-        total = x.clone(memory_format=torch.contiguous_format)
+        wide = torch.promote_types(x.dtype, torch.float32) if x.is_floating_point() else x.dtype
+        total = x.to(wide, copy=True, memory_format=torch.contiguous_format)
         peers._count_ring(total, kind)
         dist.all_reduce(total, group=peers.group)
-        return total
+        return total.to(x.dtype)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -122,9 +127,8 @@ def sum_gradients(parameters: Sequence[torch.nn.Parameter], peers: Peers) -> Non
     if peers.size == 1:
         return
     by_dtype: dict[torch.dtype, list[Tensor]] = {}
-    present = peers.max(
-        torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8), "plan"
-    )
+    has_part = [parameter.grad is not None for parameter in parameters]
+    present = peers.max(torch.tensor(has_part, dtype=torch.uint8, device=peers.device), "plan")
     for parameter in compress(parameters, present.tolist()):
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)

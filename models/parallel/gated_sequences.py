@@ -5,6 +5,8 @@
 Between forward and backward only P and V are kept, which would have to be sent again; filters, spectra and convolutions are computed
 again, a chunk of channels at a time. `models.gated_convolution` is the same chain where the projection before it is at hand too.
 
+Half precision is that of what travels: convolutions, gates and sums are computed in float32.
+
 Shapes: N nodes in the order π, G = K + 1 groups of C channels, I features of the filters' FFN.
 """
 
@@ -60,7 +62,7 @@ class _GatedSequences(torch.autograd.Function):
                     value.requires_grad_()
                 with torch.enable_grad():
                     v_cN = _chain(inputs[0], inputs[1], inputs[2] if len(inputs) > 2 else None)
-                grads = torch.autograd.grad(v_cN, inputs, grad_CN[chunk])
+                grads = torch.autograd.grad(v_cN, inputs, grad_CN[chunk].to(v_cN.dtype))
                 grad_p[:, chunk] = grads[0]
                 grad_weight[:, chunk] = grads[1] @ feature_IN.t()
                 grad_feature.addmm_(weight_KCI[:, chunk].flatten(0, 1).t(), grads[1].flatten(0, 1))

@@ -3,6 +3,7 @@
 A worker's in-edges fall into those whose source is its own and those whose source is a peer's (the halo). In a product it sends
 off the rows that peers need, sums over its own sources meanwhile, and adds the halo's when they have arrived. The gradient goes
 the other way: sums for the halo's sources first, which are sent back to their owners. Where A = Aᵀ, it is the same product again.
+Rows of half precision travel as they are; what is added up is added up in float32.
 
 Shapes: n rows here, H halo rows, S rows to send, D channels, E edges into the rows here, W workers.
 """
@@ -91,7 +92,7 @@ class ShardedAdjacency:
         return _Propagate.apply(x_nD, self, normalisation, False)
 
     def product(self, x_nD: Tensor, transposed: bool) -> Tensor:
-        """AX or AᵀX [n, D], without factors and without a gradient."""
+        """AX or AᵀX [n, D] in at least float32, without factors and without a gradient."""
         return self._gathered(x_nD) if not transposed or self._symmetric else self._scattered(x_nD)
 
     def factors(self, normalisation: str, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
@@ -115,19 +116,22 @@ class ShardedAdjacency:
 
     def _gathered(self, x_nD: Tensor) -> Tensor:
         arriving = self._start(x_nD)
-        y_nD = sum_rows(self._own, x_nD)
-        return y_nD.add_(sum_rows(self._halo, arriving.wait()))
+        wide = torch.promote_types(x_nD.dtype, torch.float32)
+        y_nD = sum_rows(self._own, x_nD.to(wide))
+        return y_nD.add_(sum_rows(self._halo, arriving.wait().to(wide)))
 
     def _scattered(self, x_nD: Tensor) -> Tensor:
         if self._back is None:
             self._back = (self._own.reversed(self.num_nodes), self._halo.reversed(self.plan.num_halo))
         own, halo = self._back
         plan = self.plan
-        arriving = self.peers.start_all_to_all(sum_rows(halo, x_nD), plan.receive, plan.send, "halo")
-        y_nD = sum_rows(own, x_nD)
+        wide_nD = x_nD.to(torch.promote_types(x_nD.dtype, torch.float32))
+        sent_HD = sum_rows(halo, wide_nD).to(x_nD.dtype)
+        arriving = self.peers.start_all_to_all(sent_HD, plan.receive, plan.send, "halo")
+        y_nD = sum_rows(own, wide_nD)
         # One peer at a time: its rows are distinct, so that the order of additions is fixed on every device.
         for row, part in zip(plan.send_row_S.split(plan.send), arriving.wait().split(plan.send), strict=True):
-            y_nD.index_add_(0, row, part)
+            y_nD.index_add_(0, row, part.to(y_nD.dtype))
         return y_nD
 
 
@@ -137,11 +141,12 @@ class _Propagate(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_nD: Tensor, adjacency: ShardedAdjacency, normalisation: str, transposed: bool) -> Tensor:
         ctx.adjacency, ctx.normalisation, ctx.transposed = adjacency, normalisation, transposed
-        left, right = adjacency.factors(normalisation, x_nD.dtype)
-        if transposed:
-            left, right = right, left
-        y_nD = adjacency.product(x_nD if right is None else x_nD * right, transposed)
-        return y_nD if left is None else y_nD.mul_(left)
+        with torch.autocast(x_nD.device.type, enabled=False):
+            left, right = adjacency.factors(normalisation, torch.promote_types(x_nD.dtype, torch.float32))
+            if transposed:
+                left, right = right, left
+            y_nD = adjacency.product(x_nD if right is None else (x_nD * right).to(x_nD.dtype), transposed)
+            return (y_nD if left is None else y_nD.mul_(left)).to(x_nD.dtype)
 
     @staticmethod
     def backward(ctx, grad_nD: Tensor):

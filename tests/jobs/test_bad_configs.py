@@ -110,7 +110,6 @@ ROWS = (
     Row("products_geco", "--width 0", ("width", "0")),
     Row("products_geco", "--dropout 2", ("dropout", "2")),
     Row("products_geco", "--parallel graph --sampler neighbor", ("--parallel graph", "--sampler")),
-    Row("products_geco", "--parallel graph --device gpu", ("--parallel graph", "--device gpu")),
     Row("products_geco", "--plan --epochs 0", ("epochs", "--epochs")),
     Row("products_geco", "--plan --run-dir {taken}", ("taken", "--run-dir")),
     Row("products_primphormer", "--num-heads 3", ("heads", "3")),

@@ -111,12 +111,6 @@ def kill_another_worker(job: Job) -> Proof:
     return kill_a_worker(job, rank=0)
 
 
-def kill_the_controller(job: Job) -> Proof:
-    (victim,), before = job.actors("TrainController"), len(starts(job.run))
-    victim.kill()
-    return lambda: len(starts(job.run)) == before + 1
-
-
 def kill_the_metrics_hub(job: Job) -> Proof:
     (victim,), before = job.actors("MetricsHub"), len(starts(job.run))
     victim.kill()
@@ -138,7 +132,6 @@ FAULTS: tuple[Callable[[Job], Proof], ...] = (
     kill_servers_five_times,
     kill_a_worker,
     kill_another_worker,
-    kill_the_controller,
     kill_the_metrics_hub,
     stop_the_servers,
 )

@@ -487,7 +487,7 @@ def test_learns_to_tell_one_cycle_from_two():
             loss.backward()
             optimizer.step()
         losses[identifier] = loss.item()
-    assert losses["laplacian"] < 0.2
+    assert losses["laplacian"] < 0.3  # 0.69 by chance
     assert losses["none"] > 0.65
 
 

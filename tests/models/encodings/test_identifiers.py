@@ -52,7 +52,8 @@ def test_a_place_leaves_no_trace(size, mates):
     """E2: without the sign correction, the mean of P_ii is -0.2 to -0.3 at n = 8."""
     draws = 4000
     graphs = sizes(*[size, *([mates] if mates else [])] * draws)
-    identifiers = orthogonal_identifiers(graphs, 8, torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    identifiers = orthogonal_identifiers(graphs, 8)
     own = identifiers[graphs.size_B[graphs.graph_of_node] == size].view(draws, size, 8)[:, :, :size]
     # Haar: mean 0, variance 1/n for each entry; 5 standard errors.
     assert own.mean(0).abs().max() < 5 / (size * draws) ** 0.5
@@ -79,13 +80,17 @@ def test_seeded_identifiers_are_haar_over_seeds():
 
 def test_a_generator_decides():
     graphs = sizes(5, 3)
-    first = orthogonal_identifiers(graphs, 4, torch.Generator().manual_seed(1))
-    assert torch.equal(orthogonal_identifiers(graphs, 4, torch.Generator().manual_seed(1)), first)
-    assert not torch.equal(orthogonal_identifiers(graphs, 4, torch.Generator().manual_seed(2)), first)
+    torch.manual_seed(1)
+    first = orthogonal_identifiers(graphs, 4)
+    torch.manual_seed(1)
+    assert torch.equal(orthogonal_identifiers(graphs, 4), first)
+    torch.manual_seed(2)
+    assert not torch.equal(orthogonal_identifiers(graphs, 4), first)
 
 
 def test_near_orthogonal():
-    p = near_orthogonal_identifiers(500, 64, torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.manual_seed(0)
+    p = near_orthogonal_identifiers(500, 64, dtype=torch.float64)
     torch.testing.assert_close(p.norm(dim=1), torch.ones(500, dtype=torch.float64))
     overlap = (p @ p.T).fill_diagonal_(0)
     assert overlap.abs().max() < 0.75
@@ -114,7 +119,8 @@ def test_nothing_and_bad_arguments():
 def test_relabelled_nodes_have_the_same_law():
     """Exchangeable: the second moments of identifiers do not know which two nodes they belong to."""
     graphs = sizes(*[10] * 4000)
-    p = orthogonal_identifiers(graphs, 4, torch.Generator().manual_seed(0)).view(4000, 10, 4)
+    torch.manual_seed(0)
+    p = orthogonal_identifiers(graphs, 4).view(4000, 10, 4)
     overlap = torch.einsum("bic,bjc->bij", p, p).square().mean(0)
     off = overlap[~torch.eye(10, dtype=torch.bool)]
     assert off.std() < 0.01

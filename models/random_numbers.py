@@ -1,0 +1,73 @@
+"""Random numbers of training as functions of a key and an element's number: the same on every device, whatever was drawn before.
+
+The key of one draw comes from PyTorch's default generator on the CPU, which the trainer seeds from (seed, epoch, batch, rank). So a
+model's draws follow from the position in the run alone, and no generator of a GPU has a state to keep.
+
+Element i is a part of SplitMix64's word (Steele, Lea, Flood, OOPSLA 2014) for a counter. 10.5M elements of `levels`, one thread: 11 ms,
+against 17 ms by the CPU's generator and as many bits.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from models.node_order import mix_int, signed
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+_BLOCK = 1 << 14  # words: they and what is computed on the way stay in a CPU's cache
+Device = torch.device | str | None
+
+
+def draw_key() -> int:
+    """A key from the default generator on the CPU."""
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+
+
+def words(key: int, start: int, count: int, device: Device = None) -> Tensor:
+    """int64 [count], all 64 bits random: words start, start + 1, … of the key."""
+    out = torch.empty(count, dtype=torch.int64, device=device)
+    block = _BLOCK if out.device.type == "cpu" else max(count, 1)
+    counter = torch.arange(min(block, count), device=device) * signed(_GOLDEN)
+    shifted = torch.empty_like(counter)
+    first = mix_int(key)
+    for done in range(0, count, block):
+        word = out[done : done + block]
+        bits = shifted[: len(word)]
+        torch.add(counter[: len(word)], signed((first + _GOLDEN * (start + done)) % (1 << 64)), out=word)
+        for shift, factor in _ROUNDS:
+            # int64 shifts copy the sign; the unsigned word's would not
+            torch.bitwise_right_shift(word, shift, out=bits).bitwise_and_((1 << (64 - shift)) - 1)
+            word.bitwise_xor_(bits)
+            if factor != 1:
+                word.mul_(signed(factor))
+    return out
+
+
+def levels(key: int, start: int, count: int, device: Device = None) -> Tensor:
+    """int16 [count], uniform over all values: elements start, start + 1, … of the key, four to a word."""
+    first = start // 4
+    of_words = words(key, first, -(-(start + count) // 4) - first, device).view(torch.int16)
+    return of_words[start - 4 * first :][:count]
+
+
+def signs(shape: Sequence[int], device: Device = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """-1 or 1 with equal chances."""
+    bits = words(draw_key(), 0, math.prod(shape), device) & 1
+    return (2 * bits - 1).view(*shape).to(dtype)
+
+
+def uniform(shape: Sequence[int], device: Device = None) -> Tensor:
+    """float32 in [0, 1), multiples of 2⁻²⁴."""
+    top = (words(draw_key(), 0, math.prod(shape), device) >> 40) & ((1 << 24) - 1)
+    return top.view(*shape).float() * 2.0**-24
+
+
+def gaussians(shape: Sequence[int], device: Device = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal numbers, by Box and Muller, computed in float64."""
+    drawn = words(draw_key(), 0, math.prod(shape), device)
+    radius = (-2 * ((((drawn >> 32) & 0xFFFFFFFF).double() + 0.5) / (1 << 32)).log()).sqrt()
+    angle = (drawn & 0xFFFFFFFF).double() * (2 * math.pi / (1 << 32))
+    return (radius * angle.cos()).view(*shape).to(dtype)

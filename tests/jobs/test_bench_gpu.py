@@ -1,0 +1,67 @@
+"""The GPU's benchmark on a CPU and on a pretended GPU: its checks pass, see a model that is wrong, and without a GPU it says so in a line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from jobs import bench_gpu
+from jobs.bench_gpu import GpuConfig, bench
+from models.dropout import Dropout
+from storage.errors import ConfigError
+from tests.pretend_cuda import pretend_cuda
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_a_small_run_on_a_cpu_writes_its_table(tmp_path):
+    config = GpuConfig(
+        rows=("checks", "pipeline"), device="cpu", pipeline_nodes=400, batch_size=16, batches=2, threads=1, out=tmp_path
+    )
+    said: list[str] = []
+    results = bench(config, said.append)
+    assert [result.what for result in results if result.missed] == []
+    assert len(json.loads((tmp_path / "results.json").read_text())["results"]) == len(results) == 2 * 7 + 1 + 4
+    assert "| GRIT, float32 | at most 0.001 |" in (tmp_path / "results.md").read_text()
+    assert any(line.startswith("batches/s") for line in said)
+
+
+def test_the_checks_pass_on_a_pretended_gpu():
+    with pretend_cuda():
+        assert [result for result in bench_gpu.check_models("cuda") if result.missed] == []
+
+
+def test_a_wrong_model_and_a_wrong_mask_are_seen(monkeypatch):
+    torch.manual_seed(0)
+    model, forward = bench_gpu._node_model()
+
+    def wrong(of, device):
+        out = forward(of, device)
+        return out if out.dtype == torch.float64 else out * 1.01
+
+    assert [result.missed for result in bench_gpu._compared("GECO", model, "cpu", wrong)] == [True, False]
+    monkeypatch.setattr(Dropout, "forward", lambda self, x: x * torch.rand(()))
+    torch.manual_seed(1)
+    seed = iter((1, 2))
+    monkeypatch.setattr(torch, "manual_seed", lambda _: torch.default_generator.manual_seed(next(seed)))
+    assert bench_gpu.check_masks("cpu").missed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_it_says_so_in_one_line_and_needs_no_ray(tmp_path):
+    probe = "import sys; sys.modules['ray'] = None; from jobs import bench_gpu as b; from jobs.exit_codes import run; run(b.main)"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "error: device: cuda is not there, PyTorch sees 0; set --device cpu\n"
+
+
+def test_options_that_cannot_work_are_named():
+    with pytest.raises(ConfigError, match="--rows"):
+        GpuConfig(rows=("all",))
+    with pytest.raises(ConfigError, match="--batch-size"):
+        GpuConfig(batch_size=0)

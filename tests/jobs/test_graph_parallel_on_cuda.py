@@ -1,0 +1,120 @@
+"""Graph-parallel training on pretended GPUs: two processes whose group says that it is nccl's, as one worker on a CPU trains."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+
+from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.tasks import Classification
+from cluster.train_loop import Worker
+from cluster.train_spec import TrainOptions, TrainSpec
+from jobs.geco_classifier import GECOShardClassifier
+from jobs.products_geco import ModelOptions, build_model_config
+from jobs.whole_graph import WholeGraphData
+from models.parallel.collectives import Peers, sum_gradients
+from samplers.loader import LoaderOptions
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.pretend_cuda import pretend_cuda
+from tests.recording_line import RecordingLine
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("parallel")
+    source = SyntheticGraph(SyntheticOptions(num_nodes=151, num_classes=4))
+    ingest(source, str(path / "graph"), IngestOptions(num_partitions=3))
+    return path
+
+
+def spec(folder: Path, precision: str) -> TrainSpec:
+    graph = open_graph(str(folder / "graph"))
+    options = ModelOptions(width=8, layers=1, dropout=0.3, permutation="dynamic", hops=2, recompute=True, skip=True)
+    config = build_model_config(options, 0, graph.manifest.feature_dim, graph.manifest.num_classes)
+    data = WholeGraphData.of(graph, 0, config)
+    return TrainSpec(
+        data=data,
+        build_model=lambda: GECOShardClassifier(config),
+        task=Classification(graph.manifest.num_classes or 0),
+        model_config={},
+        identity={},
+        sampler=data.roots()["train"],
+        evaluation=data.roots(),
+        options=TrainOptions(epochs=2, learning_rate=1e-2, checkpoint_every=1, precision=precision),
+        loader=LoaderOptions(),
+    )
+
+
+def report(
+    metrics: Any, checkpoint: Any = None, checkpoint_dir_name: str = "", checkpoint_upload_fn: Any = None, **_: Any
+) -> None:
+    if checkpoint is not None:
+        checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
+
+
+def outcome(a_spec: TrainSpec, rank: int, size: int, device: str, reports: Path, epochs: int) -> dict[str, Any]:
+    """Trains to `epochs`, from where the checkpoint stands."""
+    line = RecordingLine()
+    worker = Worker(a_spec, line, rank, size, torch.device(device), CheckpointWriter(reports, rank, None, report))
+    wishes = iter([Wish.GO_ON] * (epochs - 1) + [Wish.STOP] * 9)
+    if rank == 0 and epochs < a_spec.options.epochs:
+        worker._wish = lambda: next(wishes)  # type: ignore[method-assign]
+    worker.restore(reports)
+    result = worker.run()
+    return {
+        "losses": [record["train_loss"] for record in line.records if record["kind"] == "epoch"],
+        "scores": (result or {}).get("scores"),
+        "model": {name: tensor.detach().cpu() for name, tensor in worker.model.state_dict().items()},
+    }
+
+
+def one_rank(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    with pretend_cuda():
+        dist.init_process_group("nccl", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+        peers = Peers.of_group()
+        assert peers.device.type == "cuda"
+        with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
+            peers.max(torch.zeros(1))
+        weight = torch.nn.Parameter(torch.ones(2, device="cuda"))
+        weight.grad = torch.full((2,), rank + 1.0, device="cuda")
+        sum_gradients([weight], peers)
+        assert weight.grad.tolist() == [3.0, 3.0]
+        half = torch.full((1,), 1.0 + rank / 128, dtype=torch.bfloat16, device="cuda")
+        assert peers.sum(half).dtype == torch.bfloat16
+        found = {}
+        for precision in PRECISIONS:
+            whole, parts = folder / f"{precision}-whole", folder / f"{precision}-parts"
+            found[precision] = outcome(spec(folder, precision), rank, 2, "cuda", whole, 2)
+            outcome(spec(folder, precision), rank, 2, "cuda", parts, 1)
+            found[f"{precision} resumed"] = outcome(spec(folder, precision), rank, 2, "cuda", parts, 2)
+        torch.save(found, folder / f"{rank}.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_gpus_train_as_one_cpu_does_and_resume_exactly(folder, tmp_path):
+    for precision in PRECISIONS:
+        for part in ("whole", "parts"):
+            (folder / f"{precision}-{part}").mkdir()
+    multiprocessing.start_processes(one_rank, args=(folder,), nprocs=2, join=True, start_method="spawn")
+    found = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    for precision, tolerance in zip(PRECISIONS, (1e-4, 2e-2), strict=True):
+        (tmp_path / precision).mkdir()
+        alone = outcome(replace(spec(folder, "float32")), 0, 1, "cpu", tmp_path / precision, 2)
+        ours, other, resumed = found[0][precision], found[1][precision], found[0][f"{precision} resumed"]
+        assert ours["losses"] == pytest.approx(alone["losses"], rel=tolerance)
+        assert ours["scores"]["test"]["loss"] == pytest.approx(alone["scores"]["test"]["loss"], rel=tolerance)
+        assert resumed["losses"] == ours["losses"][1:]
+        for name, tensor in ours["model"].items():
+            assert torch.equal(tensor, other["model"][name]), name
+            assert torch.equal(tensor, resumed["model"][name]), name

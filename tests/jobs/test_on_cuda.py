@@ -1,0 +1,273 @@
+"""Every model and job's loop on a pretended GPU (tests/pretend_cuda.py): training, checkpoint, resume, evaluation and prediction.
+
+No device is mixed with another, what a run draws follows from its position, and the numbers are the CPU's.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import save
+
+from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.prediction import PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
+from cluster.tasks import Classification, Regression, Task
+from cluster.train_loop import Worker
+from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+from cluster.training_data import GraphData, GraphSplitOptions
+from jobs import arxiv_ppgt, products_geco, products_primphormer, products_tokengt
+from jobs.graph_models import build_config, build_network
+from jobs.prediction_subject import LocalNodeData
+from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions
+from samplers.loader import LoaderOptions
+from samplers.neighbor import NeighborOptions
+from samplers.node2subgraph import Node2SubgraphOptions
+from samplers.random_partition import RandomPartitionOptions
+from storage.graph import open_graph
+from storage.graph_set_manifest import GraphSetManifest, RowSchema
+from storage.ingest import IngestOptions, ingest
+from storage.prediction_files import PredictionFolder
+from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.pretend_cuda import pretend_cuda
+from tests.recording_line import RecordingLine
+
+EPOCHS, STEPS = 2, 2  # steps of an epoch
+SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with its data, as a job's workers get them."""
+
+    data: Any
+    build: Callable[[], torch.nn.Module]
+    task: Task
+    sampler: Any
+    evaluation: Mapping[str, Any]
+
+    def spec(self, **options: Any) -> TrainSpec:
+        return TrainSpec(
+            data=self.data,
+            build_model=self.build,
+            task=self.task,
+            model_config={},
+            identity={},
+            sampler=self.sampler,
+            evaluation=self.evaluation,
+            options=TrainOptions(
+                **{"epochs": EPOCHS, "learning_rate": 1e-3, "clip_norm": 1.0, "eval_every": EPOCHS, **options}
+            ),
+            loader=LoaderOptions(timeout_s=600),
+        )
+
+
+@dataclass(frozen=True)
+class Rings(ArrayGraphStore):
+    """Rings of 3 to 6 nodes: 12 for training, 4 each to validate and to test."""
+
+    def split(self, name: str) -> np.ndarray:
+        return {"train": np.arange(12), "valid": np.arange(12, 16), "test": np.arange(16, 20)}[name]
+
+    @property
+    def original_id(self) -> np.ndarray:
+        return np.arange(20)
+
+
+def rings() -> Rings:
+    rng = np.random.default_rng(0)
+    size = rng.integers(3, 7, 20)
+    ptr = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    place = np.concatenate([np.arange(n) for n in size]).astype(np.int32)
+    after = (place + 1) % np.repeat(size, size).astype(np.int32)
+    feature = rng.normal(size=(ptr[-1], 4)).astype(np.float32)
+    edges, edge_ptr = np.stack([place, after]), ptr
+    return Rings(ptr, edge_ptr, edges, feature, None, rng.normal(size=(20, 1)).astype(np.float32))
+
+
+_SET = GraphSetManifest("rings", 20, 0, 0, (0, 20), node=RowSchema(dim=4), edge=RowSchema(dim=0))
+
+
+def graph_case(model: str, **changes: Any) -> Case:
+    batches = GraphBatchOptions(max_graphs=6, bucket_ratio=float("inf"))
+    config = build_config(model, "small", {"num_layers": 1, **changes}, _SET, 1)
+    return Case(
+        GraphData(rings()),
+        lambda: build_network(model, config),
+        Regression((0.0,), (1.0,)),
+        GraphSplitOptions("train", batches),
+        {name: GraphSplitOptions(name, replace(batches, shuffle=False)) for name in ("train", "valid", "test")},
+    )
+
+
+NODE_JOBS: dict[str, Any] = {
+    "geco neighbors": products_geco.Config(model=products_geco.ModelOptions(width=8, layers=1, permutation="dynamic")),
+    "geco chunks": products_geco.Config(model=products_geco.ModelOptions(width=8, layers=1, recompute=True, skip=True)),
+    "primphormer chunks": products_primphormer.Config(
+        model=products_primphormer.ModelOptions(width=8, num_layers=1, num_heads=2)
+    ),
+    "tokengt chunks": products_tokengt.Config(
+        model=products_tokengt.ModelOptions(width=8, num_layers=1, num_heads=2, identifier="near_orf", identifier_dim=4)
+    ),
+    "ppgt subgraphs": arxiv_ppgt.Config(model=arxiv_ppgt.ModelOptions(width=8, num_layers=1, num_heads=2)),
+}
+
+
+def node_case(name: str, folder: Path) -> Case:
+    job = {"geco": products_geco, "primphormer": products_primphormer, "tokengt": products_tokengt, "ppgt": arxiv_ppgt}
+    graph = open_graph(str(folder / "graph"))
+    kind, how = name.split()
+    sampler: Any
+    if how == "chunks":
+        sampler = RandomPartitionOptions(num_chunks=STEPS)
+        evaluation: Mapping[str, Any] = full_evaluation(0)
+    else:
+        kinds = {
+            "neighbors": lambda split: NeighborOptions(fanouts=(3,), batch_size=40, root_split=split),
+            "subgraphs": lambda split: Node2SubgraphOptions(batch_size=40, max_hops=2, max_nodes=8, root_split=split),
+        }
+        sampler, evaluation = kinds[how](SPLIT_TRAIN), {key: kinds[how](code) for key, code in SPLITS.items()}
+    network = job[kind].node_model(NODE_JOBS[name])
+    manifest = graph.manifest
+    return Case(
+        LocalNodeData(graph),
+        lambda: network.build(manifest),
+        Classification(manifest.num_classes or 0),
+        sampler,
+        evaluation,
+    )
+
+
+GRAPH_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tokengt": ("tokengt", {"dropout": 0.1, "drop_path": 0.1, "eigenvector_dropout": 0.1}),
+    "tokengt fused dropout": ("tokengt", {"attention_dropout": 0.1}),
+    "tokengt orthogonal": ("tokengt", {"identifier": "orf", "identifier_dim": 4}),
+    "tokengt performer": ("tokengt", {"attention": "performer", "performer_features": 8}),
+    "grit": ("grit", {}),
+    "ppgt": ("ppgt", {}),
+    "primphormer": ("primphormer", {}),
+    "geco": ("geco", {}),
+}
+CASES = [*(f"graphs: {name}" for name in GRAPH_MODELS), *(f"nodes: {name}" for name in NODE_JOBS)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("on-cuda")
+    source = SyntheticGraph(SyntheticOptions(num_nodes=80, num_classes=4))
+    ingest(source, str(path / "graph"), IngestOptions(num_partitions=2))
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process group of one, so that DDP and all collective calls are passed through."""
+    meet = tmp_path_factory.mktemp("group") / "meet"
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def case_of(name: str, folder: Path) -> Case:
+    kind, _, which = name.partition(": ")
+    if kind == "nodes":
+        return node_case(which, folder)
+    model, changes = GRAPH_MODELS[which]
+    return graph_case(model, **changes)
+
+
+def report(
+    metrics: Any, checkpoint: Any = None, checkpoint_dir_name: str = "", checkpoint_upload_fn: Any = None, **_: Any
+) -> None:
+    if checkpoint is not None:
+        checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
+
+
+def run(spec: TrainSpec, device: str, folder: Path, stop_at: int | None = None) -> tuple[Worker, Any]:
+    """Trains on, from where the folder's checkpoint stands; `stop_at`: steps until the driver asks to stop."""
+    line = RecordingLine()
+    worker = Worker(spec, line, 0, 1, torch.device(device), CheckpointWriter(folder, 0, None, report))
+    if stop_at is not None:
+        wishes = iter([Wish.GO_ON] * (stop_at - 1) + [Wish.STOP] * 1000)
+        worker._wish = lambda: next(wishes)  # type: ignore[method-assign]
+    worker.restore(folder)
+    return worker, worker.run()
+
+
+def weights(worker: Worker) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in worker.model.state_dict().items()}
+
+
+def losses_of(worker: Worker) -> list[float]:
+    """Each epoch's."""
+    return [record["train_loss"] for record in worker.line.records if record["kind"] == "epoch"]  # type: ignore[attr-defined]
+
+
+def predict(case: Case, best: bytes, folder: Path, device: str) -> Any:
+    """The scores of the splits, from predictions on disk."""
+    spec = PredictionSpec(
+        data=case.data,
+        build_model=case.build,
+        weights=best,
+        task=case.task,
+        target_names=("y",),
+        has_targets=True,
+        splits=tuple(SplitPlan(name, case.evaluation[name], 1) for name in SPLITS),
+        embeddings=False,
+        precision="float32",
+        seed=0,
+        loader=LoaderOptions(),
+    )
+    data = case.data.open()
+    counts = [data.sampler(split.sampler, 1).num_batches for split in spec.splits]
+    pieces, out, bounds = plan_pieces(counts, 2), PredictionFolder(str(folder)), np.zeros(1, np.int64)
+    out.begin({})
+    predictor = Predictor(spec, out, bounds, device)
+    for piece in pieces:
+        predictor.predict(piece)
+    scores = split_scores(out, spec, pieces)
+    predictor.join(0, pieces)
+    assert pq.read_table(folder / "part-00000.parquet").num_rows > 0
+    return scores
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_on_a_gpu_is_that_of_the_cpu_resumes_exactly_and_predicts(name, folder, tmp_path):
+    case = case_of(name, folder)
+    for part in ("cpu", "whole", "parts"):
+        (tmp_path / part).mkdir()
+    on_cpu, reference = run(case.spec(), "cpu", tmp_path / "cpu")
+    expected = losses_of(on_cpu)
+    with pretend_cuda() as pretended:
+        whole, result = run(case.spec(), "cuda", tmp_path / "whole")
+        assert all(tensor.is_cuda for tensor in whole.model.state_dict().values())
+        assert pretended.hidden_draws == []
+        _, stopped = run(case.spec(), "cuda", tmp_path / "parts", stop_at=1)
+        assert "stopped" in stopped
+        resumed, again = run(case.spec(), "cuda", tmp_path / "parts")
+        losses, trained, later = losses_of(whole), weights(whole), weights(resumed)
+        best = save({key: value.cpu().contiguous() for key, value in whole.best.items()})
+        scores = predict(case, best, tmp_path / "predictions", "cuda")
+    for key, value in trained.items():
+        assert torch.equal(value, later[key]), key
+    assert again["scores"] == result["scores"]
+    for split in SPLITS:
+        assert scores[split] == pytest.approx(result["scores"][split])
+    if "fused dropout" not in name:  # whose masks are the device's own
+        assert losses == pytest.approx(expected, rel=1e-3)
+        assert result["scores"]["test"]["loss"] == pytest.approx(reference["scores"]["test"]["loss"], rel=1e-2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
+def test_bfloat16_on_a_gpu_trains_with_an_average(name, folder, tmp_path):
+    case = case_of(name, folder)
+    with pretend_cuda():
+        _, result = run(case.spec(precision="bfloat16", ema_decay=0.9, epochs=1), "cuda", tmp_path)
+    assert np.isfinite(result["scores"]["test"]["loss"])
