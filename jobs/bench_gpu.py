@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 ROWS = ("checks", "speed", "training", "pipeline")
-# Largest ‖found - exact‖ / ‖exact‖ of outputs and of all gradients together. bfloat16 has 8 bits, and several layers.
-LIMITS = {"float32": 1e-3, "bfloat16": 1e-1}
+# Largest ‖found - exact‖ / ‖exact‖ of outputs, and of all gradients together: bfloat16 has 8 bits, and means over many nodes cancel (0.2 seen).
+LIMITS = {"float32": (1e-3, 1e-3), "bfloat16": (1e-1, 4e-1)}
 MIN_SAMPLED_SHARE = 0.95  # of the steps a second without any sampling: below, the GPU waits for its batches
 
 
@@ -73,15 +73,17 @@ class Result:
 
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
-    """Each model of molecules, small, without dropout: its numbers are to be compared."""
+    """Each model of molecules, small. TokenGT without eigenvectors: those of equal eigenvalues are the solver's choice."""
     from models import geco_graphs, grit, ppgt, primphormer, tokengt
     from models.gps import GPSOptions
     from models.primal_attention import PrimalOptions
 
     layer = GPSOptions(dropout=0.0)
     return {
-        "TokenGT, softmax": lambda: tokengt.TokenGT(tokengt.small(num_layers=2)),
-        "TokenGT, Performer": lambda: tokengt.TokenGT(tokengt.small(num_layers=2, attention="performer")),
+        "TokenGT, softmax": lambda: tokengt.TokenGT(tokengt.small(num_layers=2, identifier="near_orf")),
+        "TokenGT, Performer": lambda: tokengt.TokenGT(
+            tokengt.small(num_layers=2, identifier="near_orf", attention="performer")
+        ),
         "GRIT": lambda: grit.GRIT(grit.small(num_layers=2)),
         "PPGT": lambda: ppgt.PPGT(ppgt.small(num_layers=2)),
         "Primphormer": lambda: primphormer.Primphormer(
@@ -142,12 +144,12 @@ def _compared(name: str, model: "nn.Module", device: str, forward: "Callable[[An
 
     exact = outcome(copy.deepcopy(model).double(), "cpu", half=False)
     results = []
-    for precision, limit in LIMITS.items():
+    for precision, limits in LIMITS.items():
         found = outcome(copy.deepcopy(model).to(device), device, half=precision == "bfloat16")
         errors = [float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in zip(found, exact, strict=True)]
         measured = f"outputs {errors[0]:.1e}, gradients {errors[1]:.1e}"
-        missed = not all(error <= limit for error in errors)  # NaN is missed too
-        results.append(Result(f"{name}, {precision}", f"at most {limit:g}", measured, missed))
+        missed = not all(error <= limit for error, limit in zip(errors, limits, strict=True))  # NaN is missed too
+        results.append(Result(f"{name}, {precision}", "at most {:g} and {:g}".format(*limits), measured, missed))
     return results
 
 
