@@ -108,7 +108,7 @@ def test_two_gpus_train_as_one_cpu_does_and_resume_exactly(folder, tmp_path):
             (folder / f"{precision}-{part}").mkdir()
     multiprocessing.start_processes(one_rank, args=(folder,), nprocs=2, join=True, start_method="spawn")
     found = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    for precision, tolerance in zip(PRECISIONS, (1e-4, 2e-2), strict=True):
+    for precision, tolerance in zip(PRECISIONS, (1e-3, 5e-2), strict=True):  # other kernels, and an Adam step
         (tmp_path / precision).mkdir()
         alone = outcome(replace(spec(folder, "float32")), 0, 1, "cpu", tmp_path / precision, 2)
         ours, other, resumed = found[0][precision], found[1][precision], found[0][f"{precision} resumed"]
