@@ -1,12 +1,14 @@
 """From what `--graph` says to a stored graph: opens a prepared one, or prepares an OGB set or the synthetic default once."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from jobs.node_options import GraphOptions
 from jobs.progress import progress
 from storage.encode import encode
 from storage.encodings import EncodingOptions
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.importers.ogb_nodes import is_directed, ogb_graph
 from storage.ingest import IngestOptions, ingest
@@ -28,7 +30,7 @@ def prepare_graph(options: GraphOptions) -> StoredGraph:
         # Citations are used undirected in the literature; products comes with both directions.
         undirected = (not options.directed and is_directed(options.graph)) or None
         source = ogb_graph(options.graph, Path(options.data_dir) / "ogb")
-    with progress(f"preparing {name}") as bar:
+    with progress(f"preparing {name}") as bar, unless_another_was_first(str(target)):
         ingest(
             source,
             str(target),
@@ -40,7 +42,17 @@ def prepare_graph(options: GraphOptions) -> StoredGraph:
             ),
             lambda stage, done, total: bar.update(done, total, stage),
         )
-    return open_graph(str(target))
+    return find_graph(options) or open_graph(str(target))
+
+
+@contextlib.contextmanager
+def unless_another_was_first(url: str) -> Iterator[None]:
+    """Lets an error of the block pass where it is that another job has prepared the same graph meanwhile."""
+    try:
+        yield
+    except (ConflictError, ConfigError):
+        if not has_graph(url):
+            raise
 
 
 def find_graph(options: GraphOptions) -> StoredGraph | None:

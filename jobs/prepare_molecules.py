@@ -4,6 +4,7 @@ from pathlib import Path
 
 from cluster.molecule_ingest import ingest_molecules
 from jobs.graph_options import GraphJobOptions
+from jobs.prepare_graph import unless_another_was_first
 from jobs.progress import progress
 from storage.errors import ConfigError, FormatError
 from storage.graph_store import StoredGraphs, open_graphs
@@ -20,7 +21,7 @@ def prepare_molecules(options: GraphJobOptions) -> StoredGraphs:
     if isinstance(found, StoredGraphs):
         return found
     source, target = found
-    with progress(f"preparing {target.name}") as bar:
+    with progress(f"preparing {target.name}") as bar, unless_another_was_first(str(target)):
         # A total is a hint: a table's lines are counted, not its rows.
         ingest_molecules(
             source,

@@ -1,0 +1,40 @@
+"""Graphs that a job prepares itself."""
+
+import pytest
+
+import jobs.prepare_graph
+from jobs.node_options import GraphOptions
+from storage.errors import ConfigError
+from storage.ingest import ingest
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before it began", "while it worked"])
+def test_a_graph_that_another_job_prepared_meanwhile_is_used(tmp_path, monkeypatch, before):
+    options = GraphOptions(nodes=200, data_dir=str(tmp_path))
+
+    def second(source, url, *arguments):
+        if before:
+            ingest(source, url, *arguments)
+            return ingest(source, url, *arguments)
+        edges = source.edges
+
+        def meanwhile(chunk_edges: int):
+            monkeypatch.setattr(source, "edges", edges)
+            ingest(source, url, *arguments)
+            yield from edges(chunk_edges)
+
+        monkeypatch.setattr(source, "edges", meanwhile)
+        return ingest(source, url, *arguments)
+
+    monkeypatch.setattr(jobs.prepare_graph, "ingest", second)
+    graph = jobs.prepare_graph.prepare_graph(options)
+    assert (graph.manifest.num_nodes, graph.manifest.snapshot) == (200, 1)
+
+
+def test_any_other_error_is_told(tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise ConfigError("no room")
+
+    monkeypatch.setattr(jobs.prepare_graph, "ingest", refuse)
+    with pytest.raises(ConfigError, match="no room"):
+        jobs.prepare_graph.prepare_graph(GraphOptions(nodes=200, data_dir=str(tmp_path)))
