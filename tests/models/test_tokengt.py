@@ -481,13 +481,13 @@ def test_learns_to_tell_one_cycle_from_two():
             )
         )  # fmt: skip
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-        for _ in range(250):
+        for _ in range(400):
             loss = torch.nn.functional.binary_cross_entropy_with_logits(model(graphs).squeeze(1), target)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         losses[identifier] = loss.item()
-    assert losses["laplacian"] < 0.3  # 0.69 by chance
+    assert losses["laplacian"] < 0.2  # 0.69 by chance
     assert losses["none"] > 0.65
 
 
