@@ -96,8 +96,12 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(first_
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
-    run_job([*SMALL, "--epochs", "2", "--run-dir", "three"], workplace)
+    run_job([*SMALL, "--epochs", "2", "--run-dir", "three", "--data-dir", "elsewhere"], workplace)
     assert len(curve(workplace / "three")) == 2
+    # A resume opens the snapshot that the run began with, whatever was published since.
+    (target,) = (path.parent for path in (workplace / "elsewhere").glob("*/manifests"))
+    another = SyntheticGraph(SyntheticOptions(num_nodes=1500, seed=9))
+    assert ingest(another, str(target), IngestOptions(num_partitions=2, overwrite=True)).snapshot == 2
     resumed = run_job(["--resume", "three", "--epochs", "4"], workplace)
     assert "Traceback" not in resumed.stderr
     assert curve(workplace / "three") == curve(workplace / "one")

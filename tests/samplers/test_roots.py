@@ -5,9 +5,12 @@ import pytest
 
 from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
 from samplers.roots import Roots
-from samplers.router import Router
+from samplers.router import Router, local_router
 from storage.errors import ConfigError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from tests.marked_graph import MarkedGraph
 from tests.memory_graph import MemoryGraph, memory_router
 
 PERMANENT = [3, 5, 6, 20, 21, 40, 41, 99]
@@ -38,11 +41,17 @@ def test_roots_listed_and_among_a_batch(codes, given, expected, router):
     assert everything.node_id[roots.among(everything)].tolist() == expected
 
 
-def test_content_hash_tells_roots_apart(router):
-    whole, given = Roots(router, 0, (SPLIT_TRAIN,)).content_hash, Roots(router, 0, None, np.array([5, 99])).content_hash
-    assert whole == router.manifest.content_hash != given
-    assert Roots(router, 0, None, np.array([99, 5])).content_hash == given  # a set: its order changes no batch
-    assert Roots(router, 0, None, np.array([99])).content_hash != given
+def test_content_hash_tells_graphs_and_roots_apart_and_not_partitions(tmp_path):
+    routers = {}
+    for mark, partitions in ((1, 1), (1, 3), (2, 1)):
+        url = str(tmp_path / f"{mark}-{partitions}")
+        ingest(MarkedGraph(mark), url, IngestOptions(num_partitions=partitions))
+        routers[mark, partitions] = local_router(open_graph(url))
+    whole = {key: Roots(router, 0, None).content_hash for key, router in routers.items()}
+    assert whole[1, 1] == whole[1, 3] != whole[2, 1]
+    given = {ids: Roots(routers[1, 1], 0, None, np.array(ids)).content_hash for ids in ((5, 7), (7, 5), (7,))}
+    assert given[5, 7] == given[7, 5]  # a set: its order changes no batch
+    assert len({whole[1, 1], given[5, 7], given[7,]}) == 3
 
 
 def test_roots_that_cannot_be(router):

@@ -42,15 +42,16 @@ for _ in range(times):
 print("read", last)
 """
 WRITER = """
-import sys
+import sys, time
 from storage.ingest import IngestOptions, ingest
 from tests.marked_graph import NUM_PARTITIONS, MarkedGraph
-first = int(sys.argv[2])
+first, pause_s = int(sys.argv[2]), float(sys.argv[4])
 ingest(MarkedGraph(0), "memory://warm/graph", IngestOptions(num_partitions=NUM_PARTITIONS))  # loads the kernels
 print("ready", flush=True)
 for mark in range(first, first + int(sys.argv[3])):
     ingest(MarkedGraph(mark), sys.argv[1], IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True))
     print(mark, flush=True)
+    time.sleep(pause_s)
 """
 
 
@@ -59,11 +60,12 @@ def _python(program: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _read_while_writing(url: str, num_readers: int, opens: int, publications: int) -> None:
+def _read_while_writing(url: str, num_readers: int, opens: int, publications: int, pause_s: float) -> None:
+    """`pause_s`: between publications, so that they go on as long as the readers do."""
     ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     began = open_graph(url)
     readers = [_python(READER, url, opens // num_readers) for _ in range(num_readers)]
-    writer = _python(WRITER, url, 1, publications)
+    writer = _python(WRITER, url, 1, publications, pause_s)
     try:
         for process in (writer, *readers):
             _, errors = process.communicate(timeout=3000)
@@ -76,7 +78,7 @@ def _read_while_writing(url: str, num_readers: int, opens: int, publications: in
 
 
 def test_readers_beside_a_writer(tmp_path):
-    _read_while_writing(str(tmp_path / "graph"), 2, 60, 10)
+    _read_while_writing(str(tmp_path / "graph"), 2, 60, 10, 0.0)
 
 
 @pytest.mark.long
@@ -84,10 +86,10 @@ def test_readers_beside_a_writer(tmp_path):
 @pytest.mark.parametrize("store", ["local", "s3"])
 def test_many_readers_beside_a_writer(tmp_path, store):
     if store == "local":
-        _read_while_writing(str(tmp_path / "graph"), 4, 20_000, 200)
+        _read_while_writing(str(tmp_path / "graph"), 4, 20_000, 200, 0.15)
         return
     with s3_bucket() as bucket:
-        _read_while_writing(f"{bucket}/graph", 4, 20_000, 200)
+        _read_while_writing(f"{bucket}/graph", 4, 20_000, 200, 2.0)
 
 
 def _kill_writers(url: str, times: int, seed: int) -> None:
@@ -95,7 +97,7 @@ def _kill_writers(url: str, times: int, seed: int) -> None:
     rng, mark = random.Random(seed), 0
     ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     for killed in range(times):
-        writer = _python(WRITER, url, mark + 1, 1_000_000)
+        writer = _python(WRITER, url, mark + 1, 1_000_000, 0)
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
         time.sleep(rng.uniform(0, 0.25))
@@ -174,7 +176,7 @@ def _cut_power(disk: Disk, tmp_path: Path, times: int, seed: int) -> tuple[int, 
     url = str(disk.mounted / "graph")
     ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     for _ in range(times):
-        writer = _python(WRITER, url, mark + 1, 1_000_000)
+        writer = _python(WRITER, url, mark + 1, 1_000_000, 0)
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
         time.sleep(rng.uniform(0, 0.3))
