@@ -5,6 +5,7 @@ once by their one owner. No compression, no pickle, no extension types.
 """
 
 import hashlib
+import os
 from pathlib import Path
 
 import fsspec
@@ -35,7 +36,9 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
             f"{url}: cannot open this kind of URL ({one_line(error)}); use a path, memory://, or install an extra: "
             "pip install -e '.[s3]' or '.[gs]'"
         ) from None
-    return filesystem, str(path).rstrip("/")
+    # As the system reads it: "x/../graph" must not depend on whether x is there.
+    path = os.path.normpath(path) if is_local(filesystem) else str(path)
+    return filesystem, path.rstrip("/")
 
 
 def is_local(filesystem: fsspec.AbstractFileSystem) -> bool:

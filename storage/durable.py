@@ -56,7 +56,10 @@ def link_exclusively(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
     except FileExistsError:
-        return os.path.samefile(source, target)  # a repeated request of a network filesystem, which had succeeded
+        if not os.path.samefile(source, target):  # else a repeated request of a network filesystem, which had succeeded
+            return False
+    except FileNotFoundError:
+        raise
     except OSError:  # EPERM, EOPNOTSUPP …: no hard links here
         try:
             os.close(os.open(target.with_suffix(".claim"), os.O_CREAT | os.O_EXCL | os.O_WRONLY))

@@ -185,7 +185,7 @@ class EdgeMeasure:
         if self._num_out is not None and self._no_in_edge is not None:
             out_degree = count_statistics(self._num_out)
             num_isolated = int(np.count_nonzero(self._no_in_edge & (self._num_out == 0)))
-        num_labelled, class_counts, splits = _measure_parts(nodes, self._agreement)
+        num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, self._agreement)
         return GraphStatistics(
             in_degree=in_degree,
             out_degree=out_degree,
@@ -199,6 +199,7 @@ class EdgeMeasure:
             num_labelled=num_labelled,
             class_counts=class_counts,
             splits=splits,
+            node_digest=node_digest,
         )
 
 
@@ -218,8 +219,8 @@ def _is_symmetric(sums: np.ndarray) -> bool:
 
 def _measure_parts(
     nodes: NodeColumns, agreement: np.ndarray
-) -> tuple[int, tuple[int, ...] | None, tuple[SplitStatistics, ...]]:
-    """Number of labelled nodes, class counts, and the sets of splits."""
+) -> tuple[int, tuple[int, ...] | None, tuple[SplitStatistics, ...], str]:
+    """Number of labelled nodes, class counts, the sets of splits, and the digest of the nodes' columns."""
     num_sets, num_classes = nodes.num_sets, nodes.num_classes
     kept = num_classes if num_classes and num_classes * (1 + len(PARTS) * num_sets) <= MAX_CLASS_COUNTS else 0
     identity = _column_digest(nodes)
@@ -248,7 +249,7 @@ def _measure_parts(
                 digest=digest.hexdigest(),
             )
         )
-    return num_labelled, class_counts, tuple(splits)
+    return num_labelled, class_counts, tuple(splits), identity.hexdigest()
 
 
 def _count_parts(nodes: NodeColumns, code: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -27,6 +27,7 @@ from storage.graph_measures import EdgeMeasure, EdgeSums, FeatureMeasure, NodeCo
 from storage.manifest import EncodingEntry, Manifest, parse_manifest, partition_dir
 from storage.ordered_map import num_cores, ordered_map
 from storage.partitioners import assign_partitions
+from storage.scratch_arrays import scratch_array
 from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, SourceInfo
@@ -388,9 +389,7 @@ class _NodeSpool:
         info = self.info
         num_nodes = info.num_nodes
         self._feature = (
-            np.lib.format.open_memmap(
-                scratch / "feature.npy", "w+", options.feature_dtype, (num_nodes, info.feature_dim)
-            )
+            scratch_array(scratch / "feature", options.feature_dtype, (num_nodes, info.feature_dim))
             if info.feature_dim
             else None
         )
@@ -520,13 +519,8 @@ class _NodeSpool:
         write_batch(directory / "nodes.arrow", {name: array_from_numpy(values) for name, values in columns.items()})
         if self._feature is None:
             return
-        gathered_path = self._scratch / "gathered.npy"
-        shape = (len(rows), self.info.feature_dim)
-        gathered = (
-            np.lib.format.open_memmap(gathered_path, "w+", self.options.feature_dtype, shape)
-            if len(rows)
-            else (np.empty(shape, self.options.feature_dtype))
-        )
+        gathered_path = self._scratch / "gathered"
+        gathered = scratch_array(gathered_path, self.options.feature_dtype, (len(rows), self.info.feature_dim))
         step = max(1, self.options.memory_budget_bytes // 4 // (4 * self.info.feature_dim))
         for start in range(0, len(rows), step):
             gathered[start : start + step] = self._feature[rows[start : start + step]]

@@ -24,7 +24,8 @@ from storage.object_stores import make_parent
 JOURNAL = "journal.json"
 LEASE_S = 3600.0
 CLOCK_MARGIN_S = 600.0
-UNFINISHED = re.compile(r"\.journal\.json\.[0-9a-f]{8}")  # what `write_durably` renames to a journal
+# What `write_durably` renames to a journal, and pieces that came after another process had used and removed the others.
+_WITHOUT_JOURNAL = re.compile(r"\.journal\.json\.[0-9a-f]{8}|\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?")
 _FORMAT = "graphmill-journal"
 
 
@@ -57,8 +58,7 @@ class Lease:
 
     def check(self) -> None:
         """Raises ConflictError where the lease is over or the journal gone: the folder may have been pruned meanwhile."""
-        there = read_journal(self._filesystem, self._where)
-        if there is None or time.time() > self._journal.lease_until:
+        if not self._lasts():
             raise ConflictError(
                 f"{self._where}: expected this writer's lease to last, found it over (the process was stopped for more than "
                 f"{self._lease_s:g} s, or the journal could not be written); nothing was published, run again"
@@ -70,13 +70,17 @@ class Lease:
             self._thread.join(timeout=60)
 
     def _keep(self) -> None:
-        while not self._released.wait(self._lease_s / 4):
+        # A lease that is over stays over: the folder may have been pruned while this process was stopped.
+        while not self._released.wait(self._lease_s / 4) and self._lasts():
             renewed = replace(self._journal, lease_until=time.time() + self._lease_s)
             try:
                 self._journal, before = renewed, self._journal
                 self._write()
             except (FormatError, OSError):  # tried again in time; `check` finds a lease that ran out
                 self._journal = before
+
+    def _lasts(self) -> bool:
+        return time.time() <= self._journal.lease_until and read_journal(self._filesystem, self._where) is not None
 
     def _write(self) -> None:
         body = {"format": _FORMAT, "format_version": 1, **asdict(self._journal)}
@@ -89,13 +93,15 @@ class Lease:
                 self._filesystem.pipe_file(self._where, content)
 
 
-def died_before_journal(folder: str, now: float) -> bool:
-    """Whether a local folder is empty, or holds only a journal that was never finished, for longer than a lease."""
+def is_abandoned(folder: str, now: float) -> bool:
+    """Whether a local folder without a journal holds nothing but what a writer leaves that died before its journal or after it, and
+    has not changed for longer than a lease."""
     try:
-        names, changed = os.listdir(folder), os.stat(folder).st_mtime
+        changed = os.stat(folder).st_mtime
     except OSError:
         return False
-    return all(UNFINISHED.fullmatch(name) for name in names) and now > changed + LEASE_S + CLOCK_MARGIN_S
+    names = (name for _, _, names in os.walk(folder) for name in names)
+    return all(_WITHOUT_JOURNAL.fullmatch(name) for name in names) and now > changed + LEASE_S + CLOCK_MARGIN_S
 
 
 def read_journal(filesystem: fsspec.AbstractFileSystem, where: str) -> Journal | None:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import fsspec
 
 from storage.arrow_files import is_local, split_url
-from storage.errors import ConfigError
+from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
-from storage.journal import JOURNAL, died_before_journal, read_journal
+from storage.journal import JOURNAL, is_abandoned, read_journal
 from storage.manifest import SnapshotHead, parse_head
-from storage.snapshots import DATA, FOLDER_NAME, PIECES, manifest_path, read_manifest, snapshot_numbers
+from storage.snapshots import DATA, FOLDER_NAME, PIECES, claims, manifest_path, read_manifest, snapshot_numbers
 from storage.unpublished import remove_files
 
 
@@ -46,27 +46,36 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
     now = time.time() if now is None else now
     filesystem, path = split_url(url)
     numbers = snapshot_numbers(filesystem, path)
-    heads = {number: _head(filesystem, path, url, number) for number in numbers}
+    heads = _heads(filesystem, path, url, numbers)
+    numbers = sorted(heads)  # without those that another prune has removed meanwhile
     old = [number for number in numbers[:-keep] if now - heads[number].created > older_than_s]
     reached = {file for number in numbers if number not in old for file in heads[number].paths}
-    gone = {"/".join(file.split("/")[:2]) for number in old for file in heads[number].paths}
+    listed = {file for number in old for file in heads[number].paths}
+    gone = {"/".join(file.split("/")[:2]) for file in listed}
+    names = [manifest_path(path, number) for number in old]
+    names += [
+        manifest_path(path, n).replace(".json", ".claim")
+        for n in claims(filesystem, path)
+        if n < max(numbers, default=0)
+    ]
     with one_line_errors(path, "remove old manifests"):
-        for number in () if dry_run else old:
-            for where in (manifest_path(path, number), manifest_path(path, number).replace(".json", ".claim")):
-                with contextlib.suppress(FileNotFoundError):
-                    filesystem.rm_file(where)
+        for where in () if dry_run else names:
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rm_file(where)
     orphans, held, foreign = [], [], []
     num_files = num_bytes = 0
     for folder in _folders(filesystem, path):
         named = any(file.startswith(f"{folder}/") for file in reached)
         journal = read_journal(filesystem, f"{path}/{folder}/{JOURNAL}")
         if folder not in gone:
-            if journal is None and not (is_local(filesystem) and died_before_journal(f"{path}/{folder}", now)):
+            if journal is None and not (is_local(filesystem) and is_abandoned(f"{path}/{folder}", now)):
                 continue  # nobody's
             if journal is not None and not journal.is_over(now):
                 held += [] if named else [folder]
                 continue
-        files, size, others = remove_files(filesystem, path, folder, reached, dry_run=dry_run)
+        files, size, others = remove_files(
+            filesystem, path, folder, reached, listed=listed if named or folder in gone else None, dry_run=dry_run
+        )
         num_files, num_bytes = num_files + files, num_bytes + size
         foreign += [f"{folder}/{name}" for name in others]
         orphans += [] if named or folder in gone else [folder]
@@ -74,8 +83,15 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
     return Pruned(kept, tuple(old), tuple(orphans), tuple(held), num_files, num_bytes, tuple(foreign))
 
 
-def _head(filesystem: fsspec.AbstractFileSystem, path: str, url: str, number: int) -> SnapshotHead:
-    return parse_head(*read_manifest(filesystem, path, url, number, "python jobs/ingest.py <source>"))
+def _heads(filesystem: fsspec.AbstractFileSystem, path: str, url: str, numbers: list[int]) -> dict[int, SnapshotHead]:
+    heads = {}
+    for number in numbers:
+        try:
+            heads[number] = parse_head(*read_manifest(filesystem, path, url, number, ""))
+        except FormatError:
+            if number in snapshot_numbers(filesystem, path):
+                raise
+    return heads
 
 
 def _folders(filesystem: fsspec.AbstractFileSystem, path: str) -> Iterator[str]:

@@ -24,20 +24,23 @@ from storage.exclusive_creation import check_exclusive_creation
 from storage.filesystem_errors import one_line_errors
 from storage.graph_set_manifest import GraphSetManifest
 from storage.journal import LEASE_S, Lease
-from storage.manifest import FileEntry, Manifest
+from storage.manifest import FileEntry, Manifest, parse_head
 from storage.object_stores import check_bucket
 from storage.scratch import remove_orphans, scratch_directory
 from storage.snapshots import (
     DATA,
     MANIFESTS,
     TOP_LEVEL,
+    foreign_names,
     holds_first_format,
     last_number,
     manifest_path,
+    read_manifest,
     snapshot_numbers,
 )
 from storage.unpublished import remove_temporary
 
+_LINK_TRIES = 3
 _HASHERS = 2  # threads that check, sync and upload files while the next ones are written
 _MEMORY = threading.Lock()  # the memory filesystem looks and then writes: one of this process's writers at a time
 
@@ -60,12 +63,17 @@ def check_destination(url: str, *, overwrite: bool = False) -> None:
                 f"{url}: found a graph of format 1, which this version neither reads nor replaces; choose another url"
             )
         foreign = sorted(name for name in names if name not in TOP_LEVEL and name)
+        is_graph = bool(snapshot_numbers(filesystem, path))
+        if is_graph:
+            parse_head(*read_manifest(filesystem, path, url, None, ""))  # one that is ours
+        else:
+            foreign += foreign_names(filesystem, path)
         if foreign:
             raise ConfigError(
                 f"{url}: expected an empty folder or a graph, found other files ({foreign[0]!r}"
                 f"{f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''}); choose another url"
             )
-        if snapshot_numbers(filesystem, path) and not overwrite:
+        if is_graph and not overwrite:
             raise ConfigError(
                 f"{url}: expected nothing there, found a graph; pass --overwrite to publish a new snapshot of it "
                 "(the old one stays until it is pruned), or choose another url"
@@ -81,18 +89,19 @@ def write_snapshot(
     `scratch`: a local directory for temporary files; None: in the snapshot's own folder, or the system's for remote stores.
     Raises ConfigError where `url` cannot be written to.
     """
-    check_destination(url, overwrite=overwrite)
     filesystem, path = split_url(url)
+    base = last_number(filesystem, path)  # before the look: a graph that appears after it is a conflict
+    check_destination(url, overwrite=overwrite)
     name, local = Path(path).name, is_local(filesystem)
+    attempted: list[int] = []
     with contextlib.ExitStack() as stack:
-        base = last_number(filesystem, path)
         folder = f"{DATA}/{base + 1:06d}-{secrets.token_hex(4)}"
         where = f"{path}/{folder}"
         made = stack.enter_context(_folders(Path(path), Path(where), url)) if local else []
         lease = Lease(filesystem, where, lease_s)
-        stack.callback(lease.release)
         with one_line_errors(url, "use this destination", ConfigError):
-            stack.callback(remove_temporary, filesystem, path, folder, base + 1)
+            stack.callback(remove_temporary, filesystem, path, folder, attempted)
+            stack.callback(lease.release)
             lease.begin()
             if not local:
                 check_exclusive_creation(filesystem, where, url)
@@ -101,7 +110,7 @@ def write_snapshot(
             staged = Path(where) if local else temporary / "graph"
             for each in (temporary, staged):
                 each.mkdir(exist_ok=True)
-        writer = SnapshotWriter(filesystem, path, url, folder, base, staged, temporary, lease, made)
+        writer = SnapshotWriter(filesystem, path, url, folder, base, staged, temporary, lease, made, attempted)
         stack.callback(writer.close)
         yield writer
 
@@ -150,11 +159,13 @@ class SnapshotWriter:
         scratch: Path,
         lease: Lease,
         made: list[Path],
+        attempted: list[int],
     ) -> None:
         self.files, self.scratch = files, scratch
         self.base = base  # the newest snapshot as this one was begun
         self._filesystem, self._path, self._url, self._folder = filesystem, path, url, folder
         self._lease, self._made = lease, made
+        self._attempted = attempted  # numbers under which this one may have been published
         self._pool = ThreadPoolExecutor(_HASHERS, thread_name_prefix="snapshot-files")
         self._pending: dict[str, Future[FileEntry]] = {}
 
@@ -196,6 +207,7 @@ class SnapshotWriter:
         manifest = replace(manifest, snapshot=self.number, created=round(time.time(), 3))
         where, content = manifest_path(self._path, self.number), manifest.to_json().encode()
         self._lease.check()
+        self._attempted.append(self.number)
         with one_line_errors(where, "write this file"):
             is_first = last_number(self._filesystem, self._path) == self.base and self._create(where, content)
         if not is_first:
@@ -221,11 +233,19 @@ class SnapshotWriter:
         temporary.write_bytes(content)
         sync_file(temporary)
         parents = {parent for name in self._pending for parent in Path(name).parents}
-        sync_folders({self.files / parent for parent in parents} | set(self._made))
+        folders = {self.files / parent for parent in parents} | set(self._made)
         try:
-            return link_exclusively(temporary, where)
+            for tries_left in reversed(range(_LINK_TRIES)):
+                try:
+                    where.parent.mkdir(exist_ok=True)  # a writer that failed at the same new place may have removed it
+                    sync_folders(folders)
+                    return link_exclusively(temporary, where)
+                except FileNotFoundError:
+                    if not tries_left:
+                        raise
         finally:
             temporary.unlink(missing_ok=True)
+        raise AssertionError("unreachable")
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -60,6 +60,27 @@ def has_graph(url: str) -> bool:
         return bool(snapshot_numbers(filesystem, path)) or holds_first_format(filesystem, path)
 
 
+def foreign_names(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
+    """What lies in the folders `manifests`, `data` and `pieces` under names that are not ours, `manifests/notes.txt` for example."""
+    foreign = []
+    for parent, pattern in ((MANIFESTS, _MANIFEST_NAME), (DATA, FOLDER_NAME), (PIECES, FOLDER_NAME)):
+        if filesystem.isfile(f"{path}/{parent}"):
+            foreign.append(parent)
+            continue
+        try:
+            listed = filesystem.ls(f"{path}/{parent}", detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        names = [str(each).rstrip("/").rsplit("/", 1)[-1] for each in listed]
+        foreign += sorted(f"{parent}/{name}" for name in names if name and not pattern.fullmatch(name))
+    return foreign
+
+
+def claims(filesystem: fsspec.AbstractFileSystem, path: str) -> list[int]:
+    """Numbers that a writer without hard links has claimed."""
+    return sorted(number for number, kind in _listed(filesystem, path) if kind == "claim")
+
+
 def holds_first_format(filesystem: fsspec.AbstractFileSystem, path: str) -> bool:
     """Whether the folder was written by the first version of Graphmill."""
     return bool(filesystem.exists(f"{path}/{_FIRST_FORMAT}"))

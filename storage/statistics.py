@@ -95,6 +95,7 @@ class GraphStatistics:
     num_labelled: int
     class_counts: tuple[int, ...] | None
     splits: tuple[SplitStatistics, ...]
+    node_digest: str  # SHA-256 of the columns permanent id, label, in ascending permanent id
 
     @property
     def symmetric(self) -> bool:
@@ -105,7 +106,7 @@ class GraphStatistics:
     def graph_digest(self) -> str:
         """Of edges, features, labels and all sets of splits; the same under any partitions."""
         feature = "" if self.feature is None else self.feature.fingerprint
-        named = " ".join((self.edge_fingerprint, feature, *(split.digest for split in self.splits)))
+        named = " ".join((self.edge_fingerprint, feature, self.node_digest, *(split.digest for split in self.splits)))
         return hashlib.sha256(named.encode()).hexdigest()
 
     def data_digest(self, split_set: int) -> str:
@@ -158,6 +159,7 @@ def read_graph_statistics(reader: "ManifestReader", manifest: "Manifest") -> Gra
         num_labelled=num_labelled,
         class_counts=_read_classes(reader, "class_counts", num_classes, num_labelled),
         splits=tuple(_read_split(split, manifest) for split in splits),
+        node_digest=reader.hexadecimal("node_digest", _DIGEST),
     )
 
 

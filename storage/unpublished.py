@@ -12,25 +12,40 @@ from storage.arrow_files import is_local
 from storage.durable import remove_if_empty
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line_errors
+from storage.manifest import parse_head
 from storage.object_stores import is_object_store
 from storage.snapshots import manifest_path
 
-# Every name that a writer gives to a file in its folder. The journal is removed last: without it the folder is nobody's.
-_OURS = re.compile(
-    r"(part-\d{5}/[a-z_]+\.arrow|part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow|rejects\.csv|manifest\.json"
-    r"|chunk-\d{7}-[0-9a-f]{64}\.arrow|\.chunk-\d{7}-[0-9a-f]{64}\.arrow\.[0-9a-f]{8}|probe-[0-9a-f]{8}|\.journal\.json\.[0-9a-f]{8}|scratch/.+)"
+# Every name that a writer gives to a file in its folder, and no other. The journal is removed last: without it the folder is nobody's.
+_KEPT = (
+    r"part-\d{5}/(topology|out_topology|nodes|features|edges|graphs)\.arrow",
+    r"part-\d{5}/encodings/(laplacian-\d{1,4}-(smallest|both_ends)|rwse-\d{1,4})\.arrow",
+    r"rejects\.csv",
+    r"\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?",
 )
+_TEMPORARY = (
+    r"scratch/(feature|gathered|sorted\.[a-z_]+|(edges|out_edges)/\d+\.[a-z_]+)",
+    r"probe-[0-9a-f]{8}",
+    r"\.journal\.json\.[0-9a-f]{8}",
+    r"manifest\.json",
+)
+_OURS, _PASSING = re.compile("|".join(_KEPT + _TEMPORARY)), re.compile("|".join(_TEMPORARY))
 _JOURNAL = "journal.json"
 
 
-def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: str, number: int) -> None:
-    """At a writer's end: removes what it did not publish as snapshot `number`. Where that cannot be known, all stays for `prune`."""
+def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: str, attempted: Collection[int]) -> None:
+    """At a writer's end: removes what it did not publish as any of the snapshots `attempted`, or else its temporary files.
+
+    Where that cannot be known, all stays for `prune`.
+    """
+    published: set[str] = set()
     with contextlib.suppress(FormatError), one_line_errors(path, "look for the manifest"):
-        try:
-            manifest = filesystem.cat_file(manifest_path(path, number))
-        except FileNotFoundError:
-            manifest = b""
-        remove_files(filesystem, path, folder, keep_all=f'"{folder}/'.encode() in manifest)
+        for number in attempted:
+            where = manifest_path(path, number)
+            with contextlib.suppress(FileNotFoundError):
+                paths = parse_head(filesystem.cat_file(where).decode("utf-8", "replace"), where).paths
+                published |= {file for file in paths if file.startswith(f"{folder}/")}
+        remove_files(filesystem, path, folder, published, listed=() if published else None)
         if not is_local(filesystem) and not is_object_store(filesystem):
             for empty in (f"{path}/{folder.split('/')[0]}", path):
                 _remove_empty_folder(filesystem, empty)
@@ -42,30 +57,30 @@ def remove_files(
     folder: str,
     reached: Collection[str] = (),
     *,
-    keep_all: bool = False,
+    listed: Collection[str] | None = None,
     dry_run: bool = False,
 ) -> tuple[int, int, list[str]]:
-    """Removes our files of a folder (`data/…`, `pieces/…`) but those that are `reached` or, with `keep_all`, all but the temporary.
+    """Removes our files of a folder (`data/…`, `pieces/…`) but those that are `reached`.
 
-    `reached`: paths below the graph's, as `folder` is.
-    Returns how many, their bytes, and the names of others' files, which stay. A folder that is empty then goes. `dry_run`: counts alone.
+    Of a folder that a manifest names, or named until now, these are the temporary ones and those `listed`; of one that no manifest ever
+    named (None), all with a name that a writer gives. Paths are below the graph's, as `folder` is. Returns how many, their bytes, and
+    the names of others' files, which stay. A folder that is empty then goes.
     """
     where, removed, num_bytes, kept = f"{path}/{folder}", 0, 0, False
     foreign: list[str] = []
     with one_line_errors(where, "remove these files"):
         for name, size in sorted(_files(filesystem, where)):
-            temporary = name.startswith(("scratch/", "probe-", ".journal", "manifest.json"))
             if name == _JOURNAL:
                 continue
-            if not _OURS.fullmatch(name):
-                foreign.append(name)
-            elif f"{folder}/{name}" in reached or (keep_all and not temporary):
+            if f"{folder}/{name}" in reached:
                 kept = True
-            else:
+            elif _OURS.fullmatch(name) and (listed is None or f"{folder}/{name}" in listed or _PASSING.fullmatch(name)):
                 with contextlib.suppress(FileNotFoundError):
                     if not dry_run:
                         filesystem.rm_file(f"{where}/{name}")
                     removed, num_bytes = removed + 1, num_bytes + size
+            else:
+                foreign.append(name)
         if not kept and not dry_run:
             with contextlib.suppress(FileNotFoundError):
                 filesystem.rm_file(f"{where}/{_JOURNAL}")

@@ -1,5 +1,7 @@
 """Which nodes are roots, whatever says so."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from tests.listed_graph import ListedGraph
 from tests.marked_graph import MarkedGraph
 from tests.memory_graph import MemoryGraph, memory_router
 
@@ -52,6 +55,22 @@ def test_content_hash_tells_graphs_and_roots_apart_and_not_partitions(tmp_path):
     given = {ids: Roots(routers[1, 1], 0, None, np.array(ids)).content_hash for ids in ((5, 7), (7, 5), (7,))}
     assert given[5, 7] == given[7, 5]  # a set: its order changes no batch
     assert len({whole[1, 1], given[5, 7], given[7,]}) == 3
+
+
+def test_content_hash_of_graphs_without_splits(tmp_path):
+    """Ids, labels and the number of nodes count, though no set of splits has a digest of them."""
+    graph = ListedGraph(4, [(0, 1)], label=[0, 1, 0, 1])
+    others = [
+        graph,
+        replace(graph, label=[0, 1, 1, 1]),
+        replace(graph, original_id=[1, 2, 3, 4]),
+        replace(graph, num_nodes=5, label=[0, 1, 0, 1, 1]),
+    ]
+    found = set()
+    for index, other in enumerate(others):
+        ingest(other, str(tmp_path / str(index)))
+        found.add(Roots(local_router(open_graph(str(tmp_path / str(index)))), 0, None).content_hash)
+    assert len(found) == len(others)
 
 
 def test_roots_that_cannot_be(router):

@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,57 @@ def test_what_others_put_into_the_folders_stays(tmp_path, monkeypatch):
     assert set(pruned.foreign) == {name for name in mine if name.split("/")[1] in folders}
     assert all(Path(url, name).read_bytes() == name.encode() for name in mine)
     assert (tmp_path / "home" / "part-00000" / "nodes.arrow").read_bytes() == b"mine"
+
+
+def test_a_file_with_a_name_like_ours_stays_where_we_did_not_write_it(tmp_path, monkeypatch):
+    url = str(tmp_path / "graph")
+    for mark in (1, 2):
+        ingest(MarkedGraph(mark), url, OVER)
+    die_while_writing(url, 3, monkeypatch)
+    folders = sorted(path.name for path in Path(url, "data").iterdir())
+    names = ["part-00000/my_scores.arrow", "part-00000/encodings/mine.arrow", "scratch/thesis.tex"]
+    mine = [f"data/{folder}/{name}" for folder in folders for name in names]
+    mine += [f"data/{folder}/part-00000/edges.arrow" for folder in folders[:2]]  # the graph has no such file
+    for name in mine:
+        Path(url, name).parent.mkdir(parents=True, exist_ok=True)
+        Path(url, name).write_bytes(name.encode())
+    pruned = prune(url, keep=1, now=time.time() + LATER_S)
+    assert (pruned.removed, len(pruned.orphans)) == ((1,), 1)
+    assert set(pruned.foreign) == set(mine)
+    assert all(Path(url, name).read_bytes() == name.encode() for name in mine)
+    assert check_mark(open_graph(url)) == 2
+
+
+def test_prunes_at_the_same_time(url):
+    for mark in range(6):
+        ingest(MarkedGraph(mark), url, OVER)
+    with ThreadPoolExecutor(4) as pool:
+        pruned = [future.result() for future in [pool.submit(prune, url, keep=2) for _ in range(4)]]
+    assert {number for each in pruned for number in each.removed} == {1, 2, 3, 4}
+    assert [check_mark(open_graph(url, number)) for number in snapshot_numbers(*split_url(url))] == [4, 5]
+
+
+def test_claims_of_the_dead_go(tmp_path):
+    url = str(tmp_path / "graph")
+    for mark in range(3):
+        ingest(MarkedGraph(mark), url, OVER)
+    for number in (2, 4):
+        Path(url, "manifests", f"00000{number}.claim").touch()
+    prune(url, keep=3)
+    assert [path.name for path in Path(url, "manifests").glob("*.claim")] == ["000004.claim"]  # perhaps being published
+
+
+def test_empty_folders_and_late_pieces_without_a_journal_go(tmp_path):
+    url = str(tmp_path / "graph")
+    ingest(MarkedGraph(1), url, OVER)
+    Path(url, "data", "000005-0123abcd", "part-00000").mkdir(parents=True)
+    piece = Path(url, "pieces", "0123456789abcdef", f"chunk-0000001-{'0' * 64}.arrow")
+    piece.parent.mkdir(parents=True)
+    piece.touch()
+    assert prune(url, keep=1).orphans == ()
+    assert len(prune(url, keep=1, now=time.time() + LATER_S).orphans) == 2
+    assert not piece.parent.exists()
+    assert len(list(Path(url, "data").iterdir())) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"format": "graphmill-journal", "pid": 1}'])

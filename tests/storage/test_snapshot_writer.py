@@ -2,8 +2,11 @@
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +14,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+import storage.snapshot_writer
 from storage.arrow_files import split_url
 from storage.encode import encode
 from storage.encodings import EncodingOptions, list_encodings
@@ -18,8 +22,10 @@ from storage.errors import ConfigError, ConflictError, DataError, FormatError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.journal import JOURNAL
-from storage.snapshot_writer import write_snapshot
+from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import snapshot_numbers
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.conftest import REPOSITORY
 from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
 from tests.s3_server import s3_bucket
 
@@ -112,6 +118,24 @@ def test_two_encodings_that_are_stored_at_once_are_both_kept(url):
     assert list_encodings(open_graph(url, 2)) == ("rwse-3",)
 
 
+def test_two_encodings_that_are_stored_at_the_same_time_are_both_whole(url, monkeypatch):
+    """The second is published while the first is about to be, which then takes the number after it."""
+    ingest(MarkedGraph(1), url, NEW)
+    first, second = open_graph(url), open_graph(url)
+    rebase = SnapshotWriter.rebase
+
+    def meanwhile(writer: SnapshotWriter) -> None:
+        monkeypatch.setattr(SnapshotWriter, "rebase", rebase)
+        encode(second, EncodingOptions("rwse", 4))
+        rebase(writer)
+
+    monkeypatch.setattr(SnapshotWriter, "rebase", meanwhile)
+    encode(first, RWSE)
+    assert list_encodings(open_graph(url)) == ("rwse-3", "rwse-4")
+    for number in (1, 2, 3):
+        open_graph(url, number).verify()
+
+
 def test_an_encoding_is_not_put_on_another_graph(url):
     ingest(MarkedGraph(1), url, NEW)
     before = open_graph(url)
@@ -138,6 +162,9 @@ def test_the_same_content_again_keeps_the_encodings(url):
 USERS = {
     "files beside": {"thesis.tex": b"years", "data.csv": b"1,2"},
     "some manifest.json": {"manifest.json": b'{"name": "a web app"}', "index.html": b"<p>"},
+    "a folder data of their own": {"data/mine.csv": b"1,2", "README.md": b"# Project"},
+    "only folders of our names": {"data/mine.csv": b"1,2", "manifests/list.txt": b"x"},
+    "a file of our name": {"manifests": b"list"},
     "a folder of a graph's name": {"manifests.txt": b"list", "src/part-00000/nodes.arrow": b"mine"},
 }
 
@@ -184,6 +211,65 @@ def _fail(url: str) -> None:
         raise DataError("the source ends here")
 
     ingest(MarkedGraph(9, meanwhile=stop), url, OVER)
+
+
+@pytest.mark.parametrize("options", [NEW, OVER], ids=["new", "overwrite"])
+def test_a_manifest_that_is_not_ours_is_left(tmp_path, options):
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "000001.json").write_text("{}")
+    with pytest.raises(FormatError, match="not a Graphmill graph"):
+        ingest(MarkedGraph(1), str(tmp_path), options)
+    assert _tree(tmp_path) == {"manifests/000001.json": b"{}"}
+
+
+def test_a_writer_that_fails_takes_nothing_from_another_at_the_same_new_place(url):
+    def fail() -> None:
+        with pytest.raises(DataError):
+            _fail(url)
+
+    assert ingest(MarkedGraph(1, meanwhile=fail), url, NEW).snapshot == 1
+    assert check_mark(open_graph(url)) == 1
+
+
+def test_a_writer_that_began_first_and_fails_takes_nothing_from_another(tmp_path):
+    """It made the folders, and would remove those that are empty."""
+    url, began, failed = str(tmp_path / "graph"), threading.Event(), threading.Event()
+
+    def first() -> None:
+        def stop() -> None:
+            began.set()
+            assert go.wait(timeout=30)
+            raise DataError("the source ends here")
+
+        with pytest.raises(DataError):
+            ingest(MarkedGraph(9, meanwhile=stop), url, NEW)
+        failed.set()
+
+    def meanwhile() -> None:
+        go.set()
+        assert failed.wait(timeout=30)
+
+    go = threading.Event()
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert began.wait(timeout=30)
+    assert ingest(MarkedGraph(1, meanwhile=meanwhile), url, NEW).snapshot == 1
+    thread.join(timeout=30)
+    assert check_mark(open_graph(url)) == 1
+
+
+def test_a_graph_that_appears_as_a_writer_begins_is_not_published_over(url, monkeypatch):
+    look = storage.snapshot_writer.check_destination
+
+    def then_it_appears(*arguments, **options) -> None:
+        look(*arguments, **options)
+        monkeypatch.setattr(storage.snapshot_writer, "check_destination", look)
+        ingest(MarkedGraph(1), url, NEW)
+
+    monkeypatch.setattr(storage.snapshot_writer, "check_destination", then_it_appears)
+    with pytest.raises(ConflictError):
+        ingest(MarkedGraph(2), url, NEW)
+    assert check_mark(open_graph(url)) == 1
 
 
 def test_after_an_error_everything_is_as_before(url):
@@ -315,6 +401,23 @@ def test_a_writer_whose_lease_is_over_publishes_nothing(tmp_path):
     assert not Path(url).exists()
 
 
+def test_a_lease_that_was_over_stays_over(tmp_path):
+    """As after a process that was stopped: its thread wakes up, and must not make the lease anew."""
+    url = str(tmp_path / "graph")
+    manifest = ingest(MarkedGraph(1), str(tmp_path / "other"), NEW)
+    for over in ("by the clock", "by its journal"):
+        with write_snapshot(url, lease_s=0.4) as writer:
+            journal = next(Path(url, "data").iterdir()) / JOURNAL
+            if over == "by the clock":
+                writer._lease._journal = replace(writer._lease._journal, lease_until=time.time() - 1)
+            else:
+                journal.unlink()
+            time.sleep(0.5)  # the thread would have renewed it by now
+            assert journal.exists() == (over == "by the clock")
+            with pytest.raises(ConflictError, match="lease"):
+                writer.commit(manifest)
+
+
 def test_the_lease_is_renewed_while_the_writer_lives(tmp_path):
     url = str(tmp_path / "graph")
     with write_snapshot(url, lease_s=0.2):
@@ -323,6 +426,35 @@ def test_the_lease_is_renewed_while_the_writer_lives(tmp_path):
         while journal.read_text() == first and time.monotonic() < deadline:
             time.sleep(0.02)
         assert journal.read_text() != first
+
+
+def test_a_path_is_the_same_whether_its_parts_are_there_or_not(tmp_path):
+    ingest(MarkedGraph(1), f"{tmp_path}/new/../graph", NEW)
+    assert check_mark(open_graph(f"{tmp_path}/new/../graph")) == check_mark(open_graph(f"{tmp_path}/graph/")) == 1
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)), check=True, timeout=30)
+    try:
+        program = "import sys; from tests.storage.test_snapshot_writer import fill; fill(sys.argv[1])"
+        command = [sys.executable, "-c", program, str(small / "graph")]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
+        assert done.stdout == f"{small}/graph: cannot prepare the graph: No space left on device\n", done
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(("umount", str(small)), check=True, timeout=30)
+
+
+def fill(url: str) -> None:
+    """In a process of its own: it may be ended by a signal."""
+    try:
+        ingest(SyntheticGraph(SyntheticOptions(num_nodes=50_000, mean_degree=2, feature_dim=64)), url, NEW)
+    except FormatError as error:
+        print(error)
 
 
 def test_too_many_partitions_are_refused_before_anything_is_made(tmp_path):

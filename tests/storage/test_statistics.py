@@ -88,7 +88,7 @@ def test_statistics_are_those_of_the_reference_under_any_partitions(
 def without_hashes(found: GraphStatistics) -> GraphStatistics:
     splits = tuple(replace(split, training_target=None, digest="") for split in found.splits)
     feature = None if found.feature is None else replace(found.feature, fingerprint="")
-    return replace(found, splits=splits, feature=feature, edge_fingerprint="")
+    return replace(found, splits=splits, feature=feature, edge_fingerprint="", node_digest="")
 
 
 def close(found: TargetStatistics | None, wanted: TargetStatistics | None) -> bool:
@@ -161,6 +161,7 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
         num_labelled=len(known),
         class_counts=classes(set(permanent)) if is_class else None,
         splits=tuple(splits),
+        node_digest="",
     )
 
 
@@ -379,6 +380,7 @@ def test_no_field_takes_what_it_cannot_be(wrong: object, manifest_text: str) -> 
         (("feature", "num_values"), 1, "num_values"),
         (("feature",), None, "feature"),
         (("edge_fingerprint",), "00", "edge_fingerprint"),
+        (("node_digest",), "00", "node_digest"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_named(
