@@ -70,28 +70,31 @@ class Resources:
 def resolve(asked: WorkerOptions, there: Resources) -> tuple[WorkerOptions, str | None]:
     """The options with a number of workers and a device, and what differs from the number asked for, to be said in one line.
 
-    GPUs that are there are used, except where CPUs were asked for. A worker takes one CPU, and one GPU where it computes on one. Resolved
-    options stay what they are. Raises ConfigError where the cluster lacks what was asked for.
+    GPUs that are there are used, except where CPUs were asked for. A worker takes one CPU, and one GPU where it computes on one. Where
+    GPUs, or CPUs beside them, are fewer than the workers asked for, fewer workers train; only `device="gpu"` insists. Resolved options
+    stay what they are. Raises ConfigError where the cluster lacks what was asked for.
     """
     if asked.device == "cpu" or (asked.device == "auto" and there.gpus == 0):
         _check_cpus(asked.min_workers or asked.most, there)
         return replace(asked, num_workers=asked.most, device="cpu"), None
-    usable = min(there.gpus, there.cpus)
-    needed = asked.fewest
+    usable, needed, is_elastic = min(there.gpus, there.cpus), asked.fewest, asked.min_workers is not None
     if there.gpus < needed and asked.device == "gpu":
         raise ConfigError(
             f"expected {_count(needed, 'GPU')}, the cluster has {there.gpus}; "
             + ("lower --workers or pass --device cpu" if there.gpus else "pass --device cpu")
         )
-    _check_cpus(min(needed, there.gpus), there)
-    if asked.num_workers is None:
-        return replace(asked, num_workers=max(usable, needed), device="gpu"), None
-    if there.gpus >= needed:
-        return replace(asked, device="gpu"), None
-    note = f"{_count(needed, 'worker')} asked for, {_count(usable, 'GPU')}: training on {_count(usable, 'worker')}; --device cpu to use CPUs"
-    if asked.min_workers is not None:
-        return replace(asked, min_workers=usable, device="gpu"), note
-    return replace(asked, num_workers=usable, device="gpu"), note
+    _check_cpus(needed if asked.device == "gpu" else 1, there)
+    fewest = min(needed, usable)
+    most = asked.num_workers or usable
+    if not is_elastic:  # an elastic run takes more where they join
+        most = min(most, usable)
+    resolved = replace(asked, num_workers=most, min_workers=fewest if is_elastic else None, device="gpu")
+    if fewest == needed:
+        return resolved, None
+    lacking, why = _count(there.gpus, "GPU"), "--device cpu to use CPUs"
+    if there.cpus < there.gpus:
+        lacking, why = str(there), "each takes a CPU and a GPU"
+    return resolved, f"{_count(needed, 'worker')} asked for, {lacking}: training on {_count(fewest, 'worker')}; {why}"
 
 
 def _check_cpus(needed: int, there: Resources) -> None:

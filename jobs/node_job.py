@@ -177,6 +177,11 @@ def node_parts(job: str, options: NodeJobOptions, *, is_whole: bool) -> NodePart
             "select_by: 'estimate' expects scores that are estimates (--evaluation full with --eval-chunks above 1), these are exact; "
             "leave out --select-by"
         )
+    if options.run.require_baselines and options.batch.estimate is not None:
+        raise ConfigError(
+            f"require_baselines: expected exact scores, got estimates ({options.batch.estimate}); score the whole graph in one chunk "
+            "(--evaluation full --eval-chunks 1), or leave out --require-baselines"
+        )
     if is_whole:
         _check_whole_graph(options)
     return NodeParts(

@@ -99,7 +99,7 @@ class RunOptions:
     """Longest wait for one batch."""
 
     require_baselines: bool = False
-    """Exit with status 1 where the final score does not beat every baseline; without this it is a warning."""
+    """Exit with status 1 where the final score does not beat every baseline; without this it is a warning. Needs exact scores, no estimates."""
 
     track: tuple[Literal["mlflow", "wandb"], ...] = ()
     """Send configuration, epochs and scores there too; an extra each: pip install -e '.[mlflow]'."""

@@ -153,9 +153,11 @@ def _scores(run: RunRecord) -> list[str]:
     verdict, warnings = summary.get("beats_baselines"), summary.get("warnings")
     if verdict is True:
         found.append(paragraph("The model beats the baselines.", "good"))
-    elif verdict is False:
+    else:  # None: of estimates, which warn too
         said = [str(text) for text in warnings] if isinstance(warnings, list) else []
-        found += [paragraph(f"Warning: {text}.", "bad") for text in said or ["the model does not beat all baselines"]]
+        if verdict is False and not said:
+            said = ["the model does not beat all baselines"]
+        found += [paragraph(f"Warning: {text}.", "bad") for text in said]
     return [found[0], cards([card("".join(found[1:]))])]
 
 

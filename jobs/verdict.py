@@ -27,7 +27,8 @@ def judge(
     """The summary's entries on the final scores, by split, beside the baselines' of the same metric.
 
     The test split is judged, or the validation split where no test has targets. `estimate`: why the scores are estimates (None: they
-    are exact); they are then kept as `estimates`, so that nothing reads them as `scores`.
+    are exact); they are then kept as `estimates`, so that nothing reads them as `scores`, and `beats_baselines` is None: they warn, and
+    prove nothing.
     """
     judged = "test" if "test" in scores else "valid"
     sign = 1.0 if higher_is_better else -1.0
@@ -43,7 +44,7 @@ def judge(
         **named,
         "baselines": dict(baselines),
         "judged_by": judged,
-        "beats_baselines": not lost,
+        "beats_baselines": not lost if estimate is None else None,
         "warnings": lost,
     }
 

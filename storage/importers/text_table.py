@@ -1,8 +1,8 @@
 """Tables as text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or gzipped.
 
 Taken as real sources have it: a byte order mark, comments (lines that begin with `#` or `%`), blank lines, runs of blanks as one
-delimiter. Types are the caller's, for the whole file; a column that nobody asked for may hold anything but a line break. A line that
-does not fit is named by its number. A block is parsed as it is first, and cleaned of all that only where it does not parse.
+delimiter. Types are the caller's, for the whole file; a column that nobody asked for may hold anything but a line break. Each line is
+a row: where quotes that are not closed would join some, the quotes are plain characters. A line that does not fit is named by its number. A block is parsed as it is first, and cleaned of all that only where it does not parse.
 """
 
 import csv
@@ -161,6 +161,19 @@ class TextTable:
         asked = {str(index): kind for index, kind in columns.items()}
         if not text:
             return pa.table({name: pa.array([], kind) for name, kind in asked.items()})
+        num_lines = text.count(b"\n") + (not text.endswith(b"\n"))
+        try:
+            # The parser takes a quoted field with its line breaks, to the end of the block if need be.
+            if (table := self._read(text, asked, '"')).num_rows == num_lines:
+                return table
+        except (pa.ArrowException, UnicodeDecodeError):
+            if b'"' not in text or not any(map(_has_open_quote, text.split(b"\n"))):
+                raise
+        if (table := self._read(text, asked, False)).num_rows == num_lines:
+            return table
+        raise pa.ArrowInvalid(f"expected {num_lines} rows, got {table.num_rows}")
+
+    def _read(self, text: bytes, asked: Mapping[str, pa.DataType], quote: str | bool) -> pa.Table:
         return pa_csv.read_csv(
             pa.BufferReader(text),
             pa_csv.ReadOptions(
@@ -168,7 +181,7 @@ class TextTable:
                 block_size=len(text) + 1,
                 column_names=[str(index) for index in range(self._num_fields)],
             ),
-            pa_csv.ParseOptions(delimiter=self._delimiter, ignore_empty_lines=False),
+            pa_csv.ParseOptions(delimiter=self._delimiter, quote_char=quote, ignore_empty_lines=False),
             pa_csv.ConvertOptions(column_types=asked, include_columns=list(asked), null_values=list(_NULLS)),
         )
 
@@ -278,6 +291,7 @@ class TextTable:
     ) -> DataError:
         """What is wrong with the first line of a block that does not fit."""
         lines = parsed.raw.removesuffix(b"\n").split(b"\n")
+        open_quote = ""
         for number, raw in enumerate(lines, line):
             where, text = f"{self.path}: line {number}", raw.decode("utf-8", "replace").strip("\r")
             if comments and text.lstrip()[:1] in ("#", "%"):
@@ -286,15 +300,29 @@ class TextTable:
                 continue
             if not text.strip():
                 return DataError(f"{where}: expected a row, found a blank line; remove it")
-            fields = self._fields(text, number)
+            hint = ""
+            if _has_open_quote(raw) and not self._runs:
+                hint = "; quotes must be closed on their line"
+                open_quote = (
+                    open_quote or f"{where}: expected quotes that are closed on their line, found {text[:60]!r}"
+                )
+                fields = [field.strip() for field in text.split(self._delimiter)]
+            else:
+                fields = self._fields(text, number)
             if len(fields) != self._num_fields:
                 expected = f"{self._num_fields} fields, as many as in the first line"
-                return DataError(f"{where}: expected {expected}, found {len(fields)}: {text[:60]!r}")
+                return DataError(f"{where}: expected {expected}, found {len(fields)}: {text[:60]!r}{hint}")
             for index, kind in columns.items():
                 if found := _misfit(fields[index], kind, required):
                     return DataError(f"{where}: column {self.names[index]!r}: {found}")
+        if open_quote:
+            return DataError(open_quote)
         last = line + len(lines) - 1
         return DataError(f"{self.path}: lines {line} to {last}: cannot read these lines: {parsed.problem}")
+
+
+def _has_open_quote(line: bytes) -> bool:
+    return line.count(b'"') % 2 == 1
 
 
 def _misfit(field: str, kind: pa.DataType, required: bool) -> str | None:

@@ -28,11 +28,16 @@ from storage.errors import ConfigError
         # A number, and fewer GPUs: those that are there.
         (WorkerOptions(2), 4, 1, (1, "gpu", "2 workers asked for, 1 GPU: training on 1 worker; --device cpu to use CPUs")),
         (WorkerOptions(8), 4, 3, (3, "gpu", "8 workers asked for, 3 GPUs: training on 3 workers; --device cpu to use CPUs")),
+        # A number, and fewer CPUs than GPUs: a worker takes one of each.
+        (WorkerOptions(8), 2, 4, (2, "gpu", "8 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers; each takes a CPU and a GPU")),
+        (WorkerOptions(2), 1, 2, (1, "gpu", "2 workers asked for, 1 CPU and 2 GPUs: training on 1 worker; each takes a CPU and a GPU")),
+        (WorkerOptions(8, min_workers=4), 2, 4, (8, "gpu", "4 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers")),
         # Elastic: as long as the fewest are there.
         (WorkerOptions(4, min_workers=1), 4, 1, (4, "gpu")),
         (WorkerOptions(4, min_workers=2), 4, 0, (4, "cpu")),
         (WorkerOptions(4, min_workers=3), 4, 2, (4, "gpu", "3 workers asked for, 2 GPUs: training on 2 workers")),
         (WorkerOptions(min_workers=1), 8, 4, (4, "gpu")),
+        (WorkerOptions(min_workers=4), 8, 2, (2, "gpu", "4 workers asked for, 2 GPUs: training on 2 workers; --device cpu to use CPUs")),
         (WorkerOptions(min_workers=4), 8, 0, (4, "cpu")),
         (WorkerOptions(4, min_workers=1), 1, 0, (4, "cpu")),
     ],
@@ -48,7 +53,8 @@ def test_what_is_there_is_used_and_what_differs_is_said(asked, cpus, gpus, expec
     ("asked", "cpus", "gpus", "said"),
     [
         (WorkerOptions(2), 1, 0, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
-        (WorkerOptions(2), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
+        (WorkerOptions(2), 0, 2, r"expected a CPU per worker \(1\), the cluster has 0"),
+        (WorkerOptions(2, "gpu"), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
         (WorkerOptions(2, "cpu"), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
         (WorkerOptions(2, "gpu"), 4, 1, "expected 2 GPUs, the cluster has 1; lower --workers or pass --device cpu"),
         (WorkerOptions(2, "gpu"), 4, 0, "expected 2 GPUs, the cluster has 0; pass --device cpu"),
@@ -61,16 +67,23 @@ def test_what_is_not_there_is_named(asked, cpus, gpus, said):
         resolve(asked, Resources(cpus, gpus))
 
 
-@given(st.integers(1, 9) | st.none(), st.integers(1, 16), st.integers(0, 16))
-def test_no_gpu_idles_beside_workers_on_cpus(num_workers, cpus, gpus):
+@given(st.integers(1, 9) | st.none(), st.integers(1, 9) | st.none(), st.integers(1, 16), st.integers(0, 16))
+def test_no_gpu_idles_beside_workers_on_cpus_and_none_is_asked_for_that_is_not_there(most, fewest, cpus, gpus):
+    if most is not None and fewest is not None:
+        fewest = min(fewest, most)
+    asked = WorkerOptions(most, min_workers=fewest)
     try:
-        resolved, _ = resolve(WorkerOptions(num_workers), Resources(cpus, gpus))
+        resolved, note = resolve(asked, Resources(cpus, gpus))
     except ConfigError:
-        assert cpus < (num_workers or 2)
+        assert gpus == 0
+        assert cpus < (fewest or most or 2)
         return
     assert (resolved.device == "gpu") == (gpus > 0)
-    assert resolved.num_workers <= cpus
-    assert resolved.device == "cpu" or resolved.num_workers <= gpus
+    usable = min(cpus, gpus) if gpus else cpus
+    assert resolved.fewest <= usable, "Ray would wait for ever"
+    assert (note is None) == (resolved.fewest >= asked.fewest)
+    if most is None and gpus:
+        assert resolved.num_workers == usable
 
 
 @pytest.fixture

@@ -105,6 +105,16 @@ ROWS = (
     Row("products_geco", "--chunks 0", ("num_chunks", "0", "--chunks")),
     Row("products_geco", "--eval-chunks 0", ("num_chunks", "0", "--eval-chunks")),
     Row("products_geco", "--select-by estimate", ("select_by", "exact", "leave out --select-by")),
+    Row(
+        "products_geco",
+        "--require-baselines --eval-chunks 3",
+        ("require_baselines", "estimates", "--eval-chunks 1", "leave out"),
+    ),
+    Row(
+        "products_geco", "--require-baselines --eval-chunks 3 --select-by estimate", ("require_baselines", "estimates")
+    ),
+    Row("products_geco", "--plan --require-baselines --eval-chunks 3", ("require_baselines", "estimates")),
+    Row("products_geco", "--resume {chunked} --require-baselines", ("require_baselines", "estimates")),
     Row("products_geco", "--chunks 2 --chunks-per-batch 3", ("chunks", "3", "--chunks-per-batch")),
     Row("products_geco", "--loader-threads 0", ("threads", "0", "--loader-threads")),
     Row("products_geco", "--width 0", ("width", "0")),
@@ -232,7 +242,7 @@ def things(tmp_path_factory) -> dict[str, Path]:
     from storage.synthetic import SyntheticGraph, SyntheticOptions
 
     root = tmp_path_factory.mktemp("things")
-    names = ("graph", "set", "torn", "damaged", "taken", "begun", "halved", "garbled", "missing")
+    names = ("graph", "set", "torn", "damaged", "taken", "begun", "halved", "garbled", "chunked", "missing")
     found = {name: root / name for name in names} | {"file": root / "file.txt", "odd": root / "odd.pt"}
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=400)), str(found["graph"]), IngestOptions(num_partitions=2))
     for name in ("torn", "damaged"):
@@ -241,10 +251,11 @@ def things(tmp_path_factory) -> dict[str, Path]:
     manifest.write_text(manifest.read_text()[:200])
     stored_file(found["damaged"], "part-00000/features.arrow").write_bytes(b"not arrow")
     store_molecules(found["set"])
-    for name in ("taken", "begun", "halved", "garbled"):
+    for name in ("taken", "begun", "halved", "garbled", "chunked"):
         found[name].mkdir()
     (found["taken"] / "note.txt").write_text("someone's")
     (found["begun"] / "config.json").write_text(json.dumps({"fit": {"epochs": "many"}}))
+    (found["chunked"] / "config.json").write_text(json.dumps({"batch": {"eval_chunks": 3}}))
     (found["halved"] / "summary.json").write_text('{"job": "products_geco", "scor')
     (found["garbled"] / "config.json").write_text('{"fit": ')
     found["file"].write_text("no run, no graph")

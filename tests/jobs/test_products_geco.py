@@ -79,10 +79,15 @@ def test_a_run_leaves_everything_it_promises(first_run, workplace):
 def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(first_run, workplace):
     # Another directory, another number of partitions, and every request through an actor: nothing may change.
     second = run_job(
-        [*SMALL, "--epochs", "4", "--run-dir", "two", "--partitions", "3", "--no-local-reads", "--loader-threads", "3"],
+        [
+            *[*SMALL, "--epochs", "4", "--run-dir", "two", "--partitions", "3", "--no-local-reads"],
+            *["--loader-threads", "3", "--require-baselines"],
+        ],
         workplace,
     )
     assert "Traceback" not in second.stderr
+    assert second.returncode == 1  # by the same scores, now that a baseline must not be lost
+    assert re.fullmatch(r"error: test accuracy .* \(--require-baselines\)", second.stderr.splitlines()[-1])
     assert curve(workplace / "two") == curve(workplace / "one")
     scores = [json.loads((workplace / run / "summary.json").read_text())["scores"] for run in ("one", "two")]
     assert scores[0] == scores[1]
@@ -119,12 +124,12 @@ def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_scores_in_chunks_are_estimates_and_a_lost_baseline_fails_where_it_must_not_be_lost(workplace):
-    more = ["--epochs", "3", "--eval-every", "2", "--eval-chunks", "3", "--require-baselines", "--run-dir", "estimated"]
+def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(workplace):
+    more = ["--epochs", "3", "--eval-every", "2", "--eval-chunks", "3", "--run-dir", "estimated"]
     done = run_job([*SMALL, *more], workplace)
     assert "Traceback" not in done.stderr
-    assert done.returncode == 1
-    assert re.fullmatch(r"error: test accuracy \(estimate\) .* \(--require-baselines\)", done.stderr.splitlines()[-1])
+    assert done.returncode == 0
+    assert re.fullmatch(r"warning: test accuracy \(estimate\) .*", done.stderr.splitlines()[-1])
     assert "scores are estimates: each split is scored in 3 chunks" in done.stdout
     assert "the last epoch is kept" in done.stdout
     assert "(estimate)  " in done.stdout  # on the line of progress
@@ -137,11 +142,12 @@ def test_scores_in_chunks_are_estimates_and_a_lost_baseline_fails_where_it_must_
     assert set(summary["estimates"]) == {"train", "valid", "test"}
     assert "scores" not in summary
     assert "best_epoch" not in summary
+    assert summary["beats_baselines"] is None
     assert summary["last_epoch"] == 2
     assert summary["estimates"]["valid"] == lines[-1]["valid_estimate_accuracy"]  # of the very weights that were kept
     report = (run / "report.html").read_text()
     assert "scores are estimates: each split is scored in 3 chunks" in report
-    assert "test accuracy (estimate)" in report
+    assert "Warning: test accuracy (estimate)" in report
     assert "Validation accuracy (estimate)" in report
     # Its predictions are scored in the same way, and say so.
     command = [sys.executable, str(REPOSITORY / "jobs" / "predict.py"), "estimated", "predicted", "--split", "test"]

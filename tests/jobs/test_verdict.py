@@ -44,3 +44,12 @@ def test_estimates_are_no_scores():
     assert summary["warnings"] == [
         "test accuracy (estimate) 0.1000 does not beat the baseline 'majority class' (0.2000)"
     ]
+    assert summary["beats_baselines"] is None
+
+
+def test_an_estimate_above_its_baselines_proves_nothing():
+    summary = judge("accuracy", {"valid": 0.5, "test": 0.5}, {"majority": WEAK}, estimate="in 16 chunks")
+    assert summary["beats_baselines"] is None
+    assert summary["warnings"] == []
+    assert end_of_run(summary, require_baselines=False) == 0
+    assert end_of_run(summary, require_baselines=True) == 1

@@ -162,6 +162,47 @@ def test_text_as_real_sources_have_it(tmp_path, monkeypatch, name, block_bytes, 
     assert (src, dst) == ([1, 3, 5], [2, 4, 6])
 
 
+QUOTES = {
+    "never closed": 'src,dst,t\n1,2,"a\n3,4,b\n5,6,c',
+    "never closed in the middle": 'src,t,dst\n1,"a,2\n3,b,4\n5,c,6\n',
+    "closed further down": 'src,dst,t\n1,2,"a\n3,4,b\n5,6,c"\n',
+    "closed in another column": 't\tsrc\tu\tdst\n"a\t1\tx\t2\nb\t3\t"y\t4\nc\t5\tz\t6\n',
+    "between blanks": '1 2 "a\n3  4 b\n# "c\n5 6 c\n',
+}
+
+
+@pytest.mark.parametrize("name", QUOTES)
+def test_a_quote_that_nobody_asked_for_swallows_no_line(tmp_path, name):
+    _, src, dst = _read(_write(tmp_path, "e.txt", QUOTES[name]))
+    assert (src, dst) == ([1, 3, 5], [2, 4, 6])
+
+
+def test_a_quote_in_a_long_file_swallows_no_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_table, "_READ_BYTES", 1 << 16)
+    lines = [f"{n}\t{n + 1}\ttitle {n}\n" for n in range(30_000)]
+    lines[5] = '5\t6\t"Unclosed\n'
+    lines[20_000] = '20000\t20001\t"Closed"\n'
+    _, src, _ = _read(_write(tmp_path, "e.tsv", "src\tdst\ttitle\n" + "".join(lines)))
+    assert src == list(range(30_000))
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (
+            'src,dst,t\n1,2,"a, b"\n3,4,"c\n5,6,d\n',
+            "line 3: expected quotes that are closed on their line, found '3,4,\"c'",
+        ),
+        ('src,dst,t\n1,2,"a\nb"\n3,4,c\n', "line 3: expected 3 fields, .* found 1: .*; quotes must be closed"),
+        ('src,dst\n1,2\n3,"4\n5,6\n', "line 3: column 'dst': expected whole numbers, found '\"4'"),
+    ],
+)
+def test_a_quote_that_cannot_be_is_refused_with_its_line(tmp_path, text, match):
+    with pytest.raises(DataError, match=match) as caught:
+        _read(_write(tmp_path, "e.csv", text))
+    assert "\n" not in str(caught.value)
+
+
 def test_types_are_those_of_the_whole_file(tmp_path):
     """Longer than a block, whose types once held for all that follows: weights that begin whole, a column that begins as numbers."""
     lines = [f"{n % 1000},{n % 999},{n % 7},7" for n in range(800_000)]
