@@ -84,6 +84,7 @@ def main() -> int | None:
     from storage.arrow_files import absolute_url
     from storage.prediction_files import PredictionFolder
 
+    asked = WorkerOptions(asked_workers(config.workers), config.device)
     finished = read_run(config.run)
     of = graph_set_subject if finished.is_graph_set else node_subject
     verify = config.verify and not config.plan
@@ -93,7 +94,6 @@ def main() -> int | None:
         raise ConfigError(
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
-    asked = WorkerOptions(asked_workers(config.workers), config.device)
     session = local_session(asked, config.address, config.object_store_gb)
     workers = known_workers(asked, session)
     settings = _settings(config, finished, subject, chosen, workers)

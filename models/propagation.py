@@ -205,8 +205,7 @@ def sum_rows_bag(rows: SourceLists, x_ND: Tensor) -> Tensor:
 
 def sum_rows_csr(rows: SourceLists, x_ND: Tensor) -> Tensor:
     """`sum_rows` by a sparse CSR matrix product. Not under autocast, which would round float32 terms and sums to 8 bits."""
-    # cuSPARSE adds up half-precision terms in float32; MKL does not take them.
-    wide_ND = x_ND if x_ND.is_cuda else at_least_float32(x_ND)
+    wide_ND = at_least_float32(x_ND)  # weights keep their bits too
     weight = torch.ones(1, device=x_ND.device).expand(rows.indices.numel()) if rows.weight is None else rows.weight
     with torch.autocast(x_ND.device.type, enabled=False):
         matrix = torch.sparse_csr_tensor(

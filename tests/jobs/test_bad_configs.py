@@ -180,6 +180,8 @@ ROWS = (
     Row("encode", "{graph} rwse --dim 4 --which both_ends", ("both_ends",)),
     Row("inspect_graph", "{missing}", ("missing",)),
     Row("inspect_graph", "{graph} --snapshot 9", ("snapshot 9", "found 1")),
+    Row("bench_gpu", "--batches 0", ("batches", "at least 1", "0", "--batches")),
+    Row("bench_gpu", "--rows speed lunch", ("rows", "lunch", "--rows")),
     Row("prune", "{missing}", ("missing", "found none")),
     Row("prune", "{torn}", ("torn", "000001.json")),
     Row("prune", "{graph} --keep 0", ("keep", "0", "--keep")),

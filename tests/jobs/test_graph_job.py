@@ -166,7 +166,7 @@ def test_options_that_a_hybrid_keeps_in_a_part(molecules):
 
 
 BAD_OPTIONS = [
-    (["--data", "nowhere/at/all"], "expected many graphs"),
+    (["--data", "nowhere/at/all"], "expected a graph"),
     (["--data", "nowhere.csv"], "nowhere.csv"),
     (["--molecules", "0"], "--molecules"),
     (["--target", "gap"], "--target"),
