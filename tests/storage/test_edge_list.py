@@ -376,7 +376,16 @@ NODE_FILES = [
     ("labels", "label\n5\n0\n1\n", None, [5, 0, 1]),
     ("labels", "label\n5\n\n1\n", None, [5, -1, 1]),
     ("labels", "5\n\n1\n\n\n", None, [5, -1, 1]),
-    ("labels", "# made by hand\n\n5\n0\n1", None, [5, 0, 1]),
+    ("labels", "# made by hand\n5\n0\n1", None, [5, 0, 1]),
+    ("labels", "# made by hand\n\n5\n0\n1", None, [-1, 5, 0, 1]),
+    ("labels", "\n# made by hand\n1\n0\n", None, [-1, 1, 0]),
+    ("labels", "\n1\n0\n", None, [-1, 1, 0]),
+    ("labels", "\n\nlabel\n\n1\n0\n", None, [-1, 1, 0]),
+    ("labels", "\r\n0.5\r\n1\r\n", None, [np.nan, 0.5, 1]),
+    ("labels", "label\n1\n#N/A\n2\n# made by me\n0\n", None, [1, -1, 2, 0]),
+    ("labels", "#N/A\n1\n2\n", None, [-1, 1, 2]),
+    ("labels", "# made by me\n#N/A\n1\n2\n", None, [-1, 1, 2]),
+    ("labels", "null\n1\n2\n", None, [-1, 1, 2]),
     ("labels", "5\n# in between\n0\n1", None, [5, 0, 1]),
     ("labels", "0.5\n1\nnan\n", None, [0.5, 1, np.nan]),
     ("labels", "true\nfalse\ntrue\n", None, [1, 0, 1]),
@@ -392,12 +401,19 @@ NODE_FILES = [
     ("splits", "split\n1\n\n3\n", None, [[1], [0], [3]]),
     ("splits", "a,b\ntrain,none\n,test\n", None, [[1, 0], [0, 3]]),
     ("splits", "1,3\n2,0\n", None, [[1, 3], [2, 0]]),
+    ("splits", "\n1\n0\n", None, [[0], [1], [0]]),
+    ("splits", "\ntrain\ntest\n", None, [[0], [1], [3]]),
+    ("splits", "train\n#N/A\n# made by me\ntest\n", None, [[1], [0], [3]]),
+    ("splits", "a b\n#N/A 1\n# made by me\n2 3\n", None, [[0, 1], [2, 3]]),
+    ("splits", "a,b\n#N/A,1\n# made by me\n2,3\n", None, [[0, 1], [2, 3]]),
+    ("splits", "a,b\n1,train\n2,test\n", None, [[1, 1], [2, 3]]),
 ]
 
 
-@pytest.mark.parametrize("ending", ["csv", "txt.gz"])
+@pytest.mark.parametrize(("ending", "block_bytes"), [("csv", 5), ("txt.gz", 8 << 20)])
 @pytest.mark.parametrize(("option", "text", "header", "expected"), NODE_FILES)
-def test_node_text_files(tmp_path, option, text, header, expected, ending):
+def test_node_text_files(tmp_path, monkeypatch, option, text, header, expected, ending, block_bytes):
+    monkeypatch.setattr(text_table, "_READ_BYTES", block_bytes)
     path = tmp_path / f"n.{ending}"
     path.write_bytes(gzip.compress(text.encode()) if ending.endswith("gz") else text.encode())
     read = {"labels": read_labels, "features": read_features, "splits": read_splits}[option]
