@@ -217,9 +217,13 @@ class TextTable:
                         end = lines.find(b"\n", text) + 1
                         yield rest[:end]
                         rest = rest[end:]
-                    if len(rest) > _MAX_LINE_BYTES:
+                    if len(rest.lstrip()) > _MAX_LINE_BYTES:
                         raise DataError(
                             f"{self.path}: expected lines of at most {_MAX_LINE_BYTES} bytes, found a longer one"
+                        )
+                    if len(rest) > _MAX_LINE_BYTES:
+                        raise DataError(
+                            f"{self.path}: expected a row in each {_MAX_LINE_BYTES} bytes, found only blank lines; remove them"
                         )
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: cannot read this file: {error}") from error
@@ -273,7 +277,8 @@ class TextTable:
             if is_row is None:
                 raise DataError(f"{found}: cannot tell column names from a row in {shown}; set {option} True or False")
             return not is_row
-        if asked and is_row:
+        numbered = fields == [str(index) for index in range(len(fields))]  # as pandas names columns without names
+        if asked and is_row and not numbered:
             raise DataError(f"{found}: expected column names, found a row: {shown}; set {option} False")
         if not asked and is_row is False:
             raise DataError(f"{found}: expected a row, found column names: {shown}; set {option} True")

@@ -264,7 +264,8 @@ def test_ids_in_parquet_that_cannot_be(tmp_path, values, match):
 @pytest.mark.parametrize(
     ("text", "header", "match"),
     [
-        ("0,1\n1,2\n", True, "line 1: expected column names, found a row: '0,1'; set --edge-list.header False"),
+        ("5,1\n1,2\n", True, "line 1: expected column names, found a row: '5,1'; set --edge-list.header False"),
+        ("0,1\n1,2\n", True, "expected one column each of src, dst, found 0, 1; .*set --edge-list.src"),
         ("src,dst\n1,2\n", False, "line 1: expected a row, found column names: 'src,dst'; set --edge-list.header True"),
         ("\n# c\nsrc,src,dst\n1,2,3\n", None, "one column each of src, dst, found src, src, dst"),
         ("1.5,2\n1,2\n", None, "line 1: .* whole numbers, found '1.5'"),
@@ -273,6 +274,14 @@ def test_ids_in_parquet_that_cannot_be(tmp_path, values, match):
 def test_a_header_is_checked(tmp_path, text, header, match):
     with pytest.raises(DataError, match=match):
         _read(_write(tmp_path, "e.csv", text), header=header)
+
+
+def test_columns_that_pandas_numbered(tmp_path):
+    path = _write(tmp_path, "e.csv", "0,1,2\n5,6,0.5\n2,3,1\n")
+    for header in (None, True):
+        graph, src, dst = _read(path, src="0", dst="1", weight="2", header=header)
+        assert (src, dst) == ([5, 2], [6, 3])
+        assert next(graph.edges(9)).weight.tolist() == [0.5, 1]
 
 
 MATRIX = """%%MatrixMarket matrix coordinate real {kind}
@@ -328,6 +337,14 @@ def test_a_line_without_end(tmp_path, monkeypatch):
     monkeypatch.setattr(text_table, "_MAX_LINE_BYTES", 1000)
     path = _write(tmp_path, "e.csv", "src,dst\n1,2\n" + "7" * 5000)
     with pytest.raises(DataError, match="lines of at most 1000 bytes"):
+        list(EdgeListGraph(path).edges(10))
+
+
+def test_many_blank_lines_are_named_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_table, "_MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_table, "_READ_BYTES", 1000)
+    path = _write(tmp_path, "e.csv", "src,dst\n1,2\n" + "\n" * 5000 + "3,4\n")
+    with pytest.raises(DataError, match="expected a row in each 1000 bytes, found only blank lines; remove"):
         list(EdgeListGraph(path).edges(10))
 
 
@@ -392,6 +409,7 @@ NODE_FILES = [
     ("labels", "id,label\n#a,2\nb,\nc,1\n", None, [2, -1, 1]),
     ("labels", "id,label\n#a,2\n\nc,1\n", None, [2, -1, 1]),
     ("labels", "x\n2\n5\n", True, [2, 5]),
+    ("labels", "0\n2\n5\n", True, [2, 5]),
     ("features", "1,2\n3,4.5\n", None, [[1, 2], [3, 4.5]]),
     ("features", "a,b\n1,2\n3,4.5\n", None, [[1, 2], [3, 4.5]]),
     ("features", "0,1\n1,2\n3,4.5\n", True, [[1, 2], [3, 4.5]]),
@@ -400,6 +418,7 @@ NODE_FILES = [
     ("splits", "train\n\nval\ntest\n", None, [[1], [0], [2], [3]]),
     ("splits", "split\n1\n\n3\n", None, [[1], [0], [3]]),
     ("splits", "a,b\ntrain,none\n,test\n", None, [[1, 0], [0, 3]]),
+    ("splits", "0\n1\n3\n", True, [[1], [3]]),
     ("splits", "1,3\n2,0\n", None, [[1, 3], [2, 0]]),
     ("splits", "\n1\n0\n", None, [[0], [1], [0]]),
     ("splits", "\ntrain\ntest\n", None, [[0], [1], [3]]),
