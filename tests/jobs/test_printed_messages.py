@@ -13,9 +13,9 @@ _FROM_ELSEWHERE = {"out of memory"}  # Ray's words
 
 
 def explained() -> list[str]:
-    """What stands in backquotes in the first column of the table of messages."""
-    found = []
-    section = (REPOSITORY / "docs/guides/operations.md").read_text().split("## What a message means", 1)[1]
+    """What stands in backquotes in the first column of the table of messages, or elsewhere after "says"."""
+    before, section = (REPOSITORY / "docs/guides/operations.md").read_text().split("## What a message means", 1)
+    found = re.findall(r"says `([^`]+)`", before)
     for line in section.split("\n## ", 1)[0].splitlines():
         if line.startswith("| `"):
             found += re.findall(r"`([^`]+)`", line.split(" | ", 1)[0])
