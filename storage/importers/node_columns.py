@@ -4,6 +4,7 @@ A `.npy` is mapped, whatever its size; Parquet and text are read into memory. In
 without a label or a split, so that nothing shifts; among features it is refused.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,16 @@ import pyarrow.parquet as pa_parquet
 
 from storage.errors import DataError
 from storage.importers.array_graph import NPY_ERRORS, label_column
-from storage.importers.text_table import TEXT_ENDINGS, TextTable, column_values, is_number
+from storage.importers.text_table import NULLS, TEXT_ENDINGS, TextTable, column_values, is_number
 from storage.ordered_map import num_cores
 from storage.source import SPLIT_NAMES, SPLIT_TEST
 
 _OPTION = "--edge-list.node-header"
-_SPLIT_CODES = {name: code for code, name in enumerate(SPLIT_NAMES)} | {"val": SPLIT_NAMES.index("valid"), "": 0}
+_SPLIT_CODES = {text: code for code, name in enumerate(SPLIT_NAMES) for text in (name, str(code))} | {
+    "val": SPLIT_NAMES.index("valid"),
+    "": 0,
+}
+_VALUES = {"true", "false", *_SPLIT_CODES, *(null.lower() for null in NULLS)}
 
 
 def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
@@ -51,7 +56,7 @@ def read_labels(path: str | Path, header: bool | None = None) -> np.ndarray:
     if path.name.endswith(TEXT_ENDINGS):
         text = _text(path, header)
         index = _label_index(text.names, path)
-        column = _first_that_fits(text, index, (pa.int64(), pa.bool_(), pa.float64()))
+        column = _first_that_fits(text, [index], (pa.int64(), pa.bool_(), pa.float64())).column(0)
     else:
         table = _read_parquet(path)
         column = table.column(_label_index(table.column_names, path))
@@ -73,8 +78,7 @@ def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
     else:
         if path.name.endswith(TEXT_ENDINGS):
             text = _text(path, header)
-            kinds = (pa.int64(), pa.string())
-            columns = [_first_that_fits(text, index, kinds) for index in range(len(text.names))]
+            columns = _first_that_fits(text, range(len(text.names)), (pa.int64(), pa.string())).columns
         else:
             columns = _read_parquet(path).columns
         if not columns:
@@ -91,7 +95,7 @@ def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
 def _is_row(fields: list[str]) -> bool | None:
     """Whether the first line holds values: numbers, truth values, names of splits. None where it holds both, or 0, 1, 2 …, which
     is how pandas names columns that have no names."""
-    values = [is_number(field) or field.lower() in {"true", "false", "na", *_SPLIT_CODES} for field in fields]
+    values = [is_number(field) or field.lower() in _VALUES for field in fields]
     if len(fields) > 1 and fields == [str(index) for index in range(len(fields))]:
         return None
     return True if all(values) else None if any(values) else False
@@ -109,12 +113,13 @@ def _label_index(names: list[str], path: Path) -> int:
     return names.index("label") if "label" in names else 0
 
 
-def _first_that_fits(text: TextTable, index: int, kinds: tuple[pa.DataType, ...]) -> pa.ChunkedArray:
-    """One column as the first of these types that all of its values have. DataError where none fits, of the last."""
+def _first_that_fits(text: TextTable, indices: Sequence[int], kinds: tuple[pa.DataType, ...]) -> pa.Table:
+    """Some columns as the first of these types that all of their values have. DataError where none fits, of the last."""
     for kind in kinds:
         try:
-            blocks = text.blocks({index: kind}, required=False, skip_blank=False)
-            return pa.chunked_array([chunk for block in blocks for chunk in block.table.column(0).chunks], kind)
+            blocks = text.blocks(dict.fromkeys(indices, kind), required=False, skip_blank=False)
+            schema = pa.schema([(str(index), kind) for index in indices])
+            return pa.concat_tables([schema.empty_table(), *(block.table for block in blocks)])
         except DataError:
             if kind is kinds[-1]:
                 raise

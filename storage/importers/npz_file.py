@@ -18,7 +18,9 @@ _LABELS = ("y", "node_labels", "labels", "label")
 _NUMBERS, _WHOLE = "biuf", "iu"  # kinds of dtypes
 _SPLIT_PARTS = (("train",), ("valid", "val"), ("test",))
 
-_MAX_WIDTH = 1 << 20  # of sparse features, which are stored dense
+# Sparse features are stored dense. A file of a few kilobytes may say terabytes of them.
+_MAX_DENSE_BYTES, _FREE_DENSE_BYTES = 64 << 30, 1 << 30
+_DENSE_BYTES_PER_BYTE = 4096
 
 
 def npz_graph(path: str | Path) -> ArrayGraph:
@@ -100,13 +102,30 @@ def _feature(arrays: NpzMembers, path: Path):
     if len(shape) != 2 or num_rows not in shape:
         raise DataError(f"{path}: x_indptr has {num_rows} rows, x_shape says {shape}; features and nodes disagree")
     width = shape[1] if shape[0] == num_rows else shape[0]
-    if width > _MAX_WIDTH:
-        raise DataError(f"{path}: x_shape: expected at most {_MAX_WIDTH} features, which are stored dense, got {width}")
+    if width < 0:
+        raise DataError(f"{path}: x_shape: expected sizes from 0, got {shape}")
+    _check_dense(path, num_rows, width, len(indices), indices.nbytes + data.nbytes)
     if len(data) != len(indices) or int(indptr[-1]) != len(indices) or np.any(np.diff(indptr) < 0) or indptr[0] != 0:
         raise DataError(f"{path}: x_indptr must ascend from 0 to {len(indices)}, the length of x_indices and x_data")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < width:
         raise DataError(f"{path}: x_indices must be 0 to {width - 1}, got {int(indices.min())} to {int(indices.max())}")
     return csr_array((data, indices, indptr), shape=(num_rows, width))
+
+
+def _check_dense(path: Path, num_rows: int, width: int, num_values: int, value_bytes: int) -> None:
+    """DataError for sparse features that are too large as float32 rows, or far larger than the values that there are."""
+    dense = num_rows * width * 4
+    if dense > _MAX_DENSE_BYTES:
+        most, found = f"{_MAX_DENSE_BYTES >> 30} GiB of dense features", f"{dense >> 30:,} GiB"
+    elif dense > max(_FREE_DENSE_BYTES, _DENSE_BYTES_PER_BYTE * value_bytes):
+        most = f"{_DENSE_BYTES_PER_BYTE:,} times the bytes of the values"
+        found = f"{dense / 2**30:.1f} GiB of {num_values} values"
+    else:
+        return
+    raise DataError(
+        f"{path}: x_shape: expected at most {most}, since each row is stored dense, got {num_rows} x {width}, {found}; "
+        "keep fewer columns, or leave the features out"
+    )
 
 
 def _split(arrays: NpzMembers, num_nodes: int, path: Path, name: str) -> np.ndarray | None:

@@ -23,10 +23,10 @@ TEXT_ENDINGS = (".csv", ".csv.gz", ".txt", ".txt.gz", ".tsv", ".tsv.gz")
 _READ_BYTES = 8 << 20
 _MAX_LINE_BYTES = 8 << 20
 _BOM = b"\xef\xbb\xbf"
-_COMMENT = re.compile(rb"^[ \t]*[#%][^\n]*(?:\n|\Z)", re.MULTILINE)
+_COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # but for a row whose first field is #N/A
 _BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 _BLANKS = " \t"
-_NULLS = (
+NULLS = (
     "",
     "NA",
     "N/A",
@@ -93,7 +93,7 @@ class TextTable:
         preamble: int = 0,
     ) -> None:
         self.path = path
-        lines, self._bom = self._first_lines(preamble + 1)
+        lines, self._top, self._bom = self._first_lines(preamble + 1)
         self.preamble = [text.split() for _, _, text in lines[:preamble]]
         if len(lines) <= preamble:
             self.names: list[str] = []
@@ -120,16 +120,17 @@ class TextTable:
         """The rows, block by block, with columns 0, 1 … of the file under those numbers as names.
 
         `required`: no field of these columns may be empty. `skip_blank`: blank lines are no rows, else each is a row of
-        empty fields; at the end of the file they are none. DataError names the first
-        line that does not fit. A file without any line gives no block.
+        empty fields, but not before column names, at the end of the file, or, where fields are required, before the first row.
+        DataError names the first line that does not fit. A file without any line gives no block.
         """
         if not self.names:
             return
         # A row whose first column is text that nobody asked for may begin like a comment.
         comments = self._runs or 0 in columns
         parse = partial(self._parse, columns, required, skip_blank, comments)
-        line = self._first_line
-        for parsed in ordered_map(parse, self._raw_blocks(), num_threads):
+        from_top = not (self.has_header or required or skip_blank)
+        line, start = self._top if from_top else (self._first_line, self._start)
+        for parsed in ordered_map(parse, self._raw_blocks(start), num_threads):
             if parsed.table is None:
                 raise self._located(parsed, line, columns, required, skip_blank, comments)
             if parsed.cleaned:
@@ -142,16 +143,18 @@ class TextTable:
     def _parse(
         self, columns: Mapping[int, pa.DataType], required: bool, skip_blank: bool, comments: bool, raw: bytes
     ) -> _Parsed:
-        # In a line between blanks, an empty field may be a run of delimiters.
-        whole = required or self._runs
         problem = ""
-        for cleaned in (True,) if self._dirty else (False, True):
+        # Where text is asked for, comments and blanks parse as well.
+        dirty = self._dirty or any(map(pa.types.is_string, columns.values()))
+        for cleaned in (True,) if dirty else (False, True):
             text = self._cleaned(raw, skip_blank, comments) if cleaned else raw
             try:
                 table = self._converted(text, columns)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 problem = str(error)
                 continue
+            # In a line between blanks, an empty field may be a run of delimiters.
+            whole = required or (self._runs and not cleaned)
             if not whole or not any(column.null_count for column in table.columns):
                 self._dirty = cleaned
                 return _Parsed(raw, table, cleaned, "")
@@ -182,7 +185,9 @@ class TextTable:
                 column_names=[str(index) for index in range(self._num_fields)],
             ),
             pa_csv.ParseOptions(delimiter=self._delimiter, quote_char=quote, ignore_empty_lines=False),
-            pa_csv.ConvertOptions(column_types=asked, include_columns=list(asked), null_values=list(_NULLS)),
+            pa_csv.ConvertOptions(
+                column_types=asked, include_columns=list(asked), null_values=list(NULLS), strings_can_be_null=True
+            ),
         )
 
     def _cleaned(self, raw: bytes, skip_blank: bool, comments: bool) -> bytes:
@@ -198,31 +203,36 @@ class TextTable:
             raw = raw.replace(b"\n" + mark, b"\n").strip(mark)
         return _BLANK.sub(b"", raw) if skip_blank else raw
 
-    def _raw_blocks(self) -> Iterator[bytes]:
-        """The file from its first row on, in blocks that end with a line which is not blank."""
+    def _raw_blocks(self, start: int) -> Iterator[bytes]:
+        """The file from a byte on, in blocks that end with a line which is not blank."""
         rest = b""
         try:
             with pa.input_stream(str(self.path)) as stream:
-                stream.read(self._bom + self._start)
+                stream.read(self._bom + start)
                 while more := stream.read(_READ_BYTES):
                     rest += more
-                    end = rest.rfind(b"\n") + 1
-                    while end and not rest[(start := rest.rfind(b"\n", 0, end - 1) + 1) : end].strip():
-                        end = start
-                    if end:
+                    lines = rest[: rest.rfind(b"\n") + 1]
+                    text = len(lines.rstrip())
+                    if text:
+                        end = lines.find(b"\n", text) + 1
                         yield rest[:end]
                         rest = rest[end:]
-                    if len(rest) > _MAX_LINE_BYTES:
+                    if len(rest.lstrip()) > _MAX_LINE_BYTES:
                         raise DataError(
                             f"{self.path}: expected lines of at most {_MAX_LINE_BYTES} bytes, found a longer one"
+                        )
+                    if len(rest) > _MAX_LINE_BYTES:
+                        raise DataError(
+                            f"{self.path}: expected a row in each {_MAX_LINE_BYTES} bytes, found only blank lines; remove them"
                         )
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: cannot read this file: {error}") from error
         if rest.strip():
             yield rest
 
-    def _first_lines(self, count: int) -> tuple[list[tuple[int, int, str]], int]:
-        """(number, offset, text) of the first lines that are neither blank nor comments, and the bytes of the byte order mark."""
+    def _first_lines(self, count: int) -> tuple[list[tuple[int, int, str]], tuple[int, int], int]:
+        """(number, offset, text) of the first lines that are neither blank nor comments, (number, offset) of the first that is
+        no comment, and the bytes of the byte order mark."""
         try:
             with pa.input_stream(str(self.path)) as stream:
                 head = stream.read(_MAX_LINE_BYTES)
@@ -232,21 +242,24 @@ class TextTable:
         head = head[bom:]
         self.banner = head[: head.find(b"\n") if b"\n" in head else len(head)][:200].decode("utf-8", "replace").strip()
         lines: list[tuple[int, int, str]] = []
+        top: tuple[int, int] | None = None
         start = number = 0
         while start < len(head) and len(lines) < count:
             end = head.find(b"\n", start)
             end = len(head) if end < 0 else end
             number += 1
-            line = head[start:end].strip()
-            if line and line[:1] not in (b"#", b"%"):
+            line = head[start:end]
+            if top is None and not _COMMENT.match(line):
+                top = number, start
+            if line.strip() and not _COMMENT.match(line):
                 try:
-                    lines.append((number, start, head[start:end].decode("utf-8")))
+                    lines.append((number, start, line.decode("utf-8")))
                 except UnicodeDecodeError as error:
                     raise DataError(f"{self.path}: line {number}: expected UTF-8 text, got: {error}") from error
             start = end + 1
         if len(lines) < count and len(head) == _MAX_LINE_BYTES - bom:
             raise DataError(f"{self.path}: expected a row in the first {_MAX_LINE_BYTES} bytes, found none")
-        return lines, bom
+        return lines, top or (1, 0), bom
 
     def _fields(self, line: str, number: int) -> list[str]:
         line = line.rstrip("\r\n")
@@ -264,7 +277,8 @@ class TextTable:
             if is_row is None:
                 raise DataError(f"{found}: cannot tell column names from a row in {shown}; set {option} True or False")
             return not is_row
-        if asked and is_row:
+        numbered = fields == [str(index) for index in range(len(fields))]  # as pandas names columns without names
+        if asked and is_row and not numbered:
             raise DataError(f"{found}: expected column names, found a row: {shown}; set {option} False")
         if not asked and is_row is False:
             raise DataError(f"{found}: expected a row, found column names: {shown}; set {option} True")
@@ -272,8 +286,7 @@ class TextTable:
 
     def _line_of(self, raw: bytes, line: int, skip_blank: bool, comments: bool, row: int) -> int:
         for number, text in enumerate(raw.split(b"\n"), line):
-            text = text.strip()
-            if (comments and text[:1] in (b"#", b"%")) or (skip_blank and not text):
+            if (comments and _COMMENT.match(text)) or (skip_blank and not text.strip()):
                 continue
             if not row:
                 return number
@@ -294,7 +307,7 @@ class TextTable:
         open_quote = ""
         for number, raw in enumerate(lines, line):
             where, text = f"{self.path}: line {number}", raw.decode("utf-8", "replace").strip("\r")
-            if comments and text.lstrip()[:1] in ("#", "%"):
+            if comments and _COMMENT.match(raw):
                 continue
             if not text.strip() and (skip_blank or not required):
                 continue
@@ -327,7 +340,7 @@ def _has_open_quote(line: bytes) -> bool:
 
 def _misfit(field: str, kind: pa.DataType, required: bool) -> str | None:
     """Why a field is not of this type; None if it is."""
-    if field in _NULLS:
+    if field in NULLS:
         return f"expected a value, found {repr(field) if field else 'an empty field'}" if required else None
     if pa.types.is_integer(kind) and not re.fullmatch("-?[0-9]+", field):
         return f"expected whole numbers, found {field[:40]!r}"

@@ -294,6 +294,8 @@ class TestEverySampler:
             again, foreign = local_router(same_graph), local_router(other_graph)
             others = np.setdiff1d(PERMANENT_ID, chosen)[: len(chosen)]
         known, unknown = rebuilt(sampler, again), [rebuilt(sampler, foreign), rebuilt(sampler, again, roots=others)]
+        if name == "random-partition-stored":
+            unknown.append(rebuilt(sampler, local_router(open_graph(graphs[5].url))))
         collate = collate_of(sampler)
         for mine, same in (
             (sampler, known),
@@ -310,6 +312,7 @@ class TestEverySampler:
                     loader.load_state_dict(state)
                 assert str(refused.value).startswith("loader state: expected a position in the data ")
                 assert "\n" not in str(refused.value)
+                assert 'or, with cut="partitions", of other partitions; resume with' in str(refused.value)
 
     def test_given_roots_are_dealt(self, name, router):
         """Roots by permanent id take the place of a split's: each once an epoch, in whatever order they are given."""

@@ -264,7 +264,8 @@ def test_ids_in_parquet_that_cannot_be(tmp_path, values, match):
 @pytest.mark.parametrize(
     ("text", "header", "match"),
     [
-        ("0,1\n1,2\n", True, "line 1: expected column names, found a row: '0,1'; set --edge-list.header False"),
+        ("5,1\n1,2\n", True, "line 1: expected column names, found a row: '5,1'; set --edge-list.header False"),
+        ("0,1\n1,2\n", True, "expected one column each of src, dst, found 0, 1; .*set --edge-list.src"),
         ("src,dst\n1,2\n", False, "line 1: expected a row, found column names: 'src,dst'; set --edge-list.header True"),
         ("\n# c\nsrc,src,dst\n1,2,3\n", None, "one column each of src, dst, found src, src, dst"),
         ("1.5,2\n1,2\n", None, "line 1: .* whole numbers, found '1.5'"),
@@ -273,6 +274,14 @@ def test_ids_in_parquet_that_cannot_be(tmp_path, values, match):
 def test_a_header_is_checked(tmp_path, text, header, match):
     with pytest.raises(DataError, match=match):
         _read(_write(tmp_path, "e.csv", text), header=header)
+
+
+def test_columns_that_pandas_numbered(tmp_path):
+    path = _write(tmp_path, "e.csv", "0,1,2\n5,6,0.5\n2,3,1\n")
+    for header in (None, True):
+        graph, src, dst = _read(path, src="0", dst="1", weight="2", header=header)
+        assert (src, dst) == ([5, 2], [6, 3])
+        assert next(graph.edges(9)).weight.tolist() == [0.5, 1]
 
 
 MATRIX = """%%MatrixMarket matrix coordinate real {kind}
@@ -331,6 +340,14 @@ def test_a_line_without_end(tmp_path, monkeypatch):
         list(EdgeListGraph(path).edges(10))
 
 
+def test_many_blank_lines_are_named_as_such(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_table, "_MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_table, "_READ_BYTES", 1000)
+    path = _write(tmp_path, "e.csv", "src,dst\n1,2\n" + "\n" * 5000 + "3,4\n")
+    with pytest.raises(DataError, match="expected a row in each 1000 bytes, found only blank lines; remove"):
+        list(EdgeListGraph(path).edges(10))
+
+
 def test_truncated_gzip(tmp_path):
     path = tmp_path / "e.txt.gz"
     lines = "".join(f"{a}\t{b}\n" for a, b in np.random.default_rng(0).integers(0, 10**6, (20_000, 2)).tolist())
@@ -376,13 +393,23 @@ NODE_FILES = [
     ("labels", "label\n5\n0\n1\n", None, [5, 0, 1]),
     ("labels", "label\n5\n\n1\n", None, [5, -1, 1]),
     ("labels", "5\n\n1\n\n\n", None, [5, -1, 1]),
-    ("labels", "# made by hand\n\n5\n0\n1", None, [5, 0, 1]),
+    ("labels", "# made by hand\n5\n0\n1", None, [5, 0, 1]),
+    ("labels", "# made by hand\n\n5\n0\n1", None, [-1, 5, 0, 1]),
+    ("labels", "\n# made by hand\n1\n0\n", None, [-1, 1, 0]),
+    ("labels", "\n1\n0\n", None, [-1, 1, 0]),
+    ("labels", "\n\nlabel\n\n1\n0\n", None, [-1, 1, 0]),
+    ("labels", "\r\n0.5\r\n1\r\n", None, [np.nan, 0.5, 1]),
+    ("labels", "label\n1\n#N/A\n2\n# made by me\n0\n", None, [1, -1, 2, 0]),
+    ("labels", "#N/A\n1\n2\n", None, [-1, 1, 2]),
+    ("labels", "# made by me\n#N/A\n1\n2\n", None, [-1, 1, 2]),
+    ("labels", "null\n1\n2\n", None, [-1, 1, 2]),
     ("labels", "5\n# in between\n0\n1", None, [5, 0, 1]),
     ("labels", "0.5\n1\nnan\n", None, [0.5, 1, np.nan]),
     ("labels", "true\nfalse\ntrue\n", None, [1, 0, 1]),
     ("labels", "id,label\n#a,2\nb,\nc,1\n", None, [2, -1, 1]),
     ("labels", "id,label\n#a,2\n\nc,1\n", None, [2, -1, 1]),
     ("labels", "x\n2\n5\n", True, [2, 5]),
+    ("labels", "0\n2\n5\n", True, [2, 5]),
     ("features", "1,2\n3,4.5\n", None, [[1, 2], [3, 4.5]]),
     ("features", "a,b\n1,2\n3,4.5\n", None, [[1, 2], [3, 4.5]]),
     ("features", "0,1\n1,2\n3,4.5\n", True, [[1, 2], [3, 4.5]]),
@@ -391,13 +418,21 @@ NODE_FILES = [
     ("splits", "train\n\nval\ntest\n", None, [[1], [0], [2], [3]]),
     ("splits", "split\n1\n\n3\n", None, [[1], [0], [3]]),
     ("splits", "a,b\ntrain,none\n,test\n", None, [[1, 0], [0, 3]]),
+    ("splits", "0\n1\n3\n", True, [[1], [3]]),
     ("splits", "1,3\n2,0\n", None, [[1, 3], [2, 0]]),
+    ("splits", "\n1\n0\n", None, [[0], [1], [0]]),
+    ("splits", "\ntrain\ntest\n", None, [[0], [1], [3]]),
+    ("splits", "train\n#N/A\n# made by me\ntest\n", None, [[1], [0], [3]]),
+    ("splits", "a b\n#N/A 1\n# made by me\n2 3\n", None, [[0, 1], [2, 3]]),
+    ("splits", "a,b\n#N/A,1\n# made by me\n2,3\n", None, [[0, 1], [2, 3]]),
+    ("splits", "a,b\n1,train\n2,test\n", None, [[1, 1], [2, 3]]),
 ]
 
 
-@pytest.mark.parametrize("ending", ["csv", "txt.gz"])
+@pytest.mark.parametrize(("ending", "block_bytes"), [("csv", 5), ("txt.gz", 8 << 20)])
 @pytest.mark.parametrize(("option", "text", "header", "expected"), NODE_FILES)
-def test_node_text_files(tmp_path, option, text, header, expected, ending):
+def test_node_text_files(tmp_path, monkeypatch, option, text, header, expected, ending, block_bytes):
+    monkeypatch.setattr(text_table, "_READ_BYTES", block_bytes)
     path = tmp_path / f"n.{ending}"
     path.write_bytes(gzip.compress(text.encode()) if ending.endswith("gz") else text.encode())
     read = {"labels": read_labels, "features": read_features, "splits": read_splits}[option]

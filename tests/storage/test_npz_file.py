@@ -101,7 +101,12 @@ def test_edge_index_is_taken_as_it_is(tmp_path):
         ({"test_idx": np.array([3, 3])}, "names a row twice"),
         ({"test_idx": None}, "found 2 of the three"),
         ({"y": np.array([{}, 1, 2, 3], dtype=object)}, "y: expected a plain array, got: Python objects"),
-        ({"x_shape": np.array([4, 2**40])}, "at most 1048576 features"),
+        (
+            {"x_shape": np.array([4, 2**40])},
+            "at most 64 GiB of dense features, .* got 4 x 1099511627776, 16,384 GiB; keep",
+        ),
+        ({"x_shape": np.array([4, 2**27])}, "at most 4,096 times .* got 4 x 134217728, 2.0 GiB of 3 values; keep"),
+        ({"x_shape": np.array([4, -3])}, r"x_shape: expected sizes from 0, got \[4, -3\]"),
         ({"y": np.array([0, 1, -100, 1])}, "-1 .none. or classes from 0, got -100, 1 such of 4; write -1"),
         ({"y": np.array([0, 1, 2**63, 1], np.uint64)}, "got 9223372036854775808"),
     ],
@@ -110,6 +115,37 @@ def test_bad_files_are_one_line(tmp_path, changes, match):
     with pytest.raises(DataError, match=match) as caught:
         npz_graph(_write(tmp_path, **changes))
     assert "\n" not in str(caught.value)
+
+
+def test_sparse_features_that_would_fill_the_memory(tmp_path):
+    """A few kilobytes on disk say 3.8 TiB of rows; a few values in many rows would be 40 GiB."""
+    path = tmp_path / "wide.npz"
+    for rows, width in ((1_000_000, 1 << 20), (100_000, 100_000)):
+        np.savez_compressed(
+            path,
+            edges=np.zeros((1, 2), np.int64),
+            x_indptr=np.r_[np.zeros(rows, np.int64), 1],
+            x_indices=np.array([5]),
+            x_shape=np.array([rows, width]),
+        )
+        assert path.stat().st_size < 20_000
+        with pytest.raises(DataError, match=f"x_shape: expected at most .* got {rows} x {width}") as caught:
+            npz_graph(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_wide_sparse_features_with_values_are_taken(tmp_path):
+    """1.1 GiB as they are stored, of 100,000 values: ten of 30,000 words in each of 10,000 texts."""
+    random = np.random.default_rng(0)
+    path = tmp_path / "words.npz"
+    np.savez(
+        path,
+        edges=np.zeros((1, 2), np.int64),
+        x_indptr=np.arange(10_001) * 10,
+        x_indices=random.integers(0, 30_000, 100_000),
+        x_shape=np.array([10_000, 30_000]),
+    )
+    assert next(npz_graph(path).nodes(2)).feature.shape == (2, 30_000)
 
 
 def test_files_that_are_no_archive(tmp_path):
