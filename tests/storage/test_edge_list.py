@@ -5,6 +5,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from storage.errors import ConfigError, DataError
 from storage.importers import edge_list, text_table
@@ -184,6 +186,37 @@ def test_a_quote_in_a_long_file_swallows_no_line(tmp_path, monkeypatch):
     lines[20_000] = '20000\t20001\t"Closed"\n'
     _, src, _ = _read(_write(tmp_path, "e.tsv", "src\tdst\ttitle\n" + "".join(lines)))
     assert src == list(range(30_000))
+
+
+_ANY_BLOCKS = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@_ANY_BLOCKS
+@given(st.lists(st.text('"" ab#', max_size=4), min_size=1, max_size=8), st.integers(0, 2), st.sampled_from([5, 16, 64]))
+def test_each_line_is_an_edge_whatever_its_text(tmp_path, notes, place, block_bytes):
+    rows = [["src", "dst"], *([str(n), str(n + 1)] for n in range(len(notes)))]
+    for row, note in zip(rows, ["note", *notes], strict=True):
+        row.insert(place, note)
+    path = _write(tmp_path, "e.txt", "\n".join(map(",".join, rows)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_table, "_READ_BYTES", block_bytes)
+        assert _read(path)[1] == list(range(len(notes)))
+
+
+@_ANY_BLOCKS
+@given(
+    st.lists(st.sampled_from(["1", "2", "", "#N/A", "NULL", "# c", "  # c", "%c"]), max_size=8),
+    st.sampled_from(["", "label\n", "\n# c\nlabel\n"]),
+    st.sampled_from([2, 5, 64]),
+)
+def test_no_label_is_lost(tmp_path, lines, header, block_bytes):
+    path = _write(tmp_path, "y.csv", header + "\n".join([*lines, "3"]))
+    expected = [int(line) if line.isdigit() else -1 for line in [*lines, "3"] if not line.endswith("c")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_table, "_READ_BYTES", block_bytes)
+        assert read_labels(path).tolist() == expected
 
 
 @pytest.mark.parametrize(
