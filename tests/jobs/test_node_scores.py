@@ -9,6 +9,8 @@ import pytest
 from jobs import node_scores
 from jobs.node_scores import RECIPES, Config, run_recipe
 from storage.errors import StageError
+from storage.ingest import ingest
+from tests.marked_graph import MarkedGraph
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +29,7 @@ def config(tmp_path, monkeypatch) -> Config:
         "sys.exit(int(code))\n"
     )
     monkeypatch.setattr(node_scores, "JOB", job)
-    (tmp_path / "runs" / "graphs" / RECIPES[0].dataset).mkdir(parents=True)
+    ingest(MarkedGraph(1), str(tmp_path / "runs" / "graphs" / RECIPES[0].dataset))
     return Config(data_dir=str(tmp_path / "absent"), out_dir=str(tmp_path / "runs"))
 
 

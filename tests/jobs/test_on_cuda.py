@@ -259,7 +259,8 @@ def test_a_run_on_a_gpu_is_that_of_the_cpu_resumes_exactly_and_predicts(name, fo
     assert again["scores"] == result["scores"]
     for split in SPLITS:
         assert scores[split] == pytest.approx(result["scores"][split])
-    if "fused dropout" not in name:  # whose masks are the device's own
+    # Masks of PyTorch's fused attention are the device's own; PPGT's are drawn by blocks, whose size is the device's.
+    if "fused dropout" not in name and "ppgt" not in name:
         assert losses == pytest.approx(expected, rel=1e-3)
         assert result["scores"]["test"]["loss"] == pytest.approx(reference["scores"]["test"]["loss"], rel=1e-2)
 

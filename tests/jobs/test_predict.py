@@ -661,7 +661,7 @@ def test_workers_that_trained_on_the_whole_graph_predict_it_together(ray_here, s
         assert np.ptp(expected) > 0.1
     with pytest.raises(ConfigError, match="other settings"):
         call(predict.main, monkeypatch, *command, "--workers", "1")
-    with pytest.raises(ConfigError, match="leave out --device gpu"):
+    with pytest.raises(ConfigError, match="device: 'cpu' there, 'gpu' here"):
         call(predict.main, monkeypatch, *command, "--device", "gpu")
     with pytest.raises(ConfigError, match="expected a run on one graph"):
         call(predict.main, monkeypatch, str(set_run), "never", "--parallel", "graph")

@@ -215,7 +215,7 @@ BAD_OPTIONS = [
     (["--resume", "wrong-run"], "fit.epochs"),
     (["--graph", "ogbn-products"], "ogbn-products"),
     (["--parallel", "graph", "--chunks", "2", "--accumulate", "2"], "leave out --chunks, --accumulate"),
-    (["--parallel", "graph", "--device", "gpu"], "leave out --device gpu"),
+    (["--parallel", "graph", "--device", "gpu"], "the cluster has 0; pass --device cpu"),
 ]
 
 
