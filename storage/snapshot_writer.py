@@ -89,9 +89,11 @@ def write_snapshot(
     `scratch`: a local directory for temporary files; None: in the snapshot's own folder, or the system's for remote stores.
     Raises ConfigError where `url` cannot be written to.
     """
-    filesystem, path = split_url(url)
-    base = last_number(filesystem, path)  # before the look: a graph that appears after it is a conflict
     check_destination(url, overwrite=overwrite)
+    filesystem, path = split_url(url)
+    base = last_number(filesystem, path)
+    if base and not overwrite:
+        check_destination(url)  # a graph has appeared meanwhile; one that appears later is a conflict
     name, local = Path(path).name, is_local(filesystem)
     attempted: list[int] = []
     with contextlib.ExitStack() as stack:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -111,13 +112,15 @@ def _files(filesystem: fsspec.AbstractFileSystem, where: str) -> Iterator[tuple[
         for folder, _, names in () if os.path.islink(where) else os.walk(where, followlinks=False):
             for name in names:
                 each = Path(folder, name)
-                if not each.is_symlink():
-                    yield each.relative_to(where).as_posix(), each.stat().st_size
+                with contextlib.suppress(FileNotFoundError):  # another prune is at work
+                    found = each.lstat()
+                    if not stat.S_ISLNK(found.st_mode):
+                        yield each.relative_to(where).as_posix(), found.st_size
         return
     filesystem.invalidate_cache()
     try:
-        found = filesystem.find(where, detail=True)
+        listed = filesystem.find(where, detail=True)
     except FileNotFoundError:
         return
-    for each, info in found.items():
-        yield str(each)[len(where) + 1 :], int(info.get("size") or 0)
+    for path, info in listed.items():
+        yield str(path)[len(where) + 1 :], int(info.get("size") or 0)

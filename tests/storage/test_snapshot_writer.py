@@ -267,7 +267,7 @@ def test_a_graph_that_appears_as_a_writer_begins_is_not_published_over(url, monk
         ingest(MarkedGraph(1), url, NEW)
 
     monkeypatch.setattr(storage.snapshot_writer, "check_destination", then_it_appears)
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConfigError, match="found a graph"):
         ingest(MarkedGraph(2), url, NEW)
     assert check_mark(open_graph(url)) == 1
 
