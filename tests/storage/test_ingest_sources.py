@@ -116,7 +116,7 @@ def test_a_bucket_that_does_not_exist_is_refused_and_not_made(s3_url):
     assert "\n" not in str(refused.value)
     with pytest.raises(FormatError, match="found none"):
         open_graph("s3://grpahs/tiny/graph")
-    assert s3fs.S3FileSystem(use_listings_cache=False).ls("") == [s3_url.removeprefix("s3://")]
+    assert "grpahs" not in s3fs.S3FileSystem(use_listings_cache=False).ls("")
 
 
 def test_a_failed_overwrite_on_s3_keeps_the_old_graph(s3_url, monkeypatch):
