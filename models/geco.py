@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from models.dropout import Dropout, MaskRows
 from models.filters import FilterConfig, ImplicitFilter
 from models.gated_convolution import gated_convolve
+from models.layer_norm import LayerNorm
 from models.node_layout import NodeLayout
 from models.node_order import gather_rows, inverse_order, node_order
 from models.propagation import NORMALISATIONS, Normalisation, Propagation
@@ -157,7 +158,7 @@ class GECOLayer(nn.Module):
         self.glob = GlobalBlock((config.hops + 1) * width, width, config.order, config.filter, config.skip)
         self.out = nn.Linear(width, width) if config.output_projection else nn.Identity()
         self.ffn = FeedForward(width, config.activation, config.dropout)
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm_1, self.norm_2 = LayerNorm(width), LayerNorm(width)
         self.dropout = Dropout(config.dropout)
 
     def forward(
@@ -200,7 +201,7 @@ class GECO(nn.Module):
         self.encoder = nn.Linear(config.in_dim + config.encoding_dim, config.width)
         self.activation = _activation(config.activation)
         self.layers = nn.ModuleList(GECOLayer(config) for _ in range(config.num_layers))
-        self.head_norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.head_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(config.width, config.out_dim)
 
     def forward(

@@ -34,6 +34,7 @@ from models.gps_ends import PositionOptions, Readout, Stem, check_ends, check_st
 from models.gps_ends import num_parameters as end_parameters
 from models.graphs import Graphs
 from models.heads import Head, Pool, Task
+from models.layer_norm import LayerNorm
 from models.node_order import gather_rows, inverse_order, node_order
 from models.propagation import NORMALISATIONS, Normalisation
 from models.segments import Grouping
@@ -206,7 +207,7 @@ class PureLayer(nn.Module):
     def __init__(self, config: GECOGraphsConfig) -> None:
         super().__init__()
         self.ffn = FeedForward(config.width, config.layer.activation, config.layer.dropout)
-        self.norm_1, self.norm_2 = nn.LayerNorm(config.width), nn.LayerNorm(config.width)
+        self.norm_1, self.norm_2 = LayerNorm(config.width), LayerNorm(config.width)
         self.dropout = Dropout(config.layer.dropout)
 
     def forward(

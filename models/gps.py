@@ -22,6 +22,7 @@ from models.dropout import Dropout
 from models.gated_gcn import GCN, LOCALS, GatedGCN, Local
 from models.gated_gcn import num_parameters as local_parameters
 from models.graphs import Graphs
+from models.layer_norm import LayerNorm
 
 # (x [n, D], graphs) → (x [n, D], anything the model wants to know of the layer); bound by the model for each layer.
 GlobalBlock = Callable[[Tensor, Graphs], tuple[Tensor, Any]]
@@ -113,4 +114,4 @@ def num_parameters(width: int, options: GPSOptions, distance_gate: bool = False)
 def _norm(name: str, width: int) -> nn.Module:
     if name == "batch":
         return RowBatchNorm(width)
-    return nn.LayerNorm(width) if name == "layer" else nn.Identity()
+    return LayerNorm(width) if name == "layer" else nn.Identity()

@@ -42,6 +42,7 @@ from models.favor import FavorAttention
 from models.features import FeatureEncoder, Features, atoms, bonds, checked_categories
 from models.graphs import Graphs
 from models.heads import TASKS, Task
+from models.layer_norm import LayerNorm
 from models.random_numbers import uniform
 from models.segments import reduce_runs
 
@@ -413,7 +414,7 @@ class Block(nn.Module):
         super().__init__()
         width, ffn_width = config.width, config.ffn_width or config.width
         self.drop_path = config.drop_path * (layer + 1) / config.num_layers
-        self.attention_norm, self.ffn_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention_norm, self.ffn_norm = LayerNorm(width), LayerNorm(width)
         self.attention = Attention(config, layer)
         self.fc1, self.fc2 = nn.Linear(width, ffn_width), nn.Linear(ffn_width, width)
         self.activation_dropout, self.dropout = Dropout(config.activation_dropout), Dropout(config.dropout)
@@ -436,7 +437,7 @@ class PaperHead(nn.Module):
 
     def __init__(self, width: int, out_dim: int) -> None:
         super().__init__()
-        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, out_dim)
+        self.norm, self.out = LayerNorm(width), nn.Linear(width, out_dim)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.norm(x))
@@ -447,7 +448,7 @@ class CodeHead(nn.Module):
 
     def __init__(self, width: int, out_dim: int) -> None:
         super().__init__()
-        self.transform, self.norm = nn.Linear(width, width), nn.LayerNorm(width)
+        self.transform, self.norm = nn.Linear(width, width), LayerNorm(width)
         self.out, self.bias = nn.Linear(width, out_dim, bias=False), nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -461,15 +462,15 @@ class TokenGT(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = TokenEmbedding(config)
-        self.embedding_norm = nn.LayerNorm(config.width) if config.embedding_norm else nn.Identity()
+        self.embedding_norm = LayerNorm(config.width) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         if config.task == "link":
-            self.head: nn.Module = nn.LayerNorm(config.width)
+            self.head: nn.Module = LayerNorm(config.width)
         else:
             self.head = (PaperHead if config.head == "paper" else CodeHead)(config.width, config.out_dim)
         if config.dead_modules:
-            self.dead_norm, self.dead_pooler = nn.LayerNorm(config.width), nn.Linear(config.width, config.width)
+            self.dead_norm, self.dead_pooler = LayerNorm(config.width), nn.Linear(config.width, config.width)
             for parameter in (*self.dead_norm.parameters(), *self.dead_pooler.parameters()):
                 parameter.requires_grad_(False)  # never used: DDP would wait for their gradients
         self.apply(partial(_initialise, std=config.init_std))

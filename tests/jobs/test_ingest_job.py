@@ -193,7 +193,7 @@ def test_a_signal_leaves_nothing(tmp_path, signum, status, said):
     )
     try:
         deadline = time.monotonic() + 60
-        while not any(tmp_path.rglob("feature.npy")):  # it is at work
+        while not any(tmp_path.rglob("scratch/feature")):  # it is at work
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -6,7 +6,7 @@ float64 makes of the same terms, up to the rounding of the result.
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.ada_rms_norm import AdaRMSNorm
 from models.batch_norm import RowBatchNorm
@@ -15,6 +15,7 @@ from models.filters import circular_convolve
 from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
 from models.heads import POOLS, link_scores, pool_nodes
+from models.layer_norm import LayerNorm
 from models.propagation import Adjacency, sum_rows, sum_rows_bag, sum_rows_csr
 from models.segments import Grouping
 from models.sl2_attention import sl2_urpe_attention
@@ -112,7 +113,7 @@ def test_a_node_of_many_links():
 
 def test_statistics_of_normalisations():
     x = (half(MANY, 4) + 3).requires_grad_()
-    for norm in (RowBatchNorm(4), nn.LayerNorm(4), AdaRMSNorm(4)):
+    for norm in (RowBatchNorm(4), LayerNorm(4), AdaRMSNorm(4)):
         with autocast():
             y = norm(x)
         exact = type(norm)(4).double()(x.double())
@@ -120,7 +121,7 @@ def test_statistics_of_normalisations():
         (grad,) = torch.autograd.grad(y.float().sum(), next(p for p in norm.parameters() if p.dim() == 1))
         if isinstance(norm, AdaRMSNorm):  # its first is α, whose gradient is no plain sum
             continue
-        torch.testing.assert_close(grad.double(), exact.sum(0), rtol=1e-2, atol=MANY * 2**-9)
+        torch.testing.assert_close(grad.double(), exact.sum(0), rtol=1e-3, atol=0.02)
 
 
 def test_kernel_sums_of_performer():
