@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
 from storage.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:

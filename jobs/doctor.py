@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jobs.machine_checks import Finding
+    from jobs.plan.machine_checks import Finding
 
 _CLOCK_S = 1.0
 
@@ -55,7 +55,7 @@ class DoctorConfig:
 
 def check_all(config: DoctorConfig) -> "Iterator[Finding]":
     """Every finding as soon as it is known."""
-    from jobs import machine_checks as machine
+    from jobs.plan import machine_checks as machine
 
     yield from machine.check_versions()
     yield from machine.check_cores()
@@ -78,7 +78,7 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
 
     from cluster.node_checks import ask_nodes, local_versions
     from cluster.session import MIN_OBJECT_STORE_BYTES, SessionOptions, ray_session
-    from jobs.machine_checks import Finding
+    from jobs.plan.machine_checks import Finding
     from storage.arrow_files import absolute_url
 
     began = time.perf_counter()

@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EncodeConfig:
 
 def main() -> int | None:
     config = parse(EncodeConfig, description=__doc__)
-    from jobs.progress import progress
+    from jobs.run.progress import progress
     from storage.encode import encode
     from storage.encodings import EncodingOptions
     from storage.errors import ConfigError

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.synthetic import SyntheticOptions
 
@@ -124,7 +124,7 @@ def refuse_memory(url: str) -> None:
 
 def main() -> int | None:
     config = parse(IngestConfig, description=__doc__)
-    from jobs.progress import progress
+    from jobs.run.progress import progress
     from storage.errors import ConfigError
     from storage.ingest import IngestOptions, ingest
 

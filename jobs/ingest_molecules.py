@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
 from storage.errors import ConfigError
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
 
@@ -111,7 +111,7 @@ def main() -> int | None:
     from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
     from cluster.session import SessionOptions
     from jobs.ingest import refuse_memory
-    from jobs.progress import progress
+    from jobs.run.progress import progress
     from storage.graph_store import open_graphs
 
     refuse_memory(config.url)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
 from storage.statistics import PARTS
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
-from jobs.graph_options import GraphJobOptions
-from jobs.resume import config_defaults
-from jobs.run_models import GraphModel
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.graph_options import GraphJobOptions
+from jobs.run.resume import config_defaults
+from jobs.run.run_models import GraphModel
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def changes(options: ModelOptions) -> dict[str, Any]:
 
 def graph_model(config: Config) -> GraphModel:
     """What is trained, and what predicts afterwards."""
-    from jobs.graph_models import build_config, build_network
+    from jobs.run.graph_models import build_config, build_network
 
     options = config.model
 
@@ -100,9 +100,9 @@ def graph_model(config: Config) -> GraphModel:
 
 def main() -> int:
     config = parse(Config, default=config_defaults(Config, sys.argv[1:]), prefixes=False)
-    from jobs.graph_job import run_graph_job
-    from jobs.graph_models import MODELS, check_options
-    from jobs.prepare_molecules import prepare_molecules
+    from jobs.run.graph_job import run_graph_job
+    from jobs.run.graph_models import MODELS, check_options
+    from jobs.run.prepare_molecules import prepare_molecules
 
     if config.batch.bucket_ratio is None:
         config = replace(config, batch=replace(config.batch, bucket_ratio=MODELS[config.model.model].bucket_ratio))

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
-from jobs.option_checks import check_object_store
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.option_checks import check_object_store
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from cluster.placement import WorkerOptions
     from cluster.prediction import Piece, PredictionSpec
-    from jobs.finished_run import FinishedRun
-    from jobs.prediction_subject import Served, Subject
+    from jobs.run.finished_run import FinishedRun
+    from jobs.run.prediction_subject import Served, Subject
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ def main() -> int | None:
     from cluster.placement import WorkerOptions, place
     from cluster.prediction import PoolOptions, predict_all
     from cluster.session import ray_session
-    from jobs.finished_run import read_run
-    from jobs.prediction_subject import graph_set_subject, node_subject
-    from jobs.progress import progress
-    from jobs.this_machine import asked_workers, known_workers, local_session
+    from jobs.run.finished_run import read_run
+    from jobs.run.prediction_subject import graph_set_subject, node_subject
+    from jobs.run.progress import progress
+    from jobs.run.this_machine import asked_workers, known_workers, local_session
     from storage.arrow_files import absolute_url
     from storage.prediction_files import PredictionFolder
 
@@ -100,7 +100,7 @@ def main() -> int | None:
     folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
     if config.plan:
-        from jobs.predict_plan import plan_prediction
+        from jobs.plan.predict_plan import plan_prediction
 
         plan_prediction(
             config,

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
-from jobs.node_options import NodeJobOptions
-from jobs.resume import config_defaults
-from jobs.run_models import NodeModel, WholeGraphModel
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.node_options import NodeJobOptions
+from jobs.run.resume import config_defaults
+from jobs.run.run_models import NodeModel, WholeGraphModel
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int
 
 def node_model(config: Config) -> NodeModel:
     """What is trained, and what predicts afterwards."""
-    from jobs.geco_classifier import GECOClassifier, GECOShardClassifier
-    from jobs.whole_graph import WholeGraphData
+    from jobs.run.geco_classifier import GECOClassifier, GECOShardClassifier
+    from jobs.run.whole_graph import WholeGraphData
 
     rate = config.model.filter_learning_rate
     return NodeModel(
@@ -140,7 +140,7 @@ def _geco_config(config: Config, manifest: Any) -> Any:
 
 def main() -> int:
     config = parse(Config, default=config_defaults(Config, sys.argv[1:]), prefixes=False)
-    from jobs.node_job import run_node_job
+    from jobs.run.node_job import run_node_job
     from storage.errors import ConfigError
 
     model = node_model(config)

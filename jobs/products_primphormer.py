@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
-from jobs.node_options import NodeJobOptions
-from jobs.resume import config_defaults
-from jobs.run_models import NodeModel
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.node_options import NodeJobOptions
+from jobs.run.resume import config_defaults
+from jobs.run.run_models import NodeModel
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def build_model_config(model: ModelOptions, in_dim: int, out_dim: int, encoding:
 
 def node_model(config: Config) -> NodeModel:
     """What is trained, and what predicts afterwards. Raises ConfigError for options that cannot work."""
-    from jobs.model_inputs import OverGraphs, checked_config, node_batch_graphs, with_penalty
+    from jobs.run.model_inputs import OverGraphs, checked_config, node_batch_graphs, with_penalty
     from models.primphormer import Primphormer
     from storage.encodings import EncodingOptions
 
@@ -120,7 +120,7 @@ def node_model(config: Config) -> NodeModel:
 
 def main() -> int:
     config = parse(Config, default=config_defaults(Config, sys.argv[1:]), prefixes=False)
-    from jobs.node_job import run_node_job
+    from jobs.run.node_job import run_node_job
 
     model = node_model(config)
     return run_node_job(

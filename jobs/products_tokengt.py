@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
-from jobs.node_options import GraphOptions, NodeFitOptions, NodeJobOptions
-from jobs.resume import config_defaults
-from jobs.run_models import NodeModel
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.node_options import GraphOptions, NodeFitOptions, NodeJobOptions
+from jobs.run.resume import config_defaults
+from jobs.run.run_models import NodeModel
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int
 
 def node_model(config: Config) -> NodeModel:
     """What is trained, and what predicts afterwards. Raises ConfigError for options that cannot work."""
-    from jobs.model_inputs import OverGraphs, checked_config, node_batch_graphs
+    from jobs.run.model_inputs import OverGraphs, checked_config, node_batch_graphs
     from models.tokengt import TokenGT
     from storage.encodings import EncodingOptions
 
@@ -118,7 +118,7 @@ def node_model(config: Config) -> NodeModel:
 
 def main() -> int:
     config = parse(Config, default=config_defaults(Config, sys.argv[1:]), prefixes=False)
-    from jobs.node_job import run_node_job
+    from jobs.run.node_job import run_node_job
 
     model = node_model(config)
     return run_node_job(

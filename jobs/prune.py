@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
 
 if TYPE_CHECKING:
     from storage.prune import Pruned

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import tyro
 
-from jobs.command_line import parse
-from jobs.exit_codes import run
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class ReportConfig:
 def main() -> int | None:
     config = parse(ReportConfig, description=__doc__)
     from cluster.run_directory import write_atomic
-    from jobs.run_record import read_run, stored_partitions
-    from jobs.run_report import run_page
+    from jobs.reporting.run_report import run_page
+    from jobs.run.run_record import read_run, stored_partitions
     from storage.errors import ConfigError
 
     record = read_run(config.run)

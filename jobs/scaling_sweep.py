@@ -27,15 +27,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.child_process import run_process
-from jobs.command_line import parse
-from jobs.exit_codes import run
-from jobs.record_lines import append_record, load_records
-from jobs.scaling_point import PointSettings
-from jobs.scaling_report import print_table, write_report
+from jobs.reporting.record_lines import append_record, load_records
+from jobs.reporting.scaling_report import print_table, write_report
+from jobs.run.child_process import run_process
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.sweeps.scaling_point import PointSettings
 from storage.errors import ConfigError
 
-_SCRIPT = Path(__file__).with_name("scaling_point.py")
+_SCRIPT = Path(__file__).with_name("sweeps") / "scaling_point.py"
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,8 @@ def describe_machine(config: SweepConfig) -> dict[str, Any]:
 
 def prepare_graphs(points: list[PointSettings], data_dir: str) -> None:
     """Prepares what the points lack, so that no point's time goes there."""
-    from jobs.prepare_graph import prepare_graph
-    from jobs.scaling_point import graph_options
+    from jobs.run.prepare_graph import prepare_graph
+    from jobs.sweeps.scaling_point import graph_options
 
     for options in dict.fromkeys(graph_options(point, data_dir) for point in points):
         prepare_graph(options)

@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import Any
 
 from cluster.placement import Resources, WorkerOptions
-from jobs.child_process import end_tagged, new_tag
-from jobs.command_line import complain, one_line
-from jobs.exit_codes import run
-from jobs.record_lines import append_record, load_records
-from jobs.run_options import RunOptions
-from jobs.tunable_jobs import lower_is_better, prepare, script_of
-from jobs.tune_plan import SweepConfig, Trial, at_once, check, metric_of, plan_trials, say_options
+from jobs.reporting.record_lines import append_record, load_records
+from jobs.run.child_process import end_tagged, new_tag
+from jobs.run.command_line import complain, one_line
+from jobs.run.exit_codes import run
+from jobs.run.run_options import RunOptions
+from jobs.sweeps.tunable_jobs import lower_is_better, prepare, script_of
+from jobs.sweeps.tune_plan import SweepConfig, Trial, at_once, check, metric_of, plan_trials, say_options
 from storage.errors import ConfigError, FormatError
 
 _STOP_TIMEOUT_S = 15.0  # for trials to save a checkpoint and end, after Ctrl-C
@@ -108,7 +108,7 @@ def sweep(config: SweepConfig) -> int:
         records = load_trials(file, trials)
         _write_report(config, trials, records, metric, out)
     ours = [records[trial.number] for trial in trials if trial.number in records]
-    from jobs.tune_report import print_table
+    from jobs.reporting.tune_report import print_table
 
     print_table(ours, metric, lower_is_better(metric))
     print(f"kept in {out}: trials.jsonl, trials.csv, sweep.html, and each trial's run")
@@ -167,8 +167,8 @@ def _run(
     with ray_session(options) as session:
         import ray
 
-        from jobs.tune_runner import make_scheduler, recall, run_trials
-        from jobs.tune_trial import SweepPlan, TrialPlan, recorded
+        from jobs.sweeps.tune_runner import make_scheduler, recall, run_trials
+        from jobs.sweeps.tune_trial import SweepPlan, TrialPlan, recorded
 
         has = ray.cluster_resources()
         cpus, gpus = int(has.get("CPU", 0)), int(has.get("GPU", 0))
@@ -253,8 +253,8 @@ def trial_record(
 def _write_report(
     config: SweepConfig, trials: Sequence[Trial], records: Mapping[int, Mapping[str, Any]], metric: str, out: Path
 ) -> None:
-    from jobs.tune_report import Sweep, write_report
-    from jobs.tune_trial import recorded
+    from jobs.reporting.tune_report import Sweep, write_report
+    from jobs.sweeps.tune_trial import recorded
 
     done = [trial for trial in trials if trial.number in records]
     about = {

@@ -171,8 +171,8 @@ def test_rays_commands_in_the_documents_have_these_options() -> None:
 
 
 def test_the_job_in_the_documents_has_these_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs.command_line import parse
     from jobs.products_geco import Config
+    from jobs.run.command_line import parse
 
     found = []
     for words in (words for page in PAGES for words in commands_of(page)):

@@ -15,8 +15,8 @@ import atheris
 
 _READERS = (  # what targets import only when they begin
     "cluster.checkpoint",
-    "jobs.run_record",
-    "jobs.run_report",
+    "jobs.run.run_record",
+    "jobs.reporting.run_report",
     "storage.graph_set_manifest",
     "storage.graph_store",
     "storage.importers.edge_list",
@@ -31,7 +31,7 @@ _COMPILED = [
 ]
 
 with atheris.instrument_imports(
-    include=["storage", "cluster.checkpoint", "jobs.run_record", "jobs.run_report"], exclude=_COMPILED
+    include=["storage", "cluster.checkpoint", "jobs.run.run_record", "jobs.reporting.run_report"], exclude=_COMPILED
 ):
     for module in _READERS:
         importlib.import_module(module)

@@ -206,8 +206,8 @@ def _tensors(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
 
 def _run_record(folder: Path) -> tuple[list[bytes], Run]:
     """Four texts with a zero byte in between: settings, epochs, events, summary."""
-    from jobs.run_record import read_run
-    from jobs.run_report import run_page
+    from jobs.reporting.run_report import run_page
+    from jobs.run.run_record import read_run
 
     names = ("config.json", "metrics.jsonl", "events.jsonl", "summary.json")
     valid = b"\0".join(

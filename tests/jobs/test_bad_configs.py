@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.exit_codes import run
+from jobs.run.exit_codes import run
 from tests.stored_files import newest_manifest, stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # `scaling_point` is not for users, `scaling_sweep` starts it; `tune_sweep` has tests of its own.
-ELSEWHERE = {"scaling_point", "tune_sweep"}
+ELSEWHERE = {"sweeps.scaling_point", "tune_sweep"}
 
 
 class Row(NamedTuple):
@@ -56,16 +56,16 @@ ROWS = (
     Row("report", "", ("missing",), 2),
     Row("doctor", "--timeout-s soon", ("--timeout-s FLOAT", "'soon'"), 2),
     Row("convert_checkpoint", "--from gin --checkpoint a --out b", ("'gin'", "tokengt"), 2),
-    Row("brec", "--model gin", ("'gin'", "primphormer"), 2),
-    Row("equivariant_basis", "--rows orff", ("'orff'", "lap+type"), 2),
+    Row("papers.brec", "--model gin", ("'gin'", "primphormer"), 2),
+    Row("papers.equivariant_basis", "--rows orff", ("'orff'", "lap+type"), 2),
     Row("scaling_sweep", "--workers two", ("--workers", "'two'"), 2),
-    Row("cost_model", "--nodes few", ("--nodes", "'few'"), 2),
-    Row("bench_ingest", "--partitioners best", ("'best'", "metis"), 2),
-    Row("bench_layers", "--width wide", ("--width INT", "'wide'"), 2),
-    Row("bench_molecules", "--rounds three", ("--rounds INT", "'three'"), 2),
-    Row("bench_parallel", "", ("missing", "--graph"), 2),
-    Row("bench_sampling", "--threads some", ("--threads", "'some'"), 2),
-    Row("bench_speed", "--log2-to high", ("--log2-to", "'high'"), 2),
+    Row("plan.cost_model", "--nodes few", ("--nodes", "'few'"), 2),
+    Row("bench.ingest", "--partitioners best", ("'best'", "metis"), 2),
+    Row("bench.layers", "--width wide", ("--width INT", "'wide'"), 2),
+    Row("bench.molecules", "--rounds three", ("--rounds INT", "'three'"), 2),
+    Row("bench.parallel", "", ("missing", "--graph"), 2),
+    Row("bench.sampling", "--threads some", ("--threads", "'some'"), 2),
+    Row("bench.speed", "--log2-to high", ("--log2-to", "'high'"), 2),
     # The fit and the run of training jobs. None gets as far as to make its graph.
     Row("products_geco", "--epochs 0", ("epochs", "at least 1", "0", "--epochs")),
     Row("products_geco", "--learning-rate -1", ("learning_rate", "-1", "--learning-rate")),
@@ -180,8 +180,8 @@ ROWS = (
     Row("encode", "{graph} rwse --dim 4 --which both_ends", ("both_ends",)),
     Row("inspect_graph", "{missing}", ("missing",)),
     Row("inspect_graph", "{graph} --snapshot 9", ("snapshot 9", "found 1")),
-    Row("bench_gpu", "--batches 0", ("batches", "at least 1", "0", "--batches")),
-    Row("bench_gpu", "--rows speed lunch", ("rows", "lunch", "--rows")),
+    Row("bench.gpu", "--batches 0", ("batches", "at least 1", "0", "--batches")),
+    Row("bench.gpu", "--rows speed lunch", ("rows", "lunch", "--rows")),
     Row("prune", "{missing}", ("missing", "found none")),
     Row("prune", "{torn}", ("torn", "000001.json")),
     Row("prune", "{graph} --keep 0", ("keep", "0", "--keep")),
@@ -201,39 +201,39 @@ ROWS = (
     Row("convert_checkpoint", "--from tokengt --checkpoint {odd}.safetensors --out out", ("odd.pt.safetensors",)),
     Row("convert_checkpoint", "--from grit --checkpoint {odd} --out out", ("odd.pt", "tensors")),
     # Measurements.
-    Row("brec", "--data {missing}", ("missing", "--data")),
-    Row("brec", "--data {taken} --pairs basic:0-99", ("basic", "0-59", "--pairs")),
-    Row("brec", "--data {taken} --batch-size 3", ("batch_size", "3", "--batch-size")),
-    Row("brec", "--data {taken} --device tpu", ("tpu", "--device")),
-    Row("equivariant_basis", "--steps 0", ("--steps", "0")),
-    Row("equivariant_basis", "--device tpu --scale smoke", ("tpu", "--device")),
+    Row("papers.brec", "--data {missing}", ("missing", "--data")),
+    Row("papers.brec", "--data {taken} --pairs basic:0-99", ("basic", "0-59", "--pairs")),
+    Row("papers.brec", "--data {taken} --batch-size 3", ("batch_size", "3", "--batch-size")),
+    Row("papers.brec", "--data {taken} --device tpu", ("tpu", "--device")),
+    Row("papers.equivariant_basis", "--steps 0", ("--steps", "0")),
+    Row("papers.equivariant_basis", "--device tpu --scale smoke", ("tpu", "--device")),
     Row("scaling_sweep", "--workers 9 --cpus 2", ("9", "--cpus")),
     Row("scaling_sweep", "--samplers all", ("all",)),
-    Row("cost_model", "--train-ms 0", ("--train-ms",)),
-    Row("cost_model", "--points {missing}", ("missing", "scaling_sweep")),
-    Row("bench_ingest", "--nodes 0", ("--nodes", "0")),
-    Row("bench_ingest", "--edges 100000000000000 --nodes 100000000", ("mean_degree", "--edges")),
-    Row("bench_ingest", "--edges 30000000000 --nodes 1000000000", ("disk", "--edges", "--work")),
-    Row("bench_layers", "--heads 7", ("heads", "7")),
-    Row("bench_layers", "--layers gin", ("gin", "--layers")),
-    Row("bench_molecules", "--rounds 0", ("rounds", "0")),
-    Row("bench_molecules", "--table {missing}.csv", ("missing.csv",)),
-    Row("bench_parallel", "--graph {missing}", ("missing",)),
-    Row("bench_parallel", "--graph {graph} --workers 0", ("0", "--workers")),
-    Row("bench_sampling", "--batches 0", ("batches", "0", "--batches")),
-    Row("bench_sampling", "--fanouts 0 --no-remote", ("fanouts", "0")),
-    Row("bench_sampling", "--dgl-python {missing}/python", ("missing/python", "--dgl-python")),
-    Row("bench_sampling", "--out {file}/out", ("file.txt", "--out")),
-    Row("node_scores", "--data-dir {missing}", ("missing", "--data-dir")),
-    Row("node_scores", "--data-dir {taken} --only cora", ("cora", "--only")),
+    Row("plan.cost_model", "--train-ms 0", ("--train-ms",)),
+    Row("plan.cost_model", "--points {missing}", ("missing", "scaling_sweep")),
+    Row("bench.ingest", "--nodes 0", ("--nodes", "0")),
+    Row("bench.ingest", "--edges 100000000000000 --nodes 100000000", ("mean_degree", "--edges")),
+    Row("bench.ingest", "--edges 30000000000 --nodes 1000000000", ("disk", "--edges", "--work")),
+    Row("bench.layers", "--heads 7", ("heads", "7")),
+    Row("bench.layers", "--layers gin", ("gin", "--layers")),
+    Row("bench.molecules", "--rounds 0", ("rounds", "0")),
+    Row("bench.molecules", "--table {missing}.csv", ("missing.csv",)),
+    Row("bench.parallel", "--graph {missing}", ("missing",)),
+    Row("bench.parallel", "--graph {graph} --workers 0", ("0", "--workers")),
+    Row("bench.sampling", "--batches 0", ("batches", "0", "--batches")),
+    Row("bench.sampling", "--fanouts 0 --no-remote", ("fanouts", "0")),
+    Row("bench.sampling", "--dgl-python {missing}/python", ("missing/python", "--dgl-python")),
+    Row("bench.sampling", "--out {file}/out", ("file.txt", "--out")),
+    Row("bench.node_scores", "--data-dir {missing}", ("missing", "--data-dir")),
+    Row("bench.node_scores", "--data-dir {taken} --only cora", ("cora", "--only")),
     Row("predict", "{begun} out --object-store-gb 0", ("object_store_gb", "--object-store-gb")),
-    Row("bench_speed", "--degree 3", ("degree", "3", "--degree")),
-    Row("bench_speed", "--subjects gin", ("gin", "--subjects")),
-    Row("bench_training", "--parts 0", ("parts", "0", "--parts")),
-    Row("bench_checks", "--workers 0", ("workers", "0", "--workers")),
-    Row("bench_checks", "--object-store-gb 0.01", ("object_store_gb", "0.01", "--object-store-gb")),
-    Row("bench_checks", "--epochs 0", ("epochs", "0", "--epochs")),
-    Row("bench_training", "--rows grit", ("grit", "--rows")),
+    Row("bench.speed", "--degree 3", ("degree", "3", "--degree")),
+    Row("bench.speed", "--subjects gin", ("gin", "--subjects")),
+    Row("bench.training", "--parts 0", ("parts", "0", "--parts")),
+    Row("bench.checks", "--workers 0", ("workers", "0", "--workers")),
+    Row("bench.checks", "--object-store-gb 0.01", ("object_store_gb", "0.01", "--object-store-gb")),
+    Row("bench.checks", "--epochs 0", ("epochs", "0", "--epochs")),
+    Row("bench.training", "--rows grit", ("grit", "--rows")),
 )
 
 
@@ -299,7 +299,9 @@ def no_ray(monkeypatch) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(REPOSITORY / "jobs" / f"{row.job}.py"), *words(row, things)])
+    monkeypatch.setattr(
+        sys, "argv", [str(REPOSITORY / "jobs" / f"{row.job.replace('.', '/')}.py"), *words(row, things)]
+    )
     before = listing(things["graph"].parent)
     job = importlib.import_module(f"jobs.{row.job}")
     capfd.readouterr()
@@ -318,8 +320,9 @@ def test_one_line_and_nothing_written(row: Row, things, tmp_path, monkeypatch, c
 
 def test_every_job_has_a_row():
     """A job is a file that ends with `run(main)`."""
-    files = sorted((REPOSITORY / "jobs").glob("*.py"))
-    jobs = {file.stem for file in files if "    run(main)\n" in file.read_text()}
+    root = REPOSITORY / "jobs"
+    files = [file for file in root.rglob("*.py") if "    run(main)\n" in file.read_text()]
+    jobs = {".".join(file.relative_to(root).with_suffix("").parts) for file in files} - {"bench.__main__"}
     assert jobs - {row.job for row in ROWS} <= ELSEWHERE
     assert len(ROWS) >= 150
 
@@ -328,9 +331,9 @@ def test_every_job_has_a_row():
 def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd):
     """The cheapest honest check of the rest: the last row of every job, started as a user would."""
     row = [row for row in ROWS if row.job == job][-1]
-    script = str(REPOSITORY / "jobs" / f"{job}.py")
+    script = str(REPOSITORY / "jobs" / f"{job.replace('.', '/')}.py")
     done = subprocess.run(
-        [sys.executable, script, *words(row, things)],
+        [sys.executable, *(["-m", f"jobs.{job}"] if "." in job else [script]), *words(row, things)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

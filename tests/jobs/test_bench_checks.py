@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import bench_checks
-from jobs.bench_checks import LOOPS, Config, Share, table
+from jobs.bench import checks as bench_checks
+from jobs.bench.checks import LOOPS, Config, Share, table
 
 SMALL = "--nodes 600 --width 8 --layers 1 --chunks 4 --epochs 2 --dropout 0"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import bench_ingest
-from jobs.bench_ingest import BareGraph, BenchIngestConfig
+from jobs.bench import ingest as bench_ingest
+from jobs.bench.ingest import BareGraph, BenchIngestConfig
 from storage.errors import ConfigError
 from storage.ingest import ingest
 from storage.ingest_cost import ingest_cost
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(REPOSITORY / "jobs" / "bench_ingest.py"), *map(str, arguments)]
+    command = [sys.executable, "-m", "jobs.bench", "ingest", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL, check=False)
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from jobs import bench_layers
-from jobs.bench_layers import BenchConfig
+from jobs.bench import layers as bench_layers
+from jobs.bench.layers import BenchConfig
+from jobs.plan.saved_bytes import saved_bytes
 from models.grit_attention import ConditionalAttention, Pairs
 from models.sl2_attention import Sl2Attention
 from storage.errors import ConfigError
@@ -40,9 +41,7 @@ def test_plain_ppgt_equals_the_layer():
 
 def test_grit_keeps_at_most_half_of_the_plain_form():
     config = BenchConfig()
-    ours, plain = (
-        bench_layers.saved_bytes(bench_layers.build_step(layer, 2, 20, config)) for layer in ("grit", "grit, plain")
-    )
+    ours, plain = (saved_bytes(bench_layers.build_step(layer, 2, 20, config)) for layer in ("grit", "grit, plain"))
     assert ours < plain / 2
 
 
@@ -53,7 +52,9 @@ def test_exponents_are_slopes():
 def test_a_small_run_writes_its_tables(tmp_path: Path):
     command = [
         sys.executable,
-        "jobs/bench_layers.py",
+        "-m",
+        "jobs.bench",
+        "layers",
         "--scale",
         "0.02",
         "--rounds",

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from jobs import bench_sampling
-from jobs.bench_sampling import BenchConfig, as_markdown, measure
+from jobs.bench import sampling as bench_sampling
+from jobs.bench.sampling import BenchConfig, as_markdown, measure
 from storage.errors import ConfigError
 
 

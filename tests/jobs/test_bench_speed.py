@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs import bench_speed, speed_subjects
-from jobs.bench_speed import Point, SpeedConfig
-from jobs.ratio_plot import Series, log_log_svg
-from jobs.speed_subjects import Shape, SyntheticGraph
+from jobs.bench import speed as bench_speed
+from jobs.bench import speed_subjects
+from jobs.bench.speed import Point, SpeedConfig
+from jobs.bench.speed_subjects import Shape, SyntheticGraph
+from jobs.reporting.ratio_plot import Series, log_log_svg
 from models.geco import GECO, GECOLayer
 from storage.errors import ConfigError
 
@@ -145,6 +146,6 @@ def test_it_imports_without_ray_arrow_and_tyro():
     code = (
         "import sys\n"
         "for name in ('ray', 'pyarrow', 'tyro', 'numba', 'scipy'): sys.modules[name] = None\n"
-        "import jobs.bench_speed, jobs.speed_subjects"
+        "import jobs.bench.speed, jobs.bench.speed_subjects"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=200)

@@ -1,4 +1,4 @@
-"""The rows of jobs/bench_training.py run, cover the graph once, and refuse what does not fit."""
+"""The rows of jobs/bench/training.py run, cover the graph once, and refuse what does not fit."""
 
 import json
 import subprocess
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs import bench_training
-from jobs.bench_training import ROWS, TrainingConfig, bench, measure, molecules
+from jobs.bench import training as bench_training
+from jobs.bench.training import ROWS, TrainingConfig, bench, measure, molecules
 from storage.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -111,7 +111,7 @@ def test_options_that_cannot_work_are_refused(options: dict, message: str) -> No
 
 @pytest.mark.parametrize("arguments", [["--nodes", "x"], ["--no-such"], ["--rows", "grit"]])
 def test_a_wrong_command_line_is_one_line(arguments: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, str(REPOSITORY / "jobs" / "bench_training.py"), *arguments]
+    command = [sys.executable, "-m", "jobs.bench", "training", *arguments]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode in (1, 2)
     assert len(result.stderr.strip().splitlines()) == 1

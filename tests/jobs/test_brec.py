@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from jobs import brec
-from jobs.brec import BrecConfig, Result
-from jobs.color_refinement import tells_apart
+from jobs.papers import brec
+from jobs.papers.brec import BrecConfig, Result
+from jobs.papers.color_refinement import tells_apart
 from models import grit, ppgt
 from storage.errors import ConfigError, FormatError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.cost_model import (
+from jobs.plan.cost_model import (
     BatchShape,
     Degrees,
     Link,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import machine_checks
 from jobs.doctor import DoctorConfig, check_all
+from jobs.plan import machine_checks
 from storage.errors import ConfigError
 from storage.ingest import ingest
 from tests.listed_graph import random_listed_graph

@@ -6,8 +6,8 @@ import json
 import pytest
 import torch
 
-from jobs import equivariant_basis as basis
-from jobs.equivariant_basis import ROWS, Sizes, basis_targets, make_samples, pack, partition_of
+from jobs.papers import equivariant_basis as basis
+from jobs.papers.equivariant_basis import ROWS, Sizes, basis_targets, make_samples, pack, partition_of
 from models.graphs import Graphs
 from models.tokengt import TokenView
 

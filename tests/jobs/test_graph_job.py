@@ -16,10 +16,11 @@ from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
-from jobs import graph_job, pcqm4m_tokengt
-from jobs.graph_baselines import compute_graph_baselines
-from jobs.graph_models import MODELS, build_config, build_network, check_options
-from jobs.graph_options import GraphBatchingOptions, GraphFitOptions
+from jobs import pcqm4m_tokengt
+from jobs.run import graph_job
+from jobs.run.graph_baselines import compute_graph_baselines
+from jobs.run.graph_models import MODELS, build_config, build_network, check_options
+from jobs.run.graph_options import GraphBatchingOptions, GraphFitOptions
 from samplers.graph_batches import GraphBatchOptions, GraphBatchSampler
 from samplers.loader import LoaderOptions
 from storage.errors import ConfigError, GraphmillError
@@ -194,7 +195,7 @@ def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray must not start for bad options")
 
-    monkeypatch.setattr("jobs.graph_job.ray_session", no_ray)
+    monkeypatch.setattr("jobs.run.graph_job.ray_session", no_ray)
     with pytest.raises(GraphmillError) as caught:
         pcqm4m_tokengt.main()
     text = str(caught.value)

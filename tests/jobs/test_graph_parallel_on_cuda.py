@@ -13,9 +13,9 @@ from cluster.checkpoint_writer import CheckpointWriter, Wish
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec
-from jobs.geco_classifier import GECOShardClassifier
 from jobs.products_geco import ModelOptions, build_model_config
-from jobs.whole_graph import WholeGraphData
+from jobs.run.geco_classifier import GECOShardClassifier
+from jobs.run.whole_graph import WholeGraphData
 from models.parallel.collectives import Peers, sum_gradients
 from samplers.loader import LoaderOptions
 from storage.graph import open_graph

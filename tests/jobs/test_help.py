@@ -35,7 +35,7 @@ def test_help_imports_nothing_heavy(job: str) -> None:
 ENDS = """
 import sys
 import time
-from jobs.exit_codes import run
+from jobs.run.exit_codes import run
 from storage.errors import ConfigError
 
 def main():

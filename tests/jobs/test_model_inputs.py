@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from cluster.tasks import StepOutput
-from jobs.model_inputs import OverGraphs, checked_config, graph_batch_graphs, node_batch_graphs, with_penalty
+from jobs.run.model_inputs import OverGraphs, checked_config, graph_batch_graphs, node_batch_graphs, with_penalty
 from samplers.dense_subgraphs import dense_subgraphs
 from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, GraphBatchSampler, graphs_to_torch
 from samplers.minibatch import MiniBatch, to_torch

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import node_scores
-from jobs.node_scores import RECIPES, Config, run_recipe
+from jobs.bench import node_scores
+from jobs.bench.node_scores import RECIPES, Config, run_recipe
 from storage.errors import StageError
 from storage.ingest import ingest
 from tests.marked_graph import MarkedGraph
@@ -55,7 +55,7 @@ def test_a_failed_ingestion_is_one_line(config, tmp_path):
 
 
 def test_the_command_without_its_data(tmp_path):
-    command = [sys.executable, str(ROOT / "jobs" / "node_scores.py"), "--data-dir", str(tmp_path / "absent")]
+    command = [sys.executable, "-m", "jobs.bench", "node_scores", "--data-dir", str(tmp_path / "absent")]
     done = subprocess.run(
         [*command, "--out-dir", str(tmp_path / "runs")], capture_output=True, text=True, timeout=60, check=False
     )

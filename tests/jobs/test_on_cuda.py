@@ -22,8 +22,8 @@ from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs import arxiv_ppgt, products_geco, products_primphormer, products_tokengt
-from jobs.graph_models import build_config, build_network
-from jobs.prediction_subject import LocalNodeData
+from jobs.run.graph_models import build_config, build_network
+from jobs.run.prediction_subject import LocalNodeData
 from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions
 from samplers.loader import LoaderOptions
 from samplers.neighbor import NeighborOptions

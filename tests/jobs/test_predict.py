@@ -24,12 +24,12 @@ from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs import pcqm4m_tokengt, predict, products_geco
-from jobs.finished_run import read_run
-from jobs.geco_classifier import GECOClassifier
-from jobs.graph_job import eval_batches
-from jobs.graph_models import build_config, build_network
-from jobs.graph_options import GraphBatchingOptions
-from jobs.prediction_subject import node_subject
+from jobs.run.finished_run import read_run
+from jobs.run.geco_classifier import GECOClassifier
+from jobs.run.graph_job import eval_batches
+from jobs.run.graph_models import build_config, build_network
+from jobs.run.graph_options import GraphBatchingOptions
+from jobs.run.prediction_subject import node_subject
 from models.geco import GECOConfig
 from samplers.graph_batches import GraphBatchOptions
 from samplers.loader import LoaderOptions

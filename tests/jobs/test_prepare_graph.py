@@ -2,8 +2,8 @@
 
 import pytest
 
-import jobs.prepare_graph
-from jobs.node_options import GraphOptions
+import jobs.run.prepare_graph
+from jobs.run.node_options import GraphOptions
 from storage.errors import ConfigError
 from storage.ingest import ingest
 
@@ -26,8 +26,8 @@ def test_a_graph_that_another_job_prepared_meanwhile_is_used(tmp_path, monkeypat
         monkeypatch.setattr(source, "edges", meanwhile)
         return ingest(source, url, *arguments)
 
-    monkeypatch.setattr(jobs.prepare_graph, "ingest", second)
-    graph = jobs.prepare_graph.prepare_graph(options)
+    monkeypatch.setattr(jobs.run.prepare_graph, "ingest", second)
+    graph = jobs.run.prepare_graph.prepare_graph(options)
     assert (graph.manifest.num_nodes, graph.manifest.snapshot) == (200, 1)
 
 
@@ -35,6 +35,6 @@ def test_any_other_error_is_told(tmp_path, monkeypatch):
     def refuse(*_arguments):
         raise ConfigError("no room")
 
-    monkeypatch.setattr(jobs.prepare_graph, "ingest", refuse)
+    monkeypatch.setattr(jobs.run.prepare_graph, "ingest", refuse)
     with pytest.raises(ConfigError, match="no room"):
-        jobs.prepare_graph.prepare_graph(GraphOptions(nodes=200, data_dir=str(tmp_path)))
+        jobs.run.prepare_graph.prepare_graph(GraphOptions(nodes=200, data_dir=str(tmp_path)))

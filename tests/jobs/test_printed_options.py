@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from jobs.exit_codes import run
-from jobs.node_options import NodeJobOptions
-from jobs.tunable_jobs import parse_arguments
+from jobs.run.exit_codes import run
+from jobs.run.node_options import NodeJobOptions
+from jobs.sweeps.tunable_jobs import parse_arguments
 from tests.printed_commands import DOCUMENTS, blocks, inline_commands, lines, words
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs import products_geco
-from jobs.run_record import read_run
+from jobs.run.run_record import read_run
 from storage.errors import GraphmillError
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
@@ -234,7 +234,7 @@ def test_bad_options_are_one_line_before_anything_starts(arguments, message, tmp
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray must not start for bad options")
 
-    monkeypatch.setattr("jobs.node_job.ray_session", no_ray)
+    monkeypatch.setattr("jobs.run.node_job.ray_session", no_ray)
     with pytest.raises(GraphmillError) as caught:
         products_geco.main()
     text = str(caught.value)

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from cluster.run_directory import RunDirectory, write_atomic
 from jobs import report
-from jobs.exit_codes import run as exit_with
-from jobs.html_page import DARK, LIGHT, Figure, headline, page, table
-from jobs.line_plot import Line, line_plot
-from jobs.ratio_plot import Series
-from jobs.run_options import RunOptions
-from jobs.run_record import PartitionTraffic, read_run, stored_partitions
-from jobs.run_report import run_page
-from jobs.scaling_report import html as scaling_page
-from jobs.training_run import open_run
+from jobs.reporting.html_page import DARK, LIGHT, Figure, headline, page, table
+from jobs.reporting.line_plot import Line, line_plot
+from jobs.reporting.ratio_plot import Series
+from jobs.reporting.run_report import run_page
+from jobs.reporting.scaling_report import html as scaling_page
+from jobs.run.exit_codes import run as exit_with
+from jobs.run.run_options import RunOptions
+from jobs.run.run_record import PartitionTraffic, read_run, stored_partitions
+from jobs.run.training_run import open_run
 from samplers.traffic import COLUMNS
 from storage.errors import StageError
 from storage.ingest import IngestOptions, ingest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.resume import resume_command
+from jobs.run.resume import resume_command
 
 
 @pytest.mark.parametrize("is_active", [True, False])

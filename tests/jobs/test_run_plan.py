@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.exit_codes import run
-from jobs.run_plan import duration, growth_bytes, size
+from jobs.plan.run_plan import duration, growth_bytes, size
+from jobs.run.exit_codes import run
 from storage.encodings import EncodingOptions
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
@@ -137,7 +137,7 @@ def test_scoring_is_in_the_plans_memory_and_time(plan, wide_graph):
 
 
 def test_a_whole_graph_too_large_to_try_is_scaled_from_parts_of_it(plan, wide_graph, monkeypatch):
-    from jobs import scoring_plan
+    from jobs.plan import scoring_plan
 
     flags = ("--graph", wide_graph, "--width", "32", "--sampler", "neighbor", "--fanouts", "2", "2", "2")
     tried = plan("products_geco", *flags)
@@ -149,8 +149,8 @@ def test_a_whole_graph_too_large_to_try_is_scaled_from_parts_of_it(plan, wide_gr
 
 
 def test_a_part_of_a_batch_says_what_the_whole_costs():
-    from jobs.run_plan import Tried
-    from jobs.scoring_plan import extrapolated
+    from jobs.plan.run_plan import Tried
+    from jobs.plan.scoring_plan import extrapolated
 
     def part(nodes: int) -> Tried:  # some figures grow with the nodes, some with their square, one not at all
         return Tried(1, nodes, nodes**2, 5, 8 * nodes, 0.25, 1e-3 * nodes, 3 * nodes**2)
@@ -195,8 +195,8 @@ def test_the_embedded_graph_before_it_is_made(plan):
 
 
 def test_the_command_that_makes_the_graph_makes_the_one_that_is_found(monkeypatch, tmp_path):
-    from jobs.node_options import GraphOptions
-    from jobs.prepare_graph import find_graph, how_to_make
+    from jobs.run.node_options import GraphOptions
+    from jobs.run.prepare_graph import find_graph, how_to_make
 
     monkeypatch.chdir(tmp_path)
     options = GraphOptions(nodes=300, graph_seed=3, partitions=3, partitioner="random")
@@ -269,7 +269,7 @@ def test_it_has_the_workers_that_the_run_would_have(plan, graph, monkeypatch, ca
 
 
 def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):
-    from jobs import whole_graph
+    from jobs.run import whole_graph
 
     monkeypatch.setattr(whole_graph, "available_bytes", lambda: 1000)
     told = plan("products_geco", "--graph", graph, *SMALL, "--parallel", "graph")

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from jobs import scaling_sweep
-from jobs.child_process import run_process
-from jobs.scaling_point import PointSettings, settings_of
-from jobs.scaling_report import html, summarise
+from jobs.reporting.scaling_report import html, summarise
+from jobs.run.child_process import run_process
 from jobs.scaling_sweep import SweepConfig, grid, key, load_points, sweep
+from jobs.sweeps.scaling_point import PointSettings, settings_of
 from storage.errors import ConfigError, FormatError
 
 TOO_MANY_CHUNKS = 10**9

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import jobs.trackers
+import jobs.run.trackers
 from cluster.run_directory import RunDirectory
-from jobs.run_options import RunOptions
-from jobs.trackers import check_trackers, flat, tracked
-from jobs.training_run import open_run
+from jobs.run.run_options import RunOptions
+from jobs.run.trackers import check_trackers, flat, tracked
+from jobs.run.training_run import open_run
 from storage.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -127,13 +127,13 @@ def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monke
     client, _ = mlflow
     path = tmp_path / "run"
     answers = threading.Event()
-    send = jobs.trackers.MLflow._send
+    send = jobs.run.trackers.MLflow._send
 
     def slow(self, values, epoch):
         answers.wait(60)
         send(self, values, epoch)
 
-    monkeypatch.setattr(jobs.trackers.MLflow, "_send", slow)
+    monkeypatch.setattr(jobs.run.trackers.MLflow, "_send", slow)
     with open_run(path, RunOptions(track=("mlflow",)), CONFIG) as run:
         for epoch in range(4):
             run.record(record(epoch))
@@ -142,7 +142,7 @@ def test_nobody_waits_for_a_tracker_that_does_not_answer(mlflow, tmp_path, monke
     assert history(client, path, "train_loss") == LOSSES
     # One that never does is left behind at the end.
     answers.clear()
-    monkeypatch.setitem(jobs.trackers._END_S, "finished", 0.2)
+    monkeypatch.setitem(jobs.run.trackers._END_S, "finished", 0.2)
     with open_run(tmp_path / "other", RunOptions(track=("mlflow",)), CONFIG) as run:
         run.record(record(0))
     assert "mlflow: not reached, the run goes on" in capsys.readouterr().err
@@ -274,7 +274,7 @@ def test_wandb_without_a_key_is_one_line(tmp_path):
     """In a process of its own: W&B reads its mode once."""
     pytest.importorskip("wandb")
     program = (
-        "from cluster.run_directory import RunDirectory\nfrom jobs.exit_codes import run\nfrom jobs.trackers import tracked\n"
+        "from cluster.run_directory import RunDirectory\nfrom jobs.run.exit_codes import run\nfrom jobs.run.trackers import tracked\n"
         "from pathlib import Path\n"
         "def main():\n"
         "    with tracked(('wandb',), 'p', RunDirectory.create(Path('run'), {}), {}):\n        pass\n"

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.placement import Resources, WorkerOptions
-from jobs.run_record import read_run
-from jobs.tunable_jobs import JOBS, arguments_of, config_kind, metrics_of, option_types, parse_arguments
-from jobs.tune_plan import SweepConfig, at_once, metric_of, plan_trials
-from jobs.tune_report import Sweep, html, ranked
-from jobs.tune_space import Choice, Draw, parse_draw, parse_try, trial_options
+from jobs.reporting.tune_report import Sweep, html, ranked
+from jobs.run.run_record import read_run
+from jobs.sweeps.tunable_jobs import JOBS, arguments_of, config_kind, metrics_of, option_types, parse_arguments
+from jobs.sweeps.tune_plan import SweepConfig, at_once, metric_of, plan_trials
+from jobs.sweeps.tune_space import Choice, Draw, parse_draw, parse_try, trial_options
 from jobs.tune_sweep import load_trials, parse, sweep
 from storage.errors import ConfigError, FormatError, GraphmillError
 
@@ -161,8 +161,8 @@ HANG = "time.sleep(600)"
 @pytest.fixture
 def trial(tmp_path: Path):
     """Makes a trial that runs PROGRAM with this ending; what still runs of it is ended with the test."""
-    from jobs.child_process import end_tagged, new_tag
-    from jobs.tune_trial import JobTrial, SweepPlan, TrialPlan
+    from jobs.run.child_process import end_tagged, new_tag
+    from jobs.sweeps.tune_trial import JobTrial, SweepPlan, TrialPlan
 
     tag = new_tag()
 
@@ -234,7 +234,7 @@ def test_a_trial_that_takes_too_long_is_ended(trial) -> None:
 def test_asha_stops_who_is_behind_of_those_that_ran_before(lower: bool) -> None:
     from types import SimpleNamespace
 
-    from jobs.tune_runner import make_scheduler, recall
+    from jobs.sweeps.tune_runner import make_scheduler, recall
 
     scheduler = make_scheduler("asha", lower, epochs=16, grace=2, reduction=4)
     sign = -1.0 if lower else 1.0

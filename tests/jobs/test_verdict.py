@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.verdict import end_of_run, judge
+from jobs.run.verdict import end_of_run, judge
 
 WEAK = {"valid": 0.2, "test": 0.2}
 

@@ -14,10 +14,10 @@ from cluster.bad_numbers import NonFiniteLossError
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainOptions, TrainSpec
-from jobs import memory_check, whole_graph
-from jobs.geco_classifier import GECOClassifier, GECOShardClassifier
 from jobs.products_geco import ModelOptions, build_model_config
-from jobs.whole_graph import WholeGraphData, choose_shards
+from jobs.run import memory_check, whole_graph
+from jobs.run.geco_classifier import GECOClassifier, GECOShardClassifier
+from jobs.run.whole_graph import WholeGraphData, choose_shards
 from models.geco import GECOConfig
 from models.parallel.collectives import Peers
 from models.parallel.cost import inference_bytes, training_bytes

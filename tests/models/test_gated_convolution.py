@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jobs.bench_layers import saved_bytes
+from jobs.plan.saved_bytes import saved_bytes
 from models import gated_convolution
 from models.filters import FilterConfig, ImplicitFilter, circular_convolve
 from models.gated_convolution import gated_convolve

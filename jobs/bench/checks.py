@@ -1,0 +1,298 @@
+"""What it costs to be safe: `python -m jobs.bench checks`.
+
+    python -m jobs.bench checks                          the embedded graph, two workers, a few minutes
+    python -m jobs.bench checks --nodes 5000 --epochs 3  a look
+
+Four loops train the same model on the same batches, epoch by epoch in a drawn order, each with its own weights, servers' answers and sampling threads:
+
+    checked   the trainer's own: every loss and gradient looked at, each step's weight agreed between the workers, dropout seeded by position,
+              traffic counted by partition, progress and metrics sent to the driver
+    saving    the same, and a checkpoint begins with each epoch, which is written while it goes on
+    bare      forward, backward and optimizer of DDP, and nothing else
+    control   once more, so that its ratio to bare shows what the machine's noise makes of none
+
+The driver writes the metrics down, as a run's does. Printed are the seconds of an epoch and the CPU seconds of the workers, medians over the
+epochs, and ratios to bare: the median of the epochs' own, with their quartiles; then how long training stood still for a checkpoint, and what
+epochs with one took more than those without, against one a minute. The table is kept as results.md and results.json under --out. Nothing
+else should run meanwhile.
+"""
+
+import json
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.node_options import GraphOptions
+from jobs.run.option_checks import at_least, check_object_store, check_writable
+
+if TYPE_CHECKING:
+    from cluster.train_loop import Worker
+    from samplers.loader import Loader
+
+LOOPS = ("checked", "saving", "bare", "control")
+UNSAFE = ("bare", "control")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the trainer's checks, counts and checkpoints cost, beside a bare loop on the same batches."""
+
+    graph: GraphOptions = field(default_factory=GraphOptions)
+    """Which graph; the embedded one, where no other is named."""
+
+    width: int = 64
+    """GECO's channels."""
+
+    layers: int = 3
+    """GECO's layers."""
+
+    chunks: int = 8
+    """Random parts that an epoch's batches are."""
+
+    dropout: float = 0.3
+    """Of the layers, and of their input."""
+
+    epochs: int = 12
+    """Of each loop; one more before them is not counted."""
+
+    workers: int = 2
+    """DDP workers."""
+
+    local_reads: bool = True
+    """Read partitions in the workers' processes, where they are on this machine; --no-local-reads asks their servers."""
+
+    object_store_gb: float = 0.2
+    """Of the local Ray."""
+
+    out: Path = Path("runs/bench-checks")
+    """Where the table goes."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank measured: per epoch and loop, per checkpoint, and how far each loop's weights have gone."""
+
+    wall_s: Mapping[str, Sequence[float]]
+    cpu_s: Mapping[str, Sequence[float]]
+    losses: Mapping[str, Sequence[float]]
+    stall_s: Sequence[float]
+    moved: Mapping[str, float]
+
+
+def main() -> int:
+    config = parse(Config, prefixes=False)
+    for name in ("width", "layers", "chunks", "workers", "epochs"):
+        at_least(config, name, 1)
+    check_object_store(config.object_store_gb)
+    check_writable(config.out, "--out")
+    shares = measure(config)
+    text = table(config, shares)
+    config.out.mkdir(parents=True, exist_ok=True)
+    (config.out / "results.md").write_text(text)
+    (config.out / "results.json").write_text(json.dumps([vars(share) for share in shares]) + "\n")
+    print(text, end="")
+    return 0
+
+
+def measure(config: Config) -> list[Share]:
+    """What the ranks found, in their order."""
+    import tempfile
+
+    from cluster.metrics_hub import metrics_hub
+    from cluster.partition_server import ServerOptions, partition_servers
+    from cluster.record_queue import Record
+    from cluster.run_directory import RunDirectory
+    from cluster.session import SessionOptions, ray_session
+    from jobs.run.prepare_graph import prepare_graph
+
+    graph = prepare_graph(config.graph)
+    session = SessionOptions(num_cpus=config.workers, object_store_bytes=int(config.object_store_gb * 2**30))
+    with (
+        tempfile.TemporaryDirectory(prefix="graphmill-checks-") as folder,
+        ray_session(session),
+        partition_servers(graph, ServerOptions(local_reads=config.local_reads)) as servers,
+    ):
+        directory = RunDirectory.create(Path(folder) / "run", {})
+
+        def consume(record: Record) -> None:
+            values = {key: value for key, value in record.items() if key != "kind"}
+            if record["kind"] == "epoch":
+                directory.record(values)
+            elif record["kind"] == "traffic":
+                directory.note("traffic", **values)
+
+        with metrics_hub(consume) as hub:
+            return _train(config, servers, graph.manifest, hub, folder)
+
+
+def _train(config: Config, servers: Any, manifest: Any, hub: Any, folder: str) -> list[Share]:
+    from ray import train as ray_train
+    from ray.train.torch import TorchTrainer
+
+    trainer: Any = TorchTrainer(
+        cast(Any, _measure_rank),
+        train_loop_config={"config": config, "servers": servers, "manifest": manifest, "hub": hub},
+        scaling_config=ray_train.ScalingConfig(num_workers=config.workers),
+        run_config=ray_train.RunConfig(name="checks", storage_path=folder),
+    )
+    return [Share(**json.loads(text)) for text in trainer.fit().return_value]
+
+
+def _measure_rank(given: dict[str, Any]) -> list[str]:
+    """Runs on every worker; each rank's Share as JSON."""
+    import ray.train
+    import torch
+    import torch.distributed as dist
+    from ray.train.torch import get_device
+
+    from cluster.bad_numbers import gather_text
+    from cluster.checkpoint_writer import CheckpointWriter
+    from cluster.driver_line import DriverLine
+    from cluster.partition_server import connect
+    from cluster.train_loop import Worker
+    from cluster.training_data import OpenNodes
+
+    config: Config = given["config"]
+    torch.set_num_threads(1)
+    context = ray.train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    writer = CheckpointWriter(Path(context.get_storage().experiment_fs_path), rank)
+    spec = _spec(config, given["servers"], given["manifest"])
+    workers = {name: Worker(spec, DriverLine(given["hub"]), rank, world_size, get_device(), writer) for name in LOOPS}
+    for name in UNSAFE:
+        workers[name].data = OpenNodes(connect(given["servers"]))
+    before = {name: _flat(worker) for name, worker in workers.items()}
+    wall: dict[str, list[float]] = {name: [] for name in LOOPS}
+    cpu: dict[str, list[float]] = {name: [] for name in LOOPS}
+    losses: dict[str, list[float]] = {name: [] for name in LOOPS}
+    stall = []
+    for epoch in range(config.epochs + 1):
+        # A loader of its own for each epoch, so that nobody samples ahead in another's time. Any order but a drawn one favours somebody:
+        # in turns, each would always follow the same other.
+        for name in random.Random(epoch).sample(LOOPS, len(LOOPS)):
+            worker = workers[name]
+            with worker.loader(spec.sampler) as loader:
+                dist.barrier()
+                began, began_cpu = time.perf_counter(), time.process_time()
+                if name == "saving":
+                    worker.next_epoch = epoch + 1
+                    worker.checkpoint()
+                losses[name].append((_bare if name in UNSAFE else _checked)(worker, loader, epoch))
+                wall[name].append(time.perf_counter() - began)
+                writer.wait()
+                cpu[name].append(time.process_time() - began_cpu)
+                if name == "saving":
+                    stall.append(writer.take_stall_s())
+    counted = [{name: values[1:] for name, values in found.items()} for found in (wall, cpu, losses)]
+    moved = {name: float((_flat(worker) - before[name]).norm()) for name, worker in workers.items()}
+    share = Share(counted[0], counted[1], counted[2], stall[1:], moved)
+    return gather_text(json.dumps(vars(share)), get_device())
+
+
+def _flat(worker: "Worker") -> Any:
+    """All weights in one row, copied."""
+    import torch
+
+    return torch.cat([parameter.detach().flatten() for parameter in worker.model.parameters()])
+
+
+def _spec(config: Config, servers: Any, manifest: Any) -> Any:
+    from cluster.tasks import Classification
+    from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+    from cluster.training_data import NodeData
+    from jobs.products_geco import ModelOptions, build_model_config
+    from jobs.run.geco_classifier import GECOClassifier
+    from samplers.loader import LoaderOptions
+    from samplers.random_partition import RandomPartitionOptions
+
+    model = ModelOptions(width=config.width, layers=config.layers, dropout=config.dropout, input_dropout=config.dropout)
+    model_config = build_model_config(model, 0, manifest.feature_dim, manifest.num_classes)
+    return TrainSpec(
+        data=NodeData(servers),
+        build_model=lambda: GECOClassifier(model_config),
+        task=Classification(manifest.num_classes),
+        model_config={},
+        identity={},
+        sampler=RandomPartitionOptions(num_chunks=config.chunks),
+        evaluation=full_evaluation(0, 1),
+        options=TrainOptions(epochs=config.epochs + 1, schedule="constant", checkpoint_minutes=None),
+        loader=LoaderOptions(),
+    )
+
+
+def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
+    record, _ = worker.train_epoch(loader, epoch)
+    assert record is not None
+    if worker.rank == 0:
+        worker.line.push({"kind": "epoch", "epoch": epoch, **record})
+    worker.tell_traffic(epoch)
+    return record["train_loss"]
+
+
+def _bare(worker: "Worker", loader: "Loader", epoch: int) -> float:
+    """What remains of the trainer's loop where nothing can go wrong. Returns the mean loss over all ranks' targets."""
+    import torch
+
+    from cluster.scores import all_reduce_sum
+    from cluster.tasks import step_output
+
+    worker.ddp.train()
+    clip, sums = worker.options.clip_norm, torch.zeros(2, dtype=torch.float64)
+    parameters = list(worker.model.parameters())
+    for batch in loader.epoch(epoch):
+        target = worker.data.target(batch)
+        loss, weight = worker.task.loss(step_output(worker.ddp(batch)).prediction, target), worker.task.weight(target)
+        worker.optimizer.zero_grad(set_to_none=True)
+        (loss / weight.float()).backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, clip)
+        worker.optimizer.step()
+        sums += torch.stack([loss.detach().double(), weight])
+    loss_sum, weight_sum = all_reduce_sum(sums).tolist()
+    return loss_sum / weight_sum
+
+
+def table(config: Config, shares: Sequence[Share]) -> str:
+    """The figures as Markdown."""
+
+    def of_epochs(found: Sequence[Mapping[str, Sequence[float]]], name: str) -> list[float]:
+        """Of each epoch the ranks' mean."""
+        return [statistics.fmean(values) for values in zip(*(one[name] for one in found), strict=True)]
+
+    lines = [
+        f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop in a drawn order",
+        "",
+        f"| an epoch | {' | '.join(LOOPS)} |",
+        f"|---|{'---|' * len(LOOPS)}",
+    ]
+    for what, found in (
+        ("seconds", [one.wall_s for one in shares]),
+        ("CPU s of a worker", [one.cpu_s for one in shares]),
+    ):
+        epochs = {name: of_epochs(found, name) for name in LOOPS}
+        lines.append(f"| {what} | {' | '.join(f'{statistics.median(epochs[name]):.3f}' for name in LOOPS)} |")
+        ratios = [sorted(a / b for a, b in zip(epochs[name], epochs["bare"], strict=True)) for name in LOOPS]
+        cells = [f"{statistics.median(r):.3f} ({r[len(r) // 4]:.3f} to {r[-1 - len(r) // 4]:.3f})" for r in ratios]
+        lines.append(f"| to bare (quartiles) | {' | '.join(cells)} |")
+    lines.append(f"| last loss | {' | '.join(f'{shares[0].losses[name][-1]:.4f}' for name in LOOPS)} |")
+    lines.append(f"| weights moved by | {' | '.join(f'{shares[0].moved[name]:.3f}' for name in LOOPS)} |")
+    stalls = [max(values) for values in zip(*(one.stall_s for one in shares), strict=True)]
+    wall = {name: of_epochs([one.wall_s for one in shares], name) for name in LOOPS}
+    more = statistics.median(a - b for a, b in zip(wall["saving"], wall["checked"], strict=True))
+    middle = statistics.median(stalls)
+    lines += [
+        "",
+        f"A checkpoint stops training for {1e3 * middle:.1f} ms (median of {len(stalls)}; longest {1e3 * max(stalls):.1f} ms): "
+        f"{middle / 60:.2%} of the time at one a minute. An epoch in which one is written takes {1e3 * more:.1f} ms more (median): {more / 60:.2%}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    run(main)

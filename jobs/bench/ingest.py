@@ -1,0 +1,345 @@
+"""Ingestion of a synthetic graph that exceeds memory, by each partitioner: `python -m jobs.bench ingest`.
+
+    python -m jobs.bench ingest                                                          # 1M nodes, 16M edges, under a minute
+    python -m jobs.bench ingest --nodes 2000000 --edges 32000000 --partitioners random range ldg metis --partitions 8
+    python -m jobs.bench ingest --nodes 100000000 --edges 1600000000 --reserve-gib 8     # 14 GB of disk, see docs/performance.md
+
+Each row is a fresh process that generates the graph (topology alone, made as it is read: ldg reads it twice), writes its partitions
+under --work and sees them to the disk (fsync). Before each row the disk's own rate is measured: one file, written in sequence and fsynced.
+Then the row's cut and balance are counted, and its graph is removed.
+
+You should see a table: edges/s, the process's peak resident memory (VmHWM), bytes written, and the rate of writing as a share of the
+disk's own: of everything written, and of the stored graph alone. The target is at least 40 % with at most 4 GB. random cuts 1 - 1/partitions
+of the edges, ldg and metis fewer. The table is kept as results.md and results.json under --out. A row that fails is named and the others go
+on; the exit code is then 1. A size that does not fit the disk is refused at once.
+"""
+
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.option_checks import at_least, check_writable, existing_part, more_than_0
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from storage.ingest import IngestOptions
+    from storage.ingest_cost import IngestCost
+    from storage.source import EdgeChunk, NodeChunk, SourceInfo
+
+Partitioner = Literal["random", "range", "ldg", "metis"]
+
+_METIS_BYTES_PER_EDGE = 100  # edge lists, the adjacency in scipy's and in METIS's form
+_KILL_TIMEOUT_S = 30.0
+_PROBE_BLOCK_BYTES = 16 << 20
+_SOURCE_EDGES = 50_000_000  # as many as tell the source's own rate
+
+
+@dataclass(frozen=True)
+class BenchIngestConfig:
+    """Ingest a synthetic graph by each partitioner, against the disk's own write rate."""
+
+    nodes: int = 1_000_000
+    """Nodes of the graph."""
+    edges: int = 16_000_000
+    """Directed edges, both directions of a pair counted; the generator comes within a few per cent."""
+    partitioners: tuple[Partitioner, ...] = ("random", "range", "ldg")
+    """One row each, in this order."""
+    partitions: int = 16
+    """Partitions of each row."""
+    memory_mib: int = 1024
+    """Ingestion's budget for chunks and buckets."""
+    seed: int = 0
+    """Of the graph and of the partitioner."""
+    work: Path | None = None
+    """Folder on the disk to measure; graphs are written and removed there. Default: --out."""
+    reserve_gib: float = 2.0
+    """What is to stay free on that disk."""
+    probe_mib: int = 2048
+    """Largest file that measures the disk; a smaller graph is measured by a file of its own size."""
+    timeout_s: float = 7200.0
+    """Longest time of a row."""
+    out: Path = Path("runs/bench-ingest")
+    """Where the table goes."""
+
+    def __post_init__(self) -> None:
+        if not self.partitioners:
+            raise ConfigError("partitioners: expected at least one, got none; set --partitioners")
+        for name in ("nodes", "edges", "partitions", "probe_mib"):
+            at_least(self, name, 1)
+        at_least(self, "memory_mib", 16)
+        at_least(self, "reserve_gib", 0)
+        more_than_0(self, "timeout_s")
+
+    @property
+    def folder(self) -> Path:
+        return self.out if self.work is None else self.work
+
+    def options(self, partitioner: Partitioner) -> "IngestOptions":
+        from storage.ingest import IngestOptions
+
+        return IngestOptions(
+            num_partitions=self.partitions,
+            partitioner=partitioner,
+            seed=self.seed,
+            memory_budget_bytes=self.memory_mib << 20,
+        )
+
+
+class BareGraph:
+    """The synthetic graph's edges between nodes that have nothing but their number."""
+
+    def __init__(self, config: BenchIngestConfig) -> None:
+        from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+        classes = min(47, config.nodes)
+        try:
+            options = SyntheticOptions(
+                config.nodes, config.edges / config.nodes, num_classes=classes, feature_dim=1, seed=config.seed
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{error}; set --edges or --nodes") from None
+        self._graph = SyntheticGraph(options)
+
+    @property
+    def info(self) -> "SourceInfo":
+        from storage.source import SourceInfo
+
+        full = self._graph.info
+        return SourceInfo(full.name, full.num_nodes, full.num_edges, symmetric=True, provenance=full.provenance)
+
+    def edges(self, chunk_edges: int) -> "Iterator[EdgeChunk]":
+        return self._graph.edges(chunk_edges)
+
+    def nodes(self, chunk_nodes: int) -> "Iterator[NodeChunk]":
+        from storage.source import NodeChunk
+
+        return iter([NodeChunk()])
+
+
+def check_disk(cost: "IngestCost", free_bytes: int, reserve_gib: float, folder: Path) -> None:
+    """Raises ConfigError where the largest row does not fit `free_bytes` of disk."""
+    left = free_bytes - int(reserve_gib * 2**30)
+    if cost.peak_disk > left:
+        raise ConfigError(
+            f"{folder}: the ingestion needs about {cost.peak_disk / 2**30:.1f} GiB of disk at once, {max(0, left) / 2**30:.1f} GiB are "
+            f"there beyond the reserve of {reserve_gib:g} GiB; lower --edges or --nodes, or name another disk with --work"
+        )
+
+
+def check_memory(partitioner: str, cost: "IngestCost", num_edges: int, available_bytes: int) -> None:
+    """Raises ConfigError where a row's estimate exceeds the free memory."""
+    needed = cost.memory + (num_edges * _METIS_BYTES_PER_EDGE if partitioner == "metis" else 0)
+    if needed > 0.9 * available_bytes:
+        advice = "choose ldg, or lower --edges" if partitioner == "metis" else "lower --memory-mib or --nodes"
+        raise ConfigError(
+            f"{partitioner} needs about {needed / 2**30:.1f} GiB of memory, {available_bytes / 2**30:.1f} GiB are free; {advice}"
+        )
+
+
+def disk_rate(folder: Path, num_bytes: int) -> float:
+    """Bytes per second of one file, written in sequence and fsynced."""
+    block = os.urandom(min(num_bytes, _PROBE_BLOCK_BYTES))
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-", buffering=0) as file:
+        start_s = time.perf_counter()
+        for _ in range(-(-num_bytes // len(block))):
+            file.write(block)
+        os.fsync(file.fileno())
+        return -(-num_bytes // len(block)) * len(block) / (time.perf_counter() - start_s)
+
+
+def source_rate(config: BenchIngestConfig) -> float:
+    """Edges per second of the generator alone."""
+    count, start_s = 0, 0.0
+    for chunk in BareGraph(config).edges(1 << 20):
+        if start_s:  # the first chunk waits for the compiler
+            count += len(chunk.src)
+        start_s = start_s or time.perf_counter()
+        if count >= _SOURCE_EDGES:
+            break
+    return count / (time.perf_counter() - start_s) if count else float("nan")
+
+
+def written_bytes() -> int:
+    """What this process has given to disks, less what was removed before it got there."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["write_bytes"]) - int(fields["cancelled_write_bytes"])
+
+
+def sync_files(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+
+
+def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, result: Path) -> None:
+    """One row, in a process of its own; writes what it measured, or the reason why not, to `result`."""
+    from jobs.run.memory_check import available_bytes, own_bytes
+    from jobs.run.progress import progress
+    from storage.errors import GraphmillError
+    from storage.ingest import ingest
+    from storage.ingest_cost import ingest_cost
+
+    source, options = BareGraph(config), config.options(partitioner)
+    graph = result.parent / "graph"
+    stages: dict[str, float] = {}
+    try:
+        check_memory(partitioner, ingest_cost(source.info, options), config.edges, available_bytes())
+        small = replace(config, nodes=1000, edges=16_000, partitions=min(8, config.partitions))
+        ingest(
+            BareGraph(small), str(result.parent / "small"), replace(options, num_partitions=small.partitions)
+        )  # compiles
+        with progress(partitioner) as bar:
+            current, since_s = "nodes", time.perf_counter()
+            start_s, written, cpu_s = since_s, written_bytes(), time.process_time()
+
+            def report(stage: str, done: int, total: int | None) -> None:
+                nonlocal current, since_s
+                now_s = time.perf_counter()
+                ended = current if done == 0 else stage  # a stage announces itself with 0, or reports what it has done
+                stages[ended] = stages.get(ended, 0.0) + now_s - since_s
+                current, since_s = stage, now_s
+                bar.update(done, None if total is None else max(done, total), stage)
+
+            manifest = ingest(source, str(graph), options, report)
+            stages[current] = stages.get(current, 0.0) + time.perf_counter() - since_s
+            synced_s = time.perf_counter()
+            sync_files(graph)
+            stages["sync"] = time.perf_counter() - synced_s
+            seconds = time.perf_counter() - start_s
+        row = {
+            "edges": manifest.num_edges,
+            "seconds": seconds,
+            "cpu_seconds": time.process_time() - cpu_s,
+            "stages": stages,
+            "written_bytes": written_bytes() - written,
+            "graph_bytes": sum(entry.num_bytes for entry in manifest.files.values()),
+            "peak_bytes": own_bytes("VmHWM"),
+        }
+        row |= quality(str(graph))
+    except (GraphmillError, OSError, MemoryError) as error:
+        row = {"error": " ".join(str(error).split()) or type(error).__name__}
+    result.write_text(json.dumps(row))
+
+
+def quality(url: str) -> dict[str, float]:
+    """Share of edges between partitions; nodes and edges of the largest partition against the mean."""
+    from storage.graph import open_graph
+
+    graph = open_graph(url)
+    offsets = graph.manifest.partition_offsets
+    inside, edges = [], []
+    for p in range(graph.manifest.num_partitions):
+        neighbors = graph.partition(p).indices
+        inside.append(count_between(neighbors, offsets[p], offsets[p + 1]))
+        edges.append(len(neighbors))
+    nodes = [high - low for low, high in pairwise(offsets)]
+    return {
+        "cut": 1 - sum(inside) / max(1, sum(edges)),
+        "node_balance": max(nodes) / statistics.mean(nodes),
+        "edge_balance": max(edges) / max(1, statistics.mean(edges)),
+    }
+
+
+def count_between(values: "np.ndarray", low: int, high: int) -> int:
+    import numpy as np
+
+    step = 1 << 24
+    parts = (values[start : start + step] for start in range(0, len(values), step))
+    return sum(int(np.count_nonzero((part >= low) & (part < high))) for part in parts)
+
+
+def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: int) -> dict[str, Any]:
+    """One row with the disk's rate before it, or with the reason why it failed."""
+    with tempfile.TemporaryDirectory(prefix=".bench-ingest-", dir=config.folder) as folder:
+        rate = disk_rate(Path(folder), probe_bytes)
+        result = Path(folder, "row.json")
+        process = multiprocessing.get_context("spawn").Process(
+            target=ingest_row, args=(partitioner, config, result), daemon=True
+        )
+        process.start()
+        try:
+            process.join(config.timeout_s)
+        finally:  # also where a signal ends this process: the folder cannot go while somebody writes into it
+            late = process.is_alive()
+            if late:
+                process.kill()
+                process.join(_KILL_TIMEOUT_S)
+        if late:
+            row = {"error": f"not done after {config.timeout_s:g} s; raise --timeout-s"}
+        elif result.exists():
+            row = json.loads(result.read_text())
+        else:
+            cause = "killed, as for lack of memory" if process.exitcode == -9 else f"exit code {process.exitcode}"
+            row = {"error": f"the process ended without a result: {cause}"}
+    return {"partitioner": partitioner, "disk_bytes_per_s": rate} | row
+
+
+def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfig) -> str:
+    """The table as Markdown."""
+    done = [row for row in rows if "error" not in row]
+    disk = statistics.median(row["disk_bytes_per_s"] for row in rows)
+    lines = [
+        f"{config.nodes:,} nodes in {config.partitions} partitions, budget {config.memory_mib} MiB; {platform.machine()}, {os.cpu_count()} "
+        f"cores, Python {platform.python_version()}. The disk writes {disk / 1e6:,.0f} MB/s (median of {len(rows)}), the generator alone makes "
+        f"{source / 1e6:.1f} M edges/s.",
+        "",
+        "| partitioner | edges | s | CPU s | edges/s | peak RSS, GB | written, GB | of the disk's rate | graph alone, GB | of the disk's rate | "
+        "cut | nodes max/mean | edges max/mean |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in done:
+        seconds = row["seconds"]
+        shares = [row[key] / seconds / disk for key in ("written_bytes", "graph_bytes")]
+        lines.append(
+            f"| {row['partitioner']} | {row['edges']:,} | {seconds:.1f} | {row['cpu_seconds']:.1f} | {row['edges'] / seconds:,.0f} | {row['peak_bytes'] / 1e9:.2f} | "
+            f"{row['written_bytes'] / 1e9:.1f} | {shares[0]:.0%} | {row['graph_bytes'] / 1e9:.1f} | {shares[1]:.0%} | "
+            f"{row['cut']:.1%} | {row['node_balance']:.3f} | {row['edge_balance']:.3f} |"
+        )
+    lines += [f"\n{row['partitioner']} failed: {row['error']}" for row in rows if "error" in row]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    config = parse(BenchIngestConfig, description=__doc__)
+    from storage.ingest_cost import ingest_cost
+
+    cost = ingest_cost(BareGraph(config).info, config.options(config.partitioners[0]))
+    check_writable(config.out, "--out")
+    check_writable(config.folder, "--work")
+    check_disk(cost, shutil.disk_usage(existing_part(config.folder)).free, config.reserve_gib, config.folder)
+    for folder in (config.out, config.folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    print(
+        f"{config.nodes:,} nodes, {config.edges:,} edges: {cost.peak_disk / 1e9:.1f} GB of disk at once, {cost.written / 1e9:.1f} GB to write, "
+        f"{cost.memory / 1e9:.1f} GB of memory",
+        flush=True,
+    )
+    source = source_rate(config)
+    rows: list[dict[str, Any]] = []
+    for partitioner in config.partitioners:
+        rows.append(measure(partitioner, config, min(config.probe_mib << 20, max(1, cost.graph))))
+        text = describe(rows, source, config)
+        body = {"config": asdict(config), "source_edges_per_s": source, "cost": asdict(cost), "rows": rows}
+        (config.out / "results.md").write_text(text)  # after each row: a run that is interrupted keeps those it has
+        (config.out / "results.json").write_text(json.dumps(body, indent=1, default=str) + "\n")
+    print(text)
+    return 1 if any("error" in row for row in rows) else 0
+
+
+if __name__ == "__main__":
+    run(main)

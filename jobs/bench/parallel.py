@@ -1,0 +1,209 @@
+"""Graph-parallel GECO on 1, 2, 4 … workers of this machine: loss, memory of each worker, and bytes sent against the formula.
+
+    python -m jobs.bench parallel --graph path/to/graph --workers 1 2 4
+
+Needs no Ray: workers are processes with one thread each, over gloo. Times are not shown: the workers share the machine's cores.
+Expect the same losses to about 1e-6, bytes sent as predicted (a first step's, also those of the degrees), and peaks that fall with the workers.
+"""
+
+import json
+import socket
+import tempfile
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.memory_check import own_bytes
+from jobs.run.option_checks import all_at_least_1, at_least, check_writable, more_than_0
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to measure."""
+
+    graph: str
+    """A prepared graph's path."""
+
+    workers: tuple[int, ...] = (1, 2, 4)
+    """Numbers of workers, one after another."""
+
+    steps: int = 2
+    """Optimizer steps of each."""
+
+    width: int = 128
+    """Channels."""
+
+    layers: int = 3
+    """Layers."""
+
+    dropout: float = 0.0
+    """Of the layers."""
+
+    recompute: bool = False
+    """Compute each layer again in the backward pass instead of keeping it."""
+
+    timeout_s: float = 900.0
+    """Longest wait in one collective call."""
+
+    out: str | None = None
+    """Write the results to this JSON file too."""
+
+
+def resident_bytes() -> tuple[int, int]:
+    """(resident, peak) bytes of this process; the peak counts from `reset_peak` on."""
+    return own_bytes("VmRSS"), own_bytes("VmHWM")
+
+
+def reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.functional import cross_entropy
+
+    from jobs.run.geco_classifier import GECOShardClassifier
+    from jobs.run.whole_graph import WholeGraphData
+    from models.geco import FilterConfig, GECOConfig
+    from models.parallel.collectives import sum_gradients
+    from models.parallel.cost import sent_bytes, training_bytes
+    from storage.graph import open_graph
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://127.0.0.1:{port}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=config.timeout_s),
+    )
+    graph = open_graph(config.graph)
+    manifest = graph.manifest
+    model_config = GECOConfig(
+        in_dim=manifest.feature_dim,
+        out_dim=manifest.num_classes or 1,
+        width=config.width,
+        num_layers=config.layers,
+        dropout=config.dropout,
+        recompute=config.recompute,
+        filter=FilterConfig(scale="length"),
+    )
+    torch.manual_seed(0)
+    model = GECOShardClassifier(model_config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    warm_up(model, model_config)
+    reset_peak()
+    baseline, _ = resident_bytes()
+    data = WholeGraphData.of(graph, 0, model_config)
+    opened = data.open()
+    shard, batch = opened.shard, opened.sampler(data.roots()["train"], size).sample(0, rank)
+    _, planned = resident_bytes()
+    peers = shard.layout.peers
+    planning = dict(peers.sent_bytes)
+    losses = []
+    target = batch.y[batch.root_index]
+    count = float(peers.sum(torch.tensor(float(len(target)))))
+    for step in range(config.steps):
+        if step == config.steps - 1:
+            peers.sent_bytes.clear()
+        loss = cross_entropy(model(batch), target, reduction="sum") / count
+        loss.backward()
+        sum_gradients(list(model.parameters()), peers)
+        sent = {kind: count for kind, count in peers.sent_bytes.items() if kind != "plan"}  # plans: a byte a parameter
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(float(peers.sum(loss.detach().double())))
+    _, peak = resident_bytes()
+    plan = shard.adjacency.plan
+    result = {
+        "workers": size,
+        "rank": rank,
+        "losses": losses,
+        "nodes": batch.num_nodes,
+        "edges": batch.num_edges,
+        "halo": plan.num_halo,
+        "baseline_bytes": baseline,
+        "planned_bytes": planned - baseline,
+        "peak_bytes": peak - baseline,
+        "estimated_bytes": training_bytes(model_config, manifest.num_nodes, manifest.num_edges, size),
+        "sent": sent,
+        "predicted": sent_bytes(
+            model_config, shard.layout.rows, rank, sum(plan.send), plan.num_halo, symmetric=manifest.symmetric
+        ),
+        "planning": planning,
+    }
+    Path(folder, f"{rank}.json").write_text(json.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def warm_up(model: Any, config: Any) -> None:
+    """One step on a graph of a few nodes: what libraries allocate once is the process's, not the graph's."""
+    import torch
+
+    from models.parallel.collectives import Peers
+    from models.parallel.halo import ShardedAdjacency
+    from models.parallel.sequences import ShardedLayout
+    from models.parallel.shards import Shards
+
+    num_nodes, alone = 64, Peers()
+    shards = Shards.even(num_nodes, 1)
+    adjacency = ShardedAdjacency(torch.arange(num_nodes + 1), torch.arange(num_nodes), shards, alone, symmetric=True)
+    x, layout = torch.zeros(num_nodes, config.in_dim), ShardedLayout(shards, alone)
+    model.model(x, adjacency, layout=layout).sum().backward()
+    model.zero_grad(set_to_none=True)
+
+
+def measure(size: int, config: Config) -> list[dict[str, Any]]:
+    """The results of all workers of one run."""
+    import torch.multiprocessing as multiprocessing
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.start_processes(worker, args=(size, port, config, folder), nprocs=size, start_method="spawn")
+        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(size)]
+
+
+def main() -> int:
+    config = parse(Config)
+    from storage.graph import open_graph
+
+    all_at_least_1(config, "workers")
+    for name in ("steps", "width", "layers"):
+        at_least(config, name, 1)
+    more_than_0(config, "timeout_s")
+    if config.out is not None:
+        check_writable(Path(config.out).parent, "--out")
+    manifest = open_graph(config.graph).manifest
+    print(
+        f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges; {config.layers} x {config.width}"
+    )
+    results: list[dict[str, Any]] = []
+    print(
+        f"{'workers':>8}{'loss of the last step':>24}{'peak MB':>10}{'share':>8}{'estimate':>10}{'sent MB':>10}{'predicted':>10}"
+    )
+    for size in config.workers:
+        found = measure(size, config)
+        results += found
+        peak = max(r["peak_bytes"] for r in found)
+        first = max(r["peak_bytes"] for r in results if r["workers"] == results[0]["workers"])
+        sent, predicted = (max(sum(r[key].values()) for r in found) for key in ("sent", "predicted"))
+        print(
+            f"{size:>8}{found[0]['losses'][-1]:>24.9f}{peak / 1e6:>10.0f}{peak / first:>8.2f}"
+            f"{found[0]['estimated_bytes'] / 1e6:>10.0f}{sent / 1e6:>10.1f}{predicted / 1e6:>10.1f}",
+            flush=True,
+        )
+    if config.out is not None:
+        body = {"config": asdict(config), "results": results}
+        Path(config.out).write_text(json.dumps(body, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

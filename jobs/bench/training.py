@@ -1,0 +1,348 @@
+"""Training steps at the published sizes: `python -m jobs.bench training`.
+
+    python -m jobs.bench training --device cuda --bf16          2.4M nodes and TokenGT 12 x 768, on one GPU
+    python -m jobs.bench training --nodes 100000 --graphs 16    a look, on a CPU
+
+Three rows, each with forward, backward and AdamW's step:
+
+    geco          the whole of a graph of ogbn-products' size (2.4M nodes, 122M directed edges) as one batch, GECO 3 x 128
+    primphormer   the same graph in ten random parts, Primphormer 2 x 128 with GCN; an epoch is the ten (paper, table of ICML 2025: 22.1 s, 13.35 GB)
+    tokengt       molecules of PCQM4Mv2's size, TokenGT 12 x 768 with orthogonal identifiers; 1M steps of 1,024 molecules are what was published
+
+The graph is of --degree neighbours a node at random places, its features and labels are noise: times and memory are those of training, scores are not.
+A row that needs more memory than there is, is skipped with the estimate. Needs torch and numpy only (where the package is not installed:
+`python -m jobs.bench.training` in its root). results.md and results.json go to --out.
+"""
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.bench.layers import peak_bytes
+from jobs.run.exit_codes import run
+from jobs.run.memory_check import trim_heap
+from jobs.run.option_checks import check_device, check_writable
+from jobs.run.plain_options import parse_plain
+from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+ROWS = ("geco", "primphormer", "tokengt")
+PUBLISHED_BATCH, PUBLISHED_STEPS = 1024, 1_000_000  # TokenGT on PCQM4Mv2
+PAPER_EPOCH_S, PAPER_GB = 22.1, 13.35  # Primphormer on ogbn-products
+IN_DIM, OUT_DIM, TRAIN_SHARE = 100, 47, 0.08
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Every option, as --parts 10 and so on."""
+
+    rows: tuple[str, ...] = ROWS
+    nodes: int = 2_449_029
+    degree: int = 50  # even
+    parts: int = 10  # of primphormer's graph
+    width: int = 128  # of geco and primphormer
+    layers: int = 3  # of geco; primphormer has 2
+    graphs: int = 128  # molecules of a batch
+    recompute: bool = False  # geco: keep of a layer its input alone
+    rounds: int = 3  # steps that are timed, or epochs of primphormer's; one more before them
+    memory_gb: float = 0.0  # at most this; 0: what the device has free
+    threads: int = 1
+    device: str = "cpu"  # cpu or cuda
+    bf16: bool = False  # autocast; transforms stay float32
+    out: Path = Path("runs/bench-training")
+
+    def __post_init__(self) -> None:
+        if not self.rows or set(self.rows) - set(ROWS):
+            raise ConfigError(f"rows: expected some of {', '.join(ROWS)}, got {self.rows}; set --rows")
+        for name in ("nodes", "parts", "width", "layers", "graphs", "rounds", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}; set --{name}")
+        if self.degree % 2 or not 0 < self.degree <= self.nodes // 2:
+            raise ConfigError(f"degree: expected an even number up to nodes / 2, got {self.degree}; set --degree")
+        if self.memory_gb < 0 or self.device.split(":")[0] not in ("cpu", "cuda"):
+            raise ConfigError(
+                f"bench: expected cpu or cuda and memory of at least 0, got {self.device} and {self.memory_gb:g}"
+            )
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one step, or one epoch, takes. Bytes are None where the system does not tell."""
+
+    name: str
+    what: str
+    seconds: float  # median of the rounds
+    fastest_s: float
+    peak_bytes: int | None
+    notes: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A row ready to run: `losses()` yields one loss per step of a round."""
+
+    model: "nn.Module"
+    losses: Callable[[], "Iterator[Callable[[], Tensor]]"]
+    what: str
+
+
+def free_bytes(config: TrainingConfig) -> int:
+    """What a row may still take."""
+    import torch
+
+    if config.device != "cpu":
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+    else:
+        trim_heap()
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    return min(free, int(config.memory_gb * 1e9)) if config.memory_gb else free
+
+
+def needed_bytes(name: str, config: TrainingConfig) -> int:
+    """An estimate from counts of arrays, before anything is made."""
+    edges = config.nodes * config.degree
+    if name == "geco":
+        from models.parallel.cost import training_bytes
+
+        return training_bytes(_geco_config(config), config.nodes, edges, 1) + 8 * edges
+    if name == "primphormer":
+        rows = -(-config.nodes // config.parts)
+        return 4 * rows * config.width * 60 + 4 * config.nodes * IN_DIM + 24 * edges
+    # 125 MB of weights four times over, and of each molecule about 45 tokens in 12 layers of some twenty arrays 768 wide and eight heads' pairs.
+    tokens = 45
+    return 4 * (4 * 48_000_000 + config.graphs * 12 * (tokens * 20 * 768 + 4 * 32 * tokens * tokens))
+
+
+def _geco_config(config: TrainingConfig) -> Any:
+    from models.geco import FilterConfig, GECOConfig
+
+    return GECOConfig(
+        in_dim=IN_DIM,
+        out_dim=OUT_DIM,
+        width=config.width,
+        num_layers=config.layers,
+        dropout=0.3,
+        recompute=config.recompute,
+        filter=FilterConfig(bands=3, inner_width=64, scale="length"),
+    )
+
+
+def _large_graph(config: TrainingConfig) -> Any:
+    from jobs.bench.speed_subjects import SyntheticGraph
+
+    return SyntheticGraph(config.nodes, config.degree, config.device)
+
+
+def _geco(config: TrainingConfig) -> Work:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from models.geco import GECO
+
+    graph = _large_graph(config)
+    generator = torch.Generator(config.device).manual_seed(0)
+    x = torch.randn(config.nodes, IN_DIM, device=config.device, generator=generator)
+    y = torch.randint(OUT_DIM, (config.nodes,), device=config.device, generator=generator)
+    root = torch.arange(max(1, int(TRAIN_SHARE * config.nodes)), device=config.device)
+    model = GECO(_geco_config(config)).to(config.device)
+
+    def loss() -> "Tensor":
+        logits = model(x, graph.adjacency, node_id_N=graph.node_id_N)
+        return cross_entropy(logits[root].float(), y[root])
+
+    what = f"GECO {config.layers} x {config.width}, whole graph of {config.nodes:,} nodes, {graph.num_edges:,} edges"
+    return Work(model, lambda: iter([loss]), what)
+
+
+def _primphormer(config: TrainingConfig) -> Work:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from models.graphs import Graphs
+    from models.primphormer import Primphormer, products
+
+    graph = _large_graph(config)
+    generator = torch.Generator(config.device).manual_seed(0)
+    x = torch.randn(config.nodes, IN_DIM, device=config.device, generator=generator)
+    y = torch.randint(OUT_DIM, (config.nodes,), device=config.device, generator=generator)
+    model = Primphormer(products(IN_DIM, OUT_DIM, width=config.width)).to(config.device)
+    sources = graph.indices.view(config.nodes, config.degree)
+
+    def part_loss(node: "Tensor", place: "Tensor") -> "Tensor":
+        """Of the part with these nodes; place: their numbers in it by node, -1 elsewhere."""
+        source = place[sources[node].long()]  # [n, degree]
+        inside = source >= 0
+        destination = torch.arange(len(node), device=config.device).unsqueeze(1).expand_as(source)
+        graphs = Graphs(
+            node_ptr=torch.tensor([0, len(node)], device=config.device),
+            edge_index=torch.stack([source[inside], destination[inside]]),
+            x=x[node],
+            root_index=torch.arange(max(1, int(TRAIN_SHARE * len(node))), device=config.device),
+            max_nodes=len(node),
+        )
+        logits, penalty = model.forward_with_penalty(graphs)
+        return cross_entropy(logits.float(), y[node[graphs.root_index]]) + penalty
+
+    def losses() -> "Iterator[Callable[[], Tensor]]":
+        shuffled = torch.randperm(config.nodes, device=config.device, generator=generator)
+        for node in shuffled.chunk(config.parts):
+            place = torch.full((config.nodes,), -1, dtype=torch.int64, device=config.device)
+            place[node] = torch.arange(len(node), device=config.device)
+            yield lambda node=node, place=place: part_loss(node, place)  # type: ignore[misc]
+
+    what = f"an epoch of {config.parts} random parts, Primphormer 2 x {config.width} with GCN, {config.nodes:,} nodes, {graph.num_edges:,} edges"
+    return Work(model, losses, what)
+
+
+def _tokengt(config: TrainingConfig) -> Work:
+    import torch
+
+    from models.tokengt import TokenGT, pcqm4mv2_orf
+
+    graphs = molecules(config.graphs).to(config.device)
+    target = torch.randn(config.graphs, 1, device=config.device)
+    model = TokenGT(pcqm4mv2_orf()).to(config.device)
+
+    def loss() -> "Tensor":
+        return (model(graphs).float() - target).abs().mean()
+
+    what = f"TokenGT 12 x 768, {config.graphs} molecules of {graphs.num_nodes / config.graphs:.1f} atoms"
+    return Work(model, lambda: iter([loss]), what)
+
+
+def molecules(count: int, seed: int = 0) -> Any:
+    """Chains of 8 to 20 atoms (14 on average, as in PCQM4Mv2) with one ring each, and random categories: a batch of `models.graphs.Graphs`."""
+    import torch
+
+    from models.features import atoms, bonds
+    from models.graphs import Graphs
+
+    generator = torch.Generator().manual_seed(seed)
+    size = torch.randint(8, 21, (count,), generator=generator)
+    node_ptr = torch.cat([torch.zeros(1, dtype=torch.int64), size.cumsum(0)])
+    ends = []
+    for first, atoms_here in zip(node_ptr.tolist(), size.tolist(), strict=False):
+        chain = torch.arange(first, first + atoms_here)
+        bond = torch.stack([torch.cat([chain[:-1], chain[:1]]), torch.cat([chain[1:], chain[5:6]])])
+        ends += [bond, bond.flip(0)]
+    edge_index = torch.cat(ends, dim=1)
+
+    def categories(sizes: tuple[int, ...], rows: int) -> "Tensor":
+        return torch.stack([torch.randint(high, (rows,), generator=generator) for high in sizes], dim=1)
+
+    return Graphs(
+        node_ptr=node_ptr,
+        edge_index=edge_index,
+        x=categories(atoms().categories, int(node_ptr[-1])),
+        edge_attr=categories(bonds().categories, edge_index.shape[1]),
+        max_nodes=int(size.max()),
+        max_edges=2 * int(size.max()),
+    )
+
+
+BUILD = {"geco": _geco, "primphormer": _primphormer, "tokengt": _tokengt}
+
+
+def measure(name: str, config: TrainingConfig) -> Row:
+    """One row's median over the rounds."""
+    import torch
+
+    work = BUILD[name](config)
+    optimizer = torch.optim.AdamW(work.model.parameters(), lr=1e-4)
+
+    def loss_of(step: "Callable[[], Tensor]") -> "Tensor":
+        with torch.autocast(config.device.split(":")[0], torch.bfloat16, enabled=config.bf16):
+            return step()
+
+    def one_round() -> None:
+        for step in work.losses():
+            optimizer.zero_grad(set_to_none=True)
+            loss_of(step).backward()
+            optimizer.step()
+
+    def clock() -> float:
+        if config.device != "cpu":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    one_round()  # moments, caches
+    optimizer.zero_grad(set_to_none=True)
+    first = next(work.losses())
+    peak = peak_bytes(lambda: loss_of(first), config.device)
+    times = []
+    for _ in range(config.rounds):
+        began = clock()
+        one_round()
+        times.append(clock() - began)
+    seconds = statistics.median(times)
+    notes: dict[str, float] = {}
+    if name == "tokengt":
+        rate = config.graphs / seconds
+        notes = {"molecules_per_s": rate, "published_hours": PUBLISHED_BATCH * PUBLISHED_STEPS / rate / 3600}
+    if name == "primphormer":
+        notes = {"paper_epoch_s": PAPER_EPOCH_S, "paper_gb": PAPER_GB}
+    return Row(name, work.what, seconds, min(times), peak, notes)
+
+
+def bench(config: TrainingConfig, say: Callable[[str], None]) -> str:
+    """Measures, writes the files and returns the table."""
+    import torch
+
+    torch.set_num_threads(config.threads)
+    check_device(config.device)
+    check_writable(config.out, "--out")
+    rows: list[Row] = []
+    skipped: dict[str, str] = {}
+    for name in config.rows:
+        needed, free = needed_bytes(name, config), free_bytes(config)
+        if needed > free:
+            advice = "--graphs" if name == "tokengt" else "--nodes, --width, or more --parts"
+            advice = "--recompute, or a smaller --nodes or --width" if name == "geco" else f"a smaller {advice}"
+            skipped[name] = f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB there; {advice}, takes less"
+        else:
+            try:
+                rows.append(measure(name, config))
+            except torch.OutOfMemoryError as error:
+                skipped[name] = f"out of memory: {str(error).splitlines()[0]}"
+        say(f"{name}: {skipped[name]}" if name in skipped else f"{name}: {rows[-1].seconds:.3g} s")
+    chip = torch.cuda.get_device_name() if config.device != "cpu" else f"{platform.machine()}, {config.threads} threads"
+    head = f"{chip}, torch {torch.__version__}, {'bf16' if config.bf16 else 'float32'}"
+    text = "\n".join([head, "", *table(rows, skipped)])
+    config.out.mkdir(parents=True, exist_ok=True)
+    (config.out / "results.md").write_text(text + "\n")
+    found = {
+        "config": asdict(config) | {"out": str(config.out)},
+        "on": head,
+        "rows": [asdict(row) for row in rows],
+        "skipped": skipped,
+    }
+    (config.out / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+    return text
+
+
+def table(rows: list[Row], skipped: dict[str, str]) -> list[str]:
+    """Markdown."""
+    lines = ["| row | s | fastest | peak GB | |", "|---|---|---|---|---|"]
+    for row in rows:
+        peak = "–" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f}"
+        notes = "; ".join(f"{name.replace('_', ' ')} {value:,.5g}" for name, value in row.notes.items())
+        lines.append(f"| {row.what} | {row.seconds:.4g} | {row.fastest_s:.4g} | {peak} | {notes} |")
+    return lines + [f"\n{name} skipped: {why}" for name, why in skipped.items()]
+
+
+def main() -> None:
+    config = parse_plain(TrainingConfig, __doc__)
+    print(bench(config, lambda line: print(line, flush=True)))
+
+
+if __name__ == "__main__":
+    run(main)

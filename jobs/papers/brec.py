@@ -1,0 +1,387 @@
+"""Which pairs of non-isomorphic graphs can a model tell apart? BREC (arXiv:2304.07702) by its own protocol.
+
+    python -m jobs.papers.brec --data ../shared/data/brec --model grit --pairs basic:0-9      ten pairs, about a minute on one core
+    python -m jobs.papers.brec --data ../shared/data/brec --model grit                        all 400 pairs
+    python -m jobs.papers.brec --data ../shared/data/brec --model ppgt --device cuda
+    python -m jobs.papers.brec --data ../shared/data/brec --model ppgt --bound                what no training could exceed, a minute
+
+Per pair, as in the published test program: a fresh model sees 32 relabelled copies of both graphs side by side, and is trained so that
+the cosine similarity of a copy's two 16-dimensional outputs falls (cosine embedding loss, margin 0). Then Hotelling's
+T² = meanᵀ cov⁻¹ mean of the 32 differences is taken, for the pair and, as the check of reliability, for 32 pairs of copies of one and the
+same graph. The pair is told apart when T² exceeds 72.34 and differs from the check's; it counts when the check's T² is below 72.34.
+
+You should see a line per pair and a table by category; GRIT is published with 60 basic, 50 of 140 regular (regular, str, 4vtx, dr),
+100 extension and 8 CFI pairs, with more epochs than the default here. Results are kept as `<model>.jsonl` under --out, and pairs with a
+result by the same settings are not run again: the job may be stopped at any time.
+
+`--bound` trains nothing: it counts the pairs that colour refinement over walk probabilities tells apart, beyond which no weights of grit
+and ppgt can go (jobs/papers/color_refinement.py): 60 basic, 50 regular, 100 extension and 26 CFI pairs, none of str, 4vtx and dr. Their numbers are
+printed as `--pairs` takes them, so that a training can leave the others out.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from jobs.run.option_checks import check_device, check_writable
+from storage.errors import ConfigError, FormatError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor, nn
+
+    from models.graphs import Graphs
+
+CATEGORIES = {"basic": 60, "regular": 50, "str": 50, "extension": 100, "cfi": 100, "4vtx": 20, "dr": 20}
+# The models that compute no more than colour refinement over walks, and the longest walk that their `brec` presets read.
+WALK_STEPS = {"grit": 31, "ppgt": 32}
+COPIES = 32
+THRESHOLD = 72.34
+# Two T² this close are one: the model tells the pair apart no better than copies of one graph.
+SAME_T2 = 1e-6
+
+
+@dataclass(frozen=True)
+class BrecConfig:
+    """Test a model on BREC's pairs of graphs."""
+
+    data: Path
+    """The folder of BREC's graph6 files (basic.npy, cfi.npy …)."""
+    model: Literal["grit", "ppgt", "primphormer"] = "grit"
+    """Its `brec` preset is trained."""
+    pairs: tuple[str, ...] = tuple(CATEGORIES)
+    """Categories, or parts of them: `basic:0-9`, `cfi:3`."""
+    epochs: int = 20
+    """At most, per pair."""
+    loss_threshold: float = 0.1
+    """Training stops below it."""
+    lr: float = 1e-3
+    """Adam's step size."""
+    weight_decay: float = 1e-5
+    """Adam's decay."""
+    batch_size: int = 16
+    """Graphs per step; even, since pairs stay together."""
+    width: int | None = None
+    """Instead of the preset's."""
+    num_layers: int | None = None
+    """Instead of the preset's."""
+    seed: int = 2022
+    """Of relabelling and of the models."""
+    device: str = "cpu"
+    """Where to train."""
+    out: Path = Path("runs/brec")
+    """Where results are kept."""
+    bound: bool = False
+    """Train nothing; list the pairs that the model's walks let it tell apart at all (grit, ppgt)."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 2 or self.batch_size % 2 or self.epochs < 0:
+            raise ConfigError(
+                f"batch_size must be even and positive and epochs at least 0, got {self.batch_size} and {self.epochs}; "
+                "set --batch-size or --epochs"
+            )
+        if self.bound and self.model not in WALK_STEPS:
+            raise ConfigError(f"bound: expected one of {', '.join(WALK_STEPS)}, got {self.model}; set --model")
+        for part in self.pairs:
+            parse_pairs(part)
+
+
+class Result(NamedTuple):
+    """What one pair gave."""
+
+    pair: str
+    told_apart: bool
+    reliable: bool
+    t2: float
+    t2_same: float
+    loss: float
+    epochs: int
+    seconds: float
+    nodes: int
+
+
+def parse_pairs(part: str) -> tuple[str, range]:
+    """`basic:0-9` → ("basic", range(0, 10)). Raises ConfigError on what is not there."""
+    name, _, numbers = part.partition(":")
+    first, dash, last = numbers.partition("-")
+    total = CATEGORIES.get(name)
+    digits = all(number.isdigit() for number in (first, last) if number)
+    if total is None or not digits or (numbers and not first) or (dash and not last):
+        raise ConfigError(
+            f"pairs: expected a category of {', '.join(CATEGORIES)} or one with numbers as basic:0-9, got {part!r}; set --pairs"
+        )
+    if not numbers:
+        return name, range(total)
+    chosen = range(int(first), int(last if dash else first) + 1)
+    if not chosen or chosen[-1] >= total:
+        raise ConfigError(f"pairs: {name} has the pairs 0-{total - 1}, got {part!r}; set --pairs")
+    return name, chosen
+
+
+def read_graph6(text: str) -> "np.ndarray":
+    """The adjacency matrix, bool [n, n], of one graph6 line. Raises FormatError where the length is not the stated size's."""
+    import numpy as np
+
+    codes = np.frombuffer(text.encode("ascii"), dtype=np.uint8).astype(np.int64) - 63
+    skip, sizes = (1, codes[:1]) if codes.size == 0 or codes[0] < 63 else (4, codes[1:4])
+    if codes.size > 1 and skip == 4 and codes[1] == 63:
+        skip, sizes = 8, codes[2:8]
+    n = 0
+    for code in sizes:
+        n = n * 64 + int(code)
+    bits = n * (n - 1) // 2
+    if codes.size == 0 or codes.size != skip + -(-bits // 6) or codes.min() < 0 or codes.max() > 63:
+        raise FormatError(
+            f"graph6: expected {skip + -(-bits // 6)} characters for {n} nodes, found {codes.size}: {text[:40]!r}"
+        )
+    flags = ((codes[skip:, None] >> np.arange(5, -1, -1)) & 1).reshape(-1)[:bits].astype(bool)
+    adjacency = np.zeros((n, n), dtype=bool)
+    # Bits run down the columns of the upper triangle, that is along the rows of the lower one.
+    adjacency[np.tril_indices(n, -1)] = flags
+    return adjacency | adjacency.T
+
+
+def read_pairs(folder: Path, category: str) -> "list[tuple[np.ndarray, np.ndarray]]":
+    """All pairs of a category as adjacency matrices. Raises FormatError where the file is not what BREC publishes."""
+    import numpy as np
+
+    path = folder / f"{category}.npy"
+    try:
+        lines = np.load(path, allow_pickle=False).reshape(-1)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: expected BREC's graph6 lines, found {error}; set --data") from None
+    if lines.dtype.kind not in "SU" or lines.size != 2 * CATEGORIES[category]:
+        raise FormatError(
+            f"{path}: expected {2 * CATEGORIES[category]} graph6 lines, found {lines.size} of {lines.dtype}; set --data"
+        )
+    texts = [line.decode("ascii") if isinstance(line, bytes) else str(line) for line in lines]
+    graphs = [read_graph6(text.removeprefix(">>graph6<<").strip()) for text in texts]
+    return list(zip(graphs[::2], graphs[1::2]))
+
+
+def relabelled_copies(
+    first: "np.ndarray", second: "np.ndarray", generator: "np.random.Generator"
+) -> "list[np.ndarray]":
+    """2·32 adjacency matrices, copies of the first and of the second graph by turns, each with its own random labels."""
+    copies = []
+    for _ in range(COPIES):
+        for adjacency in (first, second):
+            order = generator.permutation(len(adjacency))
+            copies.append(adjacency[order][:, order])
+    return copies
+
+
+def pack(matrices: "list[np.ndarray]", device: str) -> "Graphs":
+    """One batch of graphs without features."""
+    import numpy as np
+    import torch
+
+    from models.graphs import Graphs
+
+    pointer = np.cumsum([0, *(len(matrix) for matrix in matrices)])
+    edges = [np.stack(matrix.nonzero()) + start for matrix, start in zip(matrices, pointer)]
+    graphs = Graphs(
+        node_ptr=torch.from_numpy(pointer),
+        edge_index=torch.from_numpy(np.concatenate(edges, axis=1)),
+        node_id=torch.arange(int(pointer[-1])),
+        max_nodes=max(len(matrix) for matrix in matrices),
+    )
+    return graphs.to(device)
+
+
+def build_model(config: BrecConfig) -> "nn.Module":
+    """A fresh model by the preset. Raises ConfigError where an option does not fit it."""
+    import importlib
+
+    network = {"grit": "GRIT", "ppgt": "PPGT", "primphormer": "Primphormer"}[config.model]
+    module = importlib.import_module(f"models.{config.model}")
+    changes: dict[str, Any] = {
+        name: value for name in ("width", "num_layers") if (value := getattr(config, name)) is not None
+    }
+    try:
+        return getattr(module, network)(module.brec(**changes))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def hotelling_t2(difference_CD: "Tensor") -> float:
+    """meanᵀ cov⁻¹ mean of the rows, with the pseudo-inverse and without the factor C, as the published program has it."""
+    import torch
+
+    mean_D = difference_CD.mean(0)
+    return float(mean_D @ torch.linalg.pinv(torch.cov(difference_CD.t())) @ mean_D)
+
+
+def measure_pair(config: BrecConfig, name: str, first: "np.ndarray", second: "np.ndarray", number: int) -> Result:
+    """Trains a fresh model on the pair and measures it."""
+    import numpy as np
+    import torch
+
+    began = time.perf_counter()
+    generator = np.random.default_rng([config.seed, number])
+    pair = relabelled_copies(first, second, generator)
+    same = relabelled_copies(first, first, generator)
+    batches = [pack(pair[i : i + config.batch_size], config.device) for i in range(0, 2 * COPIES, config.batch_size)]
+    torch.manual_seed(config.seed)
+    model = build_model(config).to(config.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    losses: list[float] = []
+    model.train()
+    while len(losses) < config.epochs:
+        losses.append(train_epoch(model, optimizer, batches))
+        if losses[-1] < config.loss_threshold:
+            break
+        schedule.step(losses[-1])
+    model.eval()
+    t2 = hotelling_t2(differences(model, batches))
+    t2_same = hotelling_t2(
+        differences(
+            model,
+            [pack(same[i : i + config.batch_size], config.device) for i in range(0, 2 * COPIES, config.batch_size)],
+        )
+    )
+    return Result(
+        pair=f"{name}:{number}",
+        told_apart=t2 > THRESHOLD and abs(t2 - t2_same) > SAME_T2 + 1e-5 * abs(t2_same),
+        reliable=t2_same < THRESHOLD,
+        t2=t2,
+        t2_same=t2_same,
+        loss=losses[-1] if losses else float("nan"),
+        epochs=len(losses),
+        seconds=time.perf_counter() - began,
+        nodes=len(first),
+    )
+
+
+def train_epoch(model: Any, optimizer: "torch.optim.Optimizer", batches: "list[Graphs]") -> float:
+    """One pass; the mean loss. Raises FormatError when it is not finite."""
+    from torch.nn import functional
+
+    total = 0.0
+    for graphs in batches:
+        optimizer.zero_grad()
+        # Primphormer's loss has a part of its own.
+        out, penalty = (
+            model.forward_with_penalty(graphs) if hasattr(model, "forward_with_penalty") else (model(graphs), 0.0)
+        )
+        loss = functional.cosine_embedding_loss(out[0::2], out[1::2], -out.new_ones(len(out) // 2), margin=0.0)
+        (loss + penalty).backward()
+        optimizer.step()
+        total += loss.item() * len(out) / 2
+    mean = total / COPIES
+    if mean != mean:
+        raise FormatError("the training loss is not a number; set a smaller --lr")
+    return mean
+
+
+def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
+    """[32, 16]: each copy's first output less its second, in float64."""
+    import torch
+
+    with torch.no_grad():
+        outs = [model(graphs) for graphs in batches]
+    both = torch.cat(outs).double().cpu()
+    return both[0::2] - both[1::2]
+
+
+def settings(config: BrecConfig) -> dict[str, Any]:
+    """What makes two results comparable."""
+    fields = asdict(config)
+    return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
+
+
+def known_results(config: BrecConfig) -> dict[str, Result]:
+    """Results by pair, of earlier runs with the same settings. A line that a kill cut short is passed over."""
+    path = config.out / f"{config.model}.jsonl"
+    found: dict[str, Result] = {}
+    if not path.exists():
+        return found
+    for line in path.read_text().splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if entry["settings"] == settings(config):
+            found[entry["result"]["pair"]] = Result(**entry["result"])
+    return found
+
+
+def run_pairs(config: BrecConfig) -> Iterator[Result]:
+    """Yields each asked pair's result, run now or known."""
+    known = known_results(config)
+    wanted = [parse_pairs(part) for part in config.pairs]
+    found = {name: read_pairs(config.data, name) for name, _ in wanted}
+    config.out.mkdir(parents=True, exist_ok=True)
+    for name, numbers in wanted:
+        pairs = found[name]
+        for number in numbers:
+            result = known.get(f"{name}:{number}")
+            if result is None:
+                result = measure_pair(config, name, *pairs[number], number)
+                with (config.out / f"{config.model}.jsonl").open("a") as file:
+                    # A cut line of a killed run must not swallow this one.
+                    file.write(
+                        "\n" * (file.tell() > 0)
+                        + json.dumps({"settings": settings(config), "result": result._asdict()})
+                    )
+            yield result
+
+
+def print_bound(config: BrecConfig) -> None:
+    """A line per category: how many of the asked pairs colour refinement tells apart, and which."""
+    from jobs.papers.color_refinement import tells_apart
+
+    wanted = [parse_pairs(part) for part in config.pairs]
+    found = {name: read_pairs(config.data, name) for name, _ in wanted}
+    for name, numbers in wanted:
+        apart = [number for number in numbers if tells_apart(*found[name][number], WALK_STEPS[config.model])]
+        print(
+            f"{name}: {len(apart)} of {len(numbers)}: {' '.join(f'{name}:{number}' for number in apart) or 'none'}",
+            flush=True,
+        )
+
+
+def table(results: list[Result]) -> str:
+    """Markdown: by category, the pairs told apart, and those of them whose check failed."""
+    lines = ["| category | told apart | of | unreliable | s/pair |", "|---|---|---|---|---|"]
+    groups = {name: [r for r in results if r.pair.split(":")[0] == name] for name in CATEGORIES}
+    for name, group in [*groups.items(), ("all", results)]:
+        if group:
+            right = sum(r.told_apart and r.reliable for r in group)
+            failed = sum(not r.reliable for r in group)
+            seconds = sum(r.seconds for r in group) / len(group)
+            lines.append(f"| {name} | {right} | {len(group)} | {failed} | {seconds:.1f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    config = parse(BrecConfig, description=__doc__)
+    if config.bound:
+        print_bound(config)
+        return
+    check_device(config.device)
+    build_model(config)  # options that do not fit it are told before anything is read or written
+    check_writable(config.out, "--out")
+    results = []
+    for result in run_pairs(config):
+        results.append(result)
+        verdict = ("apart" if result.told_apart else "alike") + ("" if result.reliable else ", unreliable")
+        print(
+            f"{result.pair}: {verdict}; T² {result.t2:.3g} against {result.t2_same:.3g}, loss {result.loss:.3f} after "
+            f"{result.epochs} epochs, {result.nodes} nodes, {result.seconds:.1f} s",
+            flush=True,
+        )
+    text = table(results)
+    (config.out / f"{config.model}.md").write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    run(main)

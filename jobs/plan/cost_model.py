@@ -1,0 +1,573 @@
+"""What a step of training costs on a cluster, from formulas: bytes, rounds, cache misses, seconds. Checked against a sweep's points.
+
+    python -m jobs.plan.cost_model                                              predictions with the rates below
+    python -m jobs.plan.cost_model --points runs/scaling/points.jsonl           rates fitted to one worker's points, error at every point
+
+Pure functions; nothing here needs Ray. The formulas, the measured errors and where the model breaks: docs/cost-model.md. Bytes are those of
+the arrays in messages (`samplers.messages`); K hops are K + 1 rounds, the last one for rows.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jobs.run.command_line import parse
+from jobs.run.exit_codes import run
+from storage.errors import ConfigError, FormatError
+
+_ASKED_BYTES = 8  # of a node's id in a request, whatever the stored width
+_COUNT_BYTES = 8  # of a list's length
+_LISTED_BYTES = 16  # of a listed node: its id and its permanent id
+_GRADIENT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """A graph's degrees: `count[i]` nodes of degree `degree[i]`, which draw and are drawn in proportion to it."""
+
+    degree: np.ndarray  # float64 [b]
+    count: np.ndarray  # float64 [b]
+
+    @property
+    def num_nodes(self) -> float:
+        return float(self.count.sum())
+
+    @property
+    def num_edges(self) -> float:
+        return float((self.degree * self.count).sum())
+
+    @staticmethod
+    def even(num_nodes: float, num_edges: float) -> "Degrees":
+        """All nodes alike."""
+        return Degrees(np.array([num_edges / num_nodes]), np.array([float(num_nodes)]))
+
+    @staticmethod
+    def power_law(num_nodes: float, num_edges: float, bins: int = 64) -> "Degrees":
+        """Degrees of density d^-3 above half their mean, as `storage.synthetic` has them in the tail; equal shares of nodes per bin."""
+        mean = num_edges / num_nodes
+        edge = np.linspace(0.0, 1.0, bins + 1)
+        # d = mean / 2 · u^(-1/2) for uniform u; its integral over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
+        return Degrees(mean * np.diff(np.sqrt(edge)) * bins, np.full(bins, num_nodes / bins))
+
+    @staticmethod
+    def of(degree: np.ndarray, bins_per_octave: int = 4) -> "Degrees":
+        """A graph's own, in bins whose degrees differ by at most a fifth."""
+        place = np.where(degree > 0, 1 + np.floor(bins_per_octave * np.log2(np.maximum(degree, 1))), 0).astype(np.int64)
+        count = np.bincount(place)
+        total = np.bincount(place, weights=degree)
+        used = count > 0
+        return Degrees(total[used] / count[used], count[used].astype(np.float64))
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What a batch holds, hop after hop; of a real batch, or expected."""
+
+    asked: tuple[float, ...]  # nodes whose neighbors are drawn
+    drawn: tuple[float, ...]  # neighbors drawn
+    nodes: float  # distinct nodes of the batch
+
+    @property
+    def edges(self) -> float:
+        return sum(self.drawn)
+
+
+def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tuple[BatchShape, np.ndarray]:
+    """The batch around uniform roots, and the share of each bin's nodes that are in it.
+
+    Mean field: each drawn edge ends in a node with a probability in proportion to its degree, whoever drew it. Of a bin with degree d a
+    share 1 - (1 - s) exp(-e d / E) is in the batch after e draws, where s was before.
+    """
+    if not 0 < roots <= degrees.num_nodes:
+        raise ConfigError(f"roots: expected 1 to the graph's {degrees.num_nodes:,.0f} nodes, got {roots}")
+    share = np.full(len(degrees.degree), roots / degrees.num_nodes)
+    fresh = share
+    asked, drawn = [], []
+    for fanout in fanouts:
+        frontier = fresh * degrees.count
+        draws = frontier * (degrees.degree if fanout < 0 else np.minimum(degrees.degree, fanout))
+        asked.append(float(frontier.sum()))
+        drawn.append(float(draws.sum()))
+        after = 1 - (1 - share) * np.exp(-drawn[-1] * degrees.degree / max(degrees.num_edges, 1.0))
+        fresh, share = after - share, after
+    return BatchShape(tuple(asked), tuple(drawn), float((share * degrees.count).sum())), share
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes of what messages hold."""
+
+    feature: int  # of a node's row of features
+    index: int = 4  # of a neighbor's id in a reply, as stored
+    label: int = 8
+    split: int = 1
+    encoding: int = 0
+
+    @property
+    def row(self) -> int:
+        """Of a node's columns, its permanent id included."""
+        return 8 + self.feature + self.label + self.split + self.encoding
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a batch moves between a sampler and owners."""
+
+    sent: float  # bytes of requests
+    received: float  # bytes of replies
+    requests: float
+    rounds: float  # one after the other; requests of a round go out together
+
+    @property
+    def total(self) -> float:
+        return self.sent + self.received
+
+    def scaled(self, share: float, requests: float) -> "Traffic":
+        """The part of it that goes to owners elsewhere."""
+        return Traffic(self.sent * share, self.received * share, requests, self.rounds if requests else 0)
+
+
+def neighbor_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
+    """Of a batch of `NeighborSampler`: a `SampleNeighbors` per hop and owner, then a `FetchRows` per owner."""
+    rounds = len(shape.asked) + 1
+    sent = _ASKED_BYTES * (sum(shape.asked) + shape.nodes)
+    received = _COUNT_BYTES * sum(shape.asked) + widths.index * shape.edges + widths.row * shape.nodes
+    return Traffic(sent, received, rounds * owners, rounds)
+
+
+def chunk_traffic(nodes: float, edges: float, widths: Widths, owners: int) -> Traffic:
+    """Of a batch of `RandomPartitionSampler`: `ListChunk`, `InducedEdges` (every owner gets all members) and `FetchRows`."""
+    sent = _ASKED_BYTES * nodes * (1 + owners) + _ASKED_BYTES * nodes
+    received = (_LISTED_BYTES + _COUNT_BYTES + widths.row) * nodes + 4 * edges
+    return Traffic(sent, received, 3 * owners, 3)
+
+
+def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owners: int) -> Traffic:
+    """What of it leaves the process, where `near_owners` of the owners, with `near_share` of the nodes, are read in process."""
+    far = owners - near_owners
+    return traffic.scaled(0.0 if not far else 1.0 - near_share, traffic.requests * far / owners)
+
+
+def cache_hits(degrees: Degrees, share: np.ndarray, rows: float) -> float:
+    """Of a batch's rows, the share that a cache of the `rows` nodes of highest degree holds."""
+    order = np.argsort(-degrees.degree, kind="stable")
+    count = degrees.count[order]
+    held = np.clip(rows - (np.cumsum(count) - count), 0, count)
+    fetched = float((share * degrees.count).sum())
+    return float((held * share[order]).sum()) / fetched if fetched else 0.0
+
+
+def cached_traffic(traffic: Traffic, shape: BatchShape, widths: Widths, far_share: float, hits: float) -> Traffic:
+    """Remote traffic less the rows that a cache answers."""
+    rows = shape.nodes * far_share * hits
+    return Traffic(
+        traffic.sent - _ASKED_BYTES * rows, traffic.received - widths.row * rows, traffic.requests, traffic.rounds
+    )
+
+
+def all_reduce_bytes(num_parameters: float, workers: int) -> float:
+    """Bytes that each worker sends, and receives, for the sum of float32 gradients in a ring."""
+    return 2 * (workers - 1) / workers * _GRADIENT_BYTES * num_parameters
+
+
+def random_halo(degrees: Degrees, workers: int) -> float:
+    """Rows that a worker of a graph-parallel run needs from others, where nodes lie at random: those with a neighbor here."""
+    needed = 1 - (1 - 1 / workers) ** degrees.degree
+    return float((degrees.count * needed).sum()) * (1 - 1 / workers)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds per unit of work, of one core. `fit_rates` finds CPU times in a sweep's points.
+
+    The defaults come from bench_sampling's rows in docs/performance.md: 584,319 nodes a batch sampled with their rows in 0.19 s in process; 63 ms
+    more through 16 requests and 20 MB, and 114 ms more through 16 and 254 MB, the owners' answering included. Training: GECO 3 x 128.
+    """
+
+    train_step_s: float = 0.0  # forward, backward and optimizer, whatever the batch
+    train_node_s: float = 200e-6  # the same for each node of the batch, its edges included
+    load_step_s: float = 0.0  # the worker's other threads, whatever the batch
+    load_node_s: float = 0.33e-6  # sampling and collating
+    load_request_s: float = 3.7e-3  # a request and its reply
+    load_byte_s: float = 0.22e-9
+    serve_request_s: float = 0.0  # the answering side, where it is not in the above
+    serve_byte_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """A node's connection: the same in both directions."""
+
+    gigabits: float
+    latency_s: float = 100e-6  # of a round of requests, or of a hop in a ring; 50 µs each way
+    share: float = 0.8  # of the nominal rate that is reached
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.gigabits * 1e9 / 8 * self.share
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Where a step's seconds go, for one worker."""
+
+    train_s: float
+    load_s: float  # of the loader's thread, its waits for the network included
+    reduce_s: float
+    link_s: float  # that its node's link is busy
+    cpu_s: float  # of all processes that work for this worker, servers included
+    step_s: float
+
+    @property
+    def bound(self) -> str:
+        """What decides the step's time."""
+        train = self.train_s + self.reduce_s
+        if self.step_s > max(train, self.load_s, self.link_s) * 1.001:
+            return "cores"
+        return max((train, "training"), (self.load_s, "loader"), (self.link_s, "link"))[1]
+
+
+def step_cost(
+    shape: BatchShape,
+    remote: Traffic,
+    num_parameters: float,
+    workers: int,
+    rates: Rates,
+    link: Link | None = None,
+    cores_per_worker: float = float("inf"),
+    train_s: float | None = None,
+    loader_threads: int = 1,
+) -> StepCost:
+    """A step of one worker, on whose node as much is asked as is served. `link` None: no network between nodes, as on one machine.
+
+    The loader works ahead, so training and loading overlap, and the slower decides; the ring of gradients does not overlap. All that the
+    processes compute needs `cores_per_worker` cores. `train_s`: of an accelerator, in place of the CPU's. Several loader threads make
+    several batches at a time.
+    """
+    train = rates.train_step_s + rates.train_node_s * shape.nodes if train_s is None else train_s
+    load_cpu = load_cpu_s(shape, remote, rates)
+    serve_cpu = rates.serve_request_s * remote.requests + rates.serve_byte_s * remote.total
+    reduce_bytes = all_reduce_bytes(num_parameters, workers)
+    if link is None:
+        wire = reduce = busy = 0.0
+    else:
+        wire = remote.rounds * link.latency_s + max(remote.sent, remote.received) / link.bytes_per_s
+        reduce = reduce_bytes / link.bytes_per_s + 2 * (workers - 1) * link.latency_s
+        busy = (remote.total + reduce_bytes) / link.bytes_per_s  # this node asks, and is asked as much: each way once
+    # Servers answer while the loader waits for them; on average they are as quick as they are busy.
+    load = (load_cpu + serve_cpu / max(1.0, remote.requests / max(remote.rounds, 1)) + wire) / loader_threads
+    cpu = (0.0 if train_s is not None else train) + load_cpu + serve_cpu
+    step = max(train + reduce, load, busy, cpu / cores_per_worker)
+    return StepCost(train, load, reduce, busy, cpu, step)
+
+
+def load_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
+    """CPU time of a worker's loader for a batch, and of its other threads besides the one that trains."""
+    messages = rates.load_request_s * remote.requests + rates.load_byte_s * remote.total
+    return rates.load_step_s + rates.load_node_s * shape.nodes + messages
+
+
+def worker_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
+    """CPU time of a worker for a batch, its loader included."""
+    return rates.train_step_s + rates.train_node_s * shape.nodes + load_cpu_s(shape, remote, rates)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One measured point beside the model."""
+
+    name: str
+    nodes: tuple[float, float]  # of a batch: (model, measured)
+    remote_bytes: tuple[float, float]
+    requests: tuple[float, float]
+    cpu_s: tuple[float, float]  # of a worker, a batch
+    step_s: tuple[float, float]
+    fitted: bool  # whether the rates come from it, too
+
+
+Point = Mapping[str, Any]
+
+
+def load_points(path: Path) -> list[Point]:
+    """The points of a sweep that went well. Raises FormatError where there is none."""
+    complete = (
+        path.read_text().rpartition("\n")[0] if path.exists() else ""
+    )  # a kill may leave the last line unfinished
+    good = []
+    for number, line in enumerate(complete.splitlines(), 1):
+        try:
+            point = json.loads(line)
+            if point["status"] == "ok":
+                good.append(point)
+        except (ValueError, KeyError, TypeError) as error:
+            raise FormatError(f"{path}, line {number}: expected a point of jobs/scaling_sweep.py ({error})") from None
+    if not good:
+        raise FormatError(f"{path}: expected points of jobs/scaling_sweep.py, found none that went well")
+    return good
+
+
+def point_degrees(point: Point) -> Degrees:
+    degree, count = point["degrees"]
+    return Degrees(np.array(degree), np.array(count))
+
+
+def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
+    """The model's batch of a point and its remote traffic. Raises ConfigError for samplers that the model does not know."""
+    s = point["settings"]
+    degrees, widths = point_degrees(point), Widths(point["feature_bytes"], point["index_bytes"])
+    if s["sampler"] == "neighbor":
+        shape, _ = expected_batch(degrees, point["roots_per_batch"], s["fanouts"])
+        traffic = neighbor_traffic(shape, widths, s["partitions"])
+    elif s["sampler"] == "random-partition":
+        chunks = s["chunks"] * (s["workers"] if s["scaling"] == "strong" else 1)
+        nodes, edges = degrees.num_nodes / chunks, degrees.num_edges / chunks**2
+        shape = BatchShape((), (edges,), nodes)
+        traffic = chunk_traffic(nodes, edges, widths, s["partitions"])
+    else:
+        raise ConfigError(f"sampler: expected neighbor or random-partition, got {s['sampler']}")
+    near = near_partitions(s)
+    return shape, remote_traffic(traffic, near / s["partitions"], near, s["partitions"])
+
+
+def near_partitions(settings: Mapping[str, Any]) -> float:
+    """Partitions that a worker reads in process, those on its node: the mean over the nodes."""
+    if not settings["local_reads"] or settings["placement"] == "store":
+        return 0.0
+    return settings["partitions"] / settings["nodes"]
+
+
+def fit_rates(points: Sequence[Point]) -> Rates:
+    """Rates by non-negative least squares over points that ran undisturbed enough to tell: each point weighs the same."""
+    from scipy.optimize import nnls
+
+    train, load, serve = [], [], []
+    for point in points:
+        shape, _ = point_batch(point)
+        requests, moved = (
+            point["remote_requests_per_batch"],
+            point["sent_bytes_per_batch"] + point["received_bytes_per_batch"],
+        )
+        train_s = point["train_cpu_s_per_batch"]
+        load_s = point["worker_cpu_s_per_step"] / point["settings"]["workers"] - train_s
+        train.append(([1.0, shape.nodes], train_s))
+        load.append(([1.0, shape.nodes, requests, moved], load_s))
+        if point.get("server_cores") is not None and requests:
+            batch_s = point["step_s"] / point["settings"]["workers"]
+            serve.append(([requests, moved], point["server_cores"] * batch_s))
+
+    def solve(rows: list[tuple[list[float], float]]) -> list[float]:
+        if not rows:
+            return [0.0, 0.0]
+        # Relative errors count: a row is divided by what was measured.
+        matrix = np.array([row for row, _ in rows]) / np.array([[max(y, 1e-9)] for _, y in rows])
+        scale = np.maximum(np.abs(matrix).max(axis=0), 1e-30)
+        return list(nnls(matrix / scale, np.ones(len(rows)))[0] / scale)
+
+    return Rates(*solve(train), *solve(load), *solve(serve))
+
+
+def free_cores(point: Point, others: Sequence[Point]) -> float:
+    """The cores that a point's workers and servers have among them: without what Ray's own processes took in the points of `others`, and
+    what the machine's host took meanwhile. Without bound where the point's nodes are machines, whose cores it does not say."""
+    if not point.get("raylets_on_one_machine", True):
+        return float("inf")
+    known = [other for other in others if other.get("own_cores") is not None and other.get("server_cores") is not None]
+    ray = [o["own_cores"] - o["server_cores"] - o["worker_cpu_s_per_step"] / o["step_s"] for o in known]
+    taken = max(0.0, float(np.median(ray)) if ray else 0.0) + (point.get("stolen_cores") or 0.0)
+    return max(0.1, point["cores"] - taken)
+
+
+def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] = ()) -> list[Check]:
+    """The model beside every point it knows; `fitted` are those whose rates these are."""
+    checks = []
+    for point in points:
+        s = point["settings"]
+        if s["sampler"] == "node2subgraph":
+            continue
+        shape, remote = point_batch(point)
+        cores = free_cores(point, fitted) / s["workers"]
+        cost = step_cost(shape, remote, point["num_parameters"], s["workers"], rates, None, cores)
+        checks.append(
+            Check(
+                f"{s['sampler']} {s['scaling']}, batch {s['batch_size']}, {s['workers']} workers, {s['nodes']} nodes ({s['placement']})",
+                (shape.nodes, point["nodes_per_batch"]),
+                (remote.total, point["sent_bytes_per_batch"] + point["received_bytes_per_batch"]),
+                (remote.requests, point["remote_requests_per_batch"]),
+                (worker_cpu_s(shape, remote, rates), point["worker_cpu_s_per_step"] / s["workers"]),
+                (cost.step_s, point["step_s"]),
+                any(point is one for one in fitted),
+            )
+        )
+    return checks
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A graph and a way to train on it."""
+
+    name: str
+    num_nodes: float
+    num_edges: float
+    feature_bytes: int
+    roots: int = 1024
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    num_parameters: float = 500e3
+
+    @property
+    def degrees(self) -> Degrees:
+        return Degrees.power_law(self.num_nodes, self.num_edges)
+
+    @property
+    def widths(self) -> Widths:
+        return Widths(self.feature_bytes, 4 if self.num_nodes < 2**31 else 8)
+
+    @property
+    def stored_bytes(self) -> float:
+        """Of topology, rows and ids on disk, or in memory where they are all mapped."""
+        return 8 * self.num_nodes + self.widths.index * self.num_edges + self.widths.row * self.num_nodes
+
+
+WORKLOADS = (
+    Workload("products", 2.449e6, 123.7e6, 400),
+    Workload("papers100M", 111.06e6, 1.616e9, 512),
+    Workload("1B nodes, degree 30", 1e9, 30e9, 512),
+)
+
+
+def predict(
+    workload: Workload,
+    nodes: int,
+    link: Link,
+    rates: Rates,
+    cache_share: float = 0.0,
+    train_s: float | None = None,
+    loader_threads: int = 1,
+) -> tuple[Traffic, StepCost]:
+    """A worker per node, partitions spread at random over the nodes; caches hold `cache_share` of all rows, the hottest."""
+    shape, share = expected_batch(workload.degrees, workload.roots, workload.fanouts)
+    whole = neighbor_traffic(shape, workload.widths, nodes)
+    remote = remote_traffic(whole, 1 / nodes, 1, nodes)
+    hits = cache_hits(workload.degrees, share, cache_share * workload.num_nodes)
+    remote = cached_traffic(remote, shape, workload.widths, 1 - 1 / nodes, hits)
+    return remote, step_cost(
+        shape, remote, workload.num_parameters, nodes, rates, link, train_s=train_s, loader_threads=loader_threads
+    )
+
+
+def graph_parallel_bytes(workload: Workload, workers: int, width: int = 128, layers: int = 3) -> dict[str, int]:
+    """Bytes that a worker sends in a full-graph step of GECO, with nodes spread at random; by kind (`models.parallel.cost`)."""
+    from models.geco import GECOConfig
+    from models.parallel.cost import sent_bytes
+    from models.parallel.shards import Shards
+
+    config = GECOConfig(in_dim=workload.feature_bytes // 4, out_dim=47, width=width, num_layers=layers)
+    halo = round(random_halo(workload.degrees, workers))
+    return sent_bytes(config, Shards.even(round(workload.num_nodes), workers), 0, halo, halo, symmetric=True)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to print."""
+
+    points: str | None = None
+    """points.jsonl of a sweep: fits the rates to its points of one worker, and shows the error at every point."""
+    nodes: tuple[int, ...] = (8, 16, 32, 64)
+    """Nodes of the predicted clusters, a worker on each."""
+    gigabits: tuple[float, ...] = (10.0, 25.0, 100.0)
+    """Speeds of their links."""
+    train_ms: float = 100.0
+    """A step's training time on an accelerator, for a second table; the first one trains on the fitted CPU."""
+    loader_threads: int = 4
+    """Sampling threads of a worker, each with a core."""
+    cache_share: float = 0.0
+    """Share of all rows, the hottest, that each node caches."""
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    print(
+        "| point | nodes a batch, model / measured | remote kB | requests | CPU ms a batch | its error | ms a step | its error | |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for c in checks:
+        pairs = ((c.nodes, 1), (c.remote_bytes, 1e-3), (c.requests, 1), (c.cpu_s, 1e3), (c.step_s, 1e3))
+        cells = [f"{model * scale:,.0f} / {measured * scale:,.0f}" for (model, measured), scale in pairs]
+        cells.insert(4, f"{c.cpu_s[0] / c.cpu_s[1] - 1:+.0%}")
+        print(
+            f"| {c.name} | {' | '.join(cells)} | {c.step_s[0] / c.step_s[1] - 1:+.0%} | {'fitted' if c.fitted else ''} |"
+        )
+
+
+def print_predictions(config: Config, rates: Rates, train_s: float | None) -> None:
+    threads = config.loader_threads
+    head = " | ".join(f"{g:g} Gb/s: ms a step, efficiency, bound" for g in config.gigabits)
+    print(f"| graph | nodes | GB a node | MB a batch | rounds × owners | {head} |")
+    print("|---" * (5 + len(config.gigabits)) + "|")
+    for workload in WORKLOADS:
+        for nodes in config.nodes:
+            cells = []
+            for gigabits in config.gigabits:
+                remote, cost = predict(workload, nodes, Link(gigabits), rates, config.cache_share, train_s, threads)
+                _, alone = predict(workload, 1, Link(gigabits), rates, 0.0, train_s, threads)
+                cells.append(f"{1e3 * cost.step_s:,.0f}, {alone.step_s / cost.step_s:.0%}, {cost.bound}")
+            print(
+                f"| {workload.name} | {nodes} | {workload.stored_bytes / nodes / 1e9:,.1f} | {remote.total / 1e6:,.1f} | "
+                f"{remote.rounds:g} × {nodes - 1} | {' | '.join(cells)} |"
+            )
+
+
+def print_graph_parallel(config: Config) -> None:
+    print(
+        "| graph | workers | GB sent by a worker: all-to-alls, halo | "
+        + " | ".join(f"s at {g:g} Gb/s" for g in config.gigabits)
+        + " |"
+    )
+    print("|---" * (3 + len(config.gigabits)) + "|")
+    for workload in WORKLOADS:
+        for workers in config.nodes:
+            sent = graph_parallel_bytes(workload, workers)
+            total = sum(sent.values())
+            seconds = " | ".join(f"{total / Link(g).bytes_per_s:,.1f}" for g in config.gigabits)
+            print(
+                f"| {workload.name} | {workers} | {sent['sequences'] / 1e9:,.1f}, {sent['halo'] / 1e9:,.1f} | {seconds} |"
+            )
+
+
+def main() -> int | None:
+    config = parse(Config, description=__doc__)
+    if (
+        not config.nodes
+        or not config.gigabits
+        or min(config.nodes) < 1
+        or min(config.gigabits) <= 0
+        or config.train_ms <= 0
+        or config.loader_threads < 1
+    ):
+        raise ConfigError(f"expected positive --nodes, --gigabits, --train-ms and --loader-threads, got {config}")
+    rates = Rates()
+    if config.points is not None:
+        points = load_points(Path(config.points))
+        known = [point for point in points if point["settings"]["sampler"] != "node2subgraph"]
+        if not known:
+            raise ConfigError(
+                f"{config.points}: expected points of neighbor or random-partition sampling, found others only"
+            )
+        fitted = [point for point in known if point["settings"]["workers"] == 1] or known
+        rates = fit_rates(fitted)
+        print_checks(check_points(known, rates, fitted))
+        print()
+    print("rates: " + ", ".join(f"{f.name} {getattr(rates, f.name):.3g}" for f in fields(rates)) + "\n")
+    print("Trained on the CPU of the rates:\n")
+    print_predictions(config, rates, None)
+    print(f"\nTrained on accelerators, {config.train_ms:g} ms a step:\n")
+    print_predictions(config, rates, config.train_ms / 1e3)
+    print("\nThe whole graph as one batch, GECO 3 x 128, bytes of a step:\n")
+    print_graph_parallel(config)
+    return None
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,296 @@
+"""What a machine must have before a run starts on it, each as one finding: what was found, whether it will do, and what to do if not.
+
+Nothing here needs Ray, and nothing is left behind: files that a check writes are removed, sockets are closed.
+"""
+
+import os
+import platform
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from jobs.run.memory_check import available_bytes
+from storage.errors import GraphmillError
+
+Verdict = Literal["ok", "warn", "fail"]
+
+_LEAST_OPEN_FILES = 4096  # a local Ray with a few workers holds about a thousand
+_LEAST_DISK_BYTES = 2**30
+_LEAST_MEMORY_BYTES = 2 * 2**30
+_CLOCK_S = 2.0
+_SHARED_MEMORY = Path("/dev/shm")
+_CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+_PROBE_BYTES = 8 * 2**20
+
+
+class Finding(NamedTuple):
+    """One check's outcome, for one line."""
+
+    name: str
+    verdict: Verdict
+    message: str
+
+
+def check_versions() -> Iterator[Finding]:
+    """Python, and every package that Graphmill requires (without its extras)."""
+    yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    try:
+        wanted = requires("graphmill") or []
+    except PackageNotFoundError:
+        yield Finding("packages", "fail", "graphmill is not installed in this environment; run: pip install -e .")
+        return
+    from packaging.requirements import Requirement  # torch and Ray both require it
+
+    requirements = [
+        requirement
+        for text in wanted
+        if (requirement := Requirement(text)).marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
+    found: list[str] = []
+    bad = False
+    for requirement in requirements:
+        try:
+            has = version(requirement.name)
+        except PackageNotFoundError:
+            bad = True
+            yield Finding("packages", "fail", f"{requirement} is missing; run: pip install -e .")
+            continue
+        if not requirement.specifier.contains(has, prereleases=True):
+            bad = True
+            yield Finding(
+                "packages", "fail", f"expected {requirement}, found {has}; run: pip install -e . -c constraints.txt"
+            )
+        found.append(f"{requirement.name} {has}")
+    if not bad:
+        yield Finding("packages", "ok", ", ".join(found))
+
+
+def check_cores() -> Iterator[Finding]:
+    """The cores that this process may use, and a container's limit below them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = _CPU_LIMIT.read_text().strip().partition(" ") if _CPU_LIMIT.exists() else ("max", "", "")
+    if quota != "max" and period and int(quota) / int(period) < cores:
+        allowed = int(quota) / int(period)
+        yield Finding(
+            "cores",
+            "warn",
+            f"{cores} cores, of which the container may use {allowed:g}: set OMP_NUM_THREADS and --workers by that",
+        )
+    else:
+        yield Finding("cores", "ok", f"{cores}")
+
+
+def check_memory(object_store_bytes: int) -> Iterator[Finding]:
+    """Free memory beside the object store, and the shared memory that the store lives in."""
+    free = available_bytes()
+    needed = object_store_bytes + _LEAST_MEMORY_BYTES
+    message = f"{_gib(free)} free"
+    if free < needed:
+        message += (
+            f", of which {_gib(needed)} are wanted for a driver, a worker and the object store; set --object-store-gb"
+        )
+    yield Finding("memory", "ok" if free >= needed else "warn", message)
+    if not _SHARED_MEMORY.is_dir():
+        yield Finding(
+            "shared memory", "warn", f"no {_SHARED_MEMORY}: the object store will be a file on disk, and slow"
+        )
+        return
+    shared = shutil.disk_usage(_SHARED_MEMORY).free
+    if shared < object_store_bytes:
+        yield Finding(
+            "shared memory",
+            "warn",
+            f"{_SHARED_MEMORY} has {_gib(shared)} free, the object store wants {_gib(object_store_bytes)}: Ray will use the disk, "
+            "and be slow; set --object-store-gb, or give the container more (docker run --shm-size)",
+        )
+    else:
+        yield Finding("shared memory", "ok", f"{_gib(shared)} free in {_SHARED_MEMORY}")
+
+
+def check_folder(name: str, folder: Path) -> Iterator[Finding]:
+    """Space and rights in a folder (or where it would be made), and that its file system renames and syncs."""
+    existing = folder.absolute()
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        yield Finding(name, "fail", f"{existing} is not a directory; choose another folder")
+        return
+    try:
+        began, earliest = time.perf_counter(), time.time()
+        with tempfile.TemporaryDirectory(prefix=".graphmill-doctor-", dir=existing) as probe:
+            first, second = Path(probe) / "a", Path(probe) / "b"
+            with first.open("wb") as file:
+                file.write(bytes(_PROBE_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(first, second)
+            seconds = time.perf_counter() - began
+            modified, latest = second.stat().st_mtime, time.time()
+            skew = modified - min(max(modified, earliest), latest)  # 0 where it lies in between
+    except OSError as error:
+        yield Finding(name, "fail", f"cannot write in {existing} ({error.strerror}); choose another folder")
+        return
+    free = shutil.disk_usage(existing).free
+    rate = _PROBE_BYTES / 2**20 / seconds
+    verdict: Verdict = "ok" if free >= _LEAST_DISK_BYTES else "warn"
+    more = "" if verdict == "ok" else ", which checkpoints may fill; make room, or choose another folder"
+    yield Finding(name, verdict, f"{existing}: {_gib(free)} free, 8 MiB synced at {rate:.0f} MiB/s{more}")
+    if abs(skew) > _CLOCK_S:
+        yield Finding(
+            name, "warn", f"the clock of the file system in {existing} is {skew:+.0f} s off; synchronise it (NTP)"
+        )
+
+
+def check_open_files() -> Iterator[Finding]:
+    """The limit of open files: sockets of Ray's processes count."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _LEAST_OPEN_FILES:
+        yield Finding(
+            "open files",
+            "warn",
+            f"limit {soft}, a Ray of several workers needs {_LEAST_OPEN_FILES}; run: ulimit -n {hard}",
+        )
+    else:
+        yield Finding("open files", "ok", f"limit {soft}")
+
+
+def check_loopback() -> Iterator[Finding]:
+    """That this process can serve and reach the loopback address, which is all that a local Ray listens on."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(5)
+            with socket.create_connection(server.getsockname(), timeout=5) as client:
+                accepted, _ = server.accept()
+                with accepted:
+                    client.sendall(b"graphmill")
+                    accepted.settimeout(5)
+                    answered = accepted.recv(9) == b"graphmill"
+    except OSError as error:
+        yield Finding("ports", "fail", f"127.0.0.1 does not answer ({error}); a firewall or sandbox blocks loopback")
+        return
+    yield Finding("ports", "ok" if answered else "fail", "loopback answers" if answered else "loopback changes data")
+    for port, use in ((6379, "`ray start --head`"), (8265, "Ray's dashboard and `ray job submit`")):
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                yield Finding("ports", "warn", f"port {port} ({use}) is in use: another Ray, or give another port")
+    proxies = sorted(name for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY") if os.environ.get(name))
+    exempt = {host.strip() for name in ("no_proxy", "NO_PROXY") for host in os.environ.get(name, "").split(",")}
+    if proxies and not exempt & {"127.0.0.1", "*"}:
+        yield Finding(
+            "ports",
+            "warn",
+            f"{proxies[0]} is set and no_proxy lacks 127.0.0.1: `ray job submit` would ask the proxy; export no_proxy=127.0.0.1,localhost",
+        )
+
+
+def check_gpu() -> Iterator[Finding]:
+    """The GPUs that PyTorch sees, and a driver that this build of PyTorch cannot use."""
+    import torch
+
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            bf16 = "bfloat16" if torch.cuda.is_bf16_supported() else "no bfloat16"
+            name = torch.cuda.get_device_name(index)
+            yield Finding("gpu", "ok", f"{index}: {name}, {_gib(free)} of {_gib(total)} free, {bf16}")
+    elif _NVIDIA_DRIVER.exists():
+        yield Finding(
+            "gpu",
+            "warn",
+            f"there is an NVIDIA driver, but PyTorch {torch.__version__} sees no GPU; install its CUDA build (README, GPUs)",
+        )
+    else:
+        yield Finding("gpu", "ok", f"none; PyTorch {torch.__version__} trains on the CPU")
+
+
+def check_store(url: str) -> Iterator[Finding]:
+    """That a file can be written, read back and removed under an fsspec URL."""
+    from uuid import uuid4
+
+    from storage.arrow_files import is_local, split_url
+    from storage.filesystem_errors import one_line_errors
+    from storage.object_stores import check_bucket
+
+    content = b"graphmill"
+    try:
+        filesystem, path = split_url(url)
+        if is_local(filesystem):
+            yield from check_folder("store", Path(path))
+            return
+        where = f"{path}/.graphmill-doctor-{uuid4().hex}"
+        with one_line_errors(url, "write, read and remove a file"):
+            began = time.perf_counter()
+            check_bucket(filesystem, path, url)
+            filesystem.pipe_file(where, content)
+            try:
+                same = filesystem.cat_file(where) == content
+            finally:
+                filesystem.rm_file(where)
+            seconds = time.perf_counter() - began
+    except GraphmillError as error:
+        yield Finding("store", "fail", str(error))
+        return
+    yield (
+        Finding("store", "ok", f"{url}: written, read and removed in {seconds * 1000:.0f} ms")
+        if same
+        else Finding("store", "fail", f"{url}: what was read is not what was written")
+    )
+
+
+def check_graph(url: str, quick: bool) -> Iterator[Finding]:
+    """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
+    try:
+        described, size, verify = _open(url)
+        if not quick:
+            began = time.perf_counter()
+            verify()
+            seconds = max(time.perf_counter() - began, 1e-9)
+            described += f"; every checksum matches, {size / 2**20 / seconds:.0f} MiB/s"
+    except GraphmillError as error:
+        yield Finding("graph", "fail", str(error))
+        return
+    yield Finding("graph", "ok", f"{url}: {described}")
+
+
+def _open(url: str) -> tuple[str, int, Callable[[], None]]:
+    """(description, bytes, verify) of what is stored there."""
+    from storage.graph import open_graph
+    from storage.graph_store import open_graphs
+
+    if _holds_many_graphs(url):
+        graphs = open_graphs(url)
+        size = sum(entry.num_bytes for entry in graphs.manifest.files.values())
+        return f"{len(graphs):,} graphs, {graphs.manifest.num_nodes:,} nodes", size, graphs.verify
+    graph = open_graph(url)
+    size = sum(entry.num_bytes for entry in graph.manifest.files.values())
+    manifest = graph.manifest
+    counts = f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.num_partitions} partitions"
+    return counts, size, graph.verify
+
+
+def _holds_many_graphs(url: str) -> bool:
+    """By the manifest's kind; where it cannot be read, opening the graph will say why."""
+    from storage.arrow_files import split_url
+    from storage.errors import FormatError
+    from storage.graph_set_manifest import MANY_GRAPHS
+    from storage.manifest import parse_head
+    from storage.snapshots import read_manifest
+
+    filesystem, path = split_url(url)
+    try:
+        return parse_head(*read_manifest(filesystem, path, url, None, "")).kind == MANY_GRAPHS
+    except FormatError:
+        return False
+
+
+def _gib(num_bytes: float) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB"

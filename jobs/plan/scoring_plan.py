@@ -1,0 +1,125 @@
+"""What scoring costs a run, for its `--plan`: a pass over a validation batch, tried here or scaled from a part of one."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cluster.tasks import step_output
+from cluster.training_data import OpenData
+from jobs.plan.run_plan import Tried, duration, growth_bytes, num_bytes_of, one_thread, step_seconds
+from jobs.run.memory_check import available_bytes
+from jobs.run.run_options import FitOptions
+from samplers.protocol import Sampler
+
+_LONGEST_TRY_S = 30.0  # a plan takes no longer than about this for a pass
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What it takes to score each split."""
+
+    tried: Tried  # `work_bytes`: drawing the batch, the batch itself, and the pass
+    batches: Mapping[str, int]  # of a worker, by split
+    is_scaled: bool  # from a quarter of the batch: the whole one would take too long, or too much memory, for a plan
+
+    def memory(self, prefetch: int) -> dict[str, int]:
+        """Bytes of a worker while it scores, on top of what training has taken: the C library keeps what was freed."""
+        ahead = min(prefetch, max(self.batches.values()) - 1) * self.tried.num_bytes
+        return {"scoring": self.tried.work_bytes + ahead}
+
+    def seconds(self, workers: int, fit: FitOptions, threads: int) -> tuple[float, float]:
+        """(of one validation, of all validations and the final scores)"""
+        step = step_seconds(self.tried, workers, threads)
+        validation = self.batches["valid"] * step
+        return validation, num_validations(fit) * validation + sum(self.batches.values()) * step
+
+    def text(self, workers: int, fit: FitOptions, threads: int) -> str:
+        """Of the time line."""
+        validation, whole = self.seconds(workers, fit, threads)
+        how = "scaled from a quarter of one" if self.is_scaled else "one tried"
+        count = num_validations(fit)
+        return f"a validation about {duration(validation)} ({how}), {count:,} of them and the final scores about {duration(whole)}"
+
+
+def num_validations(fit: FitOptions) -> int:
+    """The last epoch is always validated."""
+    return -(-fit.epochs // fit.eval_every)
+
+
+def plan_scoring(
+    data: OpenData,
+    samplers: Mapping[str, Sampler],
+    workers: int,
+    model: torch.nn.Module,
+    *,
+    smaller: Sequence[Sampler] = (),
+    complete: Callable[[Any], Any] = lambda batch: batch,
+) -> Scoring:
+    """Tries a batch of "valid". `samplers`: by split. `complete`: see `jobs.plan.run_plan.try_batches`.
+
+    `smaller`: samplers of an eighth and of a quarter of that batch, or none. They are tried before it, and where it would be too much for a plan, what
+    they say stands for it.
+    """
+    batches = {split: sampler.num_batches // workers for split, sampler in samplers.items()}
+    if smaller:
+        try_pass(data, smaller[0], model, complete)  # compiles what is compiled
+        eighth, quarter = (try_pass(data, sampler, model, complete) for sampler in smaller)
+        whole = extrapolated(eighth, quarter)
+        if whole.draw_s + whole.step_s > _LONGEST_TRY_S or whole.work_bytes > available_bytes() // 2:
+            return Scoring(whole, batches, is_scaled=True)
+    return Scoring(try_pass(data, samplers["valid"], model, complete), batches, is_scaled=False)
+
+
+def try_pass(
+    data: OpenData,
+    sampler: Sampler,
+    model: torch.nn.Module,
+    complete: Callable[[Any], Any] = lambda batch: batch,
+    roots: Callable[[Any], Any] | None = None,
+) -> Tried:
+    """The first batch, drawn and passed through the model once, without gradients, by one thread.
+
+    `roots` lists what is predicted of a batch, by default its targets.
+    """
+    listed = data.target if roots is None else roots
+    model.eval()
+    found: list[Tried] = []
+
+    def work() -> None:
+        started = time.process_time()
+        batch = complete(data.collate(sampler.sample(0, 0)))
+        drawn = time.process_time()
+        with torch.no_grad():
+            step_output(model(batch))
+        done = time.process_time()
+        nodes, edges = data.sizes(batch)
+        found.append(Tried(1, nodes, edges, len(listed(batch)), num_bytes_of(batch), drawn - started, done - drawn, 0))
+
+    with one_thread():
+        grown = growth_bytes(work)
+    return replace(found[0], work_bytes=grown)
+
+
+def extrapolated(eighth: Tried, quarter: Tried) -> Tried:
+    """The whole batch, of what an eighth and a quarter of its nodes cost: twice the nodes cost `ratio` times as much, each time.
+
+    The ratio is 2 for what grows with the nodes, and 4 for what grows with the edges inside a chunk; what was measured lies between.
+    """
+
+    def at(name: str) -> float:
+        small, large = getattr(eighth, name), getattr(quarter, name)
+        ratio = min(max(large / max(small, 1e-9), 2.0), 4.0)
+        return float(large * ratio**2)
+
+    return replace(
+        quarter,
+        nodes=at("nodes"),
+        edges=at("edges"),
+        num_bytes=int(at("num_bytes")),
+        draw_s=at("draw_s"),
+        step_s=at("step_s"),
+        work_bytes=int(at("work_bytes")),
+    )

@@ -1,0 +1,110 @@
+"""A finished run's directory, read back: what it was, its scores, and its best weights."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cluster.checkpoint import TrainState, load_state, verify_checkpoint
+from jobs.run.run_record import settled_events
+from storage.errors import FormatError
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """Read one with `read_run`."""
+
+    path: Path
+    summary: dict[str, Any]
+    state: TrainState  # of the best weights
+
+    @property
+    def job(self) -> str:
+        return str(self.summary["job"])
+
+    @property
+    def is_graph_set(self) -> bool:
+        """Whether it was trained on many graphs."""
+        return "graphs" in self.summary
+
+    @property
+    def data_url(self) -> str:
+        """The graph, or the set, that it was trained on; relative to where it was started."""
+        return str(self.summary["graphs" if self.is_graph_set else "graph"])
+
+    @property
+    def data_hash(self) -> str:
+        return str(self.summary["graphs_hash" if self.is_graph_set else "graph_hash"])
+
+    @property
+    def snapshot(self) -> int:
+        """Of the graph, or the set, that it was trained on."""
+        return int(self.summary["snapshot"])
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers that trained and scored."""
+        return int(self.summary["workers"])
+
+    @property
+    def on_gpu(self) -> bool:
+        return str(self.summary["device"]).startswith("cuda")
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """By split, in the run's own metric; estimates, where the run has no others."""
+        return dict(self.summary["scores" if "scores" in self.summary else "estimates"])
+
+    @property
+    def estimate(self) -> str | None:
+        """Why its scores are estimates; None: they are exact."""
+        return self.summary.get("estimate")
+
+    @property
+    def weights_path(self) -> Path:
+        return self.path / "best" / "model.safetensors"
+
+    @cached_property
+    def weights(self) -> bytes:
+        """The file of the best weights. Raises FormatError where it cannot be read."""
+        try:
+            return self.weights_path.read_bytes()
+        except OSError as error:
+            raise FormatError(f"{self.weights_path}: cannot read the run's best weights ({error.strerror})") from None
+
+    @property
+    def weights_hash(self) -> str:
+        return hashlib.sha256(self.weights).hexdigest()
+
+
+def read_run(path: str) -> FinishedRun:
+    """The run in this directory. Raises FormatError where there is none, or one that has not finished, or was continued and has not again."""
+    run, file = Path(path), Path(path) / "summary.json"
+    try:
+        summary = json.loads(file.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        begun = (run / "config.json").exists()
+        what = "one that has not finished; continue it with its job's --resume" if begun else "none"
+        raise FormatError(f"{path}: expected a finished run's directory (summary.json), found {what}") from None
+    except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
+        raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
+    kind = "graphs" if isinstance(summary, dict) and "graphs" in summary else "graph"
+    scores = "estimates" if isinstance(summary, dict) and "estimates" in summary else "scores"
+    needed = ("job", "workers", "device", scores, "snapshot", kind, f"{kind}_hash")
+    lacking = [name for name in needed if not isinstance(summary, dict) or name not in summary]
+    if lacking:
+        raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")
+    if type(summary["snapshot"]) is not int:
+        raise FormatError(
+            f"{file}: field 'snapshot': expected a snapshot's number, got {str(summary['snapshot'])[:80]!r}"
+        )
+    events = settled_events(run)
+    if events and events[-1]["kind"] != "finish":
+        raise FormatError(
+            f"{path}: expected a finished run's directory, found one that was continued and has not finished again; continue it with "
+            "its job's --resume"
+        )
+    verify_checkpoint(run / "best")
+    return FinishedRun(run, summary, load_state(run / "best"))

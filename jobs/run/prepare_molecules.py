@@ -1,0 +1,66 @@
+"""From what `--data` says to stored molecules: opens a prepared set, or prepares a table of SMILES or the embedded molecules once."""
+
+from pathlib import Path
+
+from cluster.molecule_ingest import ingest_molecules
+from jobs.run.graph_options import GraphJobOptions
+from jobs.run.prepare_graph import unless_another_was_first
+from jobs.run.progress import progress
+from storage.errors import ConfigError, FormatError
+from storage.graph_store import StoredGraphs, open_graphs
+from storage.importers.enumerated_molecules import EnumeratedMolecules
+from storage.importers.smiles import SmilesTable
+from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
+from storage.molecule_source import MoleculeSource
+from storage.snapshots import has_graph
+
+
+def prepare_molecules(options: GraphJobOptions) -> StoredGraphs:
+    """The set that the options name. What the job prepares lies under `data_dir` and is used again by the next run."""
+    found = find_molecules(options)
+    if isinstance(found, StoredGraphs):
+        return found
+    source, target = found
+    with progress(f"preparing {target.name}") as bar, unless_another_was_first(str(target)):
+        # A total is a hint: a table's lines are counted, not its rows.
+        ingest_molecules(
+            source,
+            str(target),
+            progress=lambda stage, done, total: bar.update(done if total is None else min(done, total), total, stage),
+        )
+    return open_graphs(str(target))
+
+
+def find_molecules(options: GraphJobOptions) -> StoredGraphs | tuple[MoleculeSource, Path]:
+    """The set where it is there; else what the job would prepare it from, and where."""
+    graphs = options.graphs
+    if graphs.data is not None and not graphs.data.endswith(TABLE_ENDINGS):
+        return open_graphs(graphs.data, graphs.snapshot)
+    source: MoleculeSource
+    if graphs.molecules < 1:
+        raise ConfigError(f"molecules: expected at least 1, got {graphs.molecules}; set --molecules")
+    if graphs.data is None:
+        source, name = EnumeratedMolecules(graphs.molecules), f"molecules-{graphs.molecules}"
+    else:
+        targets = () if graphs.target is None else (graphs.target,)
+        source = SmilesTable(graphs.data, SmilesOptions(targets=targets))
+        name = Path(graphs.data).name.partition(".")[0]
+    target = Path(graphs.data_dir) / name
+    if not has_graph(str(target)):
+        return source, target
+    stored = open_graphs(str(target), graphs.snapshot)
+    if not dict(source.info.provenance).items() <= dict(stored.manifest.provenance).items():
+        raise FormatError(
+            f"{target}: expected the molecules {name}, found a set made of another source or by another version; "
+            "remove it or pass another --data-dir"
+        )
+    return stored
+
+
+def how_to_make(options: GraphJobOptions, target: Path) -> str:
+    """The command that prepares the set as the first run of a job would."""
+    graphs = options.graphs
+    if graphs.data is None:
+        return f"python jobs/ingest_molecules.py embedded {target} --count {graphs.molecules}"
+    chosen = "" if graphs.target is None else f" --table.targets {graphs.target}"
+    return f"python jobs/ingest_molecules.py {graphs.data} {target}{chosen}"

@@ -1,0 +1,215 @@
+"""What every training job does around its own data: where the run lives, what Ray session it needs, how it is resumed and followed."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole
+from cluster.placement import WorkerOptions
+from cluster.record_queue import Record
+from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
+from cluster.session import SessionOptions
+from cluster.train_spec import TrainOptions
+from jobs.reporting.run_report import run_page
+from jobs.run.environment import describe_environment
+from jobs.run.progress import Progress
+from jobs.run.resume import resume_command
+from jobs.run.run_options import FitOptions, RunOptions
+from jobs.run.run_record import read_run, stored_partitions
+from jobs.run.this_machine import asked_workers, known_workers, local_session
+from jobs.run.trackers import tracked
+from jobs.run.verdict import BASELINE_NAMES
+from storage.errors import FormatError, GraphmillError
+
+# Entries of a summary, one of which it has: which epoch's weights were kept, and how that is said.
+KEPT_EPOCH = {
+    "best_epoch": "best epoch",
+    "best_epoch_by_estimate": "best epoch by an estimate",
+    "last_epoch": "kept the last epoch,",
+}
+
+
+def choose_run_dir(job: str, options: RunOptions) -> Path:
+    """Where the run lives; raises before any work where it cannot."""
+    if options.resume is not None:
+        path = Path(options.resume)
+        load_config(path)
+        return path
+    path = Path(options.run_dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
+    check_free(path)
+    return path
+
+
+@contextmanager
+def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
+    """The run's directory, new or continued; at the end of the context, however it comes, the run's report is written."""
+    run = RunDirectory.resume(path, config) if options.resume else RunDirectory.create(path, config)
+    write_atomic(path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
+    run.note("begin", resumed=options.resume is not None)
+    try:
+        with tracked(options.track, options.track_project, run, config):
+            yield run
+    except BaseException as error:
+        with suppress(OSError):  # a full disk must not hide what it did to the run
+            run.note("fail", error=_why(error))
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            newest = latest_checkpoint(path)
+            saved = "nothing saved yet" if newest is None else f"saved up to {newest.name}"
+            print(f"\nstopped, {saved}; to continue:\n{resume_command(str(path))}", file=sys.stderr)
+        raise
+    else:
+        run.note("finish")
+    finally:
+        _write_report(path)
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, SystemExit):
+        return f"stopped with status {error.code}" + (
+            " (Ctrl-C)" if error.code == 130 else " (SIGTERM)" if error.code == 143 else ""
+        )
+    return " ".join(f"{type(error).__name__}: {error}".split())[:2000]
+
+
+def _write_report(path: Path) -> None:
+    """report.html; a run is not lost for want of it, so what stands against it is said and no more."""
+    try:
+        record = read_run(path)
+        write_atomic(path / "report.html", run_page(record, stored_partitions(record)))
+    except (OSError, GraphmillError) as error:
+        print(f"no report: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int) -> None:
+    """Raises before anything of the run is touched where its checkpoint does not fit what is asked for."""
+    damaged: list[str] = []
+    checkpoint = newest_whole(run_dir / "train", damaged)
+    if checkpoint is not None:
+        check_continues(load_state(checkpoint), model_config, identity, epochs, str(checkpoint))
+    elif damaged:
+        raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
+
+
+def session_options(options: RunOptions) -> SessionOptions:
+    return local_session(
+        _asked(options, options.device), options.address, options.object_store_gb, options.dashboard_port
+    )
+
+
+def worker_options(options: RunOptions) -> WorkerOptions:
+    """The workers as far as is known before Ray is there. Raises ConfigError."""
+    return known_workers(_asked(options, options.device), session_options(options))
+
+
+def _asked(options: RunOptions, device: str) -> WorkerOptions:
+    return WorkerOptions(
+        asked_workers(options.workers),
+        device,
+        options.failures_per_hour,
+        options.keep_checkpoints,
+        options.grace_s,
+        options.min_workers,
+    )
+
+
+def train_options(fit: FitOptions) -> TrainOptions:
+    """The trainer's options, but for "auto" precision, which is decided where the workers' device is known."""
+    return TrainOptions(
+        epochs=fit.epochs,
+        learning_rate=fit.learning_rate,
+        min_learning_rate=fit.min_learning_rate,
+        weight_decay=fit.weight_decay,
+        schedule=fit.schedule,
+        power=fit.power,
+        warmup_epochs=fit.warmup_epochs,
+        warmup_steps=fit.warmup_steps,
+        accumulate=fit.accumulate,
+        clip_norm=fit.clip_norm,
+        ema_decay=fit.ema_decay,
+        eval_every=fit.eval_every,
+        checkpoint_every=fit.checkpoint_every,
+        checkpoint_minutes=fit.checkpoint_minutes,
+        precision="bfloat16" if fit.precision == "bfloat16" else "float32",
+        seed=fit.seed,
+    )
+
+
+def wants_bfloat16(fit: FitOptions, workers: WorkerOptions) -> bool:
+    """Whether the run trains in bfloat16; of workers whose device is known."""
+    return fit.precision == "bfloat16" or (fit.precision == "auto" and workers.device == "gpu")
+
+
+def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
+    """Turns records of the hub into progress; `unit` is "nodes" or "graphs"."""
+    note = ""
+    rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
+
+    def on_record(record: Record) -> None:
+        nonlocal note
+        if record["kind"] == "epoch":
+            exact, estimate = record.get(f"valid_{metric}"), record.get(f"valid_estimate_{metric}")
+            shown = "" if exact is None else f"  valid {metric} {exact:.4f}"
+            shown += "" if estimate is None else f"  valid {metric} {estimate:.4f} (estimate)"
+            note = f"loss {record['train_loss']:.4f}{shown}  {record[rate]:,.0f} {unit}/s"
+            bar.update(record["epoch"] + 1, num_epochs, note)
+        elif record["kind"] == "step" and record["num_steps"] > 1:
+            bar.update(record["epoch"] + record["step"] / record["num_steps"], num_epochs, note)
+        elif record["kind"] == "stopping":
+            again = "; Ctrl-C once more ends at once" if record["signal"] == signal.SIGINT else ""
+            print(
+                f"\nstopping: the step or validation under way ends, and a checkpoint is saved{again}", file=sys.stderr
+            )
+        elif record["kind"] == "failure":
+            print(f"\n{record['what']}\nall workers start again from the latest checkpoint", file=sys.stderr)
+        elif record["kind"] == "damage":
+            print(f"\nan older checkpoint is used: {record['what']}", file=sys.stderr)
+        elif record["kind"] == "unused":
+            print(f"\nnot continued: {record['what']}", file=sys.stderr)
+        elif record["kind"] == "start" and (record["epoch"] or record["step"]):
+            step = f", step {record['step']}" if record["step"] else ""
+            bar.update(record["epoch"], num_epochs, f"continuing from epoch {record['epoch']}{step}")
+
+    return on_record
+
+
+def run_summary(result: Mapping[str, Any], run: RunDirectory, rates: Sequence[str]) -> dict[str, Any]:
+    """What every summary holds of the training itself; `rates` are per-second figures, averaged over the training time."""
+    epochs = run.metrics()
+    train_s = sum(epoch["train_s"] for epoch in epochs)
+    return {
+        "counts": {split: values["count"] for split, values in result["scores"].items()},
+        **{name: result[name] for name in KEPT_EPOCH if name in result},
+        "epochs": len(epochs),
+        "num_parameters": result["num_parameters"],
+        "workers": result["world_size"],
+        "device": result["device"],
+        "train_s": train_s,
+        "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
+        **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
+        "run_dir": str(run.path.resolve()),
+    }
+
+
+def kept_line(summary: Mapping[str, Any]) -> str:
+    """Which epoch's weights were kept, and why."""
+    name = next(name for name in KEPT_EPOCH if name in summary)
+    return f"{KEPT_EPOCH[name]} {summary[name] + 1} of {summary['epochs']}"
+
+
+def print_scores(summary: Mapping[str, Any]) -> None:
+    """A table of the model's scores and its baselines'."""
+    estimate, nan = summary.get("estimate"), float("nan")
+    model = {"model": summary["scores"]} if estimate is None else {"model (estimate)": summary["estimates"]}
+    baselines = {BASELINE_NAMES[name]: scores for name, scores in summary["baselines"].items() if scores is not None}
+    print(f"\n{summary['metric']:<28}{'valid':>9}{'test':>9}")
+    for name, scores in (model | baselines).items():
+        print(f"{name:<28}{scores.get('valid', nan):>9.4f}{scores.get('test', nan):>9.4f}")
+    if estimate is not None:
+        print(f"estimate: {estimate}")
