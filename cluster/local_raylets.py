@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster.session import MIN_OBJECT_STORE_BYTES, Session
+from cluster.options import MIN_OBJECT_STORE_BYTES
+from cluster.session import Session
 from storage.errors import ConfigError, DeadlineError, StageError
 
 START_TIMEOUT_S = 300.0

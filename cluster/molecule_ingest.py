@@ -18,7 +18,8 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
 
-from cluster.session import SessionOptions, ray_session
+from cluster.options import SessionOptions
+from cluster.session import ray_session
 from storage.arrow_files import is_local, split_url
 from storage.durable import remove_if_empty
 from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError

@@ -15,7 +15,8 @@ import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from samplers.messages import FeatureDtype, Reply, Request
+from cluster.options import ServerOptions
+from samplers.messages import Reply, Request
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Pending, Router
@@ -28,29 +29,6 @@ from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import PinnedGraph, StoredGraph
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """How partitions are served."""
-
-    work_threads: int = 2  # requests answered at once by one server
-    timeout_s: float = 120.0  # longest wait for one reply, restarts included: a minute's pause is survived
-    start_timeout_s: float = 120.0  # and what the checksums take, at _VERIFY_BYTES_PER_S
-    verify: bool = True  # check all checksums when a server starts
-    local_reads: bool = True  # read partitions in process where their files lie on this node
-    cache_bytes: int = 0  # of each process, for feature rows of partitions elsewhere; shared out by their nodes
-    feature_dtype: FeatureDtype | None = (
-        None  # float16: halve what float32 features cost on the wire; batches then hold float16
-    )
-
-    def __post_init__(self) -> None:
-        if self.work_threads < 1 or self.timeout_s <= 0 or self.start_timeout_s <= 0:
-            raise ConfigError(f"servers: expected positive threads and timeouts, got {self}")
-        if self.cache_bytes < 0 or self.feature_dtype not in (None, "float16", "float32"):
-            raise ConfigError(
-                f"servers: expected cache_bytes >= 0 and feature_dtype float16, float32 or none, got {self}"
-            )
 
 
 @dataclass(frozen=True)

@@ -6,54 +6,11 @@
 import time
 from dataclasses import dataclass, replace
 
+from cluster.options import WorkerOptions
 from cluster.session import may_grow
 from storage.errors import ConfigError
 
-_CPU_WORKERS = 2  # where nobody says how many
 _JOIN_S = 60.0  # for the nodes of a cluster that has just been started
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """Where training runs, and how it ends."""
-
-    num_workers: int | None = None  # None: one for each GPU that may be used, or two on CPUs
-    device: str = "auto"  # "cpu", "gpu", or "auto": GPUs where there is any
-    failures_per_hour: int = 3  # survived by starting all workers again from the latest checkpoint
-    keep_checkpoints: int = 2
-    grace_s: float = 20.0  # after SIGTERM: time to save a checkpoint and end
-    min_workers: int | None = (
-        None  # elastic: go on with as few as this, and take more, up to num_workers, as nodes join
-    )
-
-    def __post_init__(self) -> None:
-        if self.num_workers is not None and self.num_workers < 1:
-            raise ConfigError(f"workers: expected at least 1, or auto, got {self.num_workers}; set --workers")
-        if self.min_workers is not None and not 1 <= self.min_workers <= (self.num_workers or self.min_workers):
-            most = "" if self.num_workers is None else f" to the {self.num_workers} workers"
-            raise ConfigError(f"min_workers: expected 1{most}, got {self.min_workers}; set --min-workers")
-        if self.keep_checkpoints < 1:
-            raise ConfigError(
-                f"keep_checkpoints: expected at least 1, got {self.keep_checkpoints}; set --keep-checkpoints"
-            )
-        if not self.grace_s > 0:
-            raise ConfigError(f"grace_s: expected a positive number of seconds, got {self.grace_s}; set --grace-s")
-        if self.failures_per_hour < 0:
-            raise ConfigError(
-                f"failures_per_hour: expected 0 or more, got {self.failures_per_hour}; set --failures-per-hour"
-            )
-        if self.device not in ("auto", "cpu", "gpu"):
-            raise ConfigError(f"device: expected auto, cpu or gpu, got {self.device!r}; set --device")
-
-    @property
-    def fewest(self) -> int:
-        """How many workers there are at least, as far as is known."""
-        return self.min_workers or self.num_workers or 1
-
-    @property
-    def most(self) -> int:
-        """How many workers there are at most, where nothing but CPUs is known of."""
-        return self.num_workers or max(_CPU_WORKERS, self.fewest)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from cluster.evaluation import predictions
 from cluster.session import COLLECTIVE_TIMEOUT_S
 from cluster.tasks import Classification, Regression, Scores, Task
 from cluster.training_data import OpenData
-from samplers.loader import Loader, LoaderOptions
+from samplers.loader import Loader
+from samplers.options import LoaderOptions
 from samplers.protocol import Batch, Sampler
 from storage.arrow_files import array_from_numpy
 from storage.errors import DataError, DeadlineError, FormatError, GraphmillError, StageError

@@ -8,8 +8,9 @@ import numpy as np
 from cluster.partition_server import PartitionServers, connect
 from cluster.training_data import NodeSamplerOptions, OpenNodes
 from samplers.minibatch import MiniBatch
+from samplers.options import RandomPartitionOptions
 from samplers.protocol import Sampler
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.random_partition import RandomPartitionSampler
 from storage.source import SPLIT_NONE
 
 

@@ -1,10 +1,8 @@
 """Learning rates as a pure function of the step, so that a resumed run needs no scheduler state."""
 
 import math
-from typing import Literal
 
-Schedule = Literal["constant", "cosine", "linear", "poly"]
-SCHEDULES: tuple[str, ...] = ("constant", "cosine", "linear", "poly")
+from cluster.options import Schedule
 
 
 def rate_factor(

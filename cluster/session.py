@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from cluster.options import SessionOptions
 from storage.errors import ConfigError
 from storage.owned_folder import orphans, owned
 
@@ -51,7 +52,6 @@ LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 
-MIN_OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MB
 
 _started_here = False
 _TEMP_PREFIX = "graphmill-"
@@ -59,50 +59,6 @@ _TEMP_PREFIX = "graphmill-"
 # /session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store (process ids have up to seven digits).
 _SOCKET_SUFFIX_BYTES = len("/session_2026-11-21_07-22-02_299228_1234567/sockets/plasma_store")
 _SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """How to reach Ray. The defaults start a small local Ray, unless the process runs inside a Ray job."""
-
-    address: str | None = None
-    """A running cluster's `host:port`, or `auto` for the one on this machine, or `local` to start our own in any case.
-    Without it, RAY_ADDRESS decides, which Ray sets inside `ray job submit`."""
-
-    num_cpus: int | None = None
-    """Logical CPUs of a local Ray: what its scheduler may hand out. The default is the number of cores."""
-
-    num_gpus: int | None = None
-    """GPUs of a local Ray; the default is those that Ray finds."""
-
-    object_store_bytes: int = 2**30
-    """Shared memory that a local Ray may use for objects."""
-
-    dashboard: bool = False
-    """Start the dashboard of a local Ray, on the loopback address."""
-
-    dashboard_port: int | None = None
-    """The dashboard's port; the default is a free one from 8265 on."""
-
-    temp_dir: Path | None = None
-    """Where a local Ray keeps its sockets and logs; kept afterwards. The default is a new directory that is removed."""
-
-    start_timeout_s: float = 30.0
-    """How long to try to reach a given address."""
-
-    stop_timeout_s: float = 10.0
-    """How long a local Ray may take to stop before its processes are killed."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("num_cpus", 1), ("num_gpus", 0), ("object_store_bytes", MIN_OBJECT_STORE_BYTES)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
-        if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
-            raise ConfigError(f"dashboard_port must be within 1 and 65535, got {self.dashboard_port}")
-        for name in ("start_timeout_s", "stop_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from cluster.failure_budget import Failure, why_give_up
 from cluster.graceful_stop import GracefulStop
 from cluster.metrics_hub import metrics_hub
 from cluster.onlooker import onlooker
-from cluster.placement import WorkerOptions, place
+from cluster.options import WorkerOptions
+from cluster.placement import place
 from cluster.record_queue import Record
 from cluster.run_directory import RunDirectory
 from cluster.session import COLLECTIVE_TIMEOUT_S, environment_defaults

@@ -12,19 +12,13 @@ import torch
 from torch import Tensor
 
 from cluster.partition_server import PartitionServers, connect
-from samplers.graph_batches import (
-    GraphBatch,
-    GraphBatchOptions,
-    GraphBatchSampler,
-    GraphStore,
-    TorchGraphBatch,
-    graphs_to_torch,
-)
+from samplers.graph_batches import GraphBatch, GraphBatchSampler, GraphStore, TorchGraphBatch, graphs_to_torch
 from samplers.minibatch import MiniBatch, TorchBatch, to_torch
-from samplers.neighbor import NeighborOptions, NeighborSampler
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
+from samplers.neighbor import NeighborSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import GraphBatchOptions, NeighborOptions, Node2SubgraphOptions, RandomPartitionOptions
 from samplers.protocol import Sampler
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.random_partition import RandomPartitionSampler
 from samplers.router import Router
 from samplers.traffic import Traffic
 from storage.file_stamps import FileStamps

@@ -91,8 +91,8 @@ class Config(NodeJobOptions):
 
 def build_model_config(model: ModelOptions, in_dim: int, out_dim: int) -> Any:
     """The PPGTConfig for a graph's widths."""
-    from models.features import Features
-    from models.ppgt import arxiv
+    from models.options.features import Features
+    from models.options.ppgt import arxiv
 
     return arxiv(node=Features(dim=in_dim), out_dim=out_dim, **asdict(model))
 

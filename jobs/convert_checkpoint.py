@@ -137,17 +137,19 @@ def load_converted(folder: Path) -> "nn.Module":
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise FormatError(f"{folder}: expected config.json beside model.safetensors, found {error}") from None
     fields = dict(described["config"])
-    from models.features import Features
+    from models.options.features import Features
 
     for name in ("node", "edge"):
         fields[name] = Features(categories=tuple(fields[name]["categories"]), dim=fields[name]["dim"])
     weights = read_state(folder / "model.safetensors")
     if described["model"] == "TokenGT":
-        from models.tokengt import TokenGT, TokenGTConfig
+        from models.options.tokengt import TokenGTConfig
+        from models.tokengt import TokenGT
 
         return _loaded(TokenGT(TokenGTConfig(**fields)), weights)
     if described["model"] == "GRIT":
-        from models.grit import GRIT, GRITConfig
+        from models.grit import GRIT
+        from models.options.grit import GRITConfig
 
         return _loaded(GRIT(GRITConfig(**fields)), weights)
     raise FormatError(f"{folder / 'config.json'}: expected a model of TokenGT or GRIT, found {described['model']!r}")

@@ -77,7 +77,8 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     import time
 
     from cluster.node_checks import ask_nodes, local_versions
-    from cluster.session import MIN_OBJECT_STORE_BYTES, SessionOptions, ray_session
+    from cluster.options import MIN_OBJECT_STORE_BYTES, SessionOptions
+    from cluster.session import ray_session
     from jobs.plan.machine_checks import Finding
     from storage.arrow_files import absolute_url
 

@@ -39,7 +39,7 @@ def main() -> int | None:
     config = parse(EncodeConfig, description=__doc__)
     from jobs.run.progress import progress
     from storage.encode import encode
-    from storage.encodings import EncodingOptions
+    from storage.encoding_names import EncodingOptions
     from storage.errors import ConfigError
     from storage.graph import open_graph
 

@@ -109,7 +109,7 @@ def rejected(graphs: "StoredGraphs") -> str:
 def main() -> int | None:
     config = parse(IngestMoleculesConfig, description=__doc__)
     from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
-    from cluster.session import SessionOptions
+    from cluster.options import SessionOptions
     from jobs.ingest import refuse_memory
     from jobs.run.progress import progress
     from storage.graph_store import open_graphs

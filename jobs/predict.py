@@ -24,7 +24,7 @@ from storage.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from cluster.placement import WorkerOptions
+    from cluster.options import WorkerOptions
     from cluster.prediction import Piece, PredictionSpec
     from jobs.run.finished_run import FinishedRun
     from jobs.run.prediction_subject import Served, Subject
@@ -74,7 +74,8 @@ class PredictConfig:
 def main() -> int | None:
     config = parse(PredictConfig, description=__doc__)
     _check(config)
-    from cluster.placement import WorkerOptions, place
+    from cluster.options import WorkerOptions
+    from cluster.placement import place
     from cluster.prediction import PoolOptions, predict_all
     from cluster.session import ray_session
     from jobs.run.finished_run import read_run

@@ -90,7 +90,8 @@ class Config(NodeJobOptions):
 
 def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int) -> Any:
     """The GECOConfig for a graph's widths."""
-    from models.geco import FilterConfig, GECOConfig
+    from models.geco import FilterConfig
+    from models.options.geco import GECOConfig
 
     return GECOConfig(
         in_dim=in_dim,

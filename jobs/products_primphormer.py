@@ -72,10 +72,8 @@ class Config(NodeJobOptions):
 
 def build_model_config(model: ModelOptions, in_dim: int, out_dim: int, encoding: str | None) -> Any:
     """The PrimphormerConfig for a graph's widths; `encoding` names the stored eigenvectors."""
-    from models.gps import GPSOptions
-    from models.gps_ends import PositionOptions
-    from models.primal_attention import PrimalOptions
-    from models.primphormer import PrimphormerConfig, products
+    from models.options.gps import GPSOptions, PositionOptions
+    from models.options.primphormer import PrimalOptions, PrimphormerConfig, products
 
     position = PositionOptions()
     if encoding is not None:
@@ -100,7 +98,7 @@ def node_model(config: Config) -> NodeModel:
     """What is trained, and what predicts afterwards. Raises ConfigError for options that cannot work."""
     from jobs.run.model_inputs import OverGraphs, checked_config, node_batch_graphs, with_penalty
     from models.primphormer import Primphormer
-    from storage.encodings import EncodingOptions
+    from storage.encoding_names import EncodingOptions
 
     encoding = EncodingOptions("laplacian", config.model.laplacian) if config.model.laplacian else None
 

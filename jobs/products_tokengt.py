@@ -86,8 +86,8 @@ class Config(NodeJobOptions):
 
 def build_model_config(model: ModelOptions, seed: int, in_dim: int, out_dim: int, encoding: str | None) -> Any:
     """The TokenGTConfig for a graph's widths; `encoding` names the stored eigenvectors."""
-    from models.features import Features
-    from models.tokengt import node_classification
+    from models.options.features import Features
+    from models.options.tokengt import node_classification
 
     return node_classification(Features(dim=in_dim), out_dim, encoding=encoding, seed=seed, **asdict(model))
 
@@ -96,7 +96,7 @@ def node_model(config: Config) -> NodeModel:
     """What is trained, and what predicts afterwards. Raises ConfigError for options that cannot work."""
     from jobs.run.model_inputs import OverGraphs, checked_config, node_batch_graphs
     from models.tokengt import TokenGT
-    from storage.encodings import EncodingOptions
+    from storage.encoding_names import EncodingOptions
 
     encoding = None
     if config.model.identifier == "laplacian":

@@ -31,7 +31,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.placement import Resources, WorkerOptions
+from cluster.options import WorkerOptions
+from cluster.placement import Resources
 from jobs.reporting.record_lines import append_record, load_records
 from jobs.run.child_process import end_tagged, new_tag
 from jobs.run.command_line import complain, one_line
@@ -120,7 +121,8 @@ def sweep(config: SweepConfig) -> int:
 
 def _this_machine(config: SweepConfig) -> Resources | None:
     """What a Ray that is started here has; None where the sweep uses one that runs."""
-    from cluster.session import SessionOptions, joins_a_cluster
+    from cluster.options import SessionOptions
+    from cluster.session import joins_a_cluster
 
     if joins_a_cluster(SessionOptions(address=config.address)):
         return None
@@ -155,7 +157,8 @@ def _run(
 ) -> None:
     """Runs trials in one Ray, and keeps each one's record when it ends; nothing of them is left when this returns or raises."""
     environment = dict(os.environ)  # before Ray and Tune add theirs: a trial's is what the job would have alone
-    from cluster.session import SessionOptions, ray_session
+    from cluster.options import SessionOptions
+    from cluster.session import ray_session
 
     runs = [trial.config.run for trial in missing]
     options = SessionOptions(

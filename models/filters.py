@@ -7,43 +7,14 @@ channels, C code features, I inner width.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from models.options.geco import FilterConfig
 from models.transform_length import fold_lags, repeat_lags, transform_length
-
-FilterScale = Literal["none", "length", "sqrt_length"]
-
-
-@dataclass(frozen=True)
-class FilterConfig:
-    """Options of the implicit filter FFN; raises ValueError on values that cannot work."""
-
-    bands: int = (
-        3  # frequency bands of the positional code; the code has 2·bands + 1 features (3 small, 33 large graphs)
-    )
-    inner_width: int = 64  # 16 to 64 in Hyena
-    num_inner_layers: int = 2  # inner Linear + sine pairs after the first
-    frequency: float = 1.0  # ω in sin(ω·), 1 to 14
-    trainable_frequency: bool = True
-    # "none" is the paper's sum. "length" divides the filter by N and "sqrt_length" by √N; neither is in the paper. With
-    # "length" the convolution is a mean over nodes, so its size does not depend on N and a model that was trained on
-    # batches can be evaluated on the whole graph.
-    scale: FilterScale = "none"
-
-    def __post_init__(self) -> None:
-        for name, least in (("bands", 1), ("inner_width", 1), ("num_inner_layers", 0)):
-            value = getattr(self, name)
-            if value < least:
-                raise ValueError(f"filter.{name} must be at least {least}, got {value}; set filter.{name}")
-        if not (math.isfinite(self.frequency) and self.frequency > 0):
-            raise ValueError(f"filter.frequency must be positive and finite, got {self.frequency}; 1 to 14 are usual")
-        if self.scale not in ("none", "length", "sqrt_length"):
-            raise ValueError(f"filter.scale must be none, length or sqrt_length, got {self.scale!r}; set filter.scale")
 
 
 class Sine(nn.Module):

@@ -16,17 +16,13 @@ The residual of x is the GPS layer's. Sums run over sorted lists, without atomic
 Shapes: n nodes, E edges, D width.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
 from models.graphs import Graphs
-
-Local = Literal["gated_gcn", "gcn", "none"]
-LOCALS: tuple[str, ...] = ("gated_gcn", "gcn", "none")
+from models.options.choices import Local
 
 
 class GatedGCN(nn.Module):

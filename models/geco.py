@@ -18,74 +18,21 @@ Linear (with activation) maps the features to the width and a Linear maps to the
 Shapes: N nodes, E edges, D width, K order.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from models.dropout import Dropout, MaskRows
-from models.filters import FilterConfig, ImplicitFilter
+from models.filters import ImplicitFilter
 from models.gated_convolution import gated_convolve
 from models.layer_norm import LayerNorm
 from models.node_layout import NodeLayout
 from models.node_order import gather_rows, inverse_order, node_order
-from models.propagation import NORMALISATIONS, Normalisation, Propagation
-
-Permutation = Literal["static", "dynamic", "none"]
-
-
-@dataclass(frozen=True)
-class GECOConfig:
-    """Every option of GECO; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
-
-    in_dim: int
-    out_dim: int
-    width: int = 128
-    num_layers: int = 3
-    order: int = 2  # K: filters and gates per layer
-    propagation: Normalisation = "mean"  # Â: D_in⁻¹A, A, or D_in^-½ A D_out^-½; never with added self loops
-    permutation: Permutation = "static"  # one order for good | a fresh one per epoch and layer | the rows as given
-    seed: int = 0  # of the order
-    dropout: float = 0.1  # after the GCB and inside and after the FFN
-    input_dropout: float = 0.0  # on the features
-    activation: Literal["gelu", "relu"] = "gelu"
-    encoding_dim: int = 0  # positional encodings concatenated to the features (the paper: small graphs only)
-    # Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets
-    # each node's own gates multiply each other, which a mean over thousands of nodes drowns.
-    skip: bool = False
-    filter: FilterConfig = field(default_factory=FilterConfig)
-    # Departures from the paper, all off.
-    norm: Literal["post", "pre"] = "post"  # "pre": X + f(LN(X)), and one LN before the head
-    hops: int = 1  # more: LCB = [X, ÂX, …, Â^hops X]
-    output_projection: bool = False  # a Linear after the GCB, as Hyena has
-    jump: Literal["last", "sum"] = "last"  # "sum": the head reads the sum of all layers' outputs (jumping knowledge)
-    # Keeps of a layer its input alone and computes the rest once more in the backward pass. Changes no number.
-    recompute: bool = False
-
-    def __post_init__(self) -> None:
-        leasts = {"in_dim": 0, "out_dim": 1, "width": 1, "num_layers": 1, "order": 1, "encoding_dim": 0, "hops": 1}
-        for name, least in leasts.items():
-            value = getattr(self, name)
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}; set {name}")
-        if self.in_dim + self.encoding_dim == 0:
-            raise ValueError("the model needs an input: in_dim and encoding_dim are both 0; give features or encodings")
-        for name in ("dropout", "input_dropout"):
-            value = getattr(self, name)
-            if not (0 <= value < 1):
-                raise ValueError(f"{name} must lie in [0, 1), got {value}; set {name}")
-        choices = {
-            "propagation": NORMALISATIONS,
-            "permutation": ("static", "dynamic", "none"),
-            "activation": ("gelu", "relu"),
-            "norm": ("post", "pre"),
-            "jump": ("last", "sum"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
+from models.options.choices import Normalisation
+from models.options.geco import FilterConfig, GECOConfig
+from models.propagation import Propagation
 
 
 class LocalBlock(nn.Module):
@@ -283,16 +230,6 @@ class GECO(nn.Module):
             )
 
 
-def node_classification(in_dim: int, out_dim: int, **options: Any) -> GECOConfig:
-    """Returns a preset that trains on graphs of thousands of nodes; `options` override any field.
-
-    It departs from the paper twice (and the filters took a lr of 1e-2, against 2e-3 for the rest):
-    filters divided by N, without which a graph of 13,752 nodes stayed at the majority class, and the skip.
-    """
-    defaults: dict[str, Any] = {"dropout": 0.3, "skip": True, "filter": FilterConfig(inner_width=32, scale="length")}
-    return GECOConfig(in_dim=in_dim, out_dim=out_dim, **{**defaults, **options})
-
-
 def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: float | None = None) -> list[dict]:
     """Returns three optimizer groups: weights (decayed), biases and norms (not decayed), filters (own lr, not decayed).
 
@@ -338,17 +275,3 @@ def num_parameters(config: GECOConfig) -> int:
 
 def _activation(name: str) -> nn.Module:
     return nn.GELU() if name == "gelu" else nn.ReLU()
-
-
-__all__ = [
-    "GECO",
-    "FeedForward",
-    "FilterConfig",
-    "GECOConfig",
-    "GECOLayer",
-    "GlobalBlock",
-    "LocalBlock",
-    "node_classification",
-    "num_parameters",
-    "param_groups",
-]

@@ -17,66 +17,26 @@ Hybrid (the paper's choice for small graphs): X_P = Norm(Drop(GECO(X, A)) + X) i
 Shapes: B graphs, n nodes, N places, L length of the transform, D width, K order, T filter rows.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models.dropout import Dropout
-from models.features import Features, atoms, bonds
-from models.filters import FilterConfig, ImplicitFilter, circular_convolve
+from models.filters import ImplicitFilter, circular_convolve
 from models.geco import FeedForward, LocalBlock
-from models.gps import GPSLayer, GPSOptions
+from models.gps import GPSLayer
 from models.gps import num_parameters as layer_parameters
-from models.gps_ends import PositionOptions, Readout, Stem, check_ends, check_stem
+from models.gps_ends import Readout, Stem
 from models.gps_ends import num_parameters as end_parameters
 from models.graphs import Graphs
-from models.heads import Head, Pool, Task
 from models.layer_norm import LayerNorm
 from models.node_order import gather_rows, inverse_order, node_order
-from models.propagation import NORMALISATIONS, Normalisation
+from models.options.geco import FilterConfig
+from models.options.geco_graphs import GECOGraphsConfig
 from models.segments import Grouping
-
-
-@dataclass(frozen=True)
-class GECOGraphsConfig:
-    """Every option of GECO over many graphs; raises ValueError on values that cannot work."""
-
-    node: Features = field(default_factory=Features)
-    edge: Features = field(default_factory=Features)  # read by GatedGCN only
-    out_dim: int = 1
-    task: Task = "graph"
-    width: int = 64
-    num_layers: int = 4
-    order: int = 2  # K: filters and gates per layer
-    propagation: Normalisation = "mean"  # Â of the local block; never with added self loops
-    permutation: Literal["static", "dynamic", "none"] = "static"  # one order | one per epoch and layer | as given
-    seed: int = 0  # of the order
-    skip: bool = False  # Hyena's F_i ⊛ V + s ⊙ V; not in GECO's equations
-    filter: FilterConfig = field(default_factory=FilterConfig)
-    # The hybrid layer. With local="none" the layer is GECO's own, and only dropout and activation are read.
-    layer: GPSOptions = field(default_factory=GPSOptions)
-    position: PositionOptions = field(default_factory=PositionOptions)
-    pool: Pool = "mean"
-    head: Head = "halving"  # "graphgym": as GraphGPS's `default` head
-    head_layers: int = 3
-    head_dropout: float = 0.0
-    input_dropout: float = 0.0  # on numeric features
-
-    def __post_init__(self) -> None:
-        check_ends(self.out_dim, self.task, self.pool, self.head, self.head_layers, self.width, self.num_layers)
-        if self.order < 1:
-            raise ValueError(f"order must be at least 1, got {self.order}; set order")
-        choices = {"propagation": NORMALISATIONS, "permutation": ("static", "dynamic", "none")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
-        for name in ("head_dropout", "input_dropout"):
-            if not (0 <= getattr(self, name) < 1):
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}; set {name}")
-        check_stem(self.node, self.edge, self.width, self.position, self.layer.local, self.input_dropout)
 
 
 class Convolutions:
@@ -306,19 +266,3 @@ def num_parameters(config: GECOGraphsConfig) -> int:
         config.head_layers,
     )
     return ends + config.num_layers * (operator + layer)
-
-
-def small(**options: Any) -> GECOGraphsConfig:
-    """Molecules of QM9's size, one number, the GPS hybrid: 0.5M parameters. Use `models.geco.param_groups` for the filters."""
-    defaults: dict[str, Any] = {
-        "node": atoms(),
-        "edge": bonds(),
-        "width": 76,
-        "num_layers": 5,
-        "filter": FilterConfig(inner_width=32, scale="length"),
-        # Not by batch: the gated convolution is of third degree in its input, and statistics of molecules of twenty atoms let those of
-        # two or three grow without bound.
-        "layer": GPSOptions(mlp="residual", norm="layer"),
-        "position": PositionOptions("random_walk", 16),
-    }
-    return GECOGraphsConfig(**defaults | options)

@@ -12,47 +12,20 @@ Shapes: n nodes, E edges, D width.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
 from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
-from models.gated_gcn import GCN, LOCALS, GatedGCN, Local
+from models.gated_gcn import GCN, GatedGCN
 from models.gated_gcn import num_parameters as local_parameters
 from models.graphs import Graphs
 from models.layer_norm import LayerNorm
+from models.options.gps import GPSOptions
 
 # (x [n, D], graphs) → (x [n, D], anything the model wants to know of the layer); bound by the model for each layer.
 GlobalBlock = Callable[[Tensor, Graphs], tuple[Tensor, Any]]
-
-
-@dataclass(frozen=True)
-class GPSOptions:
-    """Options of one hybrid layer; raises ValueError on values that cannot work."""
-
-    local: Local = "gated_gcn"
-    mlp: Literal["plain", "residual"] = "plain"
-    norm: Literal["batch", "layer", "none"] = "batch"
-    activation: Literal["relu", "gelu"] = "relu"
-    dropout: float = 0.0  # after both blocks, twice in the MLP, and on GatedGCN's edge states
-    mlp_ratio: int = 2
-
-    def __post_init__(self) -> None:
-        choices: dict[str, tuple[str, ...]] = {
-            "local": LOCALS,
-            "mlp": ("plain", "residual"),
-            "norm": ("batch", "layer", "none"),
-            "activation": ("relu", "gelu"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
-        if not (0 <= self.dropout < 1):
-            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}; set dropout")
-        if self.mlp_ratio < 1:
-            raise ValueError(f"mlp_ratio must be at least 1, got {self.mlp_ratio}; set mlp_ratio")
 
 
 class GPSLayer(nn.Module):

@@ -14,9 +14,7 @@ may change in the last digits, or more, with the padding or the device (models/e
 Shapes: n nodes of B graphs, E edges, D width, P channels of the encoding, k modes or steps.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,59 +23,14 @@ from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
 from models.encodings.laplacian import flip_signs, laplacian_eigenvectors
 from models.encodings.random_walk import random_walk_diagonal
-from models.features import FeatureEncoder, Features
-from models.gated_gcn import Local
+from models.features import FeatureEncoder
 from models.graphs import Graphs
-from models.heads import HEADS, POOLS, TASKS, GraphGymMLP, HalvingMLP, Head, Pool, Task, pool_nodes
+from models.heads import GraphGymMLP, HalvingMLP, pool_nodes
+from models.options.choices import Head, Pool, Task
+from models.options.features import Features
+from models.options.gps import PositionOptions
 from models.stable_expressive import StableExpressive
 from models.stable_expressive import num_parameters as stable_parameters
-
-EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacian", "stable_expressive", "random_walk"]
-KINDS: tuple[str, ...] = (
-    "none",
-    "laplacian",
-    "laplacian_linear",
-    "stable_laplacian",
-    "stable_expressive",
-    "random_walk",
-)
-
-
-@dataclass(frozen=True)
-class PositionOptions:
-    """Which position encoding, and how wide; raises ValueError on values that cannot work."""
-
-    kind: EncodingKind = "none"
-    dim: int = 16  # P
-    steps: int | None = None  # eigenvectors, or steps of the walk; None: as many as dim
-    stored: str | None = None  # take `graphs.encodings[stored]` rather than compute (needs steps columns, or more)
-    reverse: bool = False  # random_walk: return probabilities over reversed edges too, for directed graphs
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"position kind must be one of {', '.join(KINDS)}, got {self.kind!r}; set kind")
-        for name, value in (("dim", self.dim), ("steps", self.num_steps)):
-            if value < 1:
-                raise ValueError(f"position {name} must be at least 1, got {value}; set {name}")
-        if self.reverse and (self.kind != "random_walk" or self.stored is not None):
-            raise ValueError("reverse goes with the kind random_walk, computed; leave it out")
-        if self.stored is not None and self.kind in ("laplacian", "stable_expressive"):
-            raise ValueError(
-                f"stored encodings have no eigenvalues, which {self.kind} needs; set kind to laplacian_linear"
-            )
-
-    @property
-    def num_steps(self) -> int:
-        return self.dim if self.steps is None else self.steps
-
-    @property
-    def channels(self) -> int:
-        """P of the node states that the encoding takes."""
-        return 0 if self.kind in ("none", "stable_laplacian") else self.dim
-
-    @property
-    def gates(self) -> bool:
-        return self.kind == "stable_laplacian"
 
 
 class PositionEncoder(nn.Module):
@@ -208,38 +161,6 @@ class Readout(nn.Module):
         if self.task == "graph":
             return self.head(pool_nodes(x_nD, graphs, self.pool))
         return self.head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])
-
-
-def check_ends(out_dim: int, task: str, pool: str, head: str, head_layers: int, width: int, num_layers: int) -> None:
-    """Raises ValueError on values that cannot work; shared by the configs of the models."""
-    for name, value in (
-        ("out_dim", out_dim),
-        ("head_layers", head_layers),
-        ("width", width),
-        ("num_layers", num_layers),
-    ):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}; set {name}")
-    for name, got, allowed in (("task", task, TASKS), ("pool", pool, POOLS), ("head", head, HEADS)):
-        if got not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {got!r}; set {name}")
-
-
-def check_stem(
-    node: Features, edge: Features, width: int, position: PositionOptions, local: Local, input_dropout: float
-) -> None:
-    """Raises ValueError where a `Stem` and the layers' local block do not fit each other or the features."""
-    if width <= position.channels:
-        raise ValueError(
-            f"the encoding leaves no channel for the features: width {width}, encoding {position.channels}; "
-            "set a smaller position dim"
-        )
-    if local != "gated_gcn" and not edge.empty:
-        raise ValueError("edge features are read by GatedGCN only; set edge to Features(), or local to gated_gcn")
-    if local != "gated_gcn" and position.gates:
-        raise ValueError("a stable_laplacian encoding gates GatedGCN's edges; set local to gated_gcn, or another kind")
-    if input_dropout and not node.dim:
-        raise ValueError("input_dropout acts on numeric features, and there are none; set input_dropout to 0")
 
 
 def num_parameters(

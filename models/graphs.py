@@ -9,16 +9,14 @@ model is query i looking at key j, and for a random walk its start i and end j. 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from models.options.choices import EdgeQuery
 from models.propagation import Adjacency
 from models.segments import Grouping, at_least_float32
-
-EdgeQuery = Literal["source", "target"]
-EDGE_QUERIES: tuple[str, ...] = ("source", "target")
 
 
 @dataclass(frozen=True)

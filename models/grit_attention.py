@@ -27,10 +27,10 @@ from torch.autograd.function import once_differentiable
 
 from models.dropout import Masks
 from models.graphs import Padding
+from models.options.grit import PAIR_MEMORY
 
 # Elements of one buffer. CPU: the few buffers stay in the last-level cache, and calls are few. CUDA: fewer still.
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
-PAIR_MEMORY = 1 << 28  # bytes
 
 
 class Pairs(NamedTuple):

@@ -4,21 +4,14 @@ Legend: n nodes, B graphs, D width.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.dropout import Dropout
 from models.graphs import Graphs
+from models.options.choices import Pool
 from models.segments import at_least_float32, reduce_runs
-
-Pool = Literal["sum", "mean", "max"]
-POOLS: tuple[str, ...] = ("sum", "mean", "max")
-Task = Literal["graph", "node", "link"]
-TASKS: tuple[str, ...] = ("graph", "node", "link")
-Head = Literal["halving", "graphgym"]  # HalvingMLP | GraphGymMLP
-HEADS: tuple[str, ...] = ("halving", "graphgym")
 
 
 def pool_nodes(x_nD: Tensor, graphs: Graphs, how: Pool) -> Tensor:

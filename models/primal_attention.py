@@ -18,51 +18,14 @@ only rescales Λ by N, but a sum in X̄ grows with the graph, so chunks of a gra
 Shapes: n nodes of B graphs, D width, H heads, p = D / H, S = s scores per head and direction, M = N_s.
 """
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from models.dropout import Dropout
 from models.graphs import Graphs
-
-Multiplier = Literal["square", "softplus", "plain"]
-VirtualNodes = Literal["per_layer", "running", "none"]
-
-_CHOICES = {
-    "pool": ("mean", "sum"),
-    "score_terms": ("mean", "sum"),
-    "multiplier": ("square", "softplus", "plain"),
-    "virtual_nodes": ("per_layer", "running", "none"),
-}
-
-
-@dataclass(frozen=True)
-class PrimalOptions:
-    """Options of one primal attention; raises ValueError on values that cannot work."""
-
-    num_virtual: int = 30  # N_s
-    num_scores: int | None = None  # s; None: N_s, as in all published rows
-    pool: Literal["mean", "sum"] = "mean"  # X̄
-    virtual_nodes: VirtualNodes = "per_layer"  # "none": f_X = F, the paper's ablation
-    score_terms: Literal["mean", "sum"] = "mean"  # of J, over nodes, and its trace over heads
-    multiplier: Multiplier = "square"  # effective Λ; "plain" may turn negative
-    dropout: float = 0.0  # on the scores [e; r]; the paper does not say where its attention dropout acts
-
-    def __post_init__(self) -> None:
-        for name, value in (("num_virtual", self.num_virtual), ("num_scores", self.scores)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}; set {name}")
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
-        if not (0 <= self.dropout < 1):
-            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}; set attention_dropout")
-
-    @property
-    def scores(self) -> int:
-        return self.num_virtual if self.num_scores is None else self.num_scores
+from models.options.primphormer import PrimalOptions
 
 
 class VirtualNode(NamedTuple):

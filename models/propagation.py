@@ -5,15 +5,13 @@ sum per node gives AX, and the transposed lists give Aᵀ for the backward pass.
 and after; no normalised edge weights are ever stored.
 """
 
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from models.options.choices import NORMALISATIONS, Normalisation
 from models.segments import at_least_float32
-
-Normalisation = Literal["mean", "sum", "sym"]
-NORMALISATIONS: tuple[str, ...] = ("mean", "sum", "sym")
 
 
 class SourceLists(NamedTuple):

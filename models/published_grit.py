@@ -35,8 +35,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.features import Features
-from models.grit import GRITConfig, as_released
+from models.options.features import Features
+from models.options.grit import GRITConfig, as_released
 
 _IN_LAYER = {
     "attention.Q": "attention.query",

@@ -39,8 +39,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from models.features import Features, atoms, bonds
-from models.tokengt import SLOT, SLOT_CATEGORIES, TokenGTConfig, pcqm4mv2_lap
+from models.options.features import Features, atoms, bonds
+from models.options.tokengt import SLOT, SLOT_CATEGORIES, TokenGTConfig, pcqm4mv2_lap
 
 _FEATURE = "encoder.graph_encoder.graph_feature."
 _IDENTIFIERS = {"lap_encoder": "laplacian", "orf_encoder": "orf", "rand_encoder": "random"}

@@ -16,21 +16,18 @@ Legend: B graphs, H heads, N places, d = d_h channels of a head, E = D_e channel
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from models.dropout import Masks
-
-Urpe = Literal["phi", "one_plus_phi", "none"]
-URPES: tuple[str, ...] = ("phi", "one_plus_phi", "none")
+from models.options.choices import URPES, Urpe
+from models.options.ppgt import PAIR_MEMORY
 
 # Scores of a block: on a CPU as many as its caches hold, elsewhere enough to fill the device.
 _BLOCK_SCORES_CPU = 1 << 17
 _BLOCK_SCORES = 1 << 26
-PAIR_MEMORY = 1 << 26  # bytes
 
 
 def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from samplers.neighbor_kernels import all_positions
-from samplers.option_checks import check_integers, check_numbers
+from samplers.options import GraphBatchOptions
 from samplers.plans import even_split
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from storage.errors import ConfigError, DataError
@@ -121,31 +121,6 @@ class ArrayGraphStore:
             edge_feature=None if self.edge_feature is None else np.take(self.edge_feature, edge, axis=0),
             target=None if self.target is None else self.target[graph],
         )
-
-
-@dataclass(frozen=True)
-class GraphBatchOptions:
-    """Budgets of one batch; 0: no such bound. At least one must be set."""
-
-    max_graphs: int = 0
-    max_nodes: int = 0  # nodes of all graphs
-    max_edges: int = 0  # edges of all graphs
-    max_node_pairs: int = 0  # nodes² of all graphs: what dense attention costs
-    bucket_ratio: float = 1.2  # largest over smallest graph that may meet in a batch; inf: any
-    oversize: str = "error"  # a graph beyond a budget: "error", or "alone" for a batch of its own
-    seed: int = 0
-    shuffle: bool = True  # False: the same batches in every epoch, small graphs first
-
-    def __post_init__(self) -> None:
-        check_integers(self, "max_graphs", "max_nodes", "max_edges", "max_node_pairs", "seed")
-        check_numbers(self, "bucket_ratio")
-        budgets = {name: getattr(self, name) for name in ("max_graphs", "max_nodes", "max_edges", "max_node_pairs")}
-        if not any(budgets.values()) or any(value < 0 for value in budgets.values()):
-            raise ConfigError(f"graph batches: expected budgets >= 0 and one above 0, got {budgets}; set --max-nodes")
-        if not self.bucket_ratio >= 1:
-            raise ConfigError(f"bucket_ratio: expected at least 1, got {self.bucket_ratio}; set --bucket-ratio")
-        if self.oversize not in ("error", "alone"):
-            raise ConfigError(f"oversize: expected 'error' or 'alone', got {self.oversize!r}; set --oversize")
 
 
 @dataclass(frozen=True)

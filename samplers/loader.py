@@ -15,6 +15,7 @@ import torch
 
 from samplers.device_copy import DeviceCopy, tensor_bytes
 from samplers.minibatch import to_torch
+from samplers.options import LoaderOptions
 from samplers.ordered_stream import Bounds, Delivery, OrderedStream
 from samplers.protocol import Sampler, sampler_fingerprint
 from samplers.stage_clock import stage
@@ -22,31 +23,6 @@ from storage.errors import ConfigError, DeadlineError, GraphmillError, StageErro
 
 # Fields of LoaderStats: where the sampling threads' time went, by stage; in `blocked_s` they had nothing to do.
 STAGE_SECONDS = ("plan_s", "sample_s", "fetch_s", "collate_s", "pin_s", "copy_s", "blocked_s")
-
-
-@dataclass(frozen=True)
-class LoaderOptions:
-    """How far and how wide the loader works ahead."""
-
-    threads: int = 1
-    prefetch: int = 2  # batches finished or under way beyond the one in use; at least one per thread
-    max_bytes: int = (
-        1 << 30
-    )  # the same in bytes, unfinished ones as large as the largest so far; one batch is always allowed
-    timeout_s: float = 300.0  # longest wait for one batch
-    close_timeout_s: float = 30.0  # longest wait for threads at work when the loader is closed
-
-    def __post_init__(self) -> None:
-        if self.threads < 1 or self.prefetch < 1:
-            raise ConfigError(
-                f"loader: expected threads and prefetch of at least 1, got {self.threads} and {self.prefetch}"
-            )
-        if self.max_bytes < 0:
-            raise ConfigError(f"loader: expected max_bytes of at least 0, got {self.max_bytes}")
-        if self.timeout_s <= 0 or self.close_timeout_s <= 0:
-            raise ConfigError(
-                f"loader: expected positive timeout_s and close_timeout_s, got {self.timeout_s} and {self.close_timeout_s}"
-            )
 
 
 @dataclass

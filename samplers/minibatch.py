@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from samplers.device_copy import map_tensors
-from storage.encodings import split_encodings
+from storage.encoding_names import split_encodings
 
 
 @dataclass(frozen=True)

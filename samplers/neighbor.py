@@ -5,71 +5,18 @@ order, lists in ascending permanent id; so the lists of position i come before t
 batch's layers are slices of it (`samplers.layers`).
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 
 from samplers.graph_checks import check_graph
-from samplers.messages import EdgeColumn, NeighborLists, Scheme, WalkDirection
+from samplers.messages import NeighborLists
 from samplers.minibatch import MiniBatch
-from samplers.option_checks import check_integer_tuples, check_integers, check_root_split
+from samplers.options import NeighborOptions
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import PositionMaps, Relabeler
 from samplers.root_batches import RootBatches
 from samplers.roots import find_roots
 from samplers.router import EDGE_COLUMNS, Router
 from samplers.stage_clock import stage
-from storage.encodings import check_encoding_names
-from storage.errors import ConfigError
-from storage.source import SPLIT_TRAIN
-
-
-@dataclass(frozen=True)
-class NeighborOptions:
-    """How roots become batches."""
-
-    fanouts: tuple[int, ...] = (15, 10, 5)  # neighbors per hop; -1: all
-    batch_size: int = 1024  # roots per batch
-    edges: Literal["sampled", "induced"] = "sampled"  # edges drawn, or all edges among the nodes found
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN  # None: all nodes; in a graph without splits all nodes train
-    shuffle: bool = True  # False: roots in ascending permanent id, and the same draws in every epoch
-    direction: WalkDirection = "in"  # neighbors: sources of in-edges, ends of out-edges, or both
-    # uniform; by edge weight; by the neighbor's in-degree (at least 1); or LABOR-0 (arXiv:2210.13339): one coin per neighbor and
-    # hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations.
-    scheme: Scheme = "uniform"
-    replace: bool = False  # draw each of the `fanout` neighbors independently
-    edge_columns: tuple[EdgeColumn, ...] = ()  # what the batch holds of each edge: "id", "weight", "feature"
-    features: bool = True  # fetch node features
-    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
-
-    def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        check_integer_tuples(self, "fanouts")
-        check_integers(self, "batch_size", "seed", "split_set")
-        check_root_split(self)
-        if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
-            raise ConfigError(
-                f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set --fanouts"
-            )
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
-        for name, allowed in (
-            ("edges", ("sampled", "induced")),
-            ("direction", ("in", "out", "both")),
-            ("scheme", ("uniform", "weight", "degree", "labor")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}; set --{name}")
-        unknown = set(self.edge_columns) - {"id", "weight", "feature"}
-        if unknown:
-            raise ConfigError(f"edge_columns: expected some of id, weight and feature, got {sorted(unknown)}")
-        if self.replace and (self.scheme == "labor" or -1 in self.fanouts):
-            raise ConfigError(
-                f"replace: expected a scheme other than 'labor' and fanouts >= 0, got {self.scheme!r} and {self.fanouts}"
-            )
 
 
 class NeighborSampler:

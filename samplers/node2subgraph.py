@@ -15,50 +15,16 @@ import numpy as np
 
 from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
-from samplers.messages import NodeList, WalkDirection
+from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import HUB_DEGREE, advance, frontier, pack_members
-from samplers.option_checks import check_integers, check_root_split
+from samplers.options import Node2SubgraphOptions
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.root_batches import RootBatches
 from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
-from storage.encodings import check_encoding_names
-from storage.errors import ConfigError
-from storage.source import SPLIT_TRAIN
-
-_MOST_HOPS = np.iinfo(np.int16).max
-
-
-@dataclass(frozen=True)
-class Node2SubgraphOptions:
-    """How far a search goes, and how roots become batches."""
-
-    max_hops: int = 10  # layers around the root; 0: the root alone
-    max_nodes: int = 100  # nodes of a subgraph at most, the root among them
-    direction: WalkDirection = "both"  # of the search: against edges ("in"), along them ("out"), or either
-    batch_size: int = 128  # roots per batch, one subgraph each
-    fixed: bool = False  # True: the same subgraphs in every epoch
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN  # None: all nodes; in a graph without splits all nodes train
-    shuffle: bool = True  # False: roots in ascending permanent id, and the same subgraphs in every epoch
-    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
-
-    def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        check_integers(self, "max_hops", "max_nodes", "batch_size", "seed", "split_set")
-        check_root_split(self)
-        if not 0 <= self.max_hops <= _MOST_HOPS:
-            raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set --max-hops")
-        if self.max_nodes < 1:
-            raise ConfigError(f"max_nodes: expected at least 1 (the root), got {self.max_nodes}; set --max-nodes")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
-        if self.direction not in ("in", "out", "both"):
-            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
 
 
 @dataclass(frozen=True)

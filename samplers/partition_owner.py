@@ -36,7 +36,7 @@ from samplers.random_streams import hash_ids
 from samplers.relabel import hash_table
 from samplers.row_kernels import own_rows, place_rows, take_rows
 from samplers.subgraph_kernels import HUB_DEGREE, induced_subgraphs, list_neighbors, step_walks
-from storage.encodings import encoding_columns, split_encodings
+from storage.encoding_names import encoding_columns, split_encodings
 from storage.errors import ConfigError
 from storage.graph import Partition
 

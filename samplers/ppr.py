@@ -23,9 +23,8 @@ import numpy as np
 
 from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
-from samplers.messages import WalkDirection
 from samplers.minibatch import MiniBatch
-from samplers.option_checks import check_integers, check_numbers, check_root_split
+from samplers.options import PprOptions
 from samplers.ppr_kernels import (
     FIRST_BITS,
     best_candidates,
@@ -37,41 +36,6 @@ from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
-from storage.encodings import check_encoding_names
-from storage.errors import ConfigError
-from storage.source import SPLIT_TRAIN
-
-
-@dataclass(frozen=True)
-class PprOptions:
-    """What a walk is, how exactly to follow it, and how roots become batches."""
-
-    alpha: float = 0.15  # chance that a walk ends at each step
-    epsilon: float = 1e-4  # residual per degree that is left alone
-    top_k: int = 64  # nodes beside the root, at most
-    direction: WalkDirection = "in"  # of a walk's steps: against edges ("in"), along them ("out"), or either
-    batch_size: int = 128  # roots per batch, one subgraph each
-    seed: int = 0
-    split_set: int = 0
-    root_split: int | None = SPLIT_TRAIN  # None: all nodes; in a graph without splits all nodes train
-    shuffle: bool = True  # False: roots in ascending permanent id
-    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
-
-    def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        check_integers(self, "top_k", "batch_size", "seed", "split_set")
-        check_root_split(self)
-        check_numbers(self, "alpha", "epsilon")
-        if not 0 < self.alpha <= 1:
-            raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set --alpha")
-        if not 1e-9 <= self.epsilon < 1:
-            raise ConfigError(f"epsilon: expected at least 1e-9 and below 1, got {self.epsilon}; set --epsilon")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k: expected at least 0, got {self.top_k}; set --top-k")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
-        if self.direction not in ("in", "out", "both"):
-            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
 
 
 @dataclass(frozen=True)

@@ -14,58 +14,19 @@ skips the loss where there is no root (a mean over none is NaN), but under DDP s
 """
 
 import hashlib
-from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 
 from samplers.graph_checks import check_graph
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
-from samplers.option_checks import check_integer_tuples, check_integers
+from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from samplers.plans import chunk_share, even_split, num_chunk_batches
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.roots import Roots
 from samplers.router import Router
-from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
 from storage.manifest import Manifest
-from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN
-
-Cut = Literal["random", "partitions"]
-DEFAULT_CHUNKS = 10
-
-
-@dataclass(frozen=True)
-class RandomPartitionOptions:
-    """How the graph is cut."""
-
-    num_chunks: int | None = None  # None: 10 of a random cut, else the graph's partitions
-    seed: int = 0
-    split_set: int = 0
-    # Nodes with one of these codes are roots. None: all nodes; in a graph without splits all nodes train.
-    root_splits: tuple[int, ...] | None = (SPLIT_TRAIN,)
-    shuffle: bool = True  # False: the same cut, or the same groups of partitions, in every epoch
-    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
-    chunks_per_batch: int = 1  # at most; dealt evenly where num_chunks is no multiple of it
-    cut: Cut = "random"
-
-    def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        check_integers(self, "seed", "split_set", "chunks_per_batch")
-        if self.root_splits is not None:
-            check_integer_tuples(self, "root_splits")
-        if self.num_chunks is not None:
-            check_integers(self, "num_chunks")
-        if self.num_chunks is not None and self.num_chunks < 1:
-            raise ConfigError(
-                f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)"
-            )
-        if self.cut not in get_args(Cut):
-            raise ConfigError(f"cut: expected one of {', '.join(get_args(Cut))}, got {self.cut!r}; set --cut")
-        codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
-        if not codes or not all(SPLIT_NONE < code <= SPLIT_TEST for code in codes):
-            raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
 
 
 class RandomPartitionSampler:

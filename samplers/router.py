@@ -37,7 +37,7 @@ from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.row_kernels import group_by_owner
 from storage.compiled import compiled
-from storage.encodings import encoding_columns
+from storage.encoding_names import encoding_columns
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest

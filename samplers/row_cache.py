@@ -12,7 +12,7 @@ import numpy as np
 
 from samplers.messages import FetchRows, ListHot, NodeList, NodeRows, Reply, Request
 from samplers.router import Owner, Pending
-from storage.encodings import encoding_columns
+from storage.encoding_names import encoding_columns
 from storage.errors import ConfigError, DeadlineError
 from storage.manifest import Manifest
 

@@ -17,10 +17,10 @@ from functools import cached_property
 import numpy as np
 
 from samplers.graph_checks import check_graph
-from samplers.messages import NodeList, WalkDirection
+from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
-from samplers.option_checks import check_integers, check_root_split
+from samplers.options import SaintOptions
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.relabel import Relabeler
 from samplers.roots import Roots
@@ -28,47 +28,9 @@ from samplers.router import Router
 from samplers.saint_kernels import count_edges
 from samplers.stage_clock import stage
 from storage.counter_random import unit_interval
-from storage.encodings import check_encoding_names
 from storage.errors import ConfigError
-from storage.source import SPLIT_TRAIN
 
 _WALKS_AT_ONCE = 1 << 18  # while pre-sampling: bounds memory, not the result
-
-
-@dataclass(frozen=True)
-class SaintOptions:
-    """Walks of a batch, and how well their frequencies are known."""
-
-    num_walks: int = 2000  # roots drawn per batch
-    walk_length: int = 2  # steps of a walk
-    num_presamples: int = 200  # T
-    direction: WalkDirection = "both"  # of a step: against edges ("in"), along them ("out"), or either
-    batches_per_epoch: int | None = None  # over all ranks; None: as many as draw each root once on average
-    seed: int = 0
-    split_set: int = 0
-    # Walks start at these nodes, and the loss is over these. None: all nodes; in a graph without splits all nodes train.
-    root_split: int | None = SPLIT_TRAIN
-    shuffle: bool = True  # False: the same batches in every epoch
-    encodings: tuple[str, ...] = ()  # stored encodings of the nodes (storage.encodings), by name
-
-    def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        counts = ["num_walks", "walk_length", "num_presamples", "seed", "split_set"]
-        check_integers(self, *counts, *(["batches_per_epoch"] if self.batches_per_epoch is not None else []))
-        check_root_split(self)
-        for name in ("num_walks", "num_presamples"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name}: expected at least 1, got {getattr(self, name)}; set --{name.replace('_', '-')}"
-                )
-        if self.walk_length < 0:
-            raise ConfigError(f"walk_length: expected at least 0, got {self.walk_length}; set --walk-length")
-        if self.batches_per_epoch is not None and self.batches_per_epoch < 1:
-            raise ConfigError(
-                f"batches_per_epoch: expected at least 1, got {self.batches_per_epoch}; set --batches-per-epoch"
-            )
-        if self.direction not in ("in", "out", "both"):
-            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from storage.encodings import EncodingOptions, find_encoding, store_encoding
+from storage.encoding_names import EncodingOptions
+from storage.encodings import find_encoding, store_encoding
 from storage.graph import StoredGraph
 from storage.spectral import laplacian_modes, symmetric_adjacency
 from storage.walk_returns import return_probabilities

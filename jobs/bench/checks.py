@@ -105,10 +105,11 @@ def measure(config: Config) -> list[Share]:
     import tempfile
 
     from cluster.metrics_hub import metrics_hub
-    from cluster.partition_server import ServerOptions, partition_servers
+    from cluster.options import ServerOptions, SessionOptions
+    from cluster.partition_server import partition_servers
     from cluster.record_queue import Record
     from cluster.run_directory import RunDirectory
-    from cluster.session import SessionOptions, ray_session
+    from cluster.session import ray_session
     from jobs.run.prepare_graph import prepare_graph
 
     graph = prepare_graph(config.graph)
@@ -203,13 +204,13 @@ def _flat(worker: "Worker") -> Any:
 
 
 def _spec(config: Config, servers: Any, manifest: Any) -> Any:
+    from cluster.options import TrainOptions
     from cluster.tasks import Classification
-    from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+    from cluster.train_spec import TrainSpec, full_evaluation
     from cluster.training_data import NodeData
     from jobs.products_geco import ModelOptions, build_model_config
     from jobs.run.geco_classifier import GECOClassifier
-    from samplers.loader import LoaderOptions
-    from samplers.random_partition import RandomPartitionOptions
+    from samplers.options import LoaderOptions, RandomPartitionOptions
 
     model = ModelOptions(width=config.width, layers=config.layers, dropout=config.dropout, input_dropout=config.dropout)
     model_config = build_model_config(model, 0, manifest.feature_dim, manifest.num_classes)

@@ -75,21 +75,26 @@ class Result:
 def models() -> "dict[str, Callable[[], nn.Module]]":
     """Each model of molecules, small. TokenGT without eigenvectors: those of equal eigenvalues are the solver's choice."""
     from models import geco_graphs, grit, ppgt, primphormer, tokengt
-    from models.gps import GPSOptions
-    from models.primal_attention import PrimalOptions
+    from models.options import geco_graphs as geco_graphs_options
+    from models.options import grit as grit_options
+    from models.options import ppgt as ppgt_options
+    from models.options import primphormer as primphormer_options
+    from models.options import tokengt as tokengt_options
+    from models.options.gps import GPSOptions
+    from models.options.primphormer import PrimalOptions
 
     layer = GPSOptions(dropout=0.0)
     return {
-        "TokenGT, softmax": lambda: tokengt.TokenGT(tokengt.small(num_layers=2, identifier="near_orf")),
+        "TokenGT, softmax": lambda: tokengt.TokenGT(tokengt_options.small(num_layers=2, identifier="near_orf")),
         "TokenGT, Performer": lambda: tokengt.TokenGT(
-            tokengt.small(num_layers=2, identifier="near_orf", attention="performer")
+            tokengt_options.small(num_layers=2, identifier="near_orf", attention="performer")
         ),
-        "GRIT": lambda: grit.GRIT(grit.small(num_layers=2)),
-        "PPGT": lambda: ppgt.PPGT(ppgt.small(num_layers=2)),
+        "GRIT": lambda: grit.GRIT(grit_options.small(num_layers=2)),
+        "PPGT": lambda: ppgt.PPGT(ppgt_options.small(num_layers=2)),
         "Primphormer": lambda: primphormer.Primphormer(
-            primphormer.small(num_layers=2, layer=layer, primal=PrimalOptions(dropout=0.0))
+            primphormer_options.small(num_layers=2, layer=layer, primal=PrimalOptions(dropout=0.0))
         ),
-        "GECO of graphs, GPS": lambda: geco_graphs.GECOGraphs(geco_graphs.small(num_layers=2)),
+        "GECO of graphs, GPS": lambda: geco_graphs.GECOGraphs(geco_graphs_options.small(num_layers=2)),
     }
 
 
@@ -113,7 +118,8 @@ def _node_model() -> "tuple[nn.Module, Callable[[Any, Any], Tensor]]":
     """GECO on a ring of 2,000 nodes with chords."""
     import torch
 
-    from models.geco import GECO, node_classification
+    from models.geco import GECO
+    from models.options.geco import node_classification
     from models.propagation import Adjacency
 
     num = 2000
@@ -212,7 +218,8 @@ def training(config: GpuConfig, say: Callable[[str], None]) -> Iterator[Result]:
 
 def pipeline(config: GpuConfig) -> Iterator[Result]:
     """Batches a second: sampled alone, sampled and copied to the device, and trained on with and without sampling."""
-    from samplers.neighbor import NeighborOptions, NeighborSampler
+    from samplers.neighbor import NeighborSampler
+    from samplers.options import NeighborOptions
     from samplers.router import local_router
     from storage.graph import open_graph
     from storage.ingest import IngestOptions, ingest
@@ -244,7 +251,8 @@ def pipeline(config: GpuConfig) -> Iterator[Result]:
 def _trainer(in_dim: int, out_dim: int, device: str) -> Callable[[Any], None]:
     import torch
 
-    from models.geco import GECO, node_classification
+    from models.geco import GECO
+    from models.options.geco import node_classification
     from models.propagation import Adjacency
 
     model = GECO(node_classification(in_dim, out_dim)).to(device)
@@ -265,8 +273,9 @@ def _rate(config: GpuConfig, sampler: Any, device: str, count: int, use: Callabl
     """Batches a second through the loader, after one that warms up."""
     import torch
 
-    from samplers.loader import Loader, LoaderOptions
+    from samplers.loader import Loader
     from samplers.minibatch import to_torch
+    from samplers.options import LoaderOptions
 
     options = LoaderOptions(threads=config.threads, prefetch=2 * config.threads)
     start = 0.0

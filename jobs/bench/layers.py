@@ -150,8 +150,9 @@ def _pairs(batch: "Graphs", x: "Tensor") -> "Tensor":
 def _geco(batch: "Graphs", x: "Tensor", config: BenchConfig) -> "Callable[[], Tensor]":
     import torch
 
-    from models.geco import GECOConfig, GECOLayer
+    from models.geco import GECOLayer
     from models.node_order import inverse_order, node_order
+    from models.options.geco import GECOConfig
     from models.propagation import Adjacency
 
     layer = GECOLayer(GECOConfig(in_dim=config.width, out_dim=1, width=config.width)).to(config.device)
@@ -164,7 +165,8 @@ def _geco(batch: "Graphs", x: "Tensor", config: BenchConfig) -> "Callable[[], Te
 
 
 def _primphormer(batch: "Graphs", x: "Tensor", config: BenchConfig) -> "Callable[[], Tensor]":
-    from models.primal_attention import PrimalAttention, PrimalOptions
+    from models.options.primphormer import PrimalOptions
+    from models.primal_attention import PrimalAttention
 
     layer = PrimalAttention(config.width, config.heads, PrimalOptions()).to(config.device)
 

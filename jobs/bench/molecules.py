@@ -103,7 +103,8 @@ def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folde
     from contextlib import nullcontext
 
     from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
-    from cluster.session import SessionOptions, ray_session
+    from cluster.options import SessionOptions
+    from cluster.session import ray_session
 
     rates = {}
     count = sum(len(rows.row) + len(rows.rejects) for rows in source.chunks(2000))
@@ -118,7 +119,8 @@ def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folde
 
 def time_batches(url: str, config: BenchMoleculesConfig) -> float:
     """Molecules per second of one core in batches, from Arrow files that are mapped."""
-    from samplers.graph_batches import GraphBatchOptions, GraphBatchSampler
+    from samplers.graph_batches import GraphBatchSampler
+    from samplers.options import GraphBatchOptions
     from storage.graph_store import open_graphs
 
     graphs = open_graphs(url)

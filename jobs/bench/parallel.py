@@ -68,7 +68,8 @@ def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None
 
     from jobs.run.geco_classifier import GECOShardClassifier
     from jobs.run.whole_graph import WholeGraphData
-    from models.geco import FilterConfig, GECOConfig
+    from models.geco import FilterConfig
+    from models.options.geco import GECOConfig
     from models.parallel.collectives import sum_gradients
     from models.parallel.cost import sent_bytes, training_bytes
     from storage.graph import open_graph

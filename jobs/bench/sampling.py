@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from jobs.bench.sampling_measures import Effort
-    from samplers.neighbor import NeighborOptions
+    from samplers.options import NeighborOptions
     from storage.graph import StoredGraph
 
 
@@ -154,7 +154,8 @@ def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", option
 
 def batch_roots(graph: "StoredGraph", config: BenchConfig) -> "list[np.ndarray]":
     """Stored ids of the roots of our batches of epoch 0, in their order: what every peer samples around."""
-    from samplers.neighbor import NeighborOptions, NeighborSampler
+    from samplers.neighbor import NeighborSampler
+    from samplers.options import NeighborOptions
     from samplers.router import local_router
 
     options = NeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size, features=False)
@@ -215,7 +216,7 @@ def dgl_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort") -> Ite
 def subgraph_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort") -> Iterator[Row]:
     """Node2Subgraph, one thread and two."""
     from jobs.bench.sampling_measures import time_subgraphs
-    from samplers.node2subgraph import Node2SubgraphOptions
+    from samplers.options import Node2SubgraphOptions
     from samplers.router import local_router
 
     options = Node2SubgraphOptions(max_hops=10, max_nodes=100, batch_size=config.batch_size)
@@ -261,8 +262,9 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
     """Several partitions: in process, through servers that read locally, and with every answer through an actor."""
     from dataclasses import replace
 
-    from cluster.partition_server import RemoteOwner, ServerOptions, connect, partition_servers
-    from cluster.session import SessionOptions, ray_session
+    from cluster.options import ServerOptions, SessionOptions
+    from cluster.partition_server import RemoteOwner, connect, partition_servers
+    from cluster.session import ray_session
     from jobs.bench.sampling_measures import CountingOwner, time_remote, time_sampler
     from samplers.router import Router, local_router
 
@@ -343,7 +345,7 @@ def _single_threaded_torch() -> Iterator[None]:
 def measure(config: BenchConfig) -> Iterator[Row]:
     """All rows, one after the other."""
     from jobs.bench.sampling_measures import Effort
-    from samplers.neighbor import NeighborOptions
+    from samplers.options import NeighborOptions
 
     effort = Effort(config.batches, config.warmup, config.rounds)
     options = NeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size, features=False)

@@ -19,9 +19,10 @@ from samplers.array_pool import ArrayPool
 from samplers.draw_kernels import draw_uniform, list_keys
 from samplers.messages import Request
 from samplers.minibatch import MiniBatch
-from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.neighbor import NeighborSampler
 from samplers.neighbor_kernels import entries, list_bounds
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import NeighborOptions, Node2SubgraphOptions
 from samplers.prefetch import prefetch
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import Relabeler

@@ -20,11 +20,13 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from models.favor import FavorAttention
-from models.geco import GECO, FeedForward, GECOConfig, GECOLayer
+from models.geco import GECO, FeedForward, GECOLayer
 from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
 from models.node_order import inverse_order, node_order
-from models.primal_attention import PrimalAttention, PrimalOptions
+from models.options.geco import GECOConfig
+from models.options.primphormer import PrimalOptions
+from models.primal_attention import PrimalAttention
 from models.propagation import Adjacency
 from models.sl2_attention import Sl2Attention
 

@@ -123,7 +123,8 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
 
 
 def _geco_config(config: TrainingConfig) -> Any:
-    from models.geco import FilterConfig, GECOConfig
+    from models.geco import FilterConfig
+    from models.options.geco import GECOConfig
 
     return GECOConfig(
         in_dim=IN_DIM,
@@ -168,7 +169,8 @@ def _primphormer(config: TrainingConfig) -> Work:
     from torch.nn.functional import cross_entropy
 
     from models.graphs import Graphs
-    from models.primphormer import Primphormer, products
+    from models.options.primphormer import products
+    from models.primphormer import Primphormer
 
     graph = _large_graph(config)
     generator = torch.Generator(config.device).manual_seed(0)
@@ -206,7 +208,8 @@ def _primphormer(config: TrainingConfig) -> Work:
 def _tokengt(config: TrainingConfig) -> Work:
     import torch
 
-    from models.tokengt import TokenGT, pcqm4mv2_orf
+    from models.options.tokengt import pcqm4mv2_orf
+    from models.tokengt import TokenGT
 
     graphs = molecules(config.graphs).to(config.device)
     target = torch.randn(config.graphs, 1, device=config.device)
@@ -223,8 +226,8 @@ def molecules(count: int, seed: int = 0) -> Any:
     """Chains of 8 to 20 atoms (14 on average, as in PCQM4Mv2) with one ring each, and random categories: a batch of `models.graphs.Graphs`."""
     import torch
 
-    from models.features import atoms, bonds
     from models.graphs import Graphs
+    from models.options.features import atoms, bonds
 
     generator = torch.Generator().manual_seed(seed)
     size = torch.randint(8, 21, (count,), generator=generator)

@@ -201,11 +201,12 @@ def build_model(config: BrecConfig) -> "nn.Module":
 
     network = {"grit": "GRIT", "ppgt": "PPGT", "primphormer": "Primphormer"}[config.model]
     module = importlib.import_module(f"models.{config.model}")
+    presets = importlib.import_module(f"models.options.{config.model}")
     changes: dict[str, Any] = {
         name: value for name in ("width", "num_layers") if (value := getattr(config, name)) is not None
     }
     try:
-        return getattr(module, network)(module.brec(**changes))
+        return getattr(module, network)(presets.brec(**changes))
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

@@ -204,7 +204,8 @@ def build_model(row: Row, sizes: Sizes, seed: int) -> "nn.Module":
     from torch import nn
 
     from models.dropout import Dropout
-    from models.tokengt import TokenEmbedding, TokenGTConfig
+    from models.options.tokengt import TokenGTConfig
+    from models.tokengt import TokenEmbedding
 
     class BasisModel(nn.Module):
         def __init__(self) -> None:

@@ -13,13 +13,16 @@ from torch.nn import functional
 
 from jobs.run.model_inputs import node_batch_graphs
 from models import ppgt
-from models.features import Features
-from models.geco import GECO, GECOConfig
+from models.geco import GECO
+from models.options import ppgt as ppgt_options
+from models.options.features import Features
+from models.options.geco import GECOConfig
 from models.propagation import Adjacency
-from samplers.loader import Loader, LoaderOptions
+from samplers.loader import Loader
 from samplers.minibatch import TorchBatch
-from samplers.neighbor import NeighborOptions, NeighborSampler
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
+from samplers.neighbor import NeighborSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import LoaderOptions, NeighborOptions, Node2SubgraphOptions
 from samplers.protocol import Sampler
 from samplers.router import local_router
 from storage.graph import StoredGraph
@@ -45,7 +48,7 @@ def measure_waits(graph: StoredGraph, fanouts: tuple[int, ...], num_steps: int) 
     manifest, router = graph.manifest, local_router(graph)
     assert manifest.num_classes is not None
     geco = GECO(GECOConfig(in_dim=manifest.feature_dim, out_dim=manifest.num_classes))
-    config = ppgt.arxiv(out_dim=manifest.num_classes, node=Features(dim=manifest.feature_dim))
+    config = ppgt_options.arxiv(out_dim=manifest.num_classes, node=Features(dim=manifest.feature_dim))
     attention = ppgt.PPGT(config)
 
     def geco_logits(batch: TorchBatch) -> Tensor:

@@ -460,7 +460,7 @@ def predict(
 
 def graph_parallel_bytes(workload: Workload, workers: int, width: int = 128, layers: int = 3) -> dict[str, int]:
     """Bytes that a worker sends in a full-graph step of GECO, with nodes spread at random; by kind (`models.parallel.cost`)."""
-    from models.geco import GECOConfig
+    from models.options.geco import GECOConfig
     from models.parallel.cost import sent_bytes
     from models.parallel.shards import Shards
 

@@ -31,11 +31,12 @@ from jobs.run.node_job import NodeParts, check_graph, node_parts, run_identity
 from jobs.run.node_options import NodeJobOptions
 from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
 from jobs.run.training_run import check_resume
+from samplers.options import RandomPartitionOptions
 from samplers.plans import num_chunk_batches, num_root_batches
-from samplers.random_partition import RandomPartitionOptions
 from samplers.router import local_router
 from storage.arrow_files import is_local
-from storage.encodings import EncodingOptions, find_encoding
+from storage.encoding_names import EncodingOptions
+from storage.encodings import find_encoding
 from storage.errors import GraphmillError
 from storage.graph import StoredGraph
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, SourceInfo

@@ -21,7 +21,7 @@ from cluster.training_data import OpenData
 from jobs.plan.saved_bytes import saved_bytes
 from jobs.run.memory_check import available_bytes, own_bytes
 from jobs.run.run_options import FitOptions, RunOptions
-from samplers.loader import LoaderOptions
+from samplers.options import LoaderOptions
 from samplers.protocol import Sampler
 from storage.errors import GraphmillError
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from models.geco import GECO, GECOConfig, param_groups
+from models.geco import GECO, param_groups
+from models.options.geco import GECOConfig
 from models.propagation import Adjacency
 from samplers.minibatch import TorchBatch
 

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from cluster.checkpoint import DATA
-from cluster.placement import WorkerOptions, place
+from cluster.options import TrainOptions, WorkerOptions
+from cluster.placement import place
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
-from cluster.train_spec import TrainOptions, TrainSpec
+from cluster.train_spec import TrainSpec
 from cluster.trainer import train
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.graph_baselines import GraphBaselines, compute_graph_baselines
@@ -36,8 +37,7 @@ from jobs.run.training_run import (
     worker_options,
 )
 from jobs.run.verdict import end_of_run, judge
-from samplers.graph_batches import GraphBatchOptions
-from samplers.loader import LoaderOptions
+from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, DataError
 from storage.file_stamps import take_stamps
 from storage.graph_set_manifest import GraphSetManifest

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, plain, with_penalty
-from models.features import Features
+from models.options.features import Features
 from storage.errors import ConfigError
 from storage.graph_set_manifest import GraphSetManifest, RowSchema
 
@@ -60,7 +60,7 @@ def build_config(model: str, preset: str, changes: dict[str, Any], manifest: Gra
     kind = MODELS[model]
     if preset not in kind.presets:
         raise ConfigError(f"preset: {model} has {', '.join(kind.presets)}, got {preset!r}; set --preset")
-    module = importlib.import_module(kind.module)
+    module = importlib.import_module(kind.module.replace("models.", "models.options."))
     try:
         config = getattr(module, preset)(
             node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task="graph"

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from cluster.checkpoint import DATA
-from cluster.partition_server import ServerOptions, connect, partition_servers
-from cluster.placement import WorkerOptions, place
+from cluster.options import ServerOptions, TrainOptions, WorkerOptions
+from cluster.partition_server import connect, partition_servers
+from cluster.placement import place
 from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
 from cluster.tasks import Classification
-from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+from cluster.train_spec import TrainSpec, full_evaluation
 from cluster.trainer import train
 from cluster.training_data import NodeData, NodeSamplerOptions, OpenNodes
 from jobs.run.baselines import Baselines, compute_baselines
@@ -37,13 +38,11 @@ from jobs.run.training_run import (
     worker_options,
 )
 from jobs.run.verdict import end_of_run, judge
-from samplers.loader import LoaderOptions
-from samplers.neighbor import NeighborOptions
-from samplers.node2subgraph import Node2SubgraphOptions
-from samplers.random_partition import RandomPartitionOptions, count_chunks
+from samplers.options import LoaderOptions, NeighborOptions, Node2SubgraphOptions, RandomPartitionOptions
+from samplers.random_partition import count_chunks
 from samplers.router import Router, local_router
 from storage.arrow_files import is_local
-from storage.encodings import EncodingOptions
+from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest

@@ -11,7 +11,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.checkpoint import load_weights
-from cluster.partition_server import ServerOptions, connect, partition_servers
+from cluster.options import ServerOptions
+from cluster.partition_server import connect, partition_servers
 from cluster.prediction import UNSPLIT, PredictedData
 from cluster.prediction_data import PredictedNodeData, PredictedNodes, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
@@ -24,7 +25,7 @@ from jobs.run.prepare_graph import store_encoding
 from jobs.run.resume import read_config
 from jobs.run.run_models import GraphModel, NodeModel, WholeGraphModel
 from jobs.run.run_options import FitOptions, RunOptions
-from samplers.loader import LoaderOptions
+from samplers.options import LoaderOptions
 from samplers.router import local_router
 from storage.arrow_files import absolute_url, is_local
 from storage.encodings import find_encoding

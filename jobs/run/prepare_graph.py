@@ -7,7 +7,7 @@ from pathlib import Path
 from jobs.run.node_options import GraphOptions
 from jobs.run.progress import progress
 from storage.encode import encode
-from storage.encodings import EncodingOptions
+from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.importers.ogb_nodes import is_directed, ogb_graph

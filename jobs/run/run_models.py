@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from jobs.run.whole_graph import WholeGraphData
-    from storage.encodings import EncodingOptions
+    from storage.encoding_names import EncodingOptions
     from storage.graph import StoredGraph
     from storage.graph_set_manifest import GraphSetManifest
     from storage.manifest import Manifest

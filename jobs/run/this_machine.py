@@ -2,8 +2,9 @@
 
 import torch
 
-from cluster.placement import Resources, WorkerOptions, resolve
-from cluster.session import SessionOptions, joins_a_cluster
+from cluster.options import SessionOptions, WorkerOptions
+from cluster.placement import Resources, resolve
+from cluster.session import joins_a_cluster
 
 
 def asked_workers(option: str | int) -> int | None:

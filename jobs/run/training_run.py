@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole
-from cluster.placement import WorkerOptions
+from cluster.options import SessionOptions, TrainOptions, WorkerOptions
 from cluster.record_queue import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
-from cluster.session import SessionOptions
-from cluster.train_spec import TrainOptions
 from jobs.reporting.run_report import run_page
 from jobs.run.environment import describe_environment
 from jobs.run.progress import Progress

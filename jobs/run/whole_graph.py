@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cluster.session import COLLECTIVE_TIMEOUT_S
 from jobs.run.memory_check import available_bytes, check_fits, return_freed_blocks
-from models.geco import GECOConfig
+from models.options.geco import GECOConfig
 from models.parallel.collectives import Peers
 from models.parallel.cost import inference_bytes, training_bytes
 from models.parallel.halo import ShardedAdjacency

@@ -24,7 +24,8 @@ from storage.errors import ConfigError, StageError
 if TYPE_CHECKING:
     from torch import nn
 
-    from cluster.partition_server import PartitionServers, ServerOptions
+    from cluster.options import ServerOptions
+    from cluster.partition_server import PartitionServers
     from cluster.record_queue import Record
     from cluster.session import Session
     from storage.graph import StoredGraph
@@ -257,8 +258,9 @@ def placed(
 ) -> Iterator[tuple["Session", "PartitionServers"]]:
     """A Ray with the nodes of this point, and the servers where its placement has them."""
     from cluster.local_raylets import local_raylets
+    from cluster.options import MIN_OBJECT_STORE_BYTES, SessionOptions
     from cluster.partition_server import partition_servers
-    from cluster.session import MIN_OBJECT_STORE_BYTES, SessionOptions, ray_session
+    from cluster.session import ray_session
 
     of_workers = settings.nodes - 1 if settings.placement == "store" else settings.nodes
     cpus = -(-settings.workers // of_workers)
@@ -297,7 +299,7 @@ def measure(settings: PointSettings, data_dir: str, folder: Path) -> dict[str, A
     """Runs the point; its logs and checkpoints go to `folder`."""
     import numpy as np
 
-    from cluster.partition_server import ServerOptions
+    from cluster.options import ServerOptions
     from cluster.run_directory import RunDirectory
     from cluster.tasks import Classification
     from cluster.train_spec import TrainSpec
@@ -306,8 +308,8 @@ def measure(settings: PointSettings, data_dir: str, folder: Path) -> dict[str, A
     from jobs.run.prepare_graph import prepare_graph
     from jobs.run.training_run import train_options, worker_options
     from jobs.sweeps.message_counts import CountsHub, MeasuredNodes, evaluation_of
-    from samplers.loader import LoaderOptions
-    from samplers.random_partition import RandomPartitionOptions, count_chunks
+    from samplers.options import LoaderOptions, RandomPartitionOptions
+    from samplers.random_partition import count_chunks
 
     options = job_options(settings, data_dir, str(folder / "run"))
     graph = prepare_graph(options.graph)

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from cluster.placement import Resources, WorkerOptions, resolve
+from cluster.options import WorkerOptions
+from cluster.placement import Resources, resolve
 from jobs.sweeps.tunable_jobs import (
     OWN,
     arguments_of,

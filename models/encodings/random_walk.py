@@ -78,11 +78,6 @@ def random_walk_probabilities(
     return torch.cat(parts, dim=1).permute(0, 2, 3, 1).contiguous()
 
 
-def random_walk_channels(steps: int, *, identity: bool = True, reverse: bool = False) -> int:
-    """The K of `random_walk_probabilities` with the same arguments."""
-    return identity + (steps - identity) * (1 + reverse)
-
-
 @torch.no_grad()
 def random_walk_diagonal(
     graphs: Graphs,

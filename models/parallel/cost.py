@@ -3,7 +3,8 @@
 N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
 """
 
-from models.geco import GECOConfig, num_parameters
+from models.geco import num_parameters
+from models.options.geco import GECOConfig
 from models.parallel.gated_sequences import CHUNK_BYTES, channel_bytes
 from models.parallel.shards import Shards
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from models.options.choices import NORMALISATIONS, Normalisation
 from models.parallel.collectives import Arriving, Peers
 from models.parallel.shards import Shards
-from models.propagation import NORMALISATIONS, Normalisation, SourceLists, power_or_zero, sum_rows
+from models.propagation import SourceLists, power_or_zero, sum_rows
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import pytest
 
 from cluster.driver_line import DriverLine
 from cluster.metrics_hub import metrics_hub
-from cluster.session import SessionOptions, ray_session
+from cluster.options import SessionOptions
+from cluster.session import ray_session
 
 BOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana-board.json"
 EPOCH = {

@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from cluster.local_raylets import local_raylets
-from cluster.session import Session, SessionOptions, ray_session
+from cluster.options import SessionOptions
+from cluster.session import Session, ray_session
 from storage.errors import ConfigError
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import cluster.molecule_ingest as molecule_ingest
 from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
-from cluster.session import SessionOptions, ray_session
+from cluster.options import SessionOptions
+from cluster.session import ray_session
 from storage.errors import ConfigError, DataError, DeadlineError, FormatError, StageError
 from storage.graph_set_manifest import Reject
 from storage.graph_store import open_graphs

@@ -12,19 +12,14 @@ import numpy as np
 import psutil
 import pytest
 
-from cluster.partition_server import (
-    PartitionServers,
-    RemoteOwner,
-    ServerOptions,
-    check_health,
-    connect,
-    partition_servers,
-)
-from cluster.session import SessionOptions, ray_session
-from samplers.loader import Loader, LoaderOptions
+from cluster.options import ServerOptions, SessionOptions
+from cluster.partition_server import PartitionServers, RemoteOwner, check_health, connect, partition_servers
+from cluster.session import ray_session
+from samplers.loader import Loader
 from samplers.messages import FetchRows, NodeRows, SampleNeighbors
-from samplers.neighbor import NeighborOptions, NeighborSampler
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.neighbor import NeighborSampler
+from samplers.options import LoaderOptions, NeighborOptions, RandomPartitionOptions
+from samplers.random_partition import RandomPartitionSampler
 from samplers.router import LocalOwner, Router, local_router
 from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.graph import StoredGraph, open_graph

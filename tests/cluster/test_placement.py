@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import placement
-from cluster.placement import Resources, WorkerOptions, place, resolve
-from cluster.session import SessionOptions, ray_session
+from cluster.options import SessionOptions, WorkerOptions
+from cluster.placement import Resources, place, resolve
+from cluster.session import ray_session
 from storage.errors import ConfigError
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.session import RAY_ENVIRONMENT, SessionOptions, ray_session
+from cluster.options import SessionOptions
+from cluster.session import RAY_ENVIRONMENT, ray_session
 from storage.errors import ConfigError
 from tests.ray_head import RayHead
 

@@ -16,13 +16,15 @@ from torch import nn
 
 from cluster.bad_numbers import NonFiniteLossError
 from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.options import TrainOptions
 from cluster.schedule import rate_factor
 from cluster.tasks import Classification, Regression, StepOutput
 from cluster.train_loop import Worker
-from cluster.train_spec import TrainOptions, TrainSpec
+from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions
-from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, TorchGraphBatch
-from samplers.loader import STAGE_SECONDS, LoaderOptions
+from samplers.graph_batches import ArrayGraphStore, TorchGraphBatch
+from samplers.loader import STAGE_SECONDS
+from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, FormatError, StageError
 from tests.recording_line import RecordingLine
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from cluster.placement import WorkerOptions
+from cluster.options import SessionOptions, WorkerOptions
 from cluster.run_directory import RunDirectory
-from cluster.session import SessionOptions, ray_session
+from cluster.session import ray_session
 from cluster.trainer import train
 from storage.errors import StageError
 from tests.cluster import test_train_loop as toys

@@ -10,7 +10,8 @@ import torch
 from jobs.papers import brec
 from jobs.papers.brec import BrecConfig, Result
 from jobs.papers.color_refinement import tells_apart
-from models import grit, ppgt
+from models.options import grit as grit_options
+from models.options import ppgt as ppgt_options
 from storage.errors import ConfigError, FormatError
 
 
@@ -89,7 +90,7 @@ def test_bound_of_all_cfi_pairs(real_data, capsys, model):
 
 
 def test_bound_reads_as_far_as_the_presets():
-    assert {"grit": grit.brec().rrwp_steps - 1, "ppgt": ppgt.brec().walk_steps} == brec.WALK_STEPS
+    assert {"grit": grit_options.brec().rrwp_steps - 1, "ppgt": ppgt_options.brec().walk_steps} == brec.WALK_STEPS
 
 
 def test_bound_needs_a_model_of_walks(tmp_path):

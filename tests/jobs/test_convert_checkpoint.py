@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from jobs.convert_checkpoint import convert_state, load_converted, read_state, save_converted
-from models.tokengt import TokenGT, TokenGTConfig
+from models.options.tokengt import TokenGTConfig
+from models.tokengt import TokenGT
 from storage.errors import ConfigError, FormatError
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

@@ -29,13 +29,14 @@ from jobs.plan.cost_model import (
     remote_traffic,
     step_cost,
 )
-from models.geco import GECOConfig
+from models.options.geco import GECOConfig
 from models.parallel.cost import sent_bytes
 from models.parallel.shards import Shards
-from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.neighbor import NeighborSampler
 from samplers.node_tables import NodeTables
+from samplers.options import NeighborOptions, RandomPartitionOptions
 from samplers.partition_owner import PartitionOwner
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.random_partition import RandomPartitionSampler
 from samplers.router import LocalOwner, Router
 from samplers.traffic import Traffic, WatchedLocal, WatchedRemote
 from storage.errors import ConfigError, FormatError

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from cluster.options import TrainOptions
 from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
-from cluster.train_spec import TrainOptions, TrainSpec
+from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
 from jobs import pcqm4m_tokengt
 from jobs.run import graph_job
 from jobs.run.graph_baselines import compute_graph_baselines
 from jobs.run.graph_models import MODELS, build_config, build_network, check_options
 from jobs.run.graph_options import GraphBatchingOptions, GraphFitOptions
-from samplers.graph_batches import GraphBatchOptions, GraphBatchSampler
-from samplers.loader import LoaderOptions
+from samplers.graph_batches import GraphBatchSampler
+from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, GraphmillError
 from tests.recording_line import RecordingLine
 

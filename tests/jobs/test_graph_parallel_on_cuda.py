@@ -10,14 +10,15 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.options import TrainOptions
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
-from cluster.train_spec import TrainOptions, TrainSpec
+from cluster.train_spec import TrainSpec
 from jobs.products_geco import ModelOptions, build_model_config
 from jobs.run.geco_classifier import GECOShardClassifier
 from jobs.run.whole_graph import WholeGraphData
 from models.parallel.collectives import Peers, sum_gradients
-from samplers.loader import LoaderOptions
+from samplers.options import LoaderOptions
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions

@@ -8,8 +8,9 @@ from torch import nn
 from cluster.tasks import StepOutput
 from jobs.run.model_inputs import OverGraphs, checked_config, graph_batch_graphs, node_batch_graphs, with_penalty
 from samplers.dense_subgraphs import dense_subgraphs
-from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, GraphBatchSampler, graphs_to_torch
+from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch
 from samplers.minibatch import MiniBatch, to_torch
+from samplers.options import GraphBatchOptions
 from storage.errors import ConfigError
 
 

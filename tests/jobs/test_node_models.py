@@ -38,8 +38,8 @@ def test_the_job_trains_and_reports(job, tmp_path):
 
 def test_tokengt_default_is_the_preset_of_node_classification():
     from jobs.products_tokengt import ModelOptions, build_model_config
-    from models.features import Features
-    from models.tokengt import node_classification
+    from models.options.features import Features
+    from models.options.tokengt import node_classification
 
     want = node_classification(Features(dim=9), 5, encoding="laplacian", seed=3)
     assert build_model_config(ModelOptions(), 3, 9, 5, "laplacian") == want

@@ -16,19 +16,23 @@ import torch.distributed as dist
 from safetensors.torch import save
 
 from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.options import TrainOptions
 from cluster.prediction import PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
 from cluster.tasks import Classification, Regression, Task
 from cluster.train_loop import Worker
-from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+from cluster.train_spec import TrainSpec, full_evaluation
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs import arxiv_ppgt, products_geco, products_primphormer, products_tokengt
 from jobs.run.graph_models import build_config, build_network
 from jobs.run.prediction_subject import LocalNodeData
-from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions
-from samplers.loader import LoaderOptions
-from samplers.neighbor import NeighborOptions
-from samplers.node2subgraph import Node2SubgraphOptions
-from samplers.random_partition import RandomPartitionOptions
+from samplers.graph_batches import ArrayGraphStore
+from samplers.options import (
+    GraphBatchOptions,
+    LoaderOptions,
+    NeighborOptions,
+    Node2SubgraphOptions,
+    RandomPartitionOptions,
+)
 from storage.graph import open_graph
 from storage.graph_set_manifest import GraphSetManifest, RowSchema
 from storage.ingest import IngestOptions, ingest

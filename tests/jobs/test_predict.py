@@ -16,12 +16,13 @@ import torch
 from safetensors.torch import save, save_file
 
 from cluster import prediction
+from cluster.options import SessionOptions, TrainOptions
 from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
 from cluster.prediction_data import PredictedNodes, UnsplitRootSampler, unsplit
-from cluster.session import SessionOptions, ray_session
+from cluster.session import ray_session
 from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
-from cluster.train_spec import TrainOptions, TrainSpec, full_evaluation
+from cluster.train_spec import TrainSpec, full_evaluation
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs import pcqm4m_tokengt, predict, products_geco
 from jobs.run.finished_run import read_run
@@ -30,11 +31,9 @@ from jobs.run.graph_job import eval_batches
 from jobs.run.graph_models import build_config, build_network
 from jobs.run.graph_options import GraphBatchingOptions
 from jobs.run.prediction_subject import node_subject
-from models.geco import GECOConfig
-from samplers.graph_batches import GraphBatchOptions
-from samplers.loader import LoaderOptions
+from models.options.geco import GECOConfig
 from samplers.minibatch import MiniBatch
-from samplers.neighbor import NeighborOptions
+from samplers.options import GraphBatchOptions, LoaderOptions, NeighborOptions
 from samplers.router import local_router
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError, StageError
 from storage.graph import open_graph

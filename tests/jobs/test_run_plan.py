@@ -12,7 +12,7 @@ import torch
 
 from jobs.plan.run_plan import duration, growth_bytes, size
 from jobs.run.exit_codes import run
-from storage.encodings import EncodingOptions
+from storage.encoding_names import EncodingOptions
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.placement import Resources, WorkerOptions
+from cluster.options import WorkerOptions
+from cluster.placement import Resources
 from jobs.reporting.tune_report import Sweep, html, ranked
 from jobs.run.run_record import read_run
 from jobs.sweeps.tunable_jobs import JOBS, arguments_of, config_kind, metrics_of, option_types, parse_arguments

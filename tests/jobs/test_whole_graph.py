@@ -11,19 +11,20 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from cluster.bad_numbers import NonFiniteLossError
+from cluster.options import TrainOptions
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
-from cluster.train_spec import TrainOptions, TrainSpec
+from cluster.train_spec import TrainSpec
 from jobs.products_geco import ModelOptions, build_model_config
 from jobs.run import memory_check, whole_graph
 from jobs.run.geco_classifier import GECOClassifier, GECOShardClassifier
 from jobs.run.whole_graph import WholeGraphData, choose_shards
-from models.geco import GECOConfig
+from models.options.geco import GECOConfig
 from models.parallel.collectives import Peers
 from models.parallel.cost import inference_bytes, training_bytes
 from models.parallel.shards import Shards
 from models.propagation import Adjacency
-from samplers.loader import LoaderOptions
+from samplers.options import LoaderOptions
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest

@@ -8,18 +8,23 @@ import torch
 from torch import nn
 
 from models import geco_graphs, grit, ppgt, primphormer, tokengt
-from models.features import Features
 from models.graphs import Graphs
 from models.grit import GRIT
+from models.options import geco_graphs as geco_graphs_options
+from models.options import grit as grit_options
+from models.options import ppgt as ppgt_options
+from models.options import primphormer as primphormer_options
+from models.options import tokengt as tokengt_options
+from models.options.features import Features
 from models.ppgt import PPGT
 
 MODELS: dict[str, tuple[Any, Any]] = {
-    "tokengt": (tokengt.TokenGT, tokengt.small),
-    "tokengt, orf": (tokengt.TokenGT, lambda **options: tokengt.small(identifier="orf", **options)),
-    "grit": (grit.GRIT, grit.small),
-    "ppgt": (ppgt.PPGT, ppgt.small),
-    "geco": (geco_graphs.GECOGraphs, geco_graphs.small),
-    "primphormer": (primphormer.Primphormer, primphormer.small),
+    "tokengt": (tokengt.TokenGT, tokengt_options.small),
+    "tokengt, orf": (tokengt.TokenGT, lambda **options: tokengt_options.small(identifier="orf", **options)),
+    "grit": (grit.GRIT, grit_options.small),
+    "ppgt": (ppgt.PPGT, ppgt_options.small),
+    "geco": (geco_graphs.GECOGraphs, geco_graphs_options.small),
+    "primphormer": (primphormer.Primphormer, primphormer_options.small),
 }
 ONE = (1, [])
 PATH = (7, [(i, i + 1) for i in range(6)])
@@ -88,7 +93,7 @@ def test_mixed_sizes_get_what_each_graph_gets_alone(name):
     torch.testing.assert_close(model(graphs), torch.cat(alone), rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("preset", [ppgt.peptides_func, ppgt.zinc, grit.peptides_struct])
+@pytest.mark.parametrize("preset", [ppgt_options.peptides_func, ppgt_options.zinc, grit_options.peptides_struct])
 def test_a_training_batch_of_one_graph(preset):
     config = preset(node=Features(categories=(5,)), edge=Features(categories=(5,)), out_dim=2, num_layers=1)
     model = (PPGT if preset.__module__ == "models.ppgt" else GRIT)(config).train()

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from models.filters import FilterConfig, ImplicitFilter, circular_convolve, positional_code
+from models.filters import ImplicitFilter, circular_convolve, positional_code
+from models.options.geco import FilterConfig
 
 
 @pytest.mark.parametrize("num", [1, 2, 3, 8, 13, 30, 97])

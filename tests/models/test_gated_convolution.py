@@ -5,10 +5,11 @@ import torch
 
 from jobs.plan.saved_bytes import saved_bytes
 from models import gated_convolution
-from models.filters import FilterConfig, ImplicitFilter, circular_convolve
+from models.filters import ImplicitFilter, circular_convolve
 from models.gated_convolution import gated_convolve
 from models.geco import GlobalBlock
 from models.node_order import inverse_order
+from models.options.geco import FilterConfig
 from models.transform_length import transform_length
 
 

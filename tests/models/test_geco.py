@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from models.filters import FilterConfig, circular_convolve
-from models.geco import GECO, GECOConfig, GlobalBlock, LocalBlock, node_classification, num_parameters, param_groups
+from models.filters import circular_convolve
+from models.geco import GECO, GlobalBlock, LocalBlock, num_parameters, param_groups
 from models.node_order import node_order
+from models.options.geco import FilterConfig, GECOConfig, node_classification
 from models.propagation import Adjacency
 
 SMALL = FilterConfig(bands=2, inner_width=4, num_inner_layers=1)

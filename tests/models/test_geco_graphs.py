@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import geco_graphs
-from models.features import Features
-from models.filters import FilterConfig, ImplicitFilter, circular_convolve
+from models.filters import ImplicitFilter, circular_convolve
 from models.geco import GlobalBlock as OneGraphBlock
 from models.geco import param_groups
-from models.geco_graphs import Convolutions, GECOGraphs, GECOGraphsConfig, GlobalBlock, graph_order, num_parameters
-from models.gps import GPSOptions
-from models.gps_ends import PositionOptions
+from models.geco_graphs import Convolutions, GECOGraphs, GlobalBlock, graph_order, num_parameters
 from models.graphs import Graphs
+from models.options import geco_graphs as geco_graphs_options
+from models.options.features import Features
+from models.options.geco import FilterConfig
+from models.options.geco_graphs import GECOGraphsConfig
+from models.options.gps import GPSOptions, PositionOptions
 
 BATCHES = pytest.mark.parametrize("sizes", [(4, 1, 7), (3, 3, 3, 2, 2, 1, 3), (5,), (0, 6, 0), (6, 0)])
 
@@ -206,7 +207,7 @@ def test_parameter_count(local: str, skip: bool) -> None:
 
 
 def test_small_has_half_a_million_parameters_and_its_filters_their_own_group() -> None:
-    settings = geco_graphs.small()
+    settings = geco_graphs_options.small()
     model = GECOGraphs(settings)
     assert sum(p.numel() for p in model.parameters()) == num_parameters(settings)
     assert 480_000 < num_parameters(settings) < 520_000

@@ -7,11 +7,12 @@ import torch
 
 from models import geco_graphs, primphormer
 from models.batch_norm import RowBatchNorm
-from models.features import Features
-from models.gps import GPSLayer, GPSOptions, num_parameters
+from models.gps import GPSLayer, num_parameters
 from models.gps_ends import Readout
 from models.graphs import Graphs
-from models.heads import HEADS
+from models.options.choices import HEADS
+from models.options.features import Features
+from models.options.gps import GPSOptions
 
 GRAPHS = Graphs(torch.tensor([0, 4]), torch.tensor([[0, 1, 2], [1, 2, 0]]), node_id=torch.arange(4))
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from models.features import FeatureEncoder, Features, atoms
+from models.features import FeatureEncoder
 from models.graphs import Graphs
 from models.heads import HalvingMLP, link_scores, pool_nodes
+from models.options.features import Features, atoms
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_categories_are_a_sum_of_embeddings_and_ids_are_checked():
 
 def test_atoms_and_bonds_are_ogbs():
     features = pytest.importorskip("ogb.utils.features")
-    from models.features import bonds
+    from models.options.features import bonds
 
     assert list(atoms().categories) == features.get_atom_feature_dims()
     assert list(bonds().categories) == features.get_bond_feature_dims()

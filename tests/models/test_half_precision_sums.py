@@ -14,8 +14,9 @@ from models.favor import FavorAttention, favor_attention
 from models.filters import circular_convolve
 from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
-from models.heads import POOLS, link_scores, pool_nodes
+from models.heads import link_scores, pool_nodes
 from models.layer_norm import LayerNorm
+from models.options.choices import POOLS
 from models.propagation import Adjacency, sum_rows, sum_rows_bag, sum_rows_csr
 from models.segments import Grouping
 from models.sl2_attention import sl2_urpe_attention

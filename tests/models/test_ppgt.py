@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from models import ppgt
-from models.features import Features
 from models.graphs import Graphs
-from models.ppgt import PPGT, PPGTConfig
+from models.options import ppgt as ppgt_options
+from models.options.features import Features
+from models.options.ppgt import PPGTConfig
+from models.ppgt import PPGT
 
 TINY = PPGTConfig(
     out_dim=3,
@@ -171,7 +173,7 @@ def dense_reference(model, graph, root=None):
     [
         TINY,
         replace(TINY, urpe="none", pool="mean", degree_channels=False),
-        replace(ppgt.as_released(TINY), layer_scale=0.3, node_sizes=False, stem_layers=0),
+        replace(ppgt_options.as_released(TINY), layer_scale=0.3, node_sizes=False, stem_layers=0),
         replace(TINY, task="node", spe_scales=0, dual_walks=True),
         ROOTED,
     ],
@@ -196,9 +198,9 @@ def one_way(graph):
     "config",
     [
         TINY,
-        ppgt.as_released(TINY),
+        ppgt_options.as_released(TINY),
         replace(TINY, edge_query="target"),
-        ppgt.as_released(replace(TINY, dual_walks=True)),
+        ppgt_options.as_released(replace(TINY, dual_walks=True)),
     ],
     ids=["paper", "released", "targets ask", "released, dual walks"],
 )
@@ -208,7 +210,7 @@ def test_directed_graphs(config):
     model = build(config)
     expected = torch.cat([dense_reference(model, graph) for graph in graphs])
     torch.testing.assert_close(model(pack(graphs)), expected, rtol=1e-9, atol=1e-10)
-    released = ppgt.as_released(config)
+    released = ppgt_options.as_released(config)
     assert (released.edge_query, released.undirected_walks) == ("target", not config.dual_walks)
 
 
@@ -267,7 +269,7 @@ def test_batch_mates_and_padding_change_nothing():
 
 def test_one_walk_more_than_k_is_kept_and_directions_matter():
     assert PPGTConfig(out_dim=1).walk_channels == 25
-    assert ppgt.arxiv().walk_channels == 11
+    assert ppgt_options.arxiv().walk_channels == 11
     model = build(replace(TINY, task="node", edge=Features()))
     x, edges, _ = random_graph(5, 6, 1)
     one_way = edges[:, : edges.shape[1] // 2]
@@ -328,10 +330,10 @@ def test_drop_path_keeps_the_mean_and_falls_on_whole_graphs():
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        (ppgt.zinc(), 487_425),
-        (ppgt.as_released(ppgt.zinc()), 493_185),
-        (ppgt.arxiv(), 3_748_520),
-        (ppgt.as_released(ppgt.brec()), 874_096),
+        (ppgt_options.zinc(), 487_425),
+        (ppgt_options.as_released(ppgt_options.zinc()), 493_185),
+        (ppgt_options.arxiv(), 3_748_520),
+        (ppgt_options.as_released(ppgt_options.brec()), 874_096),
     ],
     ids=["zinc", "zinc released", "arxiv", "brec released"],
 )
@@ -341,17 +343,17 @@ def test_published_parameter_counts(config, count):
 
 
 PRESETS = [
-    ppgt.mnist,
-    ppgt.cifar10,
-    ppgt.pattern,
-    ppgt.cluster,
-    ppgt.peptides_func,
-    ppgt.peptides_struct,
-    ppgt.voc_superpixels,
-    ppgt.pcqm4mv2,
-    ppgt.pcqm4mv2_base,
-    ppgt.brec,
-    ppgt.small,
+    ppgt_options.mnist,
+    ppgt_options.cifar10,
+    ppgt_options.pattern,
+    ppgt_options.cluster,
+    ppgt_options.peptides_func,
+    ppgt_options.peptides_struct,
+    ppgt_options.voc_superpixels,
+    ppgt_options.pcqm4mv2,
+    ppgt_options.pcqm4mv2_base,
+    ppgt_options.brec,
+    ppgt_options.small,
 ]
 
 
@@ -372,8 +374,8 @@ def test_closed_form_counts_options(options):
 
 
 def test_sizes_of_the_presets_that_have_no_published_one():
-    assert 0.48e6 < ppgt.num_parameters(ppgt.small()) < 0.52e6
-    config = ppgt.node2subgraph(745, 8, num_layers=3)
+    assert 0.48e6 < ppgt.num_parameters(ppgt_options.small()) < 0.52e6
+    config = ppgt_options.node2subgraph(745, 8, num_layers=3)
     assert (config.node, config.out_dim, config.num_layers) == (Features(dim=745), 8, 3)
     assert ppgt.num_parameters(config) == sum(parameter.numel() for parameter in PPGT(config).parameters())
 
@@ -476,8 +478,8 @@ def test_learns_whether_a_cycle_is_one_or_two():
 
 
 def test_published_training_is_of_presets():
-    for name, (batch, learning_rate, epochs, warmup, weight_decay) in ppgt.TRAINING.items():
-        assert isinstance(getattr(ppgt, name)(), ppgt.PPGTConfig)
+    for name, (batch, learning_rate, epochs, warmup, weight_decay) in ppgt_options.TRAINING.items():
+        assert isinstance(getattr(ppgt_options, name)(), ppgt_options.PPGTConfig)
         assert batch > 0 < learning_rate < 1
         assert 0 < warmup < epochs
         assert 0 <= weight_decay < 1

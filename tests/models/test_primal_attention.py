@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from models.graphs import Graphs
-from models.primal_attention import PrimalAttention, PrimalOptions, VirtualNode, num_parameters, primal_scores, unit
+from models.options.primphormer import PrimalOptions
+from models.primal_attention import PrimalAttention, VirtualNode, num_parameters, primal_scores, unit
 
 
 def batch_of(*sizes: int) -> Graphs:

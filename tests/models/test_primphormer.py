@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from models import primphormer
-from models.features import Features
-from models.gps import GPSOptions
-from models.gps_ends import PositionOptions
 from models.graphs import Graphs
-from models.primal_attention import PrimalOptions
-from models.primphormer import PUBLISHED, TRAINING, Primphormer, PrimphormerConfig, num_parameters
+from models.options import primphormer as primphormer_options
+from models.options.features import Features
+from models.options.gps import GPSOptions, PositionOptions
+from models.options.primphormer import PUBLISHED, TRAINING, PrimalOptions, PrimphormerConfig
+from models.primphormer import Primphormer, num_parameters
 
 
 def ring(n: int) -> Tensor:
@@ -169,7 +169,7 @@ def test_no_features_at_all() -> None:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_of_the_table(name: str) -> None:
     """Each column builds; its size is the published one but for encoders and heads, which the paper leaves open."""
-    settings = getattr(primphormer, name)()
+    settings = getattr(primphormer_options, name)()
     count = num_parameters(settings)
     assert sum(p.numel() for p in Primphormer(settings).parameters()) == count
     assert count == pytest.approx(PUBLISHED[name], rel=0.11 if name == "peptides_struct" else 0.07)
@@ -178,14 +178,14 @@ def test_presets_of_the_table(name: str) -> None:
 
 
 def test_small_has_half_a_million_parameters() -> None:
-    settings = primphormer.small(out_dim=2)
+    settings = primphormer_options.small(out_dim=2)
     assert settings.out_dim == 2
     assert 480_000 < num_parameters(settings) < 520_000
     assert sum(p.numel() for p in Primphormer(settings).parameters()) == num_parameters(settings)
 
 
 def test_presets_of_large_graphs_learn_without_edge_states() -> None:
-    for settings in (primphormer.node_classification(7, 4), primphormer.products(width=32)):
+    for settings in (primphormer_options.node_classification(7, 4), primphormer_options.products(width=32)):
         model = Primphormer(settings)
         assert sum(p.numel() for p in model.parameters()) == num_parameters(settings)
         graphs = replace(packed((30,)), x=torch.randn(30, settings.node.dim), edge_attr=None)

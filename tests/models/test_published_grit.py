@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from models import grit
-from models.features import Features
 from models.graphs import Graphs
 from models.grit import GRIT
+from models.options import grit as grit_options
+from models.options.features import Features
 from models.published_grit import convert
 
 
@@ -61,7 +61,7 @@ def released_state(width: int, heads: int, layers: int, steps: int, head: str = 
 def test_zinc_checkpoint_loads_whole():
     state = released_state(64, 8, 10, 21)
     config, weights = convert(state)
-    assert config == grit.as_released(grit.zinc(attention_dropout=0.2))
+    assert config == grit_options.as_released(grit_options.zinc(attention_dropout=0.2))
     model = GRIT(config)
     model.load_state_dict(weights)
     assert sum(p.numel() for p in model.parameters()) == 473_473

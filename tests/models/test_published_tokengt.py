@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from models import tokengt
+from models.options import tokengt as tokengt_options
 from models.published_tokengt import convert
 from models.tokengt import TokenGT
 
@@ -43,12 +44,12 @@ def published_state(width=768, num_layers=12, identifier="lap_encoder", identifi
 @pytest.mark.parametrize(
     ("options", "preset"),
     [
-        ({}, tokengt.pcqm4mv2_lap(type_by_index=True, ffn_width=768)),
+        ({}, tokengt_options.pcqm4mv2_lap(type_by_index=True, ffn_width=768)),
         (
             {"identifier": "orf_encoder", "identifier_dim": 64},
-            tokengt.pcqm4mv2_orf(type_by_index=True, ffn_width=768, resample_in_eval=True),
+            tokengt_options.pcqm4mv2_orf(type_by_index=True, ffn_width=768, resample_in_eval=True),
         ),
-        ({"identifier": None, "types": False}, tokengt.pcqm4mv2_ablated(type_by_index=True, ffn_width=768)),
+        ({"identifier": None, "types": False}, tokengt_options.pcqm4mv2_ablated(type_by_index=True, ffn_width=768)),
     ],
     ids=["lap", "orf", "ablated"],
 )
@@ -56,7 +57,9 @@ def test_published_shapes_are_those_of_the_preset(options, preset):
     state = published_state(**options, device="meta")
     config, weights = convert(state)
     if config.identifier == "none":
-        preset = tokengt.pcqm4mv2_ablated(type_by_index=True, ffn_width=768, identifier_dim=config.identifier_dim)
+        preset = tokengt_options.pcqm4mv2_ablated(
+            type_by_index=True, ffn_width=768, identifier_dim=config.identifier_dim
+        )
     assert config == preset
     assert sum(t.numel() for t in state.values()) == tokengt.num_parameters(config)
     with torch.device("meta"):

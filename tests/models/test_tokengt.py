@@ -7,9 +7,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import tokengt
-from models.features import Features
 from models.graphs import Graphs
-from models.tokengt import TokenGT, TokenGTConfig, TokenView, switch_attention
+from models.options import tokengt as tokengt_options
+from models.options.features import Features
+from models.options.tokengt import TokenGTConfig
+from models.tokengt import TokenGT, TokenView, switch_attention
 
 NODE, EDGE = Features(categories=(4, 3)), Features(categories=(5,))
 
@@ -173,10 +175,12 @@ def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
 
 
 def test_the_paper_sums_edge_tokens_and_the_node_preset_averages_them():
-    paper, preset = TokenGTConfig(), tokengt.node_classification(Features(dim=3), 2)
+    paper, preset = TokenGTConfig(), tokengt_options.node_classification(Features(dim=3), 2)
     assert (paper.basis_reduction, paper.unit_identifiers, paper.sign_flip) == ("sum", False, True)
     assert (preset.basis_reduction, preset.unit_identifiers, preset.sign_flip) == ("mean", True, False)
-    as_published = tokengt.node_classification(Features(dim=3), 2, basis_reduction="sum", unit_identifiers=False)
+    as_published = tokengt_options.node_classification(
+        Features(dim=3), 2, basis_reduction="sum", unit_identifiers=False
+    )
     assert (as_published.basis_reduction, as_published.unit_identifiers) == ("sum", False)
 
 
@@ -252,10 +256,10 @@ def test_first_order_identifiers_are_orthonormal_over_tokens():
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        (tokengt.pcqm4mv2_lap(), 48_492_289),
-        (tokengt.pcqm4mv2_performer(), 48_492_289),
-        (tokengt.pcqm4mv2_orf(), 48_566_017),
-        (tokengt.pcqm4mv2_ablated(), 48_466_177),
+        (tokengt_options.pcqm4mv2_lap(), 48_492_289),
+        (tokengt_options.pcqm4mv2_performer(), 48_492_289),
+        (tokengt_options.pcqm4mv2_orf(), 48_566_017),
+        (tokengt_options.pcqm4mv2_ablated(), 48_466_177),
     ],
 )
 def test_published_parameter_counts(config, count):
@@ -271,8 +275,8 @@ def test_published_parameter_counts(config, count):
         options(head="code", null_token=True, embedding_norm=True, dead_modules=True, ffn_width=31),
         options(identifier="none", type_identifier=False, task="link"),
         options(task="node", feature_table="slots", attention="performer"),
-        tokengt.node_classification(Features(dim=9), 5),
-        tokengt.small(),
+        tokengt_options.node_classification(Features(dim=9), 5),
+        tokengt_options.small(),
     ],
     ids=range(6),
 )
@@ -281,12 +285,12 @@ def test_parameter_count_is_the_closed_form(config):
 
 
 def test_small_is_about_half_a_million():
-    assert 0.45e6 < tokengt.num_parameters(tokengt.small()) < 0.55e6
+    assert 0.45e6 < tokengt.num_parameters(tokengt_options.small()) < 0.55e6
 
 
 def test_initial_values():
     torch.manual_seed(0)
-    model = TokenGT(tokengt.pcqm4mv2_lap(width=64, num_layers=2, num_heads=4))
+    model = TokenGT(tokengt_options.pcqm4mv2_lap(width=64, num_layers=2, num_heads=4))
     assert model.embedding.node.embedding.weight.shape == (4608, 64)
     assert model.embedding.edge.embedding.weight.shape == (1536, 64)
     assert (model.embedding.node.embedding.weight[0] == 0).all()
@@ -330,7 +334,7 @@ def test_performer_holds_nothing_quadratic_in_the_tokens():
     edge_index = torch.randint(0, n, (2, n * degree), generator=generator)
     graphs = Graphs(torch.tensor([0, n]), edge_index, x=torch.randn(n, 3, generator=generator))
     graphs = dataclasses.replace(graphs, encodings={"lap": torch.randn(n, 8, generator=generator)})
-    config = tokengt.node_classification(
+    config = tokengt_options.node_classification(
         Features(dim=3), 2, width=16, num_layers=1, identifier_dim=8, encoding="lap", drop_path=0.0
     )
     model = TokenGT(config)
@@ -341,7 +345,7 @@ def test_performer_holds_nothing_quadratic_in_the_tokens():
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("identifier", tokengt.IDENTIFIERS)
+@pytest.mark.parametrize("identifier", tokengt_options.IDENTIFIERS)
 @pytest.mark.parametrize("attention", ["softmax", "performer"])
 def test_no_edges_empty_graphs_and_empty_batches(identifier, attention):
     cases = [[(1, [])], [(0, [])], [], [(0, []), (3, [])], [(6, [(0, 1), (1, 0)]), (2, [])]]

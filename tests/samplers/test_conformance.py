@@ -13,20 +13,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.partition_server import ServerOptions, connect, partition_servers
-from cluster.session import SessionOptions, ray_session
-from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, GraphBatchSampler, graphs_to_torch
-from samplers.loader import Loader, LoaderOptions
+from cluster.options import ServerOptions, SessionOptions
+from cluster.partition_server import connect, partition_servers
+from cluster.session import ray_session
+from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch
+from samplers.loader import Loader
 from samplers.minibatch import to_torch
-from samplers.neighbor import NeighborOptions, NeighborSampler
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
-from samplers.ppr import PprOptions, PprSampler
+from samplers.neighbor import NeighborSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import (
+    GraphBatchOptions,
+    LoaderOptions,
+    NeighborOptions,
+    Node2SubgraphOptions,
+    PprOptions,
+    RandomPartitionOptions,
+    SaintOptions,
+)
+from samplers.ppr import PprSampler
 from samplers.protocol import Sampler
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.random_partition import RandomPartitionSampler
 from samplers.router import Router, local_router
-from samplers.saint import SaintOptions, SaintSampler
+from samplers.saint import SaintSampler
 from storage.encode import encode
-from storage.encodings import parse_encoding_name
+from storage.encoding_names import parse_encoding_name
 from storage.errors import ConfigError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest

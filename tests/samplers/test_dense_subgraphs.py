@@ -7,9 +7,10 @@ import torch
 
 from samplers.dense_subgraphs import dense_subgraphs, subgraph_edges
 from samplers.minibatch import to_torch
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
-from samplers.ppr import PprOptions, PprSampler
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import Node2SubgraphOptions, PprOptions, RandomPartitionOptions
+from samplers.ppr import PprSampler
+from samplers.random_partition import RandomPartitionSampler
 from storage.errors import ConfigError
 from tests.memory_graph import memory_router, random_graph
 

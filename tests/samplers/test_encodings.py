@@ -6,13 +6,14 @@ import torch
 
 from samplers.messages import FetchRows
 from samplers.minibatch import to_torch
-from samplers.neighbor import NeighborOptions, NeighborSampler
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
+from samplers.neighbor import NeighborSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions, RandomPartitionOptions, SaintOptions
 from samplers.partition_owner import PartitionOwner
-from samplers.ppr import PprOptions, PprSampler
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.ppr import PprSampler
+from samplers.random_partition import RandomPartitionSampler
 from samplers.router import local_router
-from samplers.saint import SaintOptions, SaintSampler
+from samplers.saint import SaintSampler
 from storage.encodings import store_encoding
 from storage.errors import ConfigError
 from storage.graph import open_graph

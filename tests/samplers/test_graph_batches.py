@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samplers.graph_batches import (
-    ArrayGraphStore,
-    GraphBatchOptions,
-    GraphBatchSampler,
-    graphs_to_torch,
-    pack_graphs,
-    plan_graph_batches,
-)
+from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch, pack_graphs, plan_graph_batches
+from samplers.options import GraphBatchOptions
 from samplers.random_streams import hash_ids
 from storage.errors import ConfigError, DataError
 from tests.reference_sampler import hash64, stream_key

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from samplers.neighbor import NeighborOptions, NeighborSampler
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
-from samplers.ppr import PprOptions, PprSampler
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.neighbor import NeighborSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions, RandomPartitionOptions, SaintOptions
+from samplers.ppr import PprSampler
+from samplers.random_partition import RandomPartitionSampler
 from samplers.router import Router, local_router
-from samplers.saint import SaintOptions, SaintSampler
+from samplers.saint import SaintSampler
 from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest

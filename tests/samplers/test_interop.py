@@ -13,14 +13,15 @@ import pytest
 import torch
 
 from samplers.minibatch import TorchBatch, to_torch
-from samplers.neighbor import NeighborOptions, NeighborSampler
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler
-from samplers.ppr import PprOptions, PprSampler
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.neighbor import NeighborSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions, RandomPartitionOptions, SaintOptions
+from samplers.ppr import PprSampler
+from samplers.random_partition import RandomPartitionSampler
 from samplers.router import local_router
-from samplers.saint import SaintOptions, SaintSampler
+from samplers.saint import SaintSampler
 from storage.encode import encode
-from storage.encodings import EncodingOptions
+from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError, MissingDependencyError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from samplers.loader import Loader, LoaderOptions
+from samplers.loader import Loader
 from samplers.minibatch import MiniBatch
-from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.neighbor import NeighborSampler
+from samplers.options import LoaderOptions, NeighborOptions
 from samplers.router import local_router
 from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.graph import open_graph

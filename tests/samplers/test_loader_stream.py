@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from samplers.loader import Loader, LoaderOptions
+from samplers.loader import Loader
 from samplers.minibatch import MiniBatch
+from samplers.options import LoaderOptions
 from samplers.stage_clock import stage
 from storage.errors import ConfigError, DeadlineError, StageError
 

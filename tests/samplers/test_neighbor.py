@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.neighbor import NeighborSampler
+from samplers.options import NeighborOptions
 from samplers.router import Router, local_router
 from storage.errors import ConfigError
 from storage.graph import open_graph

@@ -13,7 +13,8 @@ from scipy.stats import chisquare
 
 from samplers.layers import build_layers
 from samplers.minibatch import to_torch
-from samplers.neighbor import NeighborOptions, NeighborSampler
+from samplers.neighbor import NeighborSampler
+from samplers.options import NeighborOptions
 from samplers.relabel import PositionMaps, Relabeler
 from samplers.router import Router, local_router
 from storage.errors import ConfigError, DataError

@@ -12,7 +12,8 @@ from scipy.stats import chi2
 
 from samplers.messages import FetchRows, InducedSubgraphs, ListNeighbors, NodeList
 from samplers.minibatch import MiniBatch, to_torch
-from samplers.node2subgraph import Node2SubgraphOptions, Node2SubgraphSampler, grow_subgraphs
+from samplers.node2subgraph import Node2SubgraphSampler, grow_subgraphs
+from samplers.options import Node2SubgraphOptions
 from samplers.partition_owner import PartitionOwner
 from samplers.random_streams import Purpose, stream_key
 from samplers.router import LocalOwner, Router

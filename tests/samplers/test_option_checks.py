@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
-from samplers.graph_batches import GraphBatchOptions
-from samplers.neighbor import NeighborOptions
-from samplers.node2subgraph import Node2SubgraphOptions
-from samplers.ppr import PprOptions
-from samplers.random_partition import RandomPartitionOptions
-from samplers.saint import SaintOptions
+from samplers.options import (
+    GraphBatchOptions,
+    NeighborOptions,
+    Node2SubgraphOptions,
+    PprOptions,
+    RandomPartitionOptions,
+    SaintOptions,
+)
 from storage.errors import ConfigError
 
 INTEGERS = {

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from samplers.messages import FetchRows, InducedSubgraphs, ListNeighbors
 from samplers.minibatch import MiniBatch
-from samplers.ppr import PprOptions, PprSampler, PushedRoots, push_roots
+from samplers.options import PprOptions
+from samplers.ppr import PprSampler, PushedRoots, push_roots
 from samplers.router import Router
 from storage.errors import ConfigError
 from tests.memory_graph import MemoryGraph, counting_owners, cut, memory_graphs, memory_router, random_graph

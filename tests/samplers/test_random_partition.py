@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 
 from samplers.messages import Request
+from samplers.options import RandomPartitionOptions
 from samplers.partition_owner import PartitionOwner
 from samplers.plans import chunk_share, even_split
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.random_partition import RandomPartitionSampler
 from samplers.router import LocalOwner, Pending, Router, local_router
 from storage.errors import ConfigError
 from storage.graph import StoredGraph, open_graph

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from samplers.random_partition import RandomPartitionOptions, RandomPartitionSampler
+from samplers.options import RandomPartitionOptions
+from samplers.random_partition import RandomPartitionSampler
 from samplers.roots import Roots
 from samplers.router import Router, local_router
 from storage.errors import ConfigError

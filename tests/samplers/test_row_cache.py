@@ -10,7 +10,7 @@ from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Router, local_router
 from samplers.row_cache import CachedOwner
 from storage.encode import encode
-from storage.encodings import parse_encoding_name
+from storage.encoding_names import parse_encoding_name
 from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest

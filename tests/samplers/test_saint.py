@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from samplers.messages import FetchRows, InducedEdges, StepWalks
 from samplers.minibatch import MiniBatch, to_torch
+from samplers.options import SaintOptions
 from samplers.random_streams import Purpose, stream_key
 from samplers.router import Router
-from samplers.saint import SaintOptions, SaintSampler
+from samplers.saint import SaintSampler
 from storage.counter_random import hash_counters
 from storage.errors import ConfigError
 from tests.memory_graph import MemoryGraph, counting_owners, cut, memory_graphs, memory_router, random_graph

@@ -10,17 +10,14 @@ import pytest
 
 import storage.encode
 from storage.encode import encode
-from storage.encodings import (
-    ALGORITHM_VERSION,
+from storage.encoding_names import (
     EncodingOptions,
     check_encoding_names,
     encoding_columns,
     encoding_dim,
-    find_encoding,
-    list_encodings,
     parse_encoding_name,
-    store_encoding,
 )
+from storage.encodings import ALGORITHM_VERSION, find_encoding, list_encodings, store_encoding
 from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samplers.graph_batches import ArrayGraphStore, GraphBatchOptions, GraphBatchSampler
+from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler
+from samplers.options import GraphBatchOptions
 from storage.arrow_files import write_batch
 from storage.errors import ConfigError, DataError, FormatError
 from storage.graph import open_graph

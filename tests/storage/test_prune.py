@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from storage.arrow_files import split_url
 from storage.encode import encode
-from storage.encodings import EncodingOptions, list_encodings
+from storage.encoding_names import EncodingOptions
+from storage.encodings import list_encodings
 from storage.errors import ConfigError, FormatError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest

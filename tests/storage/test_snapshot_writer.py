@@ -17,7 +17,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 import storage.snapshot_writer
 from storage.arrow_files import split_url
 from storage.encode import encode
-from storage.encodings import EncodingOptions, list_encodings
+from storage.encoding_names import EncodingOptions
+from storage.encodings import list_encodings
 from storage.errors import ConfigError, ConflictError, DataError, FormatError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest

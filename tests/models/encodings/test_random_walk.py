@@ -4,13 +4,9 @@ import networkx
 import pytest
 import torch
 
-from models.encodings.random_walk import (
-    random_walk_channels,
-    random_walk_diagonal,
-    random_walk_probabilities,
-    transition_matrix,
-)
+from models.encodings.random_walk import random_walk_diagonal, random_walk_probabilities, transition_matrix
 from models.graphs import Graphs
+from models.options.ppgt import random_walk_channels
 from tests.packed_graphs import MIXED, packed
 
 

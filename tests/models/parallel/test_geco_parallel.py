@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from models.filters import FilterConfig, ImplicitFilter, circular_convolve
-from models.geco import GECO, GECOConfig
+from models.filters import ImplicitFilter, circular_convolve
+from models.geco import GECO
+from models.options.geco import FilterConfig, GECOConfig
 from models.parallel import gated_sequences
 from models.parallel.collectives import Peers, sum_gradients
 from models.parallel.cost import sent_bytes

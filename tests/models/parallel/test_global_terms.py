@@ -7,10 +7,11 @@ import torch
 
 from models.favor import draw_projection, favor_attention
 from models.graphs import Graphs
+from models.options.primphormer import PrimalOptions
 from models.parallel.collectives import Peers, sum_gradients
 from models.parallel.global_terms import ShardedNodes, sharded_favor_attention
 from models.parallel.shards import Shards
-from models.primal_attention import PrimalAttention, PrimalOptions
+from models.primal_attention import PrimalAttention
 from tests.gloo_workers import SIZES, on_workers
 
 PRIMAL = {

@@ -1,0 +1,36 @@
+"""What node and edge rows hold."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the rows hold: categories (one vocabulary size per column), or `dim` numbers, or nothing (both empty).
+
+    `atoms()` and `bonds()` are OGB's molecule features (ogb.utils.features, 1.3.6).
+    """
+
+    categories: tuple[int, ...] = ()
+    dim: int = 0
+
+    def __post_init__(self) -> None:
+        if self.categories and self.dim:
+            raise ValueError("features are categories or numbers, got both; set categories or dim")
+        if self.dim < 0 or any(size < 1 for size in self.categories):
+            raise ValueError(
+                f"vocabularies and dim must be positive, got {self.categories}, {self.dim}; set categories"
+            )
+
+    @property
+    def empty(self) -> bool:
+        return not self.categories and not self.dim
+
+
+def atoms() -> Features:
+    """Returns OGB's nine atom columns."""
+    return Features(categories=(119, 5, 12, 12, 10, 6, 6, 2, 2))
+
+
+def bonds() -> Features:
+    """Returns OGB's three bond columns."""
+    return Features(categories=(5, 6, 2))

@@ -1,0 +1,293 @@
+"""Options of every sampler and of the loader: what a user chooses, and what the run fills in (GIVEN)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from samplers.messages import EdgeColumn, Scheme, WalkDirection
+from samplers.option_checks import check_integer_tuples, check_integers, check_numbers, check_root_split
+from storage.encoding_names import check_encoding_names
+from storage.errors import ConfigError
+from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN
+
+
+@dataclass(frozen=True)
+class NeighborOptions:
+    """How roots become batches."""
+
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings")
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    """Neighbors per hop; -1: all."""
+    batch_size: int = 1024
+    """Roots per batch."""
+    edges: Literal["sampled", "induced"] = "sampled"
+    """Edges drawn, or all edges among the nodes found."""
+    seed: int = 0
+    split_set: int = 0
+    root_split: int | None = SPLIT_TRAIN
+    """None: all nodes; in a graph without splits all nodes train."""
+    shuffle: bool = True
+    """False: roots in ascending permanent id, and the same draws in every epoch."""
+    direction: WalkDirection = "in"
+    """neighbors: sources of in-edges, ends of out-edges, or both."""
+    scheme: Scheme = "uniform"
+    """Uniform; by edge weight; by the neighbor's in-degree (at least 1); or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations."""
+    replace: bool = False
+    """Draw each of the `fanout` neighbors independently."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge: "id", "weight", "feature"."""
+    features: bool = True
+    """Fetch node features."""
+    encodings: tuple[str, ...] = ()
+    """Stored encodings of the nodes (storage.encodings), by name."""
+
+    def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
+        check_integer_tuples(self, "fanouts")
+        check_integers(self, "batch_size", "seed", "split_set")
+        check_root_split(self)
+        if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
+            raise ConfigError(
+                f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set --fanouts"
+            )
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
+        for name, allowed in (
+            ("edges", ("sampled", "induced")),
+            ("direction", ("in", "out", "both")),
+            ("scheme", ("uniform", "weight", "degree", "labor")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}; set --{name}")
+        unknown = set(self.edge_columns) - {"id", "weight", "feature"}
+        if unknown:
+            raise ConfigError(f"edge_columns: expected some of id, weight and feature, got {sorted(unknown)}")
+        if self.replace and (self.scheme == "labor" or -1 in self.fanouts):
+            raise ConfigError(
+                f"replace: expected a scheme other than 'labor' and fanouts >= 0, got {self.scheme!r} and {self.fanouts}"
+            )
+
+
+_MOST_HOPS = (1 << 15) - 1
+
+
+@dataclass(frozen=True)
+class Node2SubgraphOptions:
+    """How far a search goes, and how roots become batches."""
+
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings")
+    max_hops: int = 10
+    """Layers around the root; 0: the root alone."""
+    max_nodes: int = 100
+    """Nodes of a subgraph at most, the root among them."""
+    direction: WalkDirection = "both"
+    """Of the search: against edges ("in"), along them ("out"), or either."""
+    batch_size: int = 128
+    """Roots per batch, one subgraph each."""
+    fixed: bool = False
+    """True: the same subgraphs in every epoch."""
+    seed: int = 0
+    split_set: int = 0
+    root_split: int | None = SPLIT_TRAIN
+    """None: all nodes; in a graph without splits all nodes train."""
+    shuffle: bool = True
+    """False: roots in ascending permanent id, and the same subgraphs in every epoch."""
+    encodings: tuple[str, ...] = ()
+    """Stored encodings of the nodes (storage.encodings), by name."""
+
+    def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
+        check_integers(self, "max_hops", "max_nodes", "batch_size", "seed", "split_set")
+        check_root_split(self)
+        if not 0 <= self.max_hops <= _MOST_HOPS:
+            raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set --max-hops")
+        if self.max_nodes < 1:
+            raise ConfigError(f"max_nodes: expected at least 1 (the root), got {self.max_nodes}; set --max-nodes")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
+        if self.direction not in ("in", "out", "both"):
+            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+
+
+Cut = Literal["random", "partitions"]
+DEFAULT_CHUNKS = 10
+
+
+@dataclass(frozen=True)
+class RandomPartitionOptions:
+    """How the graph is cut."""
+
+    GIVEN: ClassVar = ("seed", "split_set", "root_splits", "shuffle", "encodings")
+    num_chunks: int | None = None
+    """None: 10 of a random cut, else the graph's partitions."""
+    seed: int = 0
+    split_set: int = 0
+    root_splits: tuple[int, ...] | None = (SPLIT_TRAIN,)
+    """Nodes with one of these codes are roots. None: all nodes; in a graph without splits all nodes train."""
+    shuffle: bool = True
+    """False: the same cut, or the same groups of partitions, in every epoch."""
+    encodings: tuple[str, ...] = ()
+    """Stored encodings of the nodes (storage.encodings), by name."""
+    chunks_per_batch: int = 1
+    """At most; dealt evenly where num_chunks is no multiple of it."""
+    cut: Cut = "random"
+
+    def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
+        check_integers(self, "seed", "split_set", "chunks_per_batch")
+        if self.root_splits is not None:
+            check_integer_tuples(self, "root_splits")
+        if self.num_chunks is not None:
+            check_integers(self, "num_chunks")
+        if self.num_chunks is not None and self.num_chunks < 1:
+            raise ConfigError(
+                f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)"
+            )
+        if self.cut not in get_args(Cut):
+            raise ConfigError(f"cut: expected one of {', '.join(get_args(Cut))}, got {self.cut!r}; set --cut")
+        codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
+        if not codes or not all(SPLIT_NONE < code <= SPLIT_TEST for code in codes):
+            raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
+
+
+@dataclass(frozen=True)
+class PprOptions:
+    """What a walk is, how exactly to follow it, and how roots become batches."""
+
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings")
+    alpha: float = 0.15
+    """Chance that a walk ends at each step."""
+    epsilon: float = 0.0001
+    """Residual per degree that is left alone."""
+    top_k: int = 64
+    """Nodes beside the root, at most."""
+    direction: WalkDirection = "in"
+    """Of a walk's steps: against edges ("in"), along them ("out"), or either."""
+    batch_size: int = 128
+    """Roots per batch, one subgraph each."""
+    seed: int = 0
+    split_set: int = 0
+    root_split: int | None = SPLIT_TRAIN
+    """None: all nodes; in a graph without splits all nodes train."""
+    shuffle: bool = True
+    """False: roots in ascending permanent id."""
+    encodings: tuple[str, ...] = ()
+    """Stored encodings of the nodes (storage.encodings), by name."""
+
+    def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
+        check_integers(self, "top_k", "batch_size", "seed", "split_set")
+        check_root_split(self)
+        check_numbers(self, "alpha", "epsilon")
+        if not 0 < self.alpha <= 1:
+            raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set --alpha")
+        if not 1e-9 <= self.epsilon < 1:
+            raise ConfigError(f"epsilon: expected at least 1e-9 and below 1, got {self.epsilon}; set --epsilon")
+        if self.top_k < 0:
+            raise ConfigError(f"top_k: expected at least 0, got {self.top_k}; set --top-k")
+        if self.batch_size < 1:
+            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
+        if self.direction not in ("in", "out", "both"):
+            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+
+
+@dataclass(frozen=True)
+class SaintOptions:
+    """Walks of a batch, and how well their frequencies are known."""
+
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle", "encodings")
+    num_walks: int = 2000
+    """Roots drawn per batch."""
+    walk_length: int = 2
+    """Steps of a walk."""
+    num_presamples: int = 200
+    """T."""
+    direction: WalkDirection = "both"
+    """Of a step: against edges ("in"), along them ("out"), or either."""
+    batches_per_epoch: int | None = None
+    """Over all ranks; None: as many as draw each root once on average."""
+    seed: int = 0
+    split_set: int = 0
+    root_split: int | None = SPLIT_TRAIN
+    """Walks start at these nodes, and the loss is over these. None: all nodes; in a graph without splits all nodes train."""
+    shuffle: bool = True
+    """False: the same batches in every epoch."""
+    encodings: tuple[str, ...] = ()
+    """Stored encodings of the nodes (storage.encodings), by name."""
+
+    def __post_init__(self) -> None:
+        check_encoding_names(self.encodings)
+        counts = ["num_walks", "walk_length", "num_presamples", "seed", "split_set"]
+        check_integers(self, *counts, *(["batches_per_epoch"] if self.batches_per_epoch is not None else []))
+        check_root_split(self)
+        for name in ("num_walks", "num_presamples"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"{name}: expected at least 1, got {getattr(self, name)}; set --{name.replace('_', '-')}"
+                )
+        if self.walk_length < 0:
+            raise ConfigError(f"walk_length: expected at least 0, got {self.walk_length}; set --walk-length")
+        if self.batches_per_epoch is not None and self.batches_per_epoch < 1:
+            raise ConfigError(
+                f"batches_per_epoch: expected at least 1, got {self.batches_per_epoch}; set --batches-per-epoch"
+            )
+        if self.direction not in ("in", "out", "both"):
+            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+
+
+@dataclass(frozen=True)
+class GraphBatchOptions:
+    """Budgets of one batch; 0: no such bound. At least one must be set."""
+
+    GIVEN: ClassVar = ("seed", "shuffle")
+    max_graphs: int = 0
+    max_nodes: int = 0
+    """Nodes of all graphs."""
+    max_edges: int = 0
+    """Edges of all graphs."""
+    max_node_pairs: int = 0
+    """Nodes² of all graphs: what dense attention costs."""
+    bucket_ratio: float = 1.2
+    """Largest over smallest graph that may meet in a batch; inf: any."""
+    oversize: str = "error"
+    """a graph beyond a budget: "error", or "alone" for a batch of its own."""
+    seed: int = 0
+    shuffle: bool = True
+    """False: the same batches in every epoch, small graphs first."""
+
+    def __post_init__(self) -> None:
+        check_integers(self, "max_graphs", "max_nodes", "max_edges", "max_node_pairs", "seed")
+        check_numbers(self, "bucket_ratio")
+        budgets = {name: getattr(self, name) for name in ("max_graphs", "max_nodes", "max_edges", "max_node_pairs")}
+        if not any(budgets.values()) or any(value < 0 for value in budgets.values()):
+            raise ConfigError(f"graph batches: expected budgets >= 0 and one above 0, got {budgets}; set --max-nodes")
+        if not self.bucket_ratio >= 1:
+            raise ConfigError(f"bucket_ratio: expected at least 1, got {self.bucket_ratio}; set --bucket-ratio")
+        if self.oversize not in ("error", "alone"):
+            raise ConfigError(f"oversize: expected 'error' or 'alone', got {self.oversize!r}; set --oversize")
+
+
+@dataclass(frozen=True)
+class LoaderOptions:
+    """How far and how wide the loader works ahead."""
+
+    threads: int = 1
+    prefetch: int = 2
+    """Batches finished or under way beyond the one in use; at least one per thread."""
+    max_bytes: int = 1 << 30
+    """The same in bytes, unfinished ones as large as the largest so far; one batch is always allowed."""
+    timeout_s: float = 300.0
+    """Longest wait for one batch."""
+    close_timeout_s: float = 30.0
+    """Longest wait for threads at work when the loader is closed."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1 or self.prefetch < 1:
+            raise ConfigError(
+                f"loader: expected threads and prefetch of at least 1, got {self.threads} and {self.prefetch}"
+            )
+        if self.max_bytes < 0:
+            raise ConfigError(f"loader: expected max_bytes of at least 0, got {self.max_bytes}")
+        if self.timeout_s <= 0 or self.close_timeout_s <= 0:
+            raise ConfigError(
+                f"loader: expected positive timeout_s and close_timeout_s, got {self.timeout_s} and {self.close_timeout_s}"
+            )
