@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import primphormer
 from models.graphs import Graphs
 from models.options import primphormer as primphormer_options
 from models.options.features import Features
