@@ -133,6 +133,8 @@ class StoredGraph:
         Memory: the original ids of all nodes, 8 bytes each and twice that while they are compared, and one partition. Every file
         is read once, nodes.arrow twice: the order of lists can be judged only with all original ids at hand.
         """
+        if self.manifest.statistics is not None:
+            _ = self.manifest.measured
         original_id = np.empty(self.manifest.num_nodes, np.int64)
         for index in range(self.manifest.num_partitions):
             original_id[self.offsets[index] : self.offsets[index + 1]] = _PartitionReader(

@@ -236,18 +236,21 @@ class SnapshotWriter:
         sync_file(temporary)
         parents = {parent for name in self._pending for parent in Path(name).parents}
         folders = {self.files / parent for parent in parents} | set(self._made)
+
+        def link() -> bool:
+            where.parent.mkdir(exist_ok=True)
+            sync_folders(folders)
+            return link_exclusively(temporary, where)
+
         try:
-            for tries_left in reversed(range(_LINK_TRIES)):
-                try:
-                    where.parent.mkdir(exist_ok=True)  # a writer that failed at the same new place may have removed it
-                    sync_folders(folders)
-                    return link_exclusively(temporary, where)
-                except FileNotFoundError:
-                    if not tries_left:
-                        raise
+            for _ in range(_LINK_TRIES - 1):
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # a writer that fails at the same new place removes its folder
+                    return link()
+            return link()
         finally:
             temporary.unlink(missing_ok=True)
-        raise AssertionError("unreachable")
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

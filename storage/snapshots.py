@@ -8,11 +8,12 @@ A reader opens the newest manifest, or the one that it is asked for. A snapshot 
 creation of that file is the commit (`storage.snapshot_writer`). Only `storage.prune` deletes.
 """
 
+import os
 import re
 
 import fsspec
 
-from storage.arrow_files import split_url
+from storage.arrow_files import is_local, split_url
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line_errors
 
@@ -46,7 +47,7 @@ def _listed(filesystem: fsspec.AbstractFileSystem, path: str) -> list[tuple[int,
     with one_line_errors(folder, "list this folder"):
         filesystem.invalidate_cache(folder)
         try:
-            listed = filesystem.ls(folder, detail=False)
+            listed = os.listdir(folder) if is_local(filesystem) else filesystem.ls(folder, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
     matches = [_MANIFEST_NAME.fullmatch(str(each).rstrip("/").rsplit("/", 1)[-1]) for each in listed]
@@ -116,7 +117,12 @@ def read_manifest(
 
 
 def _text(filesystem: fsspec.AbstractFileSystem, where: str) -> str:
-    content = filesystem.cat_file(where, start=0, end=_MAX_MANIFEST_BYTES + 1)  # one request
+    most = _MAX_MANIFEST_BYTES + 1
+    if is_local(filesystem):
+        with open(where, "rb") as stream:
+            content = stream.read(min(os.fstat(stream.fileno()).st_size + 1, most))  # read(n) makes room for n bytes
+    else:
+        content = filesystem.cat_file(where, start=0, end=most)  # one request
     if len(content) > _MAX_MANIFEST_BYTES:
         raise FormatError(f"{where}: expected at most {_MAX_MANIFEST_BYTES} bytes, found more; this is not a manifest")
     try:

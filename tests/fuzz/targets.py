@@ -74,7 +74,10 @@ def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
                 raise ValueError(f"read as a manifest, and its head was refused: {error}") from error
             raise
         manifest = parse_manifest(text, "000001.json")
-        assert parse_manifest(manifest.to_json(), "again") == manifest
+        again = parse_manifest(manifest.to_json(), "again")
+        assert again == manifest
+        if manifest.statistics is not None:
+            assert again.measured == manifest.measured
 
     return [plain, encoded], run
 

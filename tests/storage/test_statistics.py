@@ -29,6 +29,7 @@ from tests.listed_graph import (
     listed_graphs,
     random_listed_graph,
 )
+from tests.stored_files import newest_manifest
 
 
 @st.composite
@@ -66,8 +67,8 @@ def ingested(graph: ListedGraph, options: IngestOptions) -> GraphStatistics:
     with tempfile.TemporaryDirectory() as folder:
         made = ingest(graph, f"{folder}/graph", options)
         assert open_graph(f"{folder}/graph").manifest == made
-        assert made.statistics is not None
-        return made.statistics
+        assert open_graph(f"{folder}/graph").manifest.measured == made.measured
+        return made.measured
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -238,8 +239,7 @@ def test_edge_ids_keep_the_two_directions_apart(tmp_path: Path) -> None:
         ListedGraph(40, mirrored(100, 40)), str(tmp_path / "g"), IngestOptions(out_edges=True, edge_ids=True)
     )
     assert (manifest.symmetric, manifest.has_out_edges) == (False, True)
-    assert manifest.statistics is not None
-    assert manifest.statistics.symmetric
+    assert manifest.measured.symmetric
 
 
 class ClaimsSymmetry(ListedGraph):
@@ -365,7 +365,7 @@ def test_no_field_takes_what_it_cannot_be(wrong: object, manifest_text: str) -> 
         if path[-1] in ("symmetric_edges", "symmetric_columns") and wrong is True:
             continue
         with pytest.raises(FormatError, match="field"):
-            parse_manifest(json.dumps(changed), "graph/manifest.json")
+            _ = parse_manifest(json.dumps(changed), "graph/manifest.json").measured
 
 
 @pytest.mark.parametrize(
@@ -391,11 +391,31 @@ def test_numbers_that_contradict_each_other_are_named(
     for key in path[:-1]:
         at = at[key]
     at[path[-1]] = value
-    with pytest.raises(FormatError, match=named):
-        parse_manifest(json.dumps(changed), "graph/manifest.json")
+    parsed = parse_manifest(json.dumps(changed), "graph/manifest.json")
+    for read in (lambda: parsed.measured, parsed.to_json):
+        with pytest.raises(FormatError, match=named):
+            read()
 
 
 def test_statistics_survive_json(manifest_text: str) -> None:
     parsed = parse_manifest(manifest_text, "manifest.json")
-    assert parsed.statistics is not None
-    assert json.loads(manifest_text)["statistics"] == json.loads(json.dumps(asdict(parsed.statistics)))
+    assert json.loads(manifest_text)["statistics"] == json.loads(json.dumps(asdict(parsed.measured)))
+
+
+@pytest.mark.parametrize("wrong", [[], "x", 1])
+def test_statistics_that_are_no_object_are_refused_at_once(wrong: object, manifest_text: str) -> None:
+    with pytest.raises(FormatError, match="'statistics': expected an object"):
+        parse_manifest(json.dumps({**json.loads(manifest_text), "statistics": wrong}), "graph/manifest.json")
+
+
+def test_damaged_statistics_do_not_hinder_opening_and_are_refused_by_verify(tmp_path: Path) -> None:
+    url = str(tmp_path / "graph")
+    ingest(random_listed_graph(30, 60), url)
+    manifest = newest_manifest(tmp_path / "graph")
+    manifest.write_text(manifest.read_text().replace('"num_isolated": ', '"num_isolated": -1'))
+    graph = open_graph(url)
+    assert graph.partition(0).num_nodes == graph.manifest.num_nodes
+    with pytest.raises(
+        FormatError, match=r"000001.json: statistics: field 'num_isolated': expected a count.*, got '-1"
+    ):
+        graph.verify()
