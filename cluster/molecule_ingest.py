@@ -22,7 +22,7 @@ from cluster.options import SessionOptions
 from cluster.session import ray_session
 from storage.arrow_files import is_local, split_url
 from storage.durable import remove_if_empty
-from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.errors import ConfigError, ConflictError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.graph_set_manifest import GraphSetManifest, Reject
 from storage.graph_set_writer import GraphSetInfo, write_graphs
 from storage.journal import Lease
@@ -30,7 +30,7 @@ from storage.molecule_features import ATOMS, BONDS, INDEX_DTYPE, Featuriser, che
 from storage.molecule_pieces import list_pieces, read_piece, remove_damaged, write_piece
 from storage.molecule_source import MoleculeRows, MoleculeSource
 from storage.snapshot_writer import check_destination
-from storage.snapshots import PIECES
+from storage.snapshots import PIECES, last_number
 from storage.unpublished import remove_files
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def ingest_molecules(
 
     Raises ConfigError where `url` cannot be used, DataError where the source cannot be read or has no molecule, StageError where a
     chunk's workers died one after another, DeadlineError where no chunk came in time, FormatError where writing fails. The pieces
-    stay then, and the next call with the same source and url goes on from them.
+    stay then, and the next call with the same source and url goes on from them. ConflictError where another process published at `url`
+    meanwhile: of one source both use the same pieces, which the first to publish removes.
     """
     options = options or MoleculeIngestOptions()
     report = progress or (lambda *_: None)
@@ -96,12 +97,21 @@ def ingest_molecules(
     fingerprint = hashlib.sha256(repr(identity).encode())
     relative = f"{PIECES}/{fingerprint.hexdigest()[:16]}"
     folder = f"{path}/{relative}"
+    base = last_number(filesystem, path)
     lease = Lease(filesystem, folder)
     lease.begin()
     try:
         manifest = _ingest_pieces(
             source, url, options, session, report, _Pieces(source, options.chunk_rows, filesystem, folder)
         )
+    except FormatError as error:
+        newest = last_number(filesystem, path)
+        if newest == base:
+            raise
+        raise ConflictError(
+            f"{url}: another ingestion published snapshot {newest} meanwhile and removed the pieces that both used; that snapshot is "
+            "whole, and nothing of this one was published; use it, or run again with --overwrite"
+        ) from error
     finally:
         lease.release()
     remove_files(filesystem, path, relative)

@@ -11,7 +11,7 @@ import cluster.molecule_ingest as molecule_ingest
 from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
 from cluster.options import SessionOptions
 from cluster.session import ray_session
-from storage.errors import ConfigError, DataError, DeadlineError, FormatError, StageError
+from storage.errors import ConfigError, ConflictError, DataError, DeadlineError, FormatError, StageError
 from storage.graph_set_manifest import Reject
 from storage.graph_store import open_graphs
 from storage.importers.smiles import SmilesTable
@@ -160,6 +160,29 @@ def test_a_piece_that_vanishes_is_named(table, tmp_path, monkeypatch):
         FormatError, match=r"expected a piece for each of 6 chunks, found none for chunk 0; all nodes must"
     ):
         ingest_molecules(table, str(tmp_path / "out"), _options())
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("stage", ["featurise", "join"])
+def test_of_two_ingestions_of_one_source_the_later_one_says_what_to_do(table, tmp_path, stage, overwrite):
+    url, options = str(tmp_path / "out"), _options(overwrite=overwrite)
+    first = []
+
+    def other(at, *_):
+        """The other process, from its beginning to its end, as this one comes to a stage."""
+        if at == stage and not first:
+            first.append(None)
+            first.append(ingest_molecules(table, url, options))
+
+    # Without --overwrite it may see the other's graph before it misses the pieces.
+    with pytest.raises(
+        (ConflictError, ConfigError), match=r"found a graph; pass --overwrite|run again with --overwrite"
+    ):
+        ingest_molecules(table, url, options, progress=other)
+    graphs = open_graphs(url)
+    graphs.verify()
+    assert graphs.manifest == first[1]
+    assert ingest_molecules(table, url, _options(overwrite=True)).snapshot == 2
 
 
 def test_what_cannot_work_is_said_before_any_work(table, tmp_path, counted):
