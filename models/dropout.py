@@ -27,19 +27,6 @@ class MaskRows:
         return MaskRows(mix_int(self.key ^ mix_int(purpose + 1)), self.first)
 
 
-class Masks:
-    """Dropout's factors for one block of numbers after another; another `Masks` of the same key gives the same again."""
-
-    def __init__(self, p: float, key: int) -> None:
-        self._p, self._key, self._start = p, key, 0
-
-    def next(self, like: Tensor) -> Tensor:
-        """0 with probability p, else 1 / (1 - p); in the shape, dtype and place of `like`."""
-        factors = _factors(self._p, self._key, self._start, like)
-        self._start += -(-like.numel() // 4) * 4  # whole words
-        return factors
-
-
 class Dropout(nn.Module):
     """Zeroes each element with probability p and divides the rest by 1 - p, in training only.
 
@@ -58,13 +45,15 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         key, start = (draw_key(), 0) if rows is None else (rows.key, rows.first * x.shape[-1])
-        return x * _factors(self.p, key, start, x)
+        return x * dropout_factors(self.p, key, start, x)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
-def _factors(p: float, key: int, start: int, like: Tensor) -> Tensor:
+def dropout_factors(p: float, key: int, start: int, like: Tensor) -> Tensor:
+    """0 with probability p, else 1 / (1 - p), in the shape, dtype and place of `like`: a block of some larger array, whose elements are
+    numbered `start`, `start` + 1, … in it. So the array's mask is the same however it is cut into blocks."""
     dropped = min(round(p * _LEVELS), _LEVELS - 1)
     kept = levels(key, start, like.numel(), like.device).view(like.shape) >= dropped - _LEVELS // 2
     return kept.to(like.dtype).mul_(_LEVELS / (_LEVELS - dropped))

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from models.dropout import Masks
+from models.dropout import dropout_factors
 from models.graphs import Padding
 from models.options.grit import PAIR_MEMORY
 
@@ -267,11 +267,6 @@ class _Block:
         width, heads = score.shape
         # Row h is one on head h's channels.
         self.own_HD = torch.eye(heads, dtype=dtype, device=score.device).repeat_interleave(width // heads, dim=1)
-        # Two, since the backward pass may draw the edges' masks only.
-        self.attention_masks, self.edge_masks = (
-            Masks(p, options.seed + i) if p else None
-            for i, p in enumerate((options.attention_dropout, options.dropout))
-        )
         self._buffers: dict[str, Tensor] = {}
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
@@ -307,9 +302,11 @@ class _Block:
         to_w = u.mul_(inverse)
         hat = torch.addcmul(self.b_bias, w, to_w, out=room("hat", w))
         hat.addmm_(y_PD, self.b_weight_t).relu_()
-        return _Kept(to_w, w.mul_(inverse), hat, *self._attend(hat, graphs, y_GRND.shape))
+        return _Kept(to_w, w.mul_(inverse), hat, *self._attend(hat, graphs, rows, y_GRND.shape))
 
-    def _attend(self, hat: Tensor, graphs: slice, shape: torch.Size) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _attend(
+        self, hat: Tensor, graphs: slice, rows: slice, shape: torch.Size
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """(s after the clamp, α, dropout's factors)."""
         g, r, places, _ = shape
         s = torch.mm(self.score_t, hat.t()).view(-1, g, r, places)
@@ -322,11 +319,24 @@ class _Block:
             # The least finite number: a graph without nodes must not divide 0 by 0.
             bounded = s.masked_fill(~self.mask_BN[graphs].unsqueeze(1), torch.finfo(s.dtype).min)
         alpha = torch.softmax(bounded, dim=-1).to(self.options.dtype)
-        return s, alpha, None if self.attention_masks is None else self.attention_masks.next(alpha)
+        if not self.options.attention_dropout:
+            return s, alpha, None
+        # Numbered by graph, query, head, key.
+        like_GRHN = alpha.permute(1, 2, 0, 3)
+        start = self._first_query(graphs, rows) * like_GRHN[0, 0].numel()
+        factors = dropout_factors(self.options.attention_dropout, self.options.seed, start, like_GRHN)
+        return s, alpha, factors.permute(2, 0, 1, 3)
 
-    def edge_factors(self, hat: Tensor) -> Tensor | None:
-        """Dropout's of ê, the same in forward and backward for the same order of calls."""
-        return None if self.edge_masks is None else self.edge_masks.next(hat)
+    def edge_factors(self, hat: Tensor, graphs: slice, rows: slice) -> Tensor | None:
+        """Dropout's of ê [P, D], numbered by graph, query, key, channel; None without dropout."""
+        if not self.options.dropout:
+            return None
+        start = self._first_query(graphs, rows) * self.y[0, 0].numel()
+        return dropout_factors(self.options.dropout, self.options.seed + 1, start, hat)
+
+    def _first_query(self, graphs: slice, rows: slice) -> int:
+        """The block's first query among the queries of all graphs."""
+        return int(graphs.start) * self.y.shape[1] + int(rows.start)
 
     def update(self, hat: Tensor, graphs: slice, rows: slice, out: Tensor) -> None:
         """Writes y·scale + shift + W_Oe ê to `out` [G, R, N, D], zeros on padding."""
@@ -375,7 +385,7 @@ class _PairAttention(torch.autograd.Function):
                 row[graphs, rows] = _sum_edges(alpha, hat, y[graphs, rows].shape)
                 if out is None:
                     continue
-                factors = block.edge_factors(hat)
+                factors = block.edge_factors(hat, graphs, rows)
                 if factors is not None:
                     hat = factors.mul_(hat)
                 fresh = out[graphs, rows]
@@ -437,7 +447,7 @@ def _backward(options, mask_BN, results, tensors, kept, d_value, d_row, d_out, d
         # d_y's block first takes what reaches y by the residual, then what reaches it through W_E.
         d_block = d_y[graphs, rows]
         d_hat = block.buffer("d_hat", hat)
-        edge_factors = block.edge_factors(hat) if options.update_edges else None
+        edge_factors = block.edge_factors(hat, graphs, rows) if options.update_edges else None
         if updates:
             d_fresh = d_block if scale is None else block.buffer("d_fresh", d_block, y.dtype)
             _gradient_of_update(block, out, d_out, slope, offset, graphs, rows, d_fresh)

@@ -49,13 +49,7 @@ class Primphormer(nn.Module):
             for index in range(config.num_layers)
         )
         self.readout = Readout(
-            config.width,
-            config.out_dim,
-            config.task,
-            config.pool,
-            config.head_layers,
-            config.head_dropout,
-            config.head,
+            config.width, config.out_dim, config.task, config.pool, config.head_layers, config.head_dropout, config.head
         )
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from models.dropout import Masks
+from models.dropout import dropout_factors
 from models.options.choices import URPES, Urpe
 from models.options.ppgt import PAIR_MEMORY
 
@@ -122,9 +122,14 @@ class _Plan:
             for i in range(0, places, queries):
                 yield slice(b, min(b + graphs, size)), slice(i, min(i + queries, places))
 
-    def masks(self) -> Masks | None:
-        """Of what is multiplied with the attention weights; None without dropout."""
-        return Masks(self.dropout, self.seed) if self.dropout else None
+    def factors(self, b: slice, i: slice, like_bHIN: Tensor) -> Tensor | None:
+        """Dropout's of a block, [b, H, I, N], numbered by graph, query, head, key; None without dropout."""
+        if not self.dropout:
+            return None
+        like_bIHN = like_bHIN.transpose(1, 2)
+        places = like_bHIN.shape[-1]
+        start = (b.start * places + i.start) * like_bIHN[0, 0].numel()
+        return dropout_factors(self.dropout, self.seed, start, like_bIHN).transpose(1, 2)
 
 
 class _UrpeAttention(torch.autograd.Function):
@@ -144,10 +149,9 @@ class _UrpeAttention(torch.autograd.Function):
         blocks: list[Tensor | None] = []
         size, heads, places = bias_BHN.shape
         out_BHNd = torch.empty_like(q_BHNd)
-        masks = plan.masks()
         for b, i in plan.blocks(size, heads, places):
             softmax, gate = _block(q_BHNd[b, :, i], k_BHNd[b], bias_BHN[b], p_BNNE[b, i], weight_2HE, bias_2H, plan)
-            kept = None if masks is None else masks.next(softmax)
+            kept = plan.factors(b, i, softmax)
             attention = softmax * gate
             if kept is not None:
                 attention.mul_(kept)
@@ -170,14 +174,13 @@ class _UrpeAttention(torch.autograd.Function):
         inputs = (k_BHNd, v_BHNd, bias_BHN, weight_2HE, bias_2H)
         sums = [torch.zeros_like(t, dtype=exact) for t in inputs]
         dk, dv, dbias_BHN, dweight, dbias_2H = sums
-        masks = plan.masks()
         for index, (b, i) in enumerate(plan.blocks(size, heads, places)):
             q, k, v, grad, p = q_BHNd[b, :, i], k_BHNd[b], v_BHNd[b], grad_BHNd[b, :, i], p_BNNE[b, i]
             if blocks:
                 softmax, gate, kept = blocks[3 * index : 3 * index + 3]
             else:
                 softmax, gate = _block(q, k, bias_BHN[b], p, weight_2HE, bias_2H, plan)
-                kept = None if masks is None else masks.next(softmax)
+                kept = plan.factors(b, i, softmax)
             attention = softmax * gate
             dattention = grad @ v.transpose(-1, -2)
             if kept is not None:

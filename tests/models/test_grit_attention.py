@@ -244,6 +244,22 @@ def test_kept_blocks_give_the_gradients_of_computing_again_and_stay_as_they_are(
             torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
+def test_masks_do_not_depend_on_the_blocks(monkeypatch, memory):
+    results = []
+    for block in (1, 200, 400, 1 << 19):  # a query, some queries, one graph, all graphs
+        monkeypatch.setitem(grit_attention._BLOCK_ELEMENTS, "cpu", block)
+        layer = build(dropout=0.3, attention_dropout=0.4, pair_memory=memory)
+        x, pairs = inputs([5, 2, 3], 12)
+        torch.manual_seed(7)
+        out, state = layer(x, Pairs(pad_pairs(pairs, 5)), make_graphs([5, 2, 3]).padding)
+        loss = out.square().sum() + state.states().pow(3).sum()
+        results.append([out, *torch.autograd.grad(loss, [x, *pairs, *layer.parameters()])])
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-10)
+
+
 @pytest.mark.parametrize("memory", [0, 1 << 28])
 def test_saved_memory_of_pairs(monkeypatch, memory):
     sizes, width, heads = [20] * 4, 32, 4

@@ -107,6 +107,20 @@ def test_dropout_is_the_same_in_both_passes(block_scores, memory):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
+def test_masks_do_not_depend_on_the_blocks(memory):
+    tensors, mask = inputs()
+    results = []
+    for block_scores in (1, 20, H * N * N, 2 * H * N * N, None):  # a query, some queries, one graph, two graphs, all
+        torch.manual_seed(3)
+        options = {"dropout": 0.4, "block_scores": block_scores, "pair_memory": memory}
+        out = sl2_urpe_attention(*tensors, mask, **options)
+        results.append([out, *torch.autograd.grad(out.square().sum(), tensors)])
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
+
+
 def test_padding_has_no_say_and_no_nan():
     tensors, mask = inputs()
     got = sl2_urpe_attention(*tensors, mask)
