@@ -3,6 +3,7 @@
 The short form of each is part of every run; `--long` runs the counts that docs/performance.md reports.
 """
 
+import contextlib
 import errno
 import os
 import random
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,18 +94,33 @@ def test_many_readers_beside_a_writer(tmp_path, store):
         _read_while_writing(f"{bucket}/graph", 4, 20_000, 200, 2.0)
 
 
+@contextlib.contextmanager
+def _writing(url: str, mark: int, longest_s: float, rng: random.Random) -> Iterator[subprocess.Popen[str]]:
+    """A writer of snapshots from `mark` + 1 on, at a random moment within `longest_s` of its first; it is killed at the end."""
+    writer = _python(WRITER, url, mark + 1, 1_000_000, 0)
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0, longest_s))
+        yield writer
+    finally:
+        writer.kill()
+
+
+def _last_told(writer: subprocess.Popen[str], mark: int) -> int:
+    """The last snapshot that a killed writer told of; `mark`: none."""
+    lines = writer.communicate(timeout=60)[0].split()
+    return int(lines[-1]) if lines else mark
+
+
 def _kill_writers(url: str, times: int, seed: int) -> None:
     """Kills a writer at a random moment, `times` times; after each, the newest snapshot is whole and later ones can be published."""
     rng, mark = random.Random(seed), 0
     ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     for killed in range(times):
-        writer = _python(WRITER, url, mark + 1, 1_000_000, 0)
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-        time.sleep(rng.uniform(0, 0.25))
-        writer.send_signal(signal.SIGKILL)
-        lines = writer.communicate(timeout=60)[0].split()
-        told = int(lines[-1]) if lines else mark
+        with _writing(url, mark, 0.25, rng) as writer:
+            pass
+        told = _last_told(writer, mark)
         mark = check_mark(open_graph(url))
         assert mark in (told, told + 1)  # the last one may have been published and not told
         if killed % 10 == 9:  # nothing but what the manifests name, and others' files, is left
@@ -176,15 +193,10 @@ def _cut_power(disk: Disk, tmp_path: Path, times: int, seed: int) -> tuple[int, 
     url = str(disk.mounted / "graph")
     ingest(MarkedGraph(0), url, IngestOptions(num_partitions=NUM_PARTITIONS))
     for _ in range(times):
-        writer = _python(WRITER, url, mark + 1, 1_000_000, 0)
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-        time.sleep(rng.uniform(0, 0.3))
-        writer.send_signal(signal.SIGSTOP)
-        disk.cut(tmp_path / "after.img")
-        writer.kill()
-        lines = writer.communicate(timeout=60)[0].split()
-        told = int(lines[-1]) if lines else mark
+        with _writing(url, mark, 0.3, rng) as writer:
+            writer.send_signal(signal.SIGSTOP)
+            disk.cut(tmp_path / "after.img")
+        told = _last_told(writer, mark)
         disk.unmount()
         shutil.move(tmp_path / "after.img", disk.image)
         disk.mount()  # replays ext4's journal
