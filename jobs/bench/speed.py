@@ -14,7 +14,7 @@ Subjects take turns, round by round; medians count. On CUDA, device events; on a
 process's own time, which other work on the machine disturbs less. `saved` and `peak` are as in jobs/bench/layers.py. Nothing is
 extrapolated: a size whose memory (scaled from the last one measured) exceeds what is free, or whose time exceeds what is left of
 --budget-s, is skipped with the estimate. Floors are counted in jobs/bench/speed_subjects.py and compared with the device's measured copy.
-Needs torch and numpy only (where the package is not installed: `python -m jobs.bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
+Needs torch and numpy only, and matplotlib for ratio.svg (where the package is not installed: `python -m jobs.bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
 """
 
 import json
@@ -25,12 +25,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.bench.layers import fit_exponent, peak_bytes
 from jobs.plan.saved_bytes import saved_bytes
-from jobs.reporting.ratio_plot import Series, log_log_svg
 from jobs.run.exit_codes import run
 from jobs.run.memory_check import trim_heap
 from jobs.run.option_checks import check_device, check_writable
@@ -38,6 +38,7 @@ from jobs.run.plain_options import parse_plain
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from torch import Tensor
 
 NAMES = ("geco", "geco, plain", "primphormer", "performer", "softmax", "grit", "ppgt")
@@ -367,17 +368,27 @@ def floor_table(config: SpeedConfig, points: Sequence[Point], bandwidth: float) 
     return lines
 
 
-def plot(config: SpeedConfig, points: Sequence[Point], head: str) -> str:
-    """SVG: softmax / geco against N, with the paper's point and N / log N through it."""
-    series = []
+def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) -> "Axes":
+    """Writes an SVG: softmax / geco against N, with the paper's point and N / log N through it."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axes = figure.add_subplot(title=f"Time of softmax attention / GECO ({head})", xlabel="nodes", ylabel="times")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
     for level in config.levels:
-        found = ratios(points, level, "softmax", "geco")
-        series.append(Series(f"{level}, forward", [(n, a) for n, a, _ in found]))
-        series.append(Series(f"{level}, both", [(n, b) for n, _, b in found]))
+        times = ratios(points, level, "softmax", "geco")
+        axes.plot([n for n, _, _ in times], [a for _, a, _ in times], "o-", label=f"{level}, forward")
+        axes.plot([n for n, _, _ in times], [b for _, _, b in times], "o-", label=f"{level}, both")
     scale = PAPER_RATIO / n_over_log_n(PAPER_NODES)
-    line = [(2.0**n, scale * n_over_log_n(2.0**n)) for n in range(12, 22)]
-    series += [Series("N / log N", line, "dashed"), Series("paper, 169", [(PAPER_NODES, PAPER_RATIO)], "dot")]
-    return log_log_svg(f"Time of softmax attention / GECO ({head})", "nodes", "times", [s for s in series if s.points])
+    sizes = [2**n for n in range(12, 22)]
+    axes.plot(sizes, [scale * n_over_log_n(n) for n in sizes], "--", label="N / log N")
+    axes.plot([PAPER_NODES], [PAPER_RATIO], "o", label="paper, 169")
+    axes.legend()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # text as text; equal plots are equal files
+        figure.savefig(path, metadata={"Date": None})
+    return axes
 
 
 def parse(arguments: Sequence[str] | None = None) -> SpeedConfig:
@@ -409,7 +420,10 @@ def bench(config: SpeedConfig, say: Callable[[str], None]) -> str:
         "skipped": [asdict(s) for s in skips],
     }
     (config.out / "results.json").write_text(json.dumps(found, indent=1) + "\n")
-    (config.out / "ratio.svg").write_text(plot(config, points, chip))
+    if find_spec("matplotlib") is None:
+        say("no ratio.svg: matplotlib is not installed")
+    else:
+        plot(config, points, chip, config.out / "ratio.svg")
     return text
 
 

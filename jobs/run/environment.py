@@ -1,11 +1,15 @@
-"""What a run ran on: versions of the packages that decide its numbers, the driver's machine, the nodes of its Ray cluster."""
+"""What made a run: its command and commit, versions of the packages that decide its numbers, the driver's machine, its Ray cluster."""
 
 import os
 import platform
+import shlex
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+_GIT_TIMEOUT_S = 10.0
 _PACKAGES = ("graphmill", "torch", "ray", "numpy", "scipy", "pyarrow", "numba", "rdkit")
 
 
@@ -34,6 +38,35 @@ def describe_environment() -> dict[str, Any]:
             ),
         }
     return found
+
+
+def describe_command() -> dict[str, str]:
+    """The command line of this process, and the commit of Graphmill's code where it runs from a git checkout."""
+    command = {"command": shlex.join(sys.orig_argv)}
+    commit = _commit(Path(__file__).parents[2])
+    return command if commit is None else {**command, "commit": commit}
+
+
+def _commit(checkout: Path) -> str | None:
+    """The commit, "-dirty" after it where files differ from it. None for an installed package, whose folder is in no repository of ours."""
+    if not (checkout / ".git").exists():
+        return None
+    describe = [
+        "git",
+        "-C",
+        str(checkout),
+        "--no-optional-locks",
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+        "--exclude=*",
+    ]
+    try:
+        described = subprocess.run(describe, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):  # no git here, or a file system that hangs
+        return None
+    return described.stdout.strip() or None
 
 
 def _version(name: str) -> str | None:

@@ -44,6 +44,16 @@ class Restart:
 
 
 @dataclass(frozen=True)
+class Begin:
+    """A driver's beginning, or resuming, of the run."""
+
+    time: str
+    resumed: bool
+    command: str  # empty, as the commit, where it was not recorded
+    commit: str
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """One run."""
 
@@ -153,9 +163,19 @@ class RunRecord:
         return tuple(PartitionTraffic(asked, sent + got, near, local) for asked, sent, got, near, local in rows)
 
     @property
+    def begins(self) -> tuple[Begin, ...]:
+        """What began the run and its later parts."""
+        events = [event for event in self.events if event["kind"] == "begin"]
+        names = ("command", "commit")
+        return tuple(
+            Begin(str(one.get("time", "")), one.get("resumed") is True, *(shown(one.get(name, "")) for name in names))
+            for one in events
+        )
+
+    @property
     def parts(self) -> int | None:
         """How often a driver began or resumed the run."""
-        return sum(event["kind"] == "begin" for event in self.events) or None
+        return len(self.begins) or None
 
     def series(self, name: str) -> list[tuple[float, float]]:
         """(epoch counted from 1, value) of every epoch that has the value."""

@@ -14,7 +14,7 @@ from cluster.options import SessionOptions, TrainOptions, WorkerOptions
 from cluster.record_queue import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from jobs.reporting.run_report import run_page
-from jobs.run.environment import describe_environment
+from jobs.run.environment import describe_command, describe_environment
 from jobs.run.progress import Progress
 from jobs.run.resume import resume_command
 from jobs.run.run_options import FitOptions, RunOptions
@@ -48,7 +48,7 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
     """The run's directory, new or continued; at the end of the context, however it comes, the run's report is written."""
     run = RunDirectory.resume(path, config) if options.resume else RunDirectory.create(path, config)
     write_atomic(path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
-    run.note("begin", resumed=options.resume is not None)
+    run.note("begin", resumed=options.resume is not None, **describe_command())
     try:
         with tracked(options.track, options.track_project, run, config):
             yield run
@@ -81,7 +81,7 @@ def _write_report(path: Path) -> None:
     try:
         record = read_run(path)
         write_atomic(path / "report.html", run_page(record, stored_partitions(record)))
-    except (OSError, GraphmillError) as error:
+    except (OSError, ImportError, GraphmillError) as error:
         print(f"no report: {' '.join(str(error).split())}", file=sys.stderr)
 
 

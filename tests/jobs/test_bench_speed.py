@@ -14,7 +14,6 @@ from jobs.bench import speed as bench_speed
 from jobs.bench import speed_subjects
 from jobs.bench.speed import Point, SpeedConfig
 from jobs.bench.speed_subjects import Shape, SyntheticGraph
-from jobs.reporting.ratio_plot import Series, log_log_svg
 from models.geco import GECO, GECOLayer
 from storage.errors import ConfigError
 
@@ -119,13 +118,16 @@ def test_floor_counts_each_array_once_per_pass():
     assert flops["products"] == 1024 * (2 * 16 * 16 + 2 * 2 * 64 + 2 * 8 * 4)
 
 
-def test_a_point_lies_where_its_logarithms_say():
-    svg = log_log_svg("t", "x", "y", [Series("a", [(2.0, 1.0), (8.0, 100.0), (4.0, 10.0)], "dot")])
-    circles = [e for e in ElementTree.fromstring(svg).iter() if e.tag.endswith("circle")]
-    x, y = ([float(c.get(key)) for c in circles] for key in ("cx", "cy"))
-    assert x[2] == pytest.approx((x[0] + x[1]) / 2, abs=0.1)
-    assert y[2] == pytest.approx((y[0] + y[1]) / 2, abs=0.1)
-    assert y[1] < y[0]
+def test_the_plot_shows_every_ratio_on_logarithmic_axes_beside_the_papers(tmp_path):
+    seconds = {"softmax": 6.0, "geco": 2.0}
+    points = [Point(name, "layer", n, 6 * n, 1, s, 2 * s, 1, 1) for n in (64, 128) for name, s in seconds.items()]
+    axes = bench_speed.plot(SpeedConfig(levels=("layer",)), points, "head", tmp_path / "ratio.svg")
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines) == ["layer, forward", "layer, both", "N / log N", "paper, 169"]
+    assert lines["layer, both"].get_xydata().tolist() == [[64, 3], [128, 3]]
+    assert lines["N / log N"].get_xydata()[-1].tolist() == pytest.approx([2**21, 169])
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    ElementTree.parse(tmp_path / "ratio.svg")
 
 
 def test_bad_options_are_refused():

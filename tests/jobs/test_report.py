@@ -2,7 +2,11 @@
 
 import functools
 import json
+import math
 import re
+import shlex
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -15,11 +19,11 @@ from hypothesis import strategies as st
 
 from cluster.run_directory import RunDirectory, write_atomic
 from jobs import report
-from jobs.reporting.html_page import DARK, LIGHT, Figure, headline, page, table
-from jobs.reporting.line_plot import Line, line_plot
-from jobs.reporting.ratio_plot import Series
+from jobs.reporting.page import render, value_text
+from jobs.reporting.plot import Line, Plot
 from jobs.reporting.run_report import run_page
 from jobs.reporting.scaling_report import html as scaling_page
+from jobs.run.environment import _commit, describe_command
 from jobs.run.exit_codes import run as exit_with
 from jobs.run.run_options import RunOptions
 from jobs.run.run_record import PartitionTraffic, read_run, stored_partitions
@@ -88,6 +92,17 @@ def text_of(html: str) -> str:
     return re.sub(r"\s+", " ", " ".join(body.itertext()))
 
 
+def figure(html: str, title: str) -> ElementTree.Element:
+    """The plot of that title."""
+    root = ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))
+    return next(one for one in root.iter("figure") if one.findtext("figcaption") == title)
+
+
+def paths(element: ElementTree.Element) -> list[str]:
+    """Styles of its lines."""
+    return [one.get("style", "") for one in element.iter("path") if "fill: none" in one.get("style", "")]
+
+
 def test_a_finished_run_shows_scores_beside_baselines_and_every_curve(tmp_path: Path) -> None:
     html = run_page(read_run(make_run(tmp_path / "run", summary=SUMMARY)))
     text = text_of(html)
@@ -96,7 +111,7 @@ def test_a_finished_run_shows_scores_beside_baselines_and_every_curve(tmp_path: 
     assert "majority class – 0.2 0.21" in text
     assert "The model beats the baselines." in text
     for title in ("Loss", "Validation accuracy", "Learning rate", "Nodes per second", "Seconds of an epoch"):
-        assert re.search(rf"<figcaption>{title}</figcaption>.*?<path class=\"line s0 line\"", html, re.DOTALL), title
+        assert [one for one in paths(figure(html, title)) if "var(--series-0)" in one], title
     assert "best: 0.4 at epoch 5" in text
     assert "Not recorded by the version that made this run." in text  # no environment, no events
 
@@ -139,6 +154,60 @@ def test_stages_are_shown_in_the_shares_that_were_measured(tmp_path: Path) -> No
     assert "sample 6.25 29.4% 125" in text
     assert "blocked 10 47.1% 200" in text
     assert "copy" not in text.split("Faults")[0], "a stage that took no time is not shown"
+
+
+def test_baselines_are_dashed_levels_in_the_score_plot(tmp_path: Path) -> None:
+    html = run_page(read_run(make_run(tmp_path / "run", summary=SUMMARY)))
+    scores = figure(html, "Validation accuracy")
+    assert [one.text for one in scores.iter("text")][-1] == "0.4"
+    assert "majority class: 0.2 features only: 0.4" in re.sub(r"\s+", " ", " ".join(scores.itertext()))
+    assert sum("stroke-dasharray" in one for one in paths(scores)) == 2
+    assert not [one for one in paths(figure(html, "Loss")) if "stroke-dasharray" in one]
+
+
+def test_the_best_epoch_is_counted_from_1_wherever_it_stands(tmp_path: Path) -> None:
+    html = run_page(read_run(make_run(tmp_path / "run", summary=SUMMARY)))
+    table = html[html.index("All that was recorded") :]
+    columns = re.findall(r'<th scope="col">(.*?)</th>', table)
+    rows = [re.findall(r">([^<]*)</t[hd]>", row) for row in re.findall(r"<tr><th scope=.row.*?</tr>", table, re.DOTALL)]
+    assert (
+        [row[columns.index("best_epoch")] for row in rows]
+        == [row[columns.index("epoch")] for row in rows]
+        == [*"12345"]
+    )
+
+
+def test_the_command_and_the_commit_of_every_part_are_told(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    run.note("begin", resumed=False, command="python jobs/a.py --graph s3://me:secret@host/g", commit="c0ffee")
+    run.note("begin", resumed=True, command="python jobs/a.py --resume run")
+    text = text_of(run_page(read_run(run.path)))
+    assert re.search(r"Started \S+ \S+ UTC by python jobs/a.py --graph s3://…@host/g , commit c0ffee \.", text)
+    assert re.search(r"Continued \S+ \S+ UTC by python jobs/a.py --resume run \.", text)
+
+
+def test_a_commit_is_that_of_our_own_checkout(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    (checkout / "packages").mkdir(parents=True)
+    git = ["git", "-C", str(checkout), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for command in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "-m", "one"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert _commit(checkout) == head
+    assert _commit(checkout / "packages") is None  # a package that is installed inside another's repository
+    (checkout / "file").write_text("")
+    subprocess.run([*git, "add", "file"], check=True)
+    assert _commit(checkout) == f"{head}-dirty"
+    assert shlex.split(describe_command()["command"]) == sys.orig_argv
+
+
+def test_importing_the_reports_costs_neither_plots_nor_templates() -> None:
+    code = (
+        "import sys; import jobs.reporting.run_report, jobs.reporting.tune_report, jobs.reporting.scaling_report;"
+        "print([name for name in ('matplotlib', 'jinja2') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "[]\n"
 
 
 def test_a_run_that_is_going_or_was_killed_is_shown_as_far_as_it_came(tmp_path: Path) -> None:
@@ -208,7 +277,10 @@ def test_a_comparison_lists_what_differs_and_draws_both_runs(tmp_path: Path) -> 
     assert "Settings that differ setting this run two model.width 64 32" in text
     assert "model.layers" not in text
     assert "The runs have different metrics: their scores cannot be compared." in text
-    assert html.count('class="line s0 dashed"') >= 6
+    dashed = [
+        one for one in paths(ElementTree.fromstring(html.removeprefix("<!DOCTYPE html>"))) if "stroke-dasharray" in one
+    ]
+    assert sum("var(--series-0)" in one for one in dashed) >= 6
     assert "Both runs have the same settings." in text_of(run_page(one, None, one))
 
 
@@ -286,6 +358,7 @@ def test_a_job_writes_its_report_when_it_ends_and_when_it_fails(tmp_path: Path, 
     assert ("Finished, 1 of 2 epochs" in text) != failed
     assert "torch" in text.split("Environment")[1]
     assert "None: the workers started once." in text
+    assert f"by {shlex.join(sys.orig_argv)}" in re.sub(r"\s+", " ", text)
 
 
 def test_text_from_a_run_is_never_markup(tmp_path: Path) -> None:
@@ -395,27 +468,65 @@ def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "values", [[0.0], [5.0, 5.0], [1e-9, 1e9], [-3.0, 4.0], [3.0, 150.0], [1e300, -1e300], [1e-320, 1.0]]
+    "values", [[0.0], [5.0, 5.0], [1e-9, 1e9], [-3.0, 4.0], [3.0, 150.0], [1e300, -1e300], [1e-320, 1.0], [2e-5, 3e-5]]
 )
 @pytest.mark.parametrize("scale", ["auto", "log", "linear"])
 def test_lines_of_any_range_stay_inside_the_drawing(values: list[float], scale) -> None:
-    lines = [Line(Series("one", list(enumerate(values, 1))), 0)]
-    html = line_plot("title", "x", "y", lines, y_scale=scale, whole_x=True)
-    places = [float(found) for found in re.findall(r"cy=\"([^\"]+)\"", html)]
-    assert len(places) == sum(value > 0 or scale != "log" for value in values)
-    assert all(10 - 1e-6 <= y <= 192 + 1e-6 for y in places)
-    ElementTree.fromstring(html)
+    drawing = Plot("title", "x", "y", [Line("one", list(enumerate(values, 1)))], y_scale=scale, whole_x=True).svg()
+    logarithmic = scale == "log" or (scale == "auto" and min(values) > 0 and max(values) > 50 * min(values))
+    shown = [value for value in values if not logarithmic or 1e-140 < value < 1e140]
+    if not shown:
+        assert drawing is None
+        return
+    root = ElementTree.fromstring(drawing)
+    marks = [one for one in root.iter("use") if one.find("title") is not None]
+    assert [one.findtext("title") for one in marks] == [
+        f"one: {value_text(value)} at x {k}" for k, value in enumerate(values, 1) if value in shown
+    ]
+    height = float(root.get("viewBox", "").split()[3])
+    assert all(0 <= float(one.get("y", "nan")) <= 0.91 * height for one in marks)
+    assert all(40 <= float(one.get("x", "nan")) <= 353 for one in marks)
+    # Text of 12 px at the right end of a margin of 43 px: a digit is 7 px wide.
+    assert all(len(one.text or "") <= 6 for one in root.iter("text") if "text-anchor: end" in one.get("style", ""))
 
 
-def test_ticks_are_round_numbers_short_enough_for_their_margin() -> None:
-    for low, high, ticks in (
-        (0.0, 6e-4, ["0", "2e-4", "4e-4", "6e-4"]),
-        (0.0, 15e-4, ["0", "5e-4", "1e-3", "1.5e-3"]),
-        (12e3, 41e3, ["10k", "20k", "30k", "40k", "50k"]),
-        (2e6, 9e6, ["2M", "4M", "6M", "8M", "10M"]),
-    ):
-        html = line_plot("title", "x", "y", [Line(Series("one", [(1, low), (2, high)]), 0)], y_scale="linear")
-        assert re.findall(r'text-anchor="end">([^<]+)<', html) == ticks
+def test_points_lie_where_the_logarithms_of_their_values_say() -> None:
+    line = Line("one", [(2, 1), (8, 10), (4, 3)], style="dot")
+    root = ElementTree.fromstring(Plot("t", "x", "y", [line], x_scale="log2", y_scale="log").svg() or "")
+    marks = [one for one in root.iter("use") if one.find("title") is not None]
+    (x0, x1, x2), (y0, y1, y2) = ([float(one.get(name, "nan")) for one in marks] for name in ("x", "y"))
+    assert x2 - x0 == pytest.approx((x1 - x0) / 2, abs=0.1)
+    assert y2 - y0 == pytest.approx((y1 - y0) * math.log10(3), abs=0.1)
+    assert y1 < y0
+    assert not [one for one in paths(root) if "series" in one], "no line between the points"
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.0, 6e-4], ["0", "2e-4", "4e-4", "6e-4"]),
+        ([0.0, 15e-4], ["0", "5e-4", "1e-3", "1.5e-3"]),
+        ([12e3, 41e3], ["20k", "30k", "40k"]),
+        ([2e6, 9e6], ["2M", "4M", "6M", "8M"]),
+        ([1e13, 3e13], ["1e13", "1.5e13", "2e13", "2.5e13", "3e13"]),
+    ],
+)
+def test_ticks_are_round_numbers_short_enough_for_their_margin(values: list[float], ticks: list[str]) -> None:
+    html = Plot("title", "x", "y", [Line("one", list(enumerate(values)))], y_scale="linear").svg()
+    assert re.findall(r"text-anchor: end[^>]*>([^<]+)<", str(html)) == ticks
+
+
+def test_equal_plots_are_equal_text_whatever_the_users_style_and_no_name_is_a_formula() -> None:
+    import matplotlib
+
+    plot = Plot("$", "$\\frac{$", "\udce9", [Line("$\\bad{$\x1b", [(1, 2), (2, 3)])], best=(2, 3))
+    first = plot.svg()
+    with matplotlib.rc_context({"lines.linewidth": 9, "text.usetex": True, "svg.fonttype": "path"}):
+        assert plot.svg() == first
+        assert matplotlib.rcParams["lines.linewidth"] == 9
+    assert "$\\bad{$: 2 at $\\frac{$ 1" in ElementTree.fromstring(first or "").itertext()
+    assert "matplotlib.pyplot" not in sys.modules
+    assert not re.search(r"url\(|<style|<metadata|\bid=\"(?!m)|http", first or "")
 
 
 def _luminance(colour: str) -> float:
@@ -424,10 +535,16 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-@pytest.mark.parametrize("scheme", [LIGHT, DARK])
-def test_colours_have_the_contrast_that_accessibility_asks_for(scheme: dict[str, str]) -> None:
+def colours() -> dict[str, tuple[str, str]]:
+    """The page's colours by name, light and dark."""
+    page = render("scaling.html.j2", title="", ray_nodes="", parts=[], failed=[], machine=[])
+    return {name: (light, dark) for name, light, dark in re.findall(r"--([\w-]+):light-dark\((#\w+),(#\w+)\)", page)}
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_colours_have_the_contrast_that_accessibility_asks_for(scheme: int) -> None:
     def contrast(one: str, other: str) -> float:
-        bright, dark = sorted((_luminance(scheme[one]), _luminance(scheme[other])), reverse=True)
+        bright, dark = sorted((_luminance(colours()[name][scheme]) for name in (one, other)), reverse=True)
         return (bright + 0.05) / (dark + 0.05)
 
     for name in ("text", "muted", "good", "bad"):
@@ -435,7 +552,6 @@ def test_colours_have_the_contrast_that_accessibility_asks_for(scheme: dict[str,
         assert contrast(name, "page") >= 4.5, name
     for name in (*(f"series-{k}" for k in range(7)), "axis"):
         assert contrast(name, "card") >= 3.0, name
-    assert LIGHT.keys() == DARK.keys()
 
 
 # ---- in a browser
@@ -524,7 +640,7 @@ def test_pages_are_readable_in_a_browser_without_an_error(
             assert chromium.evaluate(SMALL_TEXT) >= 10, where
             assert chromium.evaluate("typeof window.pwned") == "undefined", where
             shown = chromium.evaluate("getComputedStyle(document.body).backgroundColor")
-            colour = (LIGHT if scheme == "light" else DARK)["page"]
+            colour = colours()["page"][scheme == "dark"]
             assert shown == f"rgb({', '.join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))})", where
 
 
@@ -543,9 +659,10 @@ def test_what_the_browser_test_looks_for_would_be_seen(chromium: Browser, pages:
     assert chromium.evaluate("window.pwned") == 1
 
 
-def test_no_script_runs_even_where_markup_gets_in(chromium: Browser, pages: tuple[Path, str]) -> None:
+def test_no_script_runs_even_where_markup_gets_in(chromium: Browser, pages: tuple[Path, str], tmp_path: Path) -> None:
     folder, address = pages
-    (folder / "policy.html").write_text(page("title", [EVIL, headline([Figure("a", "b")]), table("c", ["d"], [["e"]])]))
+    html = run_page(read_run(hostile(tmp_path))).replace("<main>", f"<main>{EVIL}")
+    (folder / "policy.html").write_text(html)
     chromium.open(f"{address}/policy.html", 375, 800)
     assert chromium.evaluate("typeof window.pwned") == "undefined"
     assert any("Content Security Policy" in error for error in chromium.errors)

@@ -138,10 +138,10 @@ def test_efficiency_is_per_worker_against_the_fewest_workers_of_the_same_kind() 
         measured(4, 200.0, scaling="strong"),
     ]
     rows = {(row.settings["scaling"], row.settings["workers"]): row for row in summarise(points)}
-    assert rows["weak", 1].efficiency == 1.0
-    assert rows["weak", 2].efficiency == pytest.approx(0.85)  # the median, over twice the baseline
-    assert rows["weak", 2].ceiling == pytest.approx(2 / 3)  # 1.5 cores a worker, 2 cores
-    assert rows["strong", 4].efficiency == 1.0  # alone of its kind
+    assert rows["weak", 1].values["efficiency"] == 1.0
+    assert rows["weak", 2].values["efficiency"] == pytest.approx(0.85)  # the median, over twice the baseline
+    assert rows["weak", 2].values["ceiling"] == pytest.approx(2 / 3)  # 1.5 cores a worker, 2 cores
+    assert rows["strong", 4].values["efficiency"] == 1.0  # alone of its kind
     assert "3 raylets" not in html(points, {})
 
 

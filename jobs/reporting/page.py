@@ -1,0 +1,82 @@
+"""Pages from the templates beside this file, and the forms of numbers and tables that they share.
+
+A page is one file: it needs no network and runs no script (its content security policy refuses both), and every value is escaped.
+"""
+
+import csv
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.run.run_record import flat, is_number, shown
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def render(template: str, **values: Any) -> str:
+    """The page that a template makes of the values; well-formed as XML too."""
+    return _environment().get_template(template).render(values)
+
+
+@functools.cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("jobs.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    environment.filters |= {"duration": duration, "flat": flat, "shown": shown, "value": value_text, "when": when}
+    environment.tests["finite"] = is_number
+    return environment
+
+
+def printable(text: str) -> str:
+    """Text without characters that no page may hold: a terminal's colours, for instance, or half of a character."""
+    return "".join(c for c in text if c >= " " or c in "\n\t").encode("utf-8", "backslashreplace").decode()
+
+
+def number(value: float) -> str:
+    """A value in five significant digits, thousands without fractions."""
+    if value and (abs(value) >= 1e6 or abs(value) < 1e-4):
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1e3 else f"{value:.5g}"
+
+
+def value_text(value: Any) -> str:
+    """A number in five digits; a dash for anything else."""
+    return number(value) if is_number(value) else "–"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    minutes = round(seconds / 60)
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def when(time: str) -> str:
+    """A recorded time, 2026-01-01T10:00:00+00:00, for people."""
+    return time.replace("+00:00", " UTC").replace("T", " ", 1)
+
+
+def print_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table to standard output: Markdown, with aligned columns for a terminal."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for row in (columns, ["-" * width for width in widths], *rows):
+        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |")
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A column for every name that a row has."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,190 @@
+"""Line plots, drawn by matplotlib as SVG that takes the colours of the page around it.
+
+Names and labels stand in HTML beside the drawing or are added to it afterwards: a name never reaches matplotlib, which would read
+some as formulas. Equal plots give equal text. The drawing is 360 units wide, so a phone shows its text at full size.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from xml.etree import ElementTree
+
+from jobs.reporting.page import number, printable
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
+Scale = Literal["linear", "log", "log2"]
+Points = Sequence[tuple[float, float]]
+
+NUM_COLOURS = 7  # of the page's style: --series-0 …
+# The page's colours by their names in CSS. matplotlib draws with a placeholder for each, #0100 and its place here.
+_COLOURS = (*(f"series-{k}" for k in range(NUM_COLOURS)), "rule", "axis", "muted", "text")
+_MAX_MARKS = 60  # of a line: marks carry the values that a pointer shows, and more would hide the line
+_LOG_RATIO = 50.0  # "auto" values that span more than this are drawn on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series: points joined by a line, by a dashed one, left single (dot), or one value as a dashed level."""
+
+    name: str
+    points: Points
+    colour: int = 0
+    style: Literal["line", "dashed", "dot", "level"] = "line"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot with its labels. Points that an axis cannot show (not finite, or not positive on a logarithmic one) are left out."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: Sequence[Line]
+    x_scale: Scale = "linear"
+    y_scale: Scale | Literal["auto"] = "auto"
+    whole_x: bool = False  # only whole numbers are ticks
+    from_zero: bool = False
+    best: tuple[float, float] | None = None  # a point to mark
+
+    def svg(self) -> "Markup | None":
+        """The drawing; None where no point can be shown."""
+        from markupsafe import Markup
+
+        y_scale = self.y_scale
+        if y_scale == "auto":
+            y_scale = _choose_scale([y for line in self.lines for _, y in line.points], self.from_zero)
+        shown = [[p for p in line.points if _fits(p, self.x_scale, y_scale)] for line in self.lines]
+        best = [self.best] if self.best is not None and _fits(self.best, self.x_scale, y_scale) else []
+        if not any(shown):
+            return None
+        drawing = ElementTree.fromstring(self._draw(shown, best, y_scale))
+        _adapt_to_page(drawing)
+        names = ", ".join(line.name for line in self.lines)
+        drawing.set("aria-label", printable(f"{self.title}: {self.y_label} over {self.x_label}; {names}"))
+        for group, name, points in zip(
+            [*range(len(shown)), "best"], [*(x.name for x in self.lines), "best"], [*shown, best], strict=True
+        ):
+            marks = drawing.findall(f".//g[@id='marks-{group}']//use")
+            for mark, (x, y) in zip(marks, points[:: _stride(points)]):  # a level has no marks
+                told = f"{name}: {number(y)} at {self.x_label} {number(x)}"
+                ElementTree.SubElement(mark, "title").text = printable(told)
+        for element in drawing.iter("g"):
+            element.attrib.pop("id", None)  # two drawings would share it
+        return Markup(ElementTree.tostring(drawing, encoding="unicode"))
+
+    def _draw(self, shown: Sequence[Points], best: Points, y_scale: Scale) -> bytes:
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()  # not what a user's matplotlibrc says
+            matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "graphmill", "font.size": 12})
+            figure = Figure(figsize=(5, 2.9), frameon=False)
+            axes = figure.add_axes((0.13, 0.1, 0.85, 0.86), facecolor="none")
+            self._set_axes(axes, [point for points in shown for point in points], y_scale)
+            for k, (line, points) in enumerate(zip(self.lines, shown, strict=True)):
+                colour = _placeholder(f"series-{line.colour % NUM_COLOURS}")
+                if line.style == "level":
+                    for _, y in points:
+                        axes.axhline(y, color=colour, linestyle="--", clip_on=False)
+                    continue
+                axes.plot(
+                    [x for x, _ in points],
+                    [y for _, y in points],
+                    color=colour,
+                    linestyle={"line": "-", "dashed": "--", "dot": ""}[line.style],
+                    marker="o",
+                    markersize=5 if len(points) <= 20 else 3,
+                    markevery=_stride(points),
+                    clip_on=False,
+                    gid=f"marks-{k}",
+                )
+            for x, y in best:
+                ring = _placeholder("text")
+                axes.plot(x, y, "o", markersize=10, fillstyle="none", color=ring, clip_on=False, gid="marks-best")
+            text = io.BytesIO()
+            figure.savefig(text, format="svg", metadata={"Date": None})
+        return text.getvalue()
+
+    def _set_axes(self, axes: "Axes", points: Points, y_scale: Scale) -> None:
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        if self.x_scale != "linear":
+            axes.set_xscale("log", base=2 if self.x_scale == "log2" else 10)
+        if y_scale != "linear":
+            axes.set_yscale("log")
+        _set_ticks(axes.xaxis, xs, self.x_scale, whole=self.whole_x)
+        _set_ticks(axes.yaxis, ys, y_scale)
+        if self.whole_x:  # numbers of epochs: the line fills the width
+            pad = 0.5 if min(xs) == max(xs) else 0.0
+            axes.set_xlim(min(xs) - pad, max(xs) + pad)
+        if self.from_zero:
+            axes.update_datalim([(xs[0], 0.0)])
+        axes.tick_params(which="both", length=0, labelcolor=_placeholder("muted"))
+        axes.grid(axis="y", color=_placeholder("rule"), clip_on=False)
+        axes.spines[["left", "top", "right"]].set_visible(False)
+        axes.spines.bottom.set_color(_placeholder("axis"))
+
+
+def _set_ticks(axis: "Axis", values: Sequence[float], scale: Scale, *, whole: bool = False) -> None:
+    """Ticks at round numbers."""
+    from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullLocator
+
+    locator: Locator = MaxNLocator(6, steps=[1, 2, 5, 10], integer=whole, min_n_ticks=1 if whole else 2)
+    if scale != "linear":
+        near = max(values) < 100 * min(values)  # within two decades, 2 and 5 are ticks too
+        locator = LogLocator(2) if scale == "log2" else LogLocator(10, subs=(1, 2, 5) if near else (1,), numticks=6)
+        axis.set_minor_locator(NullLocator())
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+
+
+def tick_text(value: float) -> str:
+    """A tick's number, short enough for the margin."""
+    if value and not 0.01 <= abs(value) < 1e12:
+        digits, _, exponent = f"{value:.3e}".partition("e")
+        return f"{float(digits):g}e{int(exponent)}"
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * 10 or (abs(value) >= size and size > 1e3):
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def _placeholder(name: str) -> str:
+    return f"#0100{_COLOURS.index(name):02x}"
+
+
+def _stride(points: Points) -> int:
+    """Every how many points a line has a mark."""
+    return max(-(-len(points) // _MAX_MARKS), 1)
+
+
+def _choose_scale(values: Sequence[float], from_zero: bool) -> Scale:
+    usual = [value for value in values if _fits((0.0, value), "linear", "linear")]
+    low, high = min(usual, default=0.0), max(usual, default=0.0)
+    return "log" if low > 0 and high / low > _LOG_RATIO and not from_zero else "linear"
+
+
+def _fits(point: tuple[float, float], *scales: Scale) -> bool:
+    """Whether the axes can show a point: what they compute of it must be finite too."""
+    linear, log = (lambda v: abs(v) <= 1e300), (lambda v: 1e-140 < v < 1e140)
+    return all(linear(v) if scale == "linear" else log(v) for v, scale in zip(point, scales, strict=True))
+
+
+def _adapt_to_page(drawing: ElementTree.Element) -> None:
+    """Makes matplotlib's file a part of a page, with the page's colours and font."""
+    for element in list(drawing.iter()):
+        for child in [one for one in element if one.tag.rpartition("}")[2] in ("metadata", "style")]:
+            element.remove(child)
+        element.tag = element.tag.rpartition("}")[2]
+        element.attrib = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
+        style = re.sub(r"font-family:[^;]*;?", "", element.get("style", ""))
+        element.set("style", re.sub(r"#0100(\w\w)", lambda match: f"var(--{_COLOURS[int(match[1], 16)]})", style))
+    for name in ("width", "height", "version"):
+        drawing.attrib.pop(name, None)
+    drawing.attrib |= {"class": "plot", "role": "img"}
