@@ -1,4 +1,5 @@
-# Two commands: `make run` trains the embedded default, `make test` passes the tests. Both create the environment first.
+# `make run` trains the embedded default, `make test` passes the tests of every commit, `make test-all` passes all of them.
+# Each creates the environment first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,13 +7,16 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 ARGS ?=
 
-.PHONY: run test check lint audit lock clean
+.PHONY: run test test-all check lint audit lock clean
 
 run: $(VENV)/.run-installed
 	$(BIN)/python jobs/products_geco.py $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest $(ARGS)
+
+test-all: check
+	$(BIN)/python -m pytest --long $(ARGS)
 
 check: lint
 	$(BIN)/mypy

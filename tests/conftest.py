@@ -1,4 +1,4 @@
-"""What every test shares: the folder of real data sets, and a Ray token that belongs to this test run alone."""
+"""What every test shares: the folder of real data sets, one Ray head node, and a Ray token that belongs to this test run alone."""
 
 import os
 import secrets
@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.ray_head import RayHead, start_ray_head
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -37,13 +40,24 @@ _FAILED: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="also the tests that take minutes each (mark `long`)")
+    parser.addoption(
+        "--long", action="store_true", help="all tests, also those marked `long`, and more examples of each property"
+    )
     parser.addoption(
         "--fault-times",
         type=int,
         default=1,
         help="how often in a row each fault strikes, of the tests that take `strike`",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fewer examples of each property in the gate."""
+    # An example's time is not judged, and a fixture's folder may serve several.
+    usual = settings(deadline=None, suppress_health_check=list(HealthCheck))
+    settings.register_profile("gate", usual, max_examples=25)
+    settings.register_profile("all", usual, max_examples=200)
+    settings.load_profile("all" if config.getoption("long") else "gate")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -87,3 +101,20 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data sets at {folder}; set GRAPHMILL_TEST_DATA to a folder that has them")
     return folder
+
+
+@pytest.fixture(scope="session")
+def ray_head() -> Iterator[RayHead]:
+    """One real head node for all tests that do not need a Ray of their own."""
+    with start_ray_head(num_cpus=4) as head:
+        yield head
+
+
+@pytest.fixture(scope="module")
+def shared_ray(ray_head: RayHead) -> Iterator[None]:
+    """Connects this process to the shared head until the module's tests are done; jobs that run in this process use that connection."""
+    from cluster.options import SessionOptions
+    from cluster.session import ray_session
+
+    with ray_session(SessionOptions(address=ray_head.address)):
+        yield

@@ -47,6 +47,8 @@ def start_ray_head(num_cpus: int = 2, object_store_bytes: int = 200 * 2**20) -> 
         RuntimeError: it ended, or did not answer within START_TIMEOUT_S; with the end of its output.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
+    # Ray's workers give way to every other process by default: beside other work on the machine, tests would wait for minutes.
+    environment["RAY_worker_niceness"] = "0"
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     if environment.get("RAY_AUTH_MODE") != "token" or not environment.get("RAY_AUTH_TOKEN_PATH"):
         raise RuntimeError("start_ray_head needs RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH; see tests/conftest.py")

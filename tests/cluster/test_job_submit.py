@@ -78,6 +78,7 @@ def test_the_upload_holds_the_sources_and_nothing_else(report: dict[str, Any]) -
     assert sum(sizes.values()) < MAX_UPLOAD_BYTES, sorted(sizes.items(), key=lambda item: -item[1])[:10]
 
 
+@pytest.mark.long
 def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, tmp_path: Path) -> None:
     # The job's own folder on the cluster goes away with the job: what is to stay is named by absolute paths.
     ended = submit(
@@ -94,12 +95,14 @@ def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, tmp_path: Path) -
     assert "partition servers up on the Ray cluster at" in ended.stdout
 
 
+@pytest.mark.long
 def test_a_job_that_fails_ends_the_command_with_1(ray_head: RayHead) -> None:
     ended = submit(ray_head, "python", JOB, "--fail")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "this job was asked to fail" in ended.stdout + ended.stderr
 
 
+@pytest.mark.long
 def test_without_the_clusters_token_nothing_runs(ray_head: RayHead, tmp_path: Path) -> None:
     other = tmp_path / "token"
     other.write_text("0" * 64)

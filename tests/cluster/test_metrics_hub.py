@@ -2,22 +2,16 @@
 
 import json
 import os
-import tempfile
 import threading
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from cluster.driver_line import DriverLine
 from cluster.metrics_hub import metrics_hub
-from cluster.options import SessionOptions
-from cluster.session import ray_session
 from storage.errors import StageError
 
 NUM_RECORDS = 300
-SMALL = SessionOptions(num_cpus=2, object_store_bytes=100 * 2**20)
 # Nearly half of a process's calls to actors: not sent, or done and not answered, or of an unknown fate.
 LOSSES = {
     "CoreWorkerService.grpc_client.PushTask": {
@@ -29,11 +23,7 @@ LOSSES = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def session():
-    """Yields Ray's temporary directory."""
-    with tempfile.TemporaryDirectory() as folder, ray_session(replace(SMALL, temp_dir=Path(folder))):
-        yield Path(folder)
+pytestmark = pytest.mark.usefixtures("shared_ray")
 
 
 def tell(hub, num_records: int, pause_s: float) -> tuple[bool, int]:
@@ -48,7 +38,7 @@ def tell(hub, num_records: int, pause_s: float) -> tuple[bool, int]:
 
 @pytest.mark.ray
 @pytest.mark.timeout(180)
-def test_records_arrive_once_and_in_order_through_losses_and_kills(session):
+def test_records_arrive_once_and_in_order_through_losses_and_kills(ray_head):
     import ray
 
     seen: list[int] = []
@@ -64,7 +54,7 @@ def test_records_arrive_once_and_in_order_through_losses_and_kills(session):
         stopped, pid = ray.get(told, timeout=120)
     assert not stopped
     assert seen == list(range(NUM_RECORDS))
-    logs = [path.read_text(errors="replace") for path in session.glob(f"session_*/logs/*worker*{pid}*")]
+    logs = [path.read_text(errors="replace") for path in ray_head.temp_dir.glob(f"session_*/logs/*worker*{pid}*")]
     losses = sum(text.count("Inject RPC") for text in logs)
     assert losses > 0
 

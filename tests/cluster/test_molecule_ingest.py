@@ -9,8 +9,6 @@ import pytest
 
 import cluster.molecule_ingest as molecule_ingest
 from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
-from cluster.options import SessionOptions
-from cluster.session import ray_session
 from storage.errors import ConfigError, ConflictError, DataError, DeadlineError, FormatError, StageError
 from storage.graph_set_manifest import Reject
 from storage.graph_store import open_graphs
@@ -23,7 +21,6 @@ from tests.stored_files import contents
 pytest.importorskip("rdkit")
 pytest.importorskip("ogb")
 
-SMALL = SessionOptions(address="local", num_cpus=2, object_store_bytes=80 * 2**20)
 BAD = {7: "C(C)(C)(C)(C)C", 31: "C1CC", 44: ""}  # in three chunks of ten
 
 
@@ -79,13 +76,12 @@ def test_rows_become_graphs_and_bad_ones_are_listed(table, tmp_path):
 
 
 @pytest.mark.ray
-def test_the_same_bytes_for_any_workers(table, tmp_path):
+def test_the_same_bytes_for_any_workers(shared_ray, table, tmp_path):
     ingest_molecules(table, str(tmp_path / "one"), _options())
-    with ray_session(SMALL):
-        for workers in (2, 3):
-            url = tmp_path / f"by{workers}"
-            ingest_molecules(table, str(url), _options(workers=workers))
-            assert contents(url) == contents(tmp_path / "one")
+    for workers in (2, 3):
+        url = tmp_path / f"by{workers}"
+        ingest_molecules(table, str(url), _options(workers=workers))
+        assert contents(url) == contents(tmp_path / "one")
 
 
 class _Interrupted(Exception):
@@ -219,7 +215,7 @@ def _patch_task(monkeypatch, featurise):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_workers_that_die_raise_or_hang(table, tmp_path, monkeypatch):
+def test_workers_that_die_raise_or_hang(shared_ray, table, tmp_path, monkeypatch):
     """One Ray for all of them: a worker that dies once is replaced, one that always dies is given up, a hang meets its deadline."""
     featurise, marks = molecule_ingest.featurise_piece, str(tmp_path / "marks")
     os.mkdir(marks)
@@ -253,22 +249,21 @@ def test_workers_that_die_raise_or_hang(table, tmp_path, monkeypatch):
         time.sleep(120)
 
     ingest_molecules(table, str(tmp_path / "whole"), _options())
-    with ray_session(SMALL):
-        for featurise_piece, retries, error, message in (
-            (always_dies, 1, StageError, r"rows from line 22 on: the worker died 2 times \(WorkerCrashedError\)"),
-            (raises, 0, FormatError, "^disk full$"),
-            (breaks, 0, StageError, "rows from line .* on failed: 'a defect'"),
-        ):
-            _patch_task(monkeypatch, featurise_piece)
-            with pytest.raises(error, match=message) as caught:
-                ingest_molecules(table, str(tmp_path / featurise_piece.__name__), _options(workers=2, retries=retries))
-            assert "\n" not in str(caught.value)
-        assert len(os.listdir(marks)) == 2
-        _patch_task(monkeypatch, hangs)
-        with pytest.raises(DeadlineError, match=r"expected a finished chunk within 3 s, got none of \d from line"):
-            ingest_molecules(table, str(tmp_path / "hung"), _options(workers=2, deadline_s=3))
-        assert not any(has_graph(str(tmp_path / name)) for name in ("always_dies", "raises", "breaks", "hung"))
-        _patch_task(monkeypatch, dies_once)
-        ingest_molecules(table, str(tmp_path / "died"), _options(workers=2, retries=1))
+    for featurise_piece, retries, error, message in (
+        (always_dies, 1, StageError, r"rows from line 22 on: the worker died 2 times \(WorkerCrashedError\)"),
+        (raises, 0, FormatError, "^disk full$"),
+        (breaks, 0, StageError, "rows from line .* on failed: 'a defect'"),
+    ):
+        _patch_task(monkeypatch, featurise_piece)
+        with pytest.raises(error, match=message) as caught:
+            ingest_molecules(table, str(tmp_path / featurise_piece.__name__), _options(workers=2, retries=retries))
+        assert "\n" not in str(caught.value)
+    assert len(os.listdir(marks)) == 2
+    _patch_task(monkeypatch, hangs)
+    with pytest.raises(DeadlineError, match=r"expected a finished chunk within 3 s, got none of \d from line"):
+        ingest_molecules(table, str(tmp_path / "hung"), _options(workers=2, deadline_s=3))
+    assert not any(has_graph(str(tmp_path / name)) for name in ("always_dies", "raises", "breaks", "hung"))
+    _patch_task(monkeypatch, dies_once)
+    ingest_molecules(table, str(tmp_path / "died"), _options(workers=2, retries=1))
     assert os.path.exists(f"{marks}/died")
     assert contents(tmp_path / "died") == contents(tmp_path / "whole")

@@ -12,9 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from cluster.options import ServerOptions, SessionOptions
+from cluster.options import ServerOptions
 from cluster.partition_server import PartitionServers, RemoteOwner, check_health, connect, partition_servers
-from cluster.session import ray_session
 from samplers.loader import Loader
 from samplers.messages import FetchRows, NodeRows, SampleNeighbors
 from samplers.neighbor import NeighborSampler
@@ -33,11 +32,10 @@ REMOTE = ServerOptions(local_reads=False)
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[object]:
-    with ray_session(SessionOptions(num_cpus=2, object_store_bytes=100 * 2**20)):
-        import ray
+def ray(shared_ray) -> object:
+    import ray
 
-        yield ray
+    return ray
 
 
 def store(url: Path, num_partitions: int, seed: int = 0) -> StoredGraph:

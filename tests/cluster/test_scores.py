@@ -5,14 +5,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.schedule import rate_factor
 from cluster.scores import SplitScores, roc_auc
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=40))
 def test_roc_auc_is_the_share_of_ordered_pairs(rows):
     score = torch.tensor([float(s) for s, _ in rows])

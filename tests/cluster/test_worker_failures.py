@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from cluster.options import SessionOptions, WorkerOptions
+from cluster.options import WorkerOptions
 from cluster.run_directory import RunDirectory
-from cluster.session import ray_session
 from cluster.trainer import train
 from storage.errors import StageError
 from tests.cluster import test_train_loop as toys
@@ -40,11 +39,10 @@ class Mortal(toys.Pooled):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def session():
+def by_value(shared_ray):
     for module in (toys, sys.modules[__name__]):  # Ray's workers do not import tests
         cloudpickle.register_pickle_by_value(module)
-    with ray_session(SessionOptions(address="local", num_cpus=1, object_store_bytes=100 * 2**20)):
-        yield
+    yield
     for module in (toys, sys.modules[__name__]):
         cloudpickle.unregister_pickle_by_value(module)
 
@@ -65,6 +63,7 @@ def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:
     return events
 
 
+@pytest.mark.long
 def test_failures_within_the_rate_change_nothing(tmp_path):
     run(tmp_path / "undisturbed", lifetime=1000, per_hour=0)
     events = run(tmp_path / "disturbed", lifetime=STEPS + 3, per_hour=2)  # an epoch further each time
@@ -83,6 +82,7 @@ def test_more_failures_than_the_rate_allows_end_the_run(tmp_path):
     assert len((tmp_path / "run" / "failure.log").read_text().split("Actor")) > 2  # both, with what Ray says of them
 
 
+@pytest.mark.long
 def test_a_crash_that_comes_back_at_the_same_step_ends_the_run_whatever_the_rate(tmp_path):
     with pytest.raises(StageError, match=r"given up after 3 failures in a row, none further than 0\.\d+ epochs"):
         run(tmp_path / "run", lifetime=3, per_hour=1000)

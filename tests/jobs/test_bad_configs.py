@@ -327,7 +327,17 @@ def test_every_job_has_a_row():
     assert len(ROWS) >= 150
 
 
-@pytest.mark.parametrize("job", sorted({row.job for row in ROWS}))
+# In the gate: a job that trains, one that prepares, and one that `python -m` starts.
+IN_THE_GATE = {"products_geco", "ingest", "bench.speed"}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param(job, marks=[] if job in IN_THE_GATE else pytest.mark.long)
+        for job in sorted({row.job for row in ROWS})
+    ],
+)
 def test_a_process_says_the_same(job: str, things, tmp_path, monkeypatch, capfd):
     """The cheapest honest check of the rest: the last row of every job, started as a user would."""
     row = [row for row in ROWS if row.job == job][-1]

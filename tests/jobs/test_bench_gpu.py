@@ -17,6 +17,7 @@ from tests.pretend_cuda import pretend_cuda
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 def test_a_small_run_on_a_cpu_writes_its_table(tmp_path):
     config = GpuConfig(
         rows=("checks", "pipeline"), device="cpu", pipeline_nodes=400, batch_size=16, batches=2, threads=1, out=tmp_path
@@ -29,6 +30,7 @@ def test_a_small_run_on_a_cpu_writes_its_table(tmp_path):
     assert any(line.startswith("batches/s") for line in said)
 
 
+@pytest.mark.long
 def test_the_checks_pass_on_a_pretended_gpu():
     with pretend_cuda():
         assert [result for result in bench_gpu.check_models("cuda") if result.missed] == []
@@ -50,6 +52,7 @@ def test_a_wrong_model_and_a_wrong_mask_are_seen(monkeypatch):
     assert bench_gpu.check_masks("cpu").missed
 
 
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_it_says_so_in_one_line_and_needs_no_ray(tmp_path):
     probe = "import sys; sys.modules['ray'] = None; from jobs.bench import gpu as b; from jobs.run.exit_codes import run; run(b.main)"

@@ -23,6 +23,7 @@ def bench(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL, check=False)
 
 
+@pytest.mark.long
 def test_a_small_run_writes_its_table_and_nothing_else(tmp_path: Path) -> None:
     done = bench(
         "--nodes", 20000, "--edges", 160000, "--partitions", 4, "--partitioners", "random", "ldg", "--out", tmp_path
@@ -46,6 +47,7 @@ def test_a_small_run_writes_its_table_and_nothing_else(tmp_path: Path) -> None:
     assert table.strip() in done.stdout
 
 
+@pytest.mark.long
 def test_a_size_that_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
     done = bench("--nodes", 1000, "--edges", 16_000, "--reserve-gib", 1e9, "--out", tmp_path)
     assert done.returncode == 1
@@ -72,6 +74,7 @@ def test_metis_counts_its_edges() -> None:
         bench_ingest.check_memory("metis", cost, 10**9, available)
 
 
+@pytest.mark.long
 def test_a_row_that_fails_is_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     config = BenchIngestConfig(nodes=1000, edges=16_000, partitions=2, out=tmp_path)
     late = bench_ingest.measure("random", replace(config, timeout_s=1e-3), 4096)

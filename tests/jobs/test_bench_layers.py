@@ -49,6 +49,7 @@ def test_exponents_are_slopes():
     assert bench_layers.fit_exponent([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2.0)
 
 
+@pytest.mark.long
 def test_a_small_run_writes_its_tables(tmp_path: Path):
     command = [
         sys.executable,

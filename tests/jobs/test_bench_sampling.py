@@ -19,6 +19,7 @@ def config(tmp_path) -> BenchConfig:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_writes_its_table(config, monkeypatch, capsys, tmp_path):
     argv = ["bench_sampling.py", "--nodes=2000", "--fanouts", "4", "3", "--batch-size=32", "--batches=2", "--warmup=1"]
     argv += [
@@ -53,12 +54,14 @@ def test_writes_its_table(config, monkeypatch, capsys, tmp_path):
     assert "results.md" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_measure_that_is_missing_is_said(config):
     rows = [row for row in measure(config) if math.isnan(row.value)]
     assert all(row.note.startswith("not measured") for row in rows)
     assert "nan" not in as_markdown(rows, {})
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_counts_what_travels(config, tmp_path):
     from dataclasses import replace

@@ -144,6 +144,7 @@ def test_bad_options_are_refused():
     )
 
 
+@pytest.mark.long
 def test_it_imports_without_ray_arrow_and_tyro():
     code = (
         "import sys\n"

@@ -27,6 +27,7 @@ def small_tokengt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokengt, "pcqm4mv2_orf", lambda: published(width=32, num_heads=4, num_layers=2))
 
 
+@pytest.mark.long
 def test_all_rows_are_measured_and_kept(tmp_path: Path) -> None:
     said: list[str] = []
     text = bench(replace(SMALL, out=tmp_path / "out", recompute=True), said.append)
@@ -75,6 +76,7 @@ def test_what_does_not_fit_is_skipped_with_the_estimate(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "results.json").read_text())["rows"] == []
 
 
+@pytest.mark.long
 def test_estimates_are_near_what_is_taken() -> None:
     config = replace(SMALL, nodes=40_000, degree=20, width=64, parts=4)
     for name in ("geco", "primphormer"):
@@ -110,6 +112,7 @@ def test_options_that_cannot_work_are_refused(options: dict, message: str) -> No
         TrainingConfig(**options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["--nodes", "x"], ["--no-such"], ["--rows", "grit"]])
 def test_a_wrong_command_line_is_one_line(arguments: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "jobs.bench", "training", *arguments]

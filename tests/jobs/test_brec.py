@@ -71,9 +71,9 @@ def test_published_pairs_have_equal_sizes_and_degrees(real_data, category):
         ("regular", 50),
         ("extension", 100),
         ("str:0-9", 0),
-        ("4vtx:0-4", 0),
+        pytest.param("4vtx:0-4", 0, marks=pytest.mark.long),
         ("dr:0-4", 0),
-        ("cfi:0-24", 11),
+        pytest.param("cfi:0-24", 11, marks=pytest.mark.long),
     ],
 )
 def test_bound_of_walks_on_the_published_pairs(real_data, capsys, part, apart):
@@ -121,6 +121,7 @@ def test_statistic_is_the_quadratic_form():
     assert brec.hotelling_t2(rows) == pytest.approx(mean @ inverse @ mean)
 
 
+@pytest.mark.long
 def test_tells_a_hexagon_from_two_triangles_but_no_graph_from_itself(tmp_path):
     config = small(tmp_path)
     apart = brec.measure_pair(config, "basic", ring(6), ring(3, 3), 0)

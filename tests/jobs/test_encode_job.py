@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from jobs import encode
 from storage.encodings import list_encodings
 from storage.graph import open_graph
 from storage.ingest import ingest
+from tests.job_in_process import run_job
 from tests.listed_graph import random_listed_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def encode_job(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "jobs/encode.py", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    return run_job(encode.main, arguments)
 
 
 @pytest.fixture

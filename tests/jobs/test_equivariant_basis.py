@@ -91,6 +91,7 @@ def test_constructive_attention_reproduces_every_basis_tensor():
         assert (weights - target[number, 0]).abs().max() < 1e-12
 
 
+@pytest.mark.long
 def test_learns_with_identifiers_and_not_without():
     sizes = Sizes(48, 32, 40, 8, 100, 10, 5e-3, 0.0)
     samples = make_samples(40, False, 0)
@@ -101,7 +102,7 @@ def test_learns_with_identifiers_and_not_without():
     assert found["lap+type"]["test"] < found["none"]["test"]
 
 
-@pytest.mark.parametrize("which", ["sparse", "dense"])
+@pytest.mark.parametrize("which", [pytest.param("sparse", marks=pytest.mark.long), "dense"])
 def test_command_writes_the_table(which, tmp_path, monkeypatch, capsys):
     rows = list(ROWS) if which == "sparse" else ["orf+type"]
     arguments = ["--scale", "smoke", "--steps", "2", "--input", which, "--rows", *rows, "--out", str(tmp_path)]

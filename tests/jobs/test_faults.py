@@ -137,10 +137,10 @@ FAULTS: tuple[Callable[[Job], Proof], ...] = (
 )
 
 
-def test_a_run_survives_one_fault_after_another(run, strike):
+def survive(run: Path, faults: tuple[Callable[[Job], Proof], ...]) -> None:
     job = start(run)
     job.wait_for_epochs(3)
-    for fault in FAULTS:
+    for fault in faults:
         struck, done = time.monotonic(), len(epochs(run))
         proof = fault(job)
         assert len(epochs(run)) < NUM_EPOCHS - 2, f"{fault.__name__} came too late to tell"
@@ -148,6 +148,15 @@ def test_a_run_survives_one_fault_after_another(run, strike):
         assert proof(), fault.__name__
         print(f"{fault.__name__}: two epochs later after {time.monotonic() - struck:.1f} s")
     job.end()
+
+
+def test_a_run_survives_a_killed_server_and_a_killed_worker(run):
+    survive(run, (kill_a_server, kill_a_worker))
+
+
+@pytest.mark.long
+def test_a_run_survives_one_fault_after_another(run, strike):
+    survive(run, FAULTS)
 
 
 @pytest.mark.long
@@ -198,6 +207,7 @@ def test_replies_that_are_lost_or_late_change_nothing(run, program, environment,
 # --- what ends a run, so that it can be resumed
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_run_that_is_ended_twice_is_completed(run, times):
     """By SIGTERM, then by a terminal's Ctrl-C: each saves the step under way, and the command that it prints loses no epoch."""

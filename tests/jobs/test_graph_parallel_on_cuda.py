@@ -103,6 +103,7 @@ def one_rank(rank: int, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_gpus_train_as_one_cpu_does_and_resume_exactly(folder, tmp_path):
     for precision in PRECISIONS:
         for part in ("whole", "parts"):

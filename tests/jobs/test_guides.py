@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_a_model_of_one_s_own_is_a_job(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs" / "guides" / "your_model.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -65,6 +66,7 @@ assert ours.node_id.tolist() != sampler.sample(1, 4).node_id.tolist()
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.long
 def test_a_graph_of_one_s_own_is_ingested_from_python(tmp_path: Path) -> None:
     (code,) = blocks("your_graph.md", "python")
     check = """
@@ -77,6 +79,7 @@ assert graph.manifest.num_edges > other.manifest.num_edges
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.long
 def test_pygs_graph_models_and_encodings(tmp_path: Path) -> None:
     code = "".join(blocks("from_pyg.md", "python"))
     check = """
@@ -123,6 +126,7 @@ assert inner < outer
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Path) -> None:
     """The guide's commands as they stand, in a folder that holds such files."""
     rng = np.random.default_rng(0)

@@ -1,5 +1,6 @@
 """The ingest and inspect jobs as commands: what they print, how they exit, what they leave."""
 
+import importlib
 import json
 import os
 import signal
@@ -10,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.job_in_process import run_job
 from tests.stored_files import newest_manifest, stored_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _run(job, *arguments):
-    command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+    return run_job(importlib.import_module(f"jobs.{job}").main, [*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

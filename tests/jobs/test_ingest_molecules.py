@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from jobs import ingest_molecules
+from jobs.bench import molecules
 from storage.snapshots import has_graph
+from tests.job_in_process import run_job
 from tests.stored_files import contents, newest_manifest, stored_file
 
 pytest.importorskip("rdkit")
@@ -19,20 +22,8 @@ pytest.importorskip("ogb")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _command(job, *arguments):
-    return [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *map(str, arguments)]
-
-
-def _run(*arguments, job="ingest_molecules", cwd=None):
-    return subprocess.run(
-        _command(job, *arguments),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        stdin=subprocess.DEVNULL,
-        cwd=cwd,
-        check=False,
-    )
+def _run(*arguments, cwd=Path("."), main=ingest_molecules.main):
+    return run_job(main, [*map(str, arguments)], cwd)
 
 
 def test_embedded_molecules_are_written_and_described(tmp_path):
@@ -76,7 +67,7 @@ def test_what_cannot_work_is_one_line(tmp_path, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("job", ["ingest_molecules", "bench_molecules"])
+@pytest.mark.parametrize("job", ["ingest_molecules", "bench/molecules"])
 def test_help_loads_nothing_heavy(job):
     code = (
         f"import runpy, sys; sys.argv = ['{job}', '--help']\n"
@@ -101,7 +92,8 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
     """SIGKILL half way; the second run takes the pieces of the first and writes what an undisturbed run writes."""
     (tmp_path / "m.csv").write_text("smiles,y\n" + "".join(f"{'C' * (n % 30 + 1)}O,{n}\n" for n in range(8_000)))
     arguments = (tmp_path / "m.csv", tmp_path / "out", "--chunk-rows", 100)
-    with subprocess.Popen(_command("ingest_molecules", *arguments), stdout=subprocess.DEVNULL) as process:
+    command = [sys.executable, str(ROOT / "jobs" / "ingest_molecules.py"), *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
         while len(pieces := list((tmp_path / "out" / "pieces").glob("*/chunk-*"))) < 5:
             assert time.monotonic() < deadline
@@ -128,8 +120,9 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.csv", "out", "whole"]
 
 
+@pytest.mark.long
 def test_bench_prints_and_keeps_a_table(tmp_path):
-    done = _run("--out", tmp_path, "--molecules", 200, "--workers", "1", "--rounds", 1, job="bench_molecules")
+    done = _run("--out", tmp_path, "--molecules", 200, "--workers", "1", "--rounds", 1, main=molecules.main)
     assert done.returncode == 0, done.stderr
     assert "| smiles2graph alone" in done.stdout
     results = json.loads((tmp_path / "results.json").read_text())

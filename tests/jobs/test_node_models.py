@@ -2,16 +2,13 @@
 
 import importlib
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from storage.errors import GraphmillError
+from tests.job_in_process import run_job
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TINY = ["--nodes", "600", "--epochs", "2", "--chunks", "2", "--warmup-epochs", "0", "--checkpoint-every", "1"]
 JOBS = {
     "products_primphormer": ["--width", "32", "--laplacian", "4"],
@@ -22,10 +19,11 @@ JOBS = {
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("job", JOBS)
-def test_the_job_trains_and_reports(job, tmp_path):
-    command = [sys.executable, str(REPOSITORY / "jobs" / f"{job}.py"), *TINY, *JOBS[job], "--run-dir", "run"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, env=dict(os.environ))
+@pytest.mark.parametrize(
+    "job", [pytest.param(job, marks=[] if job == "arxiv_ppgt" else pytest.mark.long) for job in JOBS]
+)
+def test_the_job_trains_and_reports(job, shared_ray, tmp_path):
+    done = run_job(importlib.import_module(f"jobs.{job}").main, [*TINY, *JOBS[job], "--run-dir", "run"], tmp_path)
     assert "Traceback" not in done.stderr, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert done.returncode == 0

@@ -160,6 +160,9 @@ GRAPH_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CASES = [*(f"graphs: {name}" for name in GRAPH_MODELS), *(f"nodes: {name}" for name in NODE_JOBS)]
 
+# In the gate: one over many graphs, one over sampled neighborhoods and one over chunks of a graph.
+IN_THE_GATE = {"graphs: grit", "nodes: geco neighbors", "nodes: tokengt chunks"}
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -241,7 +244,10 @@ def predict(case: Case, best: bytes, folder: Path, device: str) -> Any:
     return scores
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in IN_THE_GATE else pytest.mark.long) for name in CASES],
+)
 def test_a_run_on_a_gpu_is_that_of_the_cpu_resumes_exactly_and_predicts(name, folder, tmp_path):
     case = case_of(name, folder)
     for part in ("cpu", "whole", "parts"):

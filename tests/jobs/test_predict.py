@@ -16,10 +16,9 @@ import torch
 from safetensors.torch import save, save_file
 
 from cluster import prediction
-from cluster.options import SessionOptions, TrainOptions
+from cluster.options import TrainOptions
 from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
 from cluster.prediction_data import PredictedNodes, UnsplitRootSampler, unsplit
-from cluster.session import ray_session
 from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec, full_evaluation
@@ -571,12 +570,6 @@ SMALL_SET += ["--warmup-epochs", "0", "--eval-batch-size", "7"]
 
 
 @pytest.fixture(scope="module")
-def ray_here():
-    with ray_session(SessionOptions(address="local", num_cpus=3, object_store_bytes=int(0.2 * 2**30))) as session:
-        yield session
-
-
-@pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("runs"))
@@ -584,14 +577,14 @@ def workplace(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def node_run(ray_here, workplace) -> Path:
+def node_run(shared_ray, workplace) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         call(products_geco.main, patch, *SMALL_NODE, "--run-dir", "node", "--data-dir", str(workplace))
     return workplace / "node"
 
 
 @pytest.fixture(scope="module")
-def set_run(ray_here, workplace) -> Path:
+def set_run(shared_ray, workplace) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         call(pcqm4m_tokengt.main, patch, *SMALL_SET, "--run-dir", "set", "--data-dir", str(workplace))
     return workplace / "set"
@@ -616,7 +609,9 @@ def test_a_node_run_predicts_its_own_scores(node_run, workplace, monkeypatch, ca
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_workers_that_trained_on_the_whole_graph_predict_it_together(ray_here, set_run, workplace, monkeypatch, capsys):
+def test_workers_that_trained_on_the_whole_graph_predict_it_together(
+    shared_ray, set_run, workplace, monkeypatch, capsys
+):
     train = [*SMALL_NODE, "--parallel", "graph", "--run-dir", "whole", "--data-dir", str(workplace)]
     call(products_geco.main, monkeypatch, *train)
     command = ["whole", "together", "--embeddings"]

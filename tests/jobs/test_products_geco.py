@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from jobs import products_geco
+from jobs import predict, products_geco
 from jobs.run.run_record import read_run
 from storage.errors import GraphmillError
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests import job_in_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -32,9 +33,14 @@ SMALL = [
 ]
 
 
-def run_job(arguments: list[str], cwd: Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+def start_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the job in a process of its own, as a user does."""
     command = [sys.executable, str(REPOSITORY / "jobs" / "products_geco.py"), *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, env=dict(os.environ))
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, env=dict(os.environ))
+
+
+def run_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return job_in_process.run_job(products_geco.main, arguments, cwd)
 
 
 def curve(run: Path) -> list[tuple[float, float, float]]:
@@ -50,7 +56,7 @@ def workplace(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def first_run(workplace) -> subprocess.CompletedProcess[str]:
-    return run_job([*SMALL, "--epochs", "4", "--run-dir", "one"], workplace)
+    return start_job([*SMALL, "--epochs", "4", "--run-dir", "one"], workplace)
 
 
 @pytest.mark.ray
@@ -76,7 +82,7 @@ def test_a_run_leaves_everything_it_promises(first_run, workplace):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(first_run, workplace):
+def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared_ray, first_run, workplace):
     # Another directory, another number of partitions, and every request through an actor: nothing may change.
     second = run_job(
         [
@@ -100,7 +106,7 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(first_
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
+def test_a_resumed_run_is_the_uninterrupted_one(shared_ray, first_run, workplace):
     run_job([*SMALL, "--epochs", "2", "--run-dir", "three", "--data-dir", "elsewhere"], workplace)
     assert len(curve(workplace / "three")) == 2
     # A resume opens the snapshot that the run began with, whatever was published since.
@@ -124,7 +130,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(first_run, workplace):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(workplace):
+def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(shared_ray, workplace):
     more = ["--epochs", "3", "--eval-every", "2", "--eval-chunks", "3", "--run-dir", "estimated"]
     done = run_job([*SMALL, *more], workplace)
     assert "Traceback" not in done.stderr
@@ -150,10 +156,7 @@ def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(workplace):
     assert "Warning: test accuracy (estimate)" in report
     assert "Validation accuracy (estimate)" in report
     # Its predictions are scored in the same way, and say so.
-    command = [sys.executable, str(REPOSITORY / "jobs" / "predict.py"), "estimated", "predicted", "--split", "test"]
-    predicted = subprocess.run(
-        command, cwd=workplace, capture_output=True, text=True, timeout=240, env=dict(os.environ)
-    )
+    predicted = job_in_process.run_job(predict.main, ["estimated", "predicted", "--split", "test"], workplace)
     assert predicted.returncode == 0, predicted.stderr
     assert re.search(r"test accuracy \(estimate\) .*, as in the run's summary", predicted.stdout)
     assert "estimate: each split is scored in 3 chunks" in predicted.stdout
@@ -164,7 +167,7 @@ WHOLE = ["--parallel", "graph", *SMALL[:6], *SMALL[8:]]  # all but --chunks
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_whole_graph_over_workers_trains_and_resumes(workplace):
+def test_the_whole_graph_over_workers_trains_and_resumes(shared_ray, workplace):
     first = run_job([*WHOLE, "--epochs", "3", "--run-dir", "whole"], workplace)
     assert "Traceback" not in first.stderr
     summary = json.loads((workplace / "whole" / "summary.json").read_text())
@@ -255,7 +258,7 @@ def test_an_occupied_run_directory_is_refused(tmp_path, monkeypatch, stored_grap
 
 
 def test_a_wrong_flag_exits_with_2_and_help_needs_nothing_heavy(tmp_path):
-    wrong = run_job(["--no-such-flag"], tmp_path)
+    wrong = start_job(["--no-such-flag"], tmp_path)
     assert wrong.returncode == 2
     assert "no-such-flag" in wrong.stderr
     probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import jobs.products_geco as j; j.main()\nexcept SystemExit: pass\n"

@@ -16,6 +16,7 @@ from storage.journal import CLOCK_MARGIN_S, LEASE_S
 from storage.prune import Pruned, prune
 from storage.snapshot_writer import write_snapshot
 from storage.snapshots import snapshot_numbers
+from tests.job_in_process import run_job
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import all_files, edit_manifest
 
@@ -34,8 +35,7 @@ def url(tmp_path: Path) -> str:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess:
-    words = [sys.executable, str(ROOT / "jobs" / "prune.py"), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+    return run_job(main, [*map(str, arguments)])
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *arguments: str) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.run_directory import RunDirectory, write_atomic
@@ -400,7 +400,6 @@ known_names = st.sampled_from([*epoch(0), *SUMMARY, "fit", "graph", "epochs", "v
         {"kind": "traffic", **{key: [1, 2, 3] for key in COLUMNS}},
     ],
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     config=st.dictionaries(known_names, json_values, max_size=5),
     lines=st.lists(st.dictionaries(known_names, json_values, max_size=6), max_size=4),
@@ -621,6 +620,7 @@ Math.min(...[...document.querySelectorAll('svg text')].map(e => 12 * e.ownerSVGE
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_pages_are_readable_in_a_browser_without_an_error(
     chromium: Browser, pages: tuple[Path, str], tmp_path: Path
@@ -644,6 +644,7 @@ def test_pages_are_readable_in_a_browser_without_an_error(
             assert shown == f"rgb({', '.join(str(int(colour[k : k + 2], 16)) for k in (1, 3, 5))})", where
 
 
+@pytest.mark.long
 def test_what_the_browser_test_looks_for_would_be_seen(chromium: Browser, pages: tuple[Path, str]) -> None:
     folder, address = pages
     (folder / "bad.html").write_text(

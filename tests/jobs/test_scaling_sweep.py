@@ -24,6 +24,7 @@ TOO_MANY_CHUNKS = 10**9
 
 
 @pytest.mark.ray
+@pytest.mark.long
 def test_points_are_measured_once_failures_are_recorded_and_the_report_stands_alone(tmp_path, capsys) -> None:
     config = SweepConfig(
         workers=(1, 2),

@@ -50,6 +50,7 @@ def records(out: Path) -> dict[int, dict]:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_trials_repeat_the_job_alone_and_a_failing_one_is_recorded(tmp_path: Path) -> None:
     bad = "--try", "chunks=1,100000"  # more than there are nodes: refused once the graph is known

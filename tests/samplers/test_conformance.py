@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cluster.options import ServerOptions, SessionOptions
+from cluster.options import ServerOptions
 from cluster.partition_server import connect, partition_servers
-from cluster.session import ray_session
 from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch
 from samplers.loader import Loader
 from samplers.minibatch import to_torch
@@ -159,10 +158,10 @@ def router(graphs) -> Router:
 
 
 @pytest.fixture(scope="module")
-def remote(graphs) -> Iterator[Router]:
+def remote(graphs, shared_ray) -> Iterator[Router]:
     """A router whose every answer comes from a partition server."""
     options = ServerOptions(local_reads=False, timeout_s=200)
-    with ray_session(SessionOptions(num_cpus=2)), partition_servers(graphs[2], options) as servers:
+    with partition_servers(graphs[2], options) as servers:
         yield connect(servers)
 
 

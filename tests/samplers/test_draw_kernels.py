@@ -4,7 +4,7 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
@@ -27,7 +27,6 @@ def draw(way: str, key: int, degree: int, take: int, first: int = 0) -> list[int
     return position.tolist()
 
 
-@settings(deadline=None)
 @given(key=st.integers(0, 2**64 - 1), degree=st.integers(1, 400), share=st.floats(0, 1), first=st.integers(0, 2**40))
 def test_every_way_draws_what_the_reference_draws(key: int, degree: int, share: float, first: int) -> None:
     take = int(share * degree)
@@ -67,7 +66,6 @@ def test_lists_of_every_length_side_by_side(fanout: int) -> None:
     assert end == len(position)
 
 
-@settings(deadline=None)
 @given(
     hashed=st.integers(0, 2**64 - 1)
     | st.integers(0, 63).map(lambda k: 2**k)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch, pack_graphs, plan_graph_batches
@@ -45,7 +45,6 @@ def option_sets(draw: st.DrawFn) -> GraphBatchOptions:
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 120), option_sets(), st.integers(1, 4), st.integers(0, 3))
 def test_every_graph_once_within_budgets_for_any_ranks(num_graphs, options, num_ranks, epoch):
     store = random_store(num_graphs, seed=num_graphs)
@@ -70,7 +69,6 @@ def test_every_graph_once_within_budgets_for_any_ranks(num_graphs, options, num_
     assert sorted(seen) == list(range(num_graphs))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 120), option_sets(), st.integers(1, 3), st.integers(0, 3))
 def test_batches_are_those_of_a_slow_reference(num_graphs, options, num_ranks, epoch):
     """Buckets and batches of the plan in the orders that hashes of places and of graphs' numbers give."""

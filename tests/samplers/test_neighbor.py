@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
@@ -65,7 +65,6 @@ def test_every_cut_yields_the_reference(
             reference.same_bytes(sampler.sample(epoch, batch), first)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     graph=listed_graphs(),
     partitions=st.integers(1, 4),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
@@ -88,7 +88,6 @@ def option_sets(draw: st.DrawFn) -> Node2SubgraphOptions:
     )
 
 
-@settings(max_examples=120, deadline=None)
 @given(memory_graphs(), option_sets(), st.integers(0, 2), st.integers(1, 4), st.integers(0, 5))
 def test_equals_slow_reference_for_any_partitions(graph, options, epoch, num_partitions, cut_seed):
     num_partitions = min(num_partitions, graph.num_nodes)
@@ -116,7 +115,6 @@ def test_equals_slow_reference_for_any_partitions(graph, options, epoch, num_par
     assert sorted(seen) == list(range(graph.num_nodes))
 
 
-@settings(max_examples=60, deadline=None)
 @given(memory_graphs(max_nodes=25, max_edges=80), option_sets(), st.integers(2, 30))
 def test_invariants_with_and_without_hub_tables(graph, options, hub_degree):
     """E13: at most M nodes, the root among them, whole layers before the last, connected; the root's alone to decide."""
@@ -214,7 +212,6 @@ def test_hub_with_very_many_neighbors():
         assert batch.node_id[hub_sources].tolist() == sorted(batch.node_id[low : low + 20].tolist())[1:]
 
 
-@settings(max_examples=60, deadline=None)
 @given(memory_graphs(max_nodes=20, max_edges=150), st.integers(0, 3))
 def test_edges_of_hubs_equal_edges_read_in_full(graph, seed):
     lists, rng = graph.lists("in"), np.random.default_rng(seed)

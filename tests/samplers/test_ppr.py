@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from samplers.messages import FetchRows, InducedSubgraphs, ListNeighbors
@@ -74,7 +74,6 @@ def option_sets(draw: st.DrawFn) -> PprOptions:
     )
 
 
-@settings(max_examples=100, deadline=None)
 @given(memory_graphs(max_nodes=20, max_edges=80), option_sets())
 def test_invariant_bound_and_slow_reference(graph, options):
     """p + r · PPR is exactly PPR(root); residuals end below epsilon · degree; the same bits as the slow push."""
@@ -95,7 +94,6 @@ def test_invariant_bound_and_slow_reference(graph, options):
         assert pushed.score[some].tolist() == [expected_score[node] for node in expected_residual]
 
 
-@settings(max_examples=80, deadline=None)
 @given(memory_graphs(max_nodes=16, max_edges=60), option_sets(), st.integers(1, 4), st.integers(0, 3))
 def test_batches_equal_slow_reference_for_any_partitions(graph, options, num_partitions, epoch):
     assignment = cut(graph.num_nodes, min(num_partitions, graph.num_nodes))

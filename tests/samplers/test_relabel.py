@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from samplers.relabel import PositionMaps, Relabeler
@@ -10,7 +10,6 @@ from samplers.relabel import PositionMaps, Relabeler
 NODES = st.lists(st.integers(0, 199), max_size=80)
 
 
-@settings(deadline=None)
 @given(roots=st.lists(st.integers(0, 199), unique=True, max_size=20), queries=st.lists(NODES, max_size=5))
 @pytest.mark.parametrize("dense", [False, True])
 def test_positions_follow_first_appearance(dense: bool, roots: list[int], queries: list[list[int]]) -> None:

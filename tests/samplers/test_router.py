@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from samplers.messages import FindNodes, Request, SampleNeighbors
@@ -42,7 +42,6 @@ def counting(graph: StoredGraph) -> tuple[Router, list[Counting]]:
     return Router(graph.manifest, owners), owners
 
 
-@settings(deadline=None, max_examples=50)
 @given(node=st.lists(st.integers(0, 99), max_size=60))
 def test_rows_and_lists_come_in_the_order_asked_for(graph: StoredGraph, node: list[int]) -> None:
     router = local_router(graph)
@@ -67,7 +66,6 @@ def test_rows_and_lists_come_in_the_order_asked_for(graph: StoredGraph, node: li
         assert lists.neighbor[ends[i] - lists.count[i] : ends[i]].tolist() == expected.tolist()
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     gaps=st.lists(st.integers(1, 5), min_size=1, max_size=14),
     parts=st.lists(st.integers(0, 3), min_size=14, max_size=14),

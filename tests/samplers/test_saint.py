@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from samplers.messages import FetchRows, InducedEdges, StepWalks
@@ -51,7 +51,6 @@ def assert_same_batch(a: MiniBatch, b: MiniBatch) -> None:
             assert value == other, name
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     memory_graphs(),
     st.builds(

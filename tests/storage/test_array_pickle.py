@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import DataError
@@ -60,7 +60,6 @@ def test_what_torch_writes(tmp_path, protocol, zipped, numpy_1):
         assert vectors[name].dtype.str == expected.dtype.str
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.dictionaries(st.text(max_size=300), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=300), max_size=30))
 def test_any_dictionary_in_any_protocol(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("any") / "some.pt"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import storage.edge_buckets
@@ -39,7 +39,6 @@ def spilled(src: list[int], dst: list[int]) -> SpilledEdges:
     return SpilledEdges(np.asarray(src, np.int64), np.asarray(dst, np.int64), np.arange(len(src)), None, None)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=60),
     cut=st.integers(0, 10),
@@ -81,7 +80,6 @@ def test_buckets_come_out_sorted(
     assert list(directory.iterdir()) == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30),
     cut=st.integers(0, 6),

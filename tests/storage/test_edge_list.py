@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import ConfigError, DataError
@@ -188,12 +188,6 @@ def test_a_quote_in_a_long_file_swallows_no_line(tmp_path, monkeypatch):
     assert src == list(range(30_000))
 
 
-_ANY_BLOCKS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-
-
-@_ANY_BLOCKS
 @given(st.lists(st.text('"" ab#', max_size=4), min_size=1, max_size=8), st.integers(0, 2), st.sampled_from([5, 16, 64]))
 def test_each_line_is_an_edge_whatever_its_text(tmp_path, notes, place, block_bytes):
     rows = [["src", "dst"], *([str(n), str(n + 1)] for n in range(len(notes)))]
@@ -205,7 +199,6 @@ def test_each_line_is_an_edge_whatever_its_text(tmp_path, notes, place, block_by
         assert _read(path)[1] == list(range(len(notes)))
 
 
-@_ANY_BLOCKS
 @given(
     st.lists(st.sampled_from(["1", "2", "", "#N/A", "NULL", "# c", "  # c", "%c"]), max_size=8),
     st.sampled_from(["", "label\n", "\n# c\nlabel\n"]),

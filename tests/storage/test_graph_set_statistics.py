@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import FormatError
@@ -76,7 +76,6 @@ def statistics_of(manifest: GraphSetManifest) -> GraphSetStatistics:
     return manifest.statistics
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_statistics_are_those_of_the_reference_under_any_shards(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=12))

@@ -6,7 +6,7 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler
@@ -170,7 +170,6 @@ def test_bare_nodes_without_features_or_targets(tmp_path):
     assert store.target.shape == (20, 0)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=4).filter(any), st.randoms(use_true_random=False))
 def test_any_shards_hand_out_the_same_graphs(tmp_path_factory, sizes, random):
     folder = tmp_path_factory.mktemp("shards")

@@ -17,7 +17,7 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import storage.edge_buckets
@@ -80,7 +80,6 @@ def beside(url: Path) -> list[str]:
     return sorted(os.listdir(url.parent))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases())
 def test_any_graph_is_stored_as_the_reference_says(case: tuple[ListedGraph, IngestOptions]) -> None:
     graph, options = case
@@ -96,7 +95,6 @@ def test_any_graph_is_stored_as_the_reference_says(case: tuple[ListedGraph, Inge
         assert os.listdir(folder) == ["graph"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases())
 def test_tiny_buckets_and_their_splits_change_nothing(case: tuple[ListedGraph, IngestOptions]) -> None:
     graph, options = case

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import storage.ingest
@@ -19,7 +19,6 @@ from storage.synthetic_kernels import draw_pairs
 from tests.listed_graph import ListedGraph, expected_graph, stored_graph
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.data())
 def test_grouping_is_a_stable_sort_by_bucket(data: st.DataObject) -> None:
     largest = data.draw(st.sampled_from([1, 7, 1000, 2**31 + 5, 2**40]))
@@ -136,7 +135,6 @@ def reference_window(edges: list[tuple[int, int]], partition: list[int], size: l
             size[best] += 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), max_size=80),
     window=st.integers(1, 80),

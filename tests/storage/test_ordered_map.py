@@ -5,13 +5,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.ordered_map import ordered_map
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 4))
 def test_results_come_in_the_order_of_items(delays: list[int], num_threads: int) -> None:
     def work(item: tuple[int, int]) -> int:

@@ -2,7 +2,7 @@ import builtins
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import partitioners
@@ -31,7 +31,6 @@ def graphs(draw):
 
 
 @pytest.mark.parametrize("name", ["random", "range", "ldg"])
-@settings(max_examples=60, deadline=None)
 @given(case=graphs(), seed=st.integers(0, 2**64 - 1))
 def test_every_node_has_a_partition_and_none_is_empty(name, case, seed):
     source, num_partitions = case

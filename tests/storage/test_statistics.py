@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import DataError, FormatError
@@ -71,7 +71,6 @@ def ingested(graph: ListedGraph, options: IngestOptions) -> GraphStatistics:
         return made.measured
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases())
 def test_statistics_are_those_of_the_reference_under_any_partitions(
     case: tuple[ListedGraph, IngestOptions, IngestOptions],

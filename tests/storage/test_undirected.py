@@ -3,7 +3,7 @@
 import tempfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.graph import open_graph
@@ -16,7 +16,6 @@ data_of_pyg = pytest.importorskip("torch_geometric.data")
 transforms = pytest.importorskip("torch_geometric.transforms")
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(-9, 9)), max_size=20), st.integers(1, 3))
 def test_undirected_is_pygs_to_undirected(edges, num_partitions) -> None:
     """Duplicates, both directions and self-loops among them; sums of small integers are exact in any order."""

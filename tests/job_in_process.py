@@ -1,0 +1,27 @@
+"""A job run in this process, as `python jobs/….py` would end: several jobs then share one Ray and one set of imports."""
+
+import contextlib
+import io
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.run.exit_codes import run
+
+
+def run_job(
+    main: Callable[[], int | None], arguments: Sequence[str], cwd: Path = Path(".")
+) -> subprocess.CompletedProcess[str]:
+    """Runs `main` with this command line in `cwd`; returns its exit status and what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["job.py", *arguments])
+        with pytest.raises(SystemExit) as end:
+            run(main)
+    code = end.value.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(["job.py", *arguments], code, out.getvalue(), err.getvalue())
