@@ -20,7 +20,7 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 
-from storage.arrow_files import array_from_numpy, numpy_column, read_batch, split_url
+from storage.arrow_files import absolute_url, array_from_numpy, numpy_column, read_batch, split_url
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.graph_kernels import copy_ends, copy_rows, first_edge_outside
@@ -63,8 +63,8 @@ class StoredGraphs:
     manifest: GraphSetManifest
     shards: tuple[GraphShard, ...]
 
-    def __reduce__(self):  # travels by name: the process that receives it maps the same files
-        return open_graphs, (self.url, self.manifest.snapshot)
+    def __reduce__(self):  # travels by name: who receives it, perhaps in another folder, maps the same files
+        return open_graphs, (absolute_url(self.url), self.manifest.snapshot)
 
     def __len__(self) -> int:
         return self.manifest.num_graphs

@@ -27,7 +27,7 @@ from jobs.run.run_models import GraphModel, NodeModel, WholeGraphModel
 from jobs.run.run_options import FitOptions, RunOptions
 from samplers.options import LoaderOptions
 from samplers.router import local_router
-from storage.arrow_files import absolute_url, is_local
+from storage.arrow_files import is_local
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
@@ -194,7 +194,6 @@ def graph_set_subject(
             )
     batches = eval_batches(config)
     splits: list[str | None] = [*store.split_names, None]
-    absolute = replace(store, url=absolute_url(store.url))
 
     def members(name: str) -> np.ndarray:
         graphs = store.unsplit() if name == UNSPLIT else store.split(name)
@@ -205,7 +204,7 @@ def graph_set_subject(
         yield look()
 
     def look() -> Served:
-        return GraphData(absolute, columns, labels=isinstance(task, Classification)), members
+        return GraphData(store, columns, labels=isinstance(task, Classification)), members
 
     return Subject(
         url=store.url,

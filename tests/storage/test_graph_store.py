@@ -1,6 +1,7 @@
 """Many small graphs on disk: what is written comes back, in any order and from any shard, and damage is refused with one line."""
 
 import pickle
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -189,6 +190,14 @@ def test_the_store_travels_by_name(stored):
     assert len(message) < 500
     received = pickle.loads(message)  # noqa: S301
     _assert_equal(received.fetch(np.array([4, 60])), store.fetch(np.array([4, 60])))
+
+
+def test_a_relative_path_is_found_from_another_folder(stored, tmp_path, monkeypatch):
+    store, _ = stored
+    monkeypatch.chdir(Path(store.url).parent)
+    message = pickle.dumps(open_graphs(Path(store.url).name))
+    monkeypatch.chdir(tmp_path)
+    assert pickle.loads(message).url == store.url  # noqa: S301
 
 
 def test_another_filesystem():
