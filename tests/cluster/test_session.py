@@ -212,6 +212,7 @@ def test_a_cluster_that_is_not_ours_is_left_running(
     assert {each.pid for each in ray_head.process.children()} == processes
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_wrong_token_is_one_line(ray_head: RayHead, tmp_path: Path) -> None:
