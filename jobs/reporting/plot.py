@@ -7,7 +7,7 @@ some as formulas. Equal plots give equal text. The drawing is 360 units wide, so
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 from xml.etree import ElementTree
 
@@ -25,17 +25,23 @@ NUM_COLOURS = 7  # of the page's style: --series-0 …
 # The page's colours by their names in CSS. matplotlib draws with a placeholder for each, #0100 and its place here.
 _COLOURS = (*(f"series-{k}" for k in range(NUM_COLOURS)), "rule", "axis", "muted", "text")
 _MAX_MARKS = 60  # of a line: marks carry the values that a pointer shows, and more would hide the line
+_FORMS = {"line": "o-", "dashed": "o--", "dot": "o", "ring": "o"}
 _LOG_RATIO = 50.0  # "auto" values that span more than this are drawn on a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Line:
-    """A series: points joined by a line, by a dashed one, left single (dot), or one value as a dashed level."""
+    """A series: points joined by a line or a dashed one, left single (dot, ring), or one value as a dashed level."""
 
     name: str
     points: Points
     colour: int = 0
-    style: Literal["line", "dashed", "dot", "level"] = "line"
+    style: Literal["line", "dashed", "dot", "level", "ring"] = "line"
+
+    @property
+    def stride(self) -> int:
+        """Every how many points it has a mark."""
+        return max(-(-len(self.points) // _MAX_MARKS), 1)
 
 
 @dataclass(frozen=True)
@@ -59,26 +65,24 @@ class Plot:
         y_scale = self.y_scale
         if y_scale == "auto":
             y_scale = _choose_scale([y for line in self.lines for _, y in line.points], self.from_zero)
-        shown = [[p for p in line.points if _fits(p, self.x_scale, y_scale)] for line in self.lines]
-        best = [self.best] if self.best is not None and _fits(self.best, self.x_scale, y_scale) else []
-        if not any(shown):
+        lines = [*self.lines, *([Line("best", [self.best], style="ring")] if self.best else [])]
+        lines = [replace(x, points=[p for p in x.points if _fits(p, self.x_scale, y_scale)]) for x in lines]
+        if not any(line.points for line in lines if line.style != "ring"):
             return None
-        drawing = ElementTree.fromstring(self._draw(shown, best, y_scale))
+        drawing = ElementTree.fromstring(self._draw(lines, y_scale))
         _adapt_to_page(drawing)
         names = ", ".join(line.name for line in self.lines)
         drawing.set("aria-label", printable(f"{self.title}: {self.y_label} over {self.x_label}; {names}"))
-        for group, name, points in zip(
-            [*range(len(shown)), "best"], [*(x.name for x in self.lines), "best"], [*shown, best], strict=True
-        ):
-            marks = drawing.findall(f".//g[@id='marks-{group}']//use")
-            for mark, (x, y) in zip(marks, points[:: _stride(points)]):  # a level has no marks
-                told = f"{name}: {number(y)} at {self.x_label} {number(x)}"
+        for k, line in enumerate(lines):
+            marks = drawing.findall(f".//g[@id='line-{k}']//use")  # a level has none
+            for mark, (x, y) in zip(marks, line.points[:: line.stride]):
+                told = f"{line.name}: {number(y)} at {self.x_label} {number(x)}"
                 ElementTree.SubElement(mark, "title").text = printable(told)
         for element in drawing.iter("g"):
             element.attrib.pop("id", None)  # two drawings would share it
         return Markup(ElementTree.tostring(drawing, encoding="unicode"))
 
-    def _draw(self, shown: Sequence[Points], best: Points, y_scale: Scale) -> bytes:
+    def _draw(self, lines: Sequence[Line], y_scale: Scale) -> bytes:
         import matplotlib
         from matplotlib.figure import Figure
 
@@ -87,27 +91,18 @@ class Plot:
             matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "graphmill", "font.size": 12})
             figure = Figure(figsize=(5, 2.9), frameon=False)
             axes = figure.add_axes((0.13, 0.1, 0.85, 0.86), facecolor="none")
-            self._set_axes(axes, [point for points in shown for point in points], y_scale)
-            for k, (line, points) in enumerate(zip(self.lines, shown, strict=True)):
-                colour = _placeholder(f"series-{line.colour % NUM_COLOURS}")
+            self._set_axes(axes, [point for line in lines for point in line.points], y_scale)
+            for k, line in enumerate(lines):
+                xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
+                ring = line.style == "ring"
+                colour = _placeholder("text" if ring else f"series-{line.colour % NUM_COLOURS}")
                 if line.style == "level":
-                    for _, y in points:
+                    for y in ys:
                         axes.axhline(y, color=colour, linestyle="--", clip_on=False)
                     continue
-                axes.plot(
-                    [x for x, _ in points],
-                    [y for _, y in points],
-                    color=colour,
-                    linestyle={"line": "-", "dashed": "--", "dot": ""}[line.style],
-                    marker="o",
-                    markersize=5 if len(points) <= 20 else 3,
-                    markevery=_stride(points),
-                    clip_on=False,
-                    gid=f"marks-{k}",
-                )
-            for x, y in best:
-                ring = _placeholder("text")
-                axes.plot(x, y, "o", markersize=10, fillstyle="none", color=ring, clip_on=False, gid="marks-best")
+                marks = axes.plot(xs, ys, _FORMS[line.style], color=colour, markevery=line.stride, clip_on=False)[0]
+                marks.set(markersize=10 if ring else 5 if len(xs) <= 20 else 3, fillstyle="none" if ring else "full")
+                marks.set_gid(f"line-{k}")
             text = io.BytesIO()
             figure.savefig(text, format="svg", metadata={"Date": None})
         return text.getvalue()
@@ -157,11 +152,6 @@ def tick_text(value: float) -> str:
 
 def _placeholder(name: str) -> str:
     return f"#0100{_COLOURS.index(name):02x}"
-
-
-def _stride(points: Points) -> int:
-    """Every how many points a line has a mark."""
-    return max(-(-len(points) // _MAX_MARKS), 1)
 
 
 def _choose_scale(values: Sequence[float], from_zero: bool) -> Scale:
