@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from cluster.options import WorkerOptions
 from cluster.placement import Resources
-from jobs.reporting.tune_report import Sweep, html, ranked
+from jobs.reporting.tune_report import Sweep, html, print_table, ranked
 from jobs.run.run_record import read_run
 from jobs.sweeps.tunable_jobs import JOBS, arguments_of, config_kind, metrics_of, option_types, parse_arguments
 from jobs.sweeps.tune_plan import SweepConfig, at_once, metric_of, plan_trials
@@ -513,6 +513,27 @@ def test_best_first_in_either_direction_and_failures_last() -> None:
     some = [record(0, 0.5), record(1, None, "failed"), record(2, 0.7), record(3, 0.5, "stopped")]
     assert [one["number"] for one in ranked(some, lower=False)] == [2, 0, 3, 1]
     assert [one["number"] for one in ranked(some, lower=True)] == [0, 3, 2, 1]
+
+
+def test_the_printed_table_is_markdown_with_aligned_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([record(0, 0.5), record(1, None, "failed"), record(2, 0.7, "stopped")], "accuracy", lower=False)
+    *table, last = capsys.readouterr().out.splitlines()
+    assert last == "failed: trial 1: no room"
+    assert len({len(line) for line in table}) == 1
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    assert cells[0] == [
+        "trial",
+        "learning-rate",
+        "sampler",
+        "accuracy",
+        "best epoch",
+        "epochs",
+        "test",
+        "train s",
+        "end",
+    ]
+    assert [row[0] for row in cells[2:]] == ["2", "0", "1"]
+    assert cells[3] == ["0", "1.0", "neighbor", "0.5000", "2", "3", "0.5000", "1.0", "finished"]
 
 
 EVIL = "<script>window.pwned = 1</script>"
