@@ -2,20 +2,16 @@
 
 import argparse
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from jobs.convert_checkpoint import convert_state, load_converted, read_state, save_converted
+from jobs.convert_checkpoint import convert_state, load_converted, main, read_state, save_converted
 from models.options.tokengt import TokenGTConfig
 from models.tokengt import TokenGT
 from storage.errors import ConfigError, FormatError
-
-REPOSITORY = Path(__file__).resolve().parent.parent.parent
+from tests.job_in_process import run_job
 
 
 def tokengt_state(width=8):
@@ -42,9 +38,8 @@ def tokengt_state(width=8):
 
 def test_command_converts_and_the_result_loads(tmp_path):
     torch.save({"model": tokengt_state(), "epoch": 3}, tmp_path / "published.pt")
-    command = [sys.executable, "jobs/convert_checkpoint.py", "--from", "tokengt", "--num-heads", "2"]
-    command += ["--checkpoint", str(tmp_path / "published.pt"), "--out", str(tmp_path / "converted")]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    options = ["--from", "tokengt", "--num-heads", "2", "--checkpoint", "published.pt", "--out", "converted"]
+    done = run_job(main, options, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "tensors" in done.stdout
     assert json.loads((tmp_path / "converted/config.json").read_text())["model"] == "TokenGT"

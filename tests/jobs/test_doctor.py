@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs.doctor import DoctorConfig, check_all
+from jobs.doctor import DoctorConfig, check_all, main
 from jobs.plan import machine_checks
 from storage.errors import ConfigError
 from storage.ingest import ingest
+from tests.job_in_process import run_job
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import stored_file
 
@@ -52,7 +53,7 @@ def test_one_changed_byte_fails(url):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    done = doctor("--graph", url, "--no-ray")
+    done = run_job(main, ["--graph", url, "--no-ray"])
     assert done.returncode == 1
     line = next(line for line in done.stdout.splitlines() if line.startswith("fail"))
     assert "topology.arrow" in line

@@ -1,18 +1,13 @@
 """The table of scores over runs that succeed, lose to a baseline, or fail; the job itself is a stand-in."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from jobs.bench import node_scores
 from jobs.bench.node_scores import RECIPES, Config, run_recipe
 from storage.errors import StageError
 from storage.ingest import ingest
+from tests.job_in_process import run_job
 from tests.marked_graph import MarkedGraph
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -55,10 +50,7 @@ def test_a_failed_ingestion_is_one_line(config, tmp_path):
 
 
 def test_the_command_without_its_data(tmp_path):
-    command = [sys.executable, "-m", "jobs.bench", "node_scores", "--data-dir", str(tmp_path / "absent")]
-    done = subprocess.run(
-        [*command, "--out-dir", str(tmp_path / "runs")], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_job(node_scores.main, ["--data-dir", "absent", "--out-dir", "runs"], tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "no such file; set --data-dir" in done.stderr

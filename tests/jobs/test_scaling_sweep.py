@@ -4,7 +4,6 @@ import csv
 import json
 import re
 import signal
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from jobs.run.child_process import run_process
 from jobs.scaling_sweep import SweepConfig, grid, key, load_points, sweep
 from jobs.sweeps.scaling_point import PointSettings, settings_of
 from storage.errors import ConfigError, FormatError
+from tests.job_in_process import run_job
 
 TOO_MANY_CHUNKS = 10**9
 
@@ -180,8 +180,7 @@ def test_bad_grids_are_refused(change: dict, said: str) -> None:
 
 
 def test_bad_input_is_one_line_and_not_status_zero() -> None:
-    command = [sys.executable, "jobs/scaling_sweep.py", "--samplers", "labor"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_job(scaling_sweep.main, ["--samplers", "labor"])
     assert done.returncode == 1
     assert done.stderr == "error: sampler: expected one of neighbor, random-partition, node2subgraph, got 'labor'\n"
 

@@ -24,8 +24,9 @@ from jobs.run.run_record import read_run
 from jobs.sweeps.tunable_jobs import JOBS, arguments_of, config_kind, metrics_of, option_types, parse_arguments
 from jobs.sweeps.tune_plan import SweepConfig, at_once, metric_of, plan_trials
 from jobs.sweeps.tune_space import Choice, Draw, parse_draw, parse_try, trial_options
-from jobs.tune_sweep import load_trials, parse, sweep
+from jobs.tune_sweep import load_trials, main, parse, sweep
 from storage.errors import ConfigError, FormatError, GraphmillError
+from tests.job_in_process import run_job
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = (
@@ -418,7 +419,7 @@ def test_bad_input_is_refused_before_anything_is_written(
 
 def test_bad_input_is_one_line_and_not_status_zero(tmp_path: Path) -> None:
     for arguments, status in (["--try", "widht=1,2"], 1), (["--trials", "many"], 2):
-        done = subprocess.run(command(*arguments), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = run_job(main, arguments, tmp_path)
         assert done.returncode == status
         assert re.fullmatch(r"error: .*\n", done.stderr), done.stderr
     assert not list(tmp_path.iterdir())
