@@ -115,8 +115,8 @@ class Plot:
             axes.set_yscale("log")
         _set_ticks(axes.xaxis, xs, self.x_scale, whole=self.whole_x)
         _set_ticks(axes.yaxis, ys, y_scale)
-        if self.whole_x:  # numbers of epochs: the line fills the width
-            pad = 0.5 if min(xs) == max(xs) else 0.0
+        if self.whole_x:  # numbers of epochs: the line fills nearly the whole width
+            pad = (max(xs) - min(xs)) / 50 or 0.5
             axes.set_xlim(min(xs) - pad, max(xs) + pad)
         if self.from_zero:
             axes.update_datalim([(xs[0], 0.0)])
