@@ -36,7 +36,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
 
 
 @dataclass(frozen=True)
-class EpochPart:
+class EpochProgress:
     """How far a run has come within an epoch: everything but the weights that the epoch's record will need."""
 
     step: int  # optimizer steps done
@@ -54,7 +54,7 @@ class TrainState:
     best_score: float | None  # None: not validated yet
     identity: Mapping[str, Any]  # what a run may not change between its parts: data, split, metric, scoring, seed
     model_config: Mapping[str, Any]  # what the model was built from, as plain values
-    part: EpochPart | None = None  # of the epoch `next_epoch`; None: none of it is done
+    part: EpochProgress | None = None  # of the epoch `next_epoch`; None: none of it is done
 
     @property
     def name(self) -> str:
@@ -204,8 +204,8 @@ def load_state(directory: Path) -> TrainState:
         ) from None
 
 
-def _part(body: Mapping[str, Any]) -> EpochPart:
-    return EpochPart(
+def _part(body: Mapping[str, Any]) -> EpochProgress:
+    return EpochProgress(
         step=int(body["step"]),
         position=dict(body["position"]),
         sums=tuple(tuple(float(value) for value in row) for row in body["sums"]),

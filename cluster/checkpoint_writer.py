@@ -1,7 +1,7 @@
 """When a worker's checkpoints are due, and how they are written: rank 0 copies what training will change, and a thread writes the copy.
 
-Whether one is due within an epoch is rank 0's to say, by its clock; it tells the others with the step's sums (`Wish`). Which steps that
-happens after changes nothing that is computed.
+Whether one is due within an epoch is rank 0's to say, by its clock; it tells the others with the step's sums
+(`CheckpointRequest`). Which steps that happens after changes nothing that is computed.
 """
 
 import threading
@@ -16,6 +16,7 @@ import torch
 from ray.train import CheckpointUploadMode
 
 from cluster.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint, unused_name
+from cluster.outcome import located
 from cluster.session import COLLECTIVE_TIMEOUT_S
 from storage.errors import StageError
 
@@ -23,12 +24,12 @@ from storage.errors import StageError
 _WRITE_TIMEOUT_S = COLLECTIVE_TIMEOUT_S - 60.0
 
 
-class Wish(IntEnum):
-    """What rank 0 wants to happen after a step."""
+class CheckpointRequest(IntEnum):
+    """What rank 0 asks all ranks to do after a step."""
 
-    GO_ON = 0
+    NONE = 0
     SAVE = 1
-    STOP = 2  # save, and end
+    SAVE_AND_STOP = 2  # save, and end
 
 
 class CheckpointWriter:
@@ -66,11 +67,11 @@ class CheckpointWriter:
         best: Mapping[str, torch.Tensor],
         optimizer: torch.optim.Optimizer,
         average: torch.nn.Module | None,
-        receipt: Callable[[], None],
+        flush: Callable[[], None],
     ) -> None:
         """Reports a checkpoint: a collective call, which returns when rank 0 has copied what training changes.
 
-        `receipt` waits for what must have happened before the checkpoint may be used; the writing thread calls it first.
+        `flush` puts on the disk what must be there before the checkpoint may be used; the writing thread calls it first.
 
         What goes wrong in the writing thread ends the run's attempt, as Ray has it. Raises StageError where the last one never ends.
         """
@@ -87,20 +88,21 @@ class CheckpointWriter:
                 moments=_copied(moments_of(optimizer)),
                 average=None if average is None else _copied(average.state_dict()),
             )
-            options |= self._upload(name, snapshot, receipt)
+            options |= self._upload(name, snapshot, flush)
         self._report({"epoch": state.next_epoch}, checkpoint_dir_name=name, **options)
         self._last = time.monotonic()
         self._stall_s += self._last - start
 
-    def _upload(self, name: str, snapshot: Snapshot, receipt: Callable[[], None]) -> dict[str, Any]:
+    def _upload(self, name: str, snapshot: Snapshot, flush: Callable[[], None]) -> dict[str, Any]:
         """Ray's arguments: its thread calls `write`, and registers the checkpoint when that is done."""
         path = self._folder / name
         self._idle.clear()
 
         def write(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
             try:
-                receipt()
-                save_checkpoint(path, snapshot)
+                with located("checkpoint", f"rank {self._rank}"):
+                    flush()
+                    save_checkpoint(path, snapshot)
             finally:
                 self._idle.set()
             return checkpoint

@@ -1,11 +1,11 @@
-"""A run's latest figures as Prometheus gauges: Ray exports them on the node of the hub, beside its own metrics.
+"""A run's latest figures as Prometheus gauges: Ray exports them on the driver's node, beside its own metrics.
 
     ray_graphmill_epoch{run}                         epochs done, the part of the one under way included
     ray_graphmill_train_loss{run}                    of the last epoch
     ray_graphmill_valid_score{run, score}            of the last validation, by the score's name
     ray_graphmill_per_second{run, what}              roots, nodes, edges; of the last epoch
     ray_graphmill_epoch_seconds{run, part}           training, waiting, validation, checkpoints, the loader's stages; of the last epoch
-    ray_graphmill_starts{run}                        starts of the workers that the hub has seen: one, and one more after each fault
+    ray_graphmill_starts{run}                        starts of the workers: one, and one more after each fault
 
 docs/grafana-board.json draws them.
 """
@@ -31,7 +31,7 @@ class LiveMetrics:
         self._start = Gauge("graphmill_starts", "Starts of the workers", ("run",))
 
     def update(self, record: Mapping[str, Any]) -> None:
-        """Takes in a record of the hub."""
+        """Takes in what rank 0 reports."""
         run = {"run": self._run}
         kind = record["kind"]
         if kind == "start":

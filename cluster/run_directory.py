@@ -6,6 +6,7 @@ metrics.jsonl      one line per epoch
 events.jsonl       one line per beginning, start of the workers (after a failure: once more), failure, epoch's traffic and end, with its UTC time
 tensorboard/       the same as TensorBoard events
 train/             Ray Train's own state and checkpoints
+attempts/          what the workers of an attempt that has not ended report (cluster/reporter.py)
 best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
 summary.json       final scores, baselines, throughput
 report.html        all of this for people
@@ -13,7 +14,7 @@ report.html        all of this for people
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -92,6 +93,23 @@ class RunDirectory:
             write_atomic(self._metrics, "".join(lines))
         self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
         self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
+
+    def make_up(self, reports: Iterable[Mapping[str, Any]], next_epoch: int) -> None:
+        """Records epochs before `next_epoch` that were reported to a driver that was killed before it recorded them."""
+        recorded = {epoch["epoch"] for epoch in self.metrics()}
+        for report in reports:
+            if report["kind"] == "epoch" and report["epoch"] < next_epoch and report["epoch"] not in recorded:
+                self.take(report)
+
+    def take(self, report: Mapping[str, Any]) -> None:
+        """Records what rank 0 reports: a start of the workers, an epoch, traffic, a damaged or unused checkpoint; not a step."""
+        values = {name: value for name, value in report.items() if name != "kind"}
+        if report["kind"] == "epoch":
+            self.record(values)
+        elif report["kind"] == "start":
+            self.start(int(report["epoch"]), int(report["step"]), int(report["workers"]))
+        elif report["kind"] != "step":
+            self.note(report["kind"], **values)
 
     def note(self, kind: str, **values: Any) -> None:
         """Appends an event to events.jsonl: "begin", "start", "damage" of a checkpoint, "unused" one, "traffic" of an epoch, "failure" of the

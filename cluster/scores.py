@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,15 @@ def gather_rows(rows: torch.Tensor) -> torch.Tensor:
     pieces = [torch.empty_like(padded) for _ in range(world_size)]
     dist.all_gather(pieces, padded)
     return torch.cat([piece[: int(c)] for piece, c in zip(pieces, counts, strict=True)])
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """All ranks' values in rank order; a collective call."""
+    if not dist.is_initialized():
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:

@@ -9,7 +9,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ from ray.train.torch import get_device
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from cluster.bad_numbers import NonFiniteLossError, describe_bad_gradients, describe_bad_numbers, gather_text
 from cluster.checkpoint import (
-    EpochPart,
+    EpochProgress,
     TrainState,
     check_continues,
     load_optimizer,
@@ -33,46 +32,45 @@ from cluster.checkpoint import (
     newest_whole,
     verify_checkpoint,
 )
-from cluster.checkpoint_writer import CheckpointWriter, Wish
-from cluster.driver_line import DriverLine
+from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from cluster.evaluation import autocast, predictions
+from cluster.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
+from cluster.outcome import Failed, Finished, Outcome, Stopped, located
+from cluster.reporter import Reporter
 from cluster.schedule import rate_factor
-from cluster.scores import all_reduce_sum, begin_sum, gather_rows
+from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
 from cluster.tasks import StepOutput, Task, step_output
 from cluster.train_spec import TrainSpec
-from cluster.weight_average import WeightAverage
+from cluster.weight_average import build_average, update_average
 from samplers.loader import STAGE_SECONDS, Loader
 from samplers.traffic import COLUMNS
 from storage.counter_random import derive_key
-from storage.errors import ConfigError, FormatError, StageError
+from storage.errors import ConfigError, FormatError
 
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
-_NO_CHOICE = "-"  # before the reason why no checkpoint was chosen, in its name's place
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
 
-def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
-    """Entry point of a Ray Train worker; `config` holds the TrainSpec and the metrics hub. Rank 0 returns the final scores."""
-    # What every rank meets at the same place, and would meet again, ends in the ordinary way, so that Ray does not try it over.
+def train_worker(config: dict[str, Any]) -> Outcome:
+    """Entry point of a Ray Train worker; `config` holds the TrainSpec and the attempt's files. Every rank returns the same kind of outcome."""
+    context, spec = ray.train.get_context(), config["spec"]
+    rank, folder = context.get_world_rank(), Path(context.get_storage().experiment_fs_path)
+    # What every rank meets at the same place, and would meet again, is returned, not raised, so that nobody tries it over.
     try:
-        context, spec = ray.train.get_context(), config["spec"]
-        rank, folder = context.get_world_rank(), Path(context.get_storage().experiment_fs_path)
-        writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes)
-        device = get_device()
-        if device.type == "cuda":  # it sees those of its neighbors too, and collective calls go by the current one
-            torch.cuda.set_device(device)
-        worker = Worker(spec, DriverLine(config["hub"]), rank, context.get_world_size(), device, writer)
-        worker.restore(folder, elastic=config["elastic"])
+        with located("start of the workers", f"rank {rank}"):
+            writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes)
+            device = get_device()
+            if device.type == "cuda":  # it sees those of its neighbors too, and collective calls go by the current one
+                torch.cuda.set_device(device)
+            worker = Worker(spec, Reporter(config["files"]), rank, context.get_world_size(), device, writer)
+            worker.restore(folder, elastic=config["elastic"])
     except ConfigError as error:
-        return {"error": error}
+        return Failed(error.stage, error.owner, error)
     try:
-        result = worker.run()
+        with located("training", f"rank {rank}"):
+            return worker.run()
     except NonFiniteLossError as error:
-        with suppress(StageError):
-            worker.line.receipt()()
-        return {"error": error}
-    worker.line.receipt()()
-    return result
+        return Failed(error.stage, error.owner, error)
 
 
 def seed_dropout(seed: int, *position: int) -> None:
@@ -81,18 +79,17 @@ def seed_dropout(seed: int, *position: int) -> None:
 
 
 def begin_total_weight(
-    task: Task, targets: Sequence[Tensor], wish: int = 0
+    task: Task, targets: Sequence[Tensor], request: int = 0
 ) -> tuple[Tensor, Callable[[], tuple[float, int]]]:
-    """(weight of each of this rank's batches, float64 [k]; what waits for the weight of all batches of all ranks, and the sum of their wishes).
-
-    A collective call.
+    """(weight of each of this rank's batches, float64 [k]; what waits for the weight of all batches of all ranks, and the sum of their
+    requests). A collective call.
     """
     weights = torch.stack([task.weight(target) for target in targets])
-    under_way = begin_sum(torch.stack([weights.sum(), weights.new_tensor(float(wish))]))
+    under_way = begin_sum(torch.stack([weights.sum(), weights.new_tensor(float(request))]))
 
     def end() -> tuple[float, int]:
-        total, wishes = under_way().tolist()
-        return total, int(wishes)
+        total, requests = under_way().tolist()
+        return total, int(requests)
 
     return weights, end
 
@@ -139,29 +136,29 @@ class Worker:
     def __init__(
         self,
         spec: TrainSpec,
-        line: DriverLine,
+        reporter: Reporter,
         rank: int,
         world_size: int,
         device: torch.device,
         writer: CheckpointWriter | None = None,
     ) -> None:
-        self.spec, self.options, self.line, self.writer = spec, spec.options, line, writer
+        self.spec, self.options, self.reporter, self.writer = spec, spec.options, reporter, writer
         self.rank, self.world_size, self.device = rank, world_size, device
         self.data, self.task = spec.data.open(), spec.task
         torch.manual_seed(spec.options.seed)
         self.model = spec.build_model().to(self.device)
         decay = spec.options.ema_decay
-        self.average = WeightAverage(self.model, decay) if decay is not None else None
+        self.average = build_average(self.model, decay) if decay is not None else None
         self.ddp = self._distribute(self.model)
         self.optimizer = torch.optim.AdamW(
             _param_groups(self.model, spec.options), lr=spec.options.learning_rate, foreach=self.device.type == "cuda"
         )
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.next_epoch, self.best_epoch = 0, -1
-        self.part: EpochPart | None = None  # of the next epoch, where a checkpoint was saved within it
+        self.part: EpochProgress | None = None  # of the next epoch, where a checkpoint was saved within it
         self.best_score: float | None = None
         self.best = _copy_state(self.model)
-        self.told_traffic: np.ndarray | int = 0
+        self.reported_traffic: np.ndarray | int = 0
 
     def _distribute(self, model: torch.nn.Module) -> torch.nn.Module:
         if not dist.is_initialized():
@@ -174,18 +171,18 @@ class Worker:
     @property
     def scored(self) -> torch.nn.Module:
         """The model whose weights are evaluated and kept."""
-        return self.model if self.average is None else self.average.model
+        return self.model if self.average is None else self.average.module
 
-    def run(self) -> dict[str, Any] | None:
-        """Trains to the end; returns the final scores, or {"stopped": where} where the driver asked to stop."""
+    def run(self) -> Finished | Stopped:
+        """Trains to the end, or until the driver asks to stop."""
         options = self.options
         with ExitStack() as stack:
             train = stack.enter_context(self.loader(self.spec.sampler))
             valid = stack.enter_context(self.loader(self.spec.evaluation["valid"]))
             for epoch in range(self.next_epoch, options.epochs):
-                record, wish = self.train_epoch(train, epoch)
+                record, request = self.train_epoch(train, epoch)
                 if record is None:
-                    return {"stopped": self._where()}
+                    return Stopped(self._where())
                 last = epoch + 1 == options.epochs
                 if last or (epoch + 1) % options.eval_every == 0:
                     record |= self._validate(valid, epoch)
@@ -193,24 +190,24 @@ class Worker:
                 if self.writer is not None:
                     record["checkpoint_s"] = self.writer.take_stall_s()
                 if self.rank == 0:
-                    self.line.push({"kind": "epoch", "epoch": epoch, **record})
-                self.tell_traffic(epoch)
-                if last or wish != Wish.GO_ON or (epoch + 1) % options.checkpoint_every == 0:
+                    self.reporter.push({"kind": "epoch", "epoch": epoch, **record})
+                self.report_traffic(epoch)
+                if last or request != CheckpointRequest.NONE or (epoch + 1) % options.checkpoint_every == 0:
                     self.checkpoint()
-                if wish == Wish.STOP and not last:
-                    return {"stopped": self._where()}
-        return self._final_scores()
+                if request == CheckpointRequest.SAVE_AND_STOP and not last:
+                    return Stopped(self._where())
+        return Finished(self._final_scores())
 
-    def tell_traffic(self, epoch: int) -> None:
+    def report_traffic(self, epoch: int) -> None:
         """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted."""
         counts = self.data.traffic()
         if counts is None:
             return
-        done, self.told_traffic = counts - self.told_traffic, counts
+        done, self.reported_traffic = counts - self.reported_traffic, counts
         total = all_reduce_sum(torch.from_numpy(done).to(self.device))
         if self.rank == 0:
             columns = dict(zip(COLUMNS, total.T.tolist(), strict=True))
-            self.line.push({"kind": "traffic", "epoch": epoch, **columns})
+            self.reporter.push({"kind": "traffic", "epoch": epoch, **columns})
 
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
@@ -228,7 +225,7 @@ class Worker:
     def _autocast(self) -> torch.autocast:
         return autocast(self.device, self.options.precision)
 
-    def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, Wish]:
+    def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, CheckpointRequest]:
         """Trains one epoch; returns its mean loss and throughput over all ranks, None where it is stopped before its end."""
         self.ddp.train()
         num_steps = -(-loader.num_steps // self.options.accumulate)
@@ -239,28 +236,28 @@ class Worker:
             first = before_part.step
             sums += sums.new_tensor(before_part.sums[self.rank])
         clock = EpochClock(loader, {} if before_part is None else before_part.spent)
-        reported, wish = 0.0, Wish.GO_ON
+        reported, request = 0.0, CheckpointRequest.NONE
         batches_left = loader.epoch(epoch, first * self.options.accumulate)
         for step, batches in enumerate(_groups(batches_left, self.options.accumulate), first):
             self._set_rates(epoch * num_steps + step, num_steps)
             targets = [self.data.target(batch) for batch in batches]
-            step_sums, wish = self._step(epoch, step, batches, targets)
+            step_sums, request = self._step(epoch, step, batches, targets)
             sums[:2] += step_sums
             sizes = [(len(target), *self.data.sizes(batch)) for batch, target in zip(batches, targets, strict=True)]
             sums[2:] += sums.new_tensor([sum(column) for column in zip(*sizes, strict=True)])
             if self.average is not None:
-                self.average.update(self.model, epoch * num_steps + step)
+                update_average(self.average, self.model, epoch * num_steps + step)
             now = time.perf_counter()
             if self.rank == 0 and now - reported > _STEP_REPORT_S:
                 reported = now
-                self.line.push({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
-            if wish != Wish.GO_ON and step + 1 < num_steps:
+                self.reporter.push({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
+            if request != CheckpointRequest.NONE and step + 1 < num_steps:
                 rows = tuple(tuple(row) for row in gather_rows(sums[None]).tolist())
-                self.part = EpochPart(step + 1, loader.state_dict(), rows, clock.spent())
+                self.part = EpochProgress(step + 1, loader.state_dict(), rows, clock.spent())
                 self.checkpoint()
-                if wish == Wish.STOP:
-                    self.tell_traffic(epoch)
-                    return None, wish
+                if request == CheckpointRequest.SAVE_AND_STOP:
+                    self.report_traffic(epoch)
+                    return None, request
         self.part = None
         self._share_buffers()
         spent = clock.spent()
@@ -273,7 +270,7 @@ class Worker:
             "roots_per_s": roots / spent["train_s"],
             "nodes_per_s": nodes / spent["train_s"],
             "edges_per_s": edges / spent["train_s"],
-        }, wish
+        }, request
 
     def _set_rates(self, step: int, steps_per_epoch: int) -> None:
         """Sets the learning rates of optimizer step `step`, counted from the run's start."""
@@ -290,14 +287,16 @@ class Worker:
         for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
             group["lr"] = peak * factor
 
-    def _step(self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]) -> tuple[Tensor, Wish]:
-        """One optimizer step; returns this rank's summed loss and its targets' weight, float64 [2], and rank 0's wish.
+    def _step(
+        self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]
+    ) -> tuple[Tensor, CheckpointRequest]:
+        """One optimizer step; returns this rank's summed loss and its targets' weight, float64 [2], and rank 0's request.
 
         What the ranks tell one another besides gradients travels while they compute: the weights during the first forward pass, each
         loss during its backward pass.
         """
         options = self.options
-        weights, total_and_wish = begin_total_weight(self.task, targets, self._wish())
+        weights, total_and_request = begin_total_weight(self.task, targets, self._request())
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for i, (batch, target, weight) in enumerate(zip(batches, targets, weights, strict=True)):
             position = (options.seed, epoch, step * options.accumulate + i, self.rank)
@@ -307,23 +306,23 @@ class Worker:
                     output = step_output(self.ddp(batch))
                 loss = step_loss(self.task, output, target, weight)
                 of_all = begin_sum(loss.detach().double().clone())
-                total, wish = total_and_wish()
+                total, request = total_and_request()
                 (loss * loss_scale(total, self.world_size)).backward()
             if not math.isfinite(float(of_all())):
-                raise self._bad_loss(epoch, step, batch, loss.detach(), position)
+                raise self._nonfinite_loss(epoch, step, batch, loss.detach(), position)
             sums += torch.stack([loss.detach().double(), weight])
         if total > 0:  # else no labelled target on any rank: nothing to learn, and no decay either
             self._update(epoch, step, batches)
         self.optimizer.zero_grad(set_to_none=True)
-        return sums, Wish(wish)
+        return sums, CheckpointRequest(request)
 
-    def _wish(self) -> Wish:
+    def _request(self) -> CheckpointRequest:
         """Rank 0's; the others have none."""
         if self.rank != 0:
-            return Wish.GO_ON
-        if self.line.stop_asked():
-            return Wish.STOP
-        return Wish.SAVE if self.writer is not None and self.writer.is_due() else Wish.GO_ON
+            return CheckpointRequest.NONE
+        if self.reporter.stop_asked():
+            return CheckpointRequest.SAVE_AND_STOP
+        return CheckpointRequest.SAVE if self.writer is not None and self.writer.is_due() else CheckpointRequest.NONE
 
     def _no_gradient_sync(self, wanted: bool) -> AbstractContextManager:
         """DDP reduces gradients in the last backward pass of a step only."""
@@ -334,14 +333,14 @@ class Worker:
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not math.isfinite(norm):  # the reduced gradients are the same on all ranks: all stop here
             numbers = ", ".join(str(batch.index) for batch in batches)
-            raise self._not_finite(
-                epoch, step, f"batches {numbers} (rank {self.rank})", "the gradient", describe_bad_gradients(self.model)
+            raise self._not_finite("the gradient", describe_nonfinite_gradients(self.model)).at(
+                f"epoch {epoch}, step {step}", f"rank {self.rank}, batches {numbers}"
             )
         if self.options.clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, self.options.clip_norm, norm)
         self.optimizer.step()
 
-    def _bad_loss(
+    def _nonfinite_loss(
         self, epoch: int, step: int, batch: Any, loss: Tensor, position: tuple[int, ...]
     ) -> NonFiniteLossError:
         """The same error for all ranks, where the loss of any is not finite; a collective call."""
@@ -351,18 +350,13 @@ class Worker:
             with self._autocast():
                 return self.model(batch)
 
-        # On every rank, because a model that spreads one graph over the ranks needs them all in its forward pass.
-        what = describe_bad_numbers(self.model, forward, batch)
-        bad = not math.isfinite(float(loss))
-        found = f"batch {batch.index} (rank {self.rank}): {what}" if bad else ""
-        texts = gather_text(found, self.device) or ["the sum over ranks overflows"]
-        where, _, what = texts[0].partition(": ")
-        return self._not_finite(epoch, step, where, "the loss", what)
+        owner, what = find_nonfinite(self.model, forward, batch, self.rank, not math.isfinite(float(loss)))
+        return self._not_finite("the loss", what).at(f"epoch {epoch}, step {step}", owner)
 
-    def _not_finite(self, epoch: int, step: int, where: str, which: str, what: str) -> NonFiniteLossError:
+    def _not_finite(self, which: str, what: str) -> NonFiniteLossError:
         return NonFiniteLossError(
-            f"epoch {epoch}, step {step}, {where}: {which} is not finite; {what}; lower --learning-rate "
-            f"(now {self.options.learning_rate:g}), set --clip-norm, or check the features and targets"
+            f"{which} is not finite; {what}; lower --learning-rate (now {self.options.learning_rate:g}), set --clip-norm, or "
+            "check the features and targets"
         )
 
     def _share_buffers(self) -> None:
@@ -371,7 +365,8 @@ class Worker:
             for buffer in self.model.buffers():
                 dist.broadcast(buffer, 0)
         if self.average is not None:
-            self.average.copy_buffers(self.model)
+            for ours, theirs in zip(self.average.module.buffers(), self.model.buffers(), strict=True):
+                ours.copy_(theirs)
 
     def _validate(self, loader: Loader, epoch: int) -> dict[str, float]:
         start = time.perf_counter()
@@ -402,20 +397,15 @@ class Worker:
                 bad = batch
             last = batch
             scores.update(prediction, self.data.target(batch))
-        found = ""
         if float(all_reduce_sum(torch.tensor([float(bad is not None)], device=self.device))) and last is not None:
-            # Every rank looks, for the same reason as in `_bad_loss`.
             batch = last if bad is None else bad
 
             def forward() -> Any:
                 with self._autocast():
                     return model(batch)
 
-            what = describe_bad_numbers(model, forward, batch)
-            found = "" if bad is None else f"batch {batch.index} of {split} (rank {self.rank}): {what}"
-        texts = gather_text(found, self.device)
-        if texts:
-            raise NonFiniteLossError(f"evaluation, {texts[0]}; a prediction is not finite")
+            owner, what = find_nonfinite(model, forward, batch, self.rank, bad is not None)
+            raise NonFiniteLossError(f"a prediction is not finite; {what}").at(f"evaluation of {split}", owner)
         return scores.compute()
 
     def _final_scores(self) -> dict[str, Any]:
@@ -447,8 +437,8 @@ class Worker:
             model_config=self.spec.model_config,
             part=self.part,
         )
-        average = None if self.average is None else self.average.model
-        self.writer.save(state, self.model, self.best, self.optimizer, average, self.line.receipt())
+        average = None if self.average is None else self.average.module
+        self.writer.save(state, self.model, self.best, self.optimizer, average, self.reporter.flush)
 
     def restore(self, folder: Path, elastic: bool = False) -> None:
         """Continues from the newest whole checkpoint in `folder`, where there is one; tells the driver which epoch comes next.
@@ -458,45 +448,50 @@ class Worker:
         """
         damaged: list[str] = []
         unused: list[str] = []
-        name = self._choose(folder, damaged, unused, elastic) if self.rank == 0 else ""
-        names = gather_text(name, self.device)
-        if names and names[0].startswith(_NO_CHOICE):
-            raise FormatError(names[0].removeprefix(_NO_CHOICE))
-        if names:
+        choice: str | FormatError | None = None
+        if self.rank == 0:
+            try:
+                choice = self._choose(folder, damaged, unused, elastic)
+            except FormatError as error:
+                choice = error
+        choice = gather_objects(choice)[0]
+        if isinstance(choice, FormatError):
+            raise choice
+        if choice is not None:
             if self.rank:  # another node may read other bytes
-                verify_checkpoint(folder / names[0])
-            self._load(folder / names[0])
+                verify_checkpoint(folder / choice)
+            self._load(folder / choice)
         if self.rank == 0:
             for what in damaged:
-                self.line.push({"kind": "damage", "what": what})
+                self.reporter.push({"kind": "damage", "what": what})
             for what in unused:
-                self.line.push({"kind": "unused", "what": what})
+                self.reporter.push({"kind": "unused", "what": what})
             step = 0 if self.part is None else self.part.step
-            self.line.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
+            self.reporter.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
 
-    def _choose(self, folder: Path, damaged: list[str], unused: list[str], elastic: bool) -> str:
-        """The checkpoint to continue from by name; "" where there is none; `_NO_CHOICE` and why where none of them will do.
+    def _choose(self, folder: Path, damaged: list[str], unused: list[str], elastic: bool) -> str | None:
+        """The checkpoint to continue from by name; None where there is none. Raises FormatError where none of them will do.
 
         Of newer positions that an elastic run passes over, those in later epochs than the one it goes on with are removed: another start
         must not jump ahead of what it records then. What was passed over goes to `unused`.
         """
         passed_over: list[Path] = []
-        found = newest_whole(folder, damaged, passed_over, self._fits if elastic else lambda _: True)
-        if found is None and any(load_state(directory).next_epoch > 0 for directory in passed_over):
-            return (
-                f"{_NO_CHOICE}{folder}: expected a checkpoint at an epoch's end or of {self.world_size} workers, found only "
+        newest = newest_whole(folder, damaged, passed_over, self._fits if elastic else lambda _: True)
+        if newest is None and any(load_state(directory).next_epoch > 0 for directory in passed_over):
+            raise FormatError(
+                f"{folder}: expected a checkpoint at an epoch's end or of {self.world_size} workers, found only "
                 f"{passed_over[0].name}; resume with the number of workers that saved it"
             )
-        if found is None and damaged and not passed_over:
-            return f"{_NO_CHOICE}{damaged[0]}; no older checkpoint is whole: start another run"
-        next_epoch = 0 if found is None else load_state(found).next_epoch
+        if newest is None and damaged and not passed_over:
+            raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
+        next_epoch = 0 if newest is None else load_state(newest).next_epoch
         for directory in passed_over:
             unused.append(
                 f"{directory.name} is of another number of workers; epoch {next_epoch} begins anew with {self.world_size}"
             )
             if load_state(directory).next_epoch > next_epoch:
                 shutil.rmtree(directory)
-        return "" if found is None else found.name
+        return None if newest is None else newest.name
 
     def _fits(self, state: TrainState) -> bool:
         """Whether a position is one of this run's batches."""
@@ -526,7 +521,7 @@ class Worker:
         self.best = _copy_state(self.model)
         load_weights(directory / "model.safetensors", self.model)
         if self.average is not None:
-            load_weights(directory / "average.safetensors", self.average.model)
+            load_weights(directory / "average.safetensors", self.average.module)
         load_optimizer(directory / "optimizer.safetensors", self.optimizer)
         self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
         self.best_score, self.part = state.best_score, state.part

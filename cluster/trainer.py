@@ -1,7 +1,9 @@
 """The driver's side of training: starts Ray Train workers on a spec, follows their metrics, and returns the final scores."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +16,14 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from cluster.checkpoint import keep_best, latest_checkpoint, sweep
 from cluster.failure_budget import Failure, why_give_up
+from cluster.follow import followed
 from cluster.graceful_stop import GracefulStop
-from cluster.metrics_hub import metrics_hub
-from cluster.onlooker import onlooker
+from cluster.live_metrics import LiveMetrics
 from cluster.options import WorkerOptions
+from cluster.outcome import Failed, Outcome, Stopped
 from cluster.placement import place
-from cluster.record_queue import Record
+from cluster.progress_thread import progress_thread
+from cluster.reporter import AttemptFiles, Record, RecordReader
 from cluster.run_directory import RunDirectory
 from cluster.session import COLLECTIVE_TIMEOUT_S, environment_defaults
 from cluster.train_loop import train_worker
@@ -38,20 +42,13 @@ _STARTS_PER_LOSS = 3
 _ray_train: Any = ray.train
 
 
-class _InterruptibleTrainer(TorchTrainer):
-    """Ray's trainer without its SIGINT handler, which waits without bound and outlives `fit`; Python's own one raises."""
-
-    def _register_sigint_handler(self, controller: Any) -> None:
-        pass
-
-
 def train(
     spec: TrainSpec, workers: WorkerOptions, run: RunDirectory, on_record: Callable[[Record], None]
 ) -> Mapping[str, Any]:
     """Trains (or continues, where the run has a checkpoint), records every epoch, and returns the final scores.
 
     Where workers fail, all start again from the latest checkpoint, as long as the failures stay within `workers.failures_per_hour`.
-    `on_record` is shown the hub's records, from a thread. Raises what a worker raised on purpose; StageError for the rest;
+    `on_record` is shown what the workers report, from a thread. Raises what a worker raised on purpose; StageError for the rest;
     SystemExit(130 or 143) after Ctrl-C or SIGTERM, with a checkpoint of the step that was under way; after a second signal, or SIGTERM's
     grace time, KeyboardInterrupt or SystemExit(143) without one.
     """
@@ -60,58 +57,55 @@ def train(
     if is_elastic:  # a position within an epoch is of one number of workers
         spec = replace(spec, options=replace(spec.options, checkpoint_minutes=None))
     reached: float | None = None  # epochs, by the attempt under way; None until its workers have begun
+    live, unread = LiveMetrics(run.path.resolve().name), AttemptFiles.left(run.path)
 
     def consume(record: Record) -> None:
         nonlocal reached
         reached = _position(record, reached)
-        if record["kind"] == "epoch":
-            run.record({key: value for key, value in record.items() if key != "kind"})
-        elif record["kind"] == "start":
-            run.start(int(record["epoch"]), int(record["step"]), int(record["workers"]))
-        elif record["kind"] in ("damage", "unused"):
-            run.note(record["kind"], what=record["what"])
-        elif record["kind"] == "traffic":
-            run.note("traffic", **{key: value for key, value in record.items() if key != "kind"})
+        run.take(record)
+        while record["kind"] == "start" and unread:
+            files = unread.pop(0)
+            run.make_up(RecordReader(files).records(), int(record["epoch"]))
+            files.remove()
+        live.update(record)
         tell(record)
 
     folder, log = run.path / "train", run.path / "failure.log"
     stop, failures = GracefulStop(workers.grace_s), list[Failure]()
     with (
         environment_defaults(_ELASTIC_ENVIRONMENT if is_elastic else {}),
-        onlooker(on_record, stop.end_now) as tell,
+        progress_thread(on_record, stop.end_now) as tell,
         stop.on_signals(lambda: reached is not None, lambda signum: tell({"kind": "stopping", "signal": signum})),
-        metrics_hub(consume, stop.asked, run.path.resolve().name, stop.end_now) as hub,
     ):
         while True:
             # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
             for name in _RAYS_LISTS:
                 (folder / name).unlink(missing_ok=True)
             sweep(folder, workers.keep_checkpoints)
-            try:
-                result = _attempt({"spec": spec, "hub": hub, "elastic": is_elastic}, workers, run.path)
+            files = AttemptFiles.create(run.path)
+            with followed(files, consume, stop.asked, stop.end_now):
+                outcome = _attempt({"spec": spec, "files": files, "elastic": is_elastic}, workers, run.path, log)
+            if not isinstance(outcome, Failed) or outcome.is_final:
                 break
-            except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
-                with log.open("a") as stream:
-                    stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {error}\n")
-                failures.append(Failure(time.monotonic(), reached))
-                cause, reached = _cause(error, log), None
-                given_up = why_give_up(failures, workers.failures_per_hour)
-                run.note("failure", error=str(cause), given_up=given_up)
-                if given_up is not None:
-                    raise type(cause)(f"{cause}; given up after {given_up}") from error
-                if stop.asked.is_set():
-                    raise SystemExit(stop.status) from error
-                tell({"kind": "failure", "what": str(cause)})
-    if "error" in result:
-        raise result["error"]
-    if "stopped" in result:
-        run.note("saved", where=result["stopped"])
+            failures.append(Failure(time.monotonic(), reached))
+            reached = None
+            given_up, line = why_give_up(failures, workers.failures_per_hour), str(outcome.error())
+            run.note("failure", error=line, given_up=given_up)
+            if given_up is not None:
+                raise outcome.error(given_up)
+            if stop.asked.is_set():
+                raise SystemExit(stop.status)
+            tell({"kind": "failure", "what": line})
+    if isinstance(outcome, Failed):
+        raise outcome.error()
+    if isinstance(outcome, Stopped):
+        run.note("saved", where=outcome.where)
         raise SystemExit(stop.status)
     sweep(folder, workers.keep_checkpoints)
     newest = latest_checkpoint(run.path)
     if newest is not None:
         keep_best(newest, run.path / "best")
-    return result
+    return outcome.summary
 
 
 def _position(record: Record, reached: float | None) -> float | None:
@@ -125,10 +119,10 @@ def _position(record: Record, reached: float | None) -> float | None:
     return reached
 
 
-def _attempt(config: dict[str, Any], workers: WorkerOptions, path: Path) -> dict[str, Any]:
-    """One start of the workers, which Ray Train does not repeat: what rank 0 returns."""
+def _attempt(config: dict[str, Any], workers: WorkerOptions, path: Path, log: Path) -> Outcome:
+    """One start of the workers, which Ray Train does not repeat: what rank 0 returns, or what Ray says of its failure."""
     is_elastic, use_gpu = workers.min_workers is not None, workers.device == "gpu"
-    trainer: Any = _InterruptibleTrainer(
+    trainer: Any = TorchTrainer(
         cast(Any, train_worker),
         train_loop_config=config,
         torch_config=TorchConfig(timeout_s=COLLECTIVE_TIMEOUT_S),
@@ -154,24 +148,44 @@ def _attempt(config: dict[str, Any], workers: WorkerOptions, path: Path) -> dict
             logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
         ),
     )
-    result: Any = trainer.fit()
-    assert isinstance(result.return_value, dict)
-    return result.return_value
+    try:
+        return _fit(trainer).return_value
+    except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
+        with log.open("a") as stream:
+            stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {error}\n")
+        return _failure(error, log)
 
 
-def _cause(error: Exception, log: Path) -> GraphmillError:
-    """The error to show: what a worker raised on purpose where one did, else the first failure by name."""
+def _fit(trainer: TorchTrainer) -> Any:
+    """`trainer.fit()`, in a thread: in the main thread Ray would replace the handler of Ctrl-C by one that waits without bound."""
+    result: Future[Any] = Future()
+
+    def fit() -> None:
+        try:
+            result.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is raised in the main thread
+            result.set_exception(error)
+
+    threading.Thread(target=fit, name="graphmill-fit", daemon=True).start()
+    return result.result()
+
+
+def _failure(error: Exception, log: Path) -> Failed:
+    """What to say of Ray's error: what a worker raised on purpose where one did, else the first failure by name."""
     failures = dict(getattr(error, "worker_failures", {}) or {})
     for rank, failure in sorted(failures.items()):
         if isinstance(failure, GraphmillError):
-            return type(failure)(f"{failure} (worker {rank})")
+            return Failed(failure.stage or "training", failure.owner or f"rank {rank}", failure, is_final=False)
     controller = getattr(error, "controller_failure", None)
-    first = next(iter(failures.values()), controller or error)
+    rank, first = next(iter(sorted(failures.items())), (None, controller or error))
     lines = str(first).strip().splitlines()
     if isinstance(first, OutOfMemoryError):  # the figures come first, advice last
-        return StageError(
-            f"training failed: out of memory: {lines[0][:400]}; set fewer --workers or smaller batches, or stop what else uses the "
-            f"node's memory (its largest users are in {log})"
+        text = (
+            f"out of memory: {lines[0][:400]}; set fewer --workers or smaller batches, or stop what else uses the node's memory "
+            f"(its largest users are in {log})"
         )
-    text = lines[-1] if lines else repr(first)
-    return StageError(f"training failed: {type(first).__name__}: {text[:400]}; the workers' tracebacks are in {log}")
+    else:
+        last = lines[-1] if lines else repr(first)
+        text = f"{type(first).__name__}: {last[:400]}; the workers' tracebacks are in {log}"
+    owner = "Ray Train's controller" if rank is None else f"rank {rank}"
+    return Failed("training", owner, StageError(text), is_final=False)

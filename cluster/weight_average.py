@@ -1,31 +1,31 @@
 """An exponential moving average of a model's weights: what is evaluated and kept, while the raw weights go on training.
 
 After optimizer step t (from 0): average ← average + (1 - decay_t)(weights - average), decay_t = min(decay, (1 + t) / (10 + t)), so that
-the first weights, which are random, are soon forgotten. Buffers (BatchNorm's statistics) are copied before an evaluation. As decay_t is
-a function of the step alone, the average itself is all that a resumed run needs.
+the first weights, which are random, are soon forgotten. As decay_t is a function of the step alone, the average itself is all that a resumed
+run needs.
 """
 
-import copy
-
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
-class WeightAverage:
-    """Keeps `model`, a copy of a network with averaged weights."""
+def build_average(model: nn.Module, decay: float) -> AveragedModel:
+    """A copy of `model`; its `module` holds the averaged weights."""
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).requires_grad_(False)
-        self._decay = decay
+    def blend(averages: Tensors, weights: Tensors, num_averaged: Tensor | int) -> None:
+        count = torch.as_tensor(num_averaged).double()
+        weight = 1.0 - (count / (9.0 + count)).clamp(max=decay)
+        for average, new in zip(averages, weights, strict=True):
+            average.lerp_(new, weight.to(average.dtype))
 
-    @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Takes in the weights after optimizer step `step`."""
-        decay = min(self._decay, (1 + step) / (10 + step))
-        for ours, theirs in zip(self.model.parameters(), model.parameters(), strict=True):
-            ours.lerp_(theirs, 1.0 - decay)
+    return AveragedModel(model, multi_avg_fn=blend).requires_grad_(False)
 
-    @torch.no_grad()
-    def copy_buffers(self, model: nn.Module) -> None:
-        for ours, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
-            ours.copy_(theirs)
+
+@torch.no_grad()
+def update_average(average: AveragedModel, model: nn.Module, step: int) -> None:
+    """Takes in the weights after optimizer step `step`."""
+    average.n_averaged.fill_(step + 1)  # the first step is averaged too: at 0 it would be copied
+    average.update_parameters(model)

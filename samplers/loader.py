@@ -232,9 +232,8 @@ class Loader:
             number, delivery = stream.take()
         except DeadlineError as error:
             raise DeadlineError(
-                f"epoch {epoch}, step {step}, rank {self._rank}: {error}; is a partition server down or the disk stuck? "
-                "(raise --batch-timeout-s if batches are this slow)"
-            ) from None
+                f"{error}; is a partition server down or the disk stuck? (raise --batch-timeout-s if batches are this slow)"
+            ).at(f"epoch {epoch}, step {step}", f"rank {self._rank}") from None
         stats.wait_s += time.perf_counter() - start
         if delivery.error is not None:
             raise self._failure(delivery, epoch, number)
@@ -258,13 +257,13 @@ class Loader:
         """The error as the consumer sees it: where it happened, and the whole traceback as a note, which survives pickling."""
         cause = delivery.error
         assert cause is not None
-        where = f"stage {delivery.clock.stage}, epoch {epoch}, step {step}, rank {self._rank}"
         if isinstance(cause, GraphmillError):
-            error: BaseException = type(cause)(f"{where}: {cause}")
+            error: GraphmillError = type(cause)(str(cause))
         elif isinstance(cause, Exception):
-            error = StageError(f"{where}: {type(cause).__name__}: {cause}")
+            error = StageError(f"{type(cause).__name__}: {cause}")
         else:
             return cause  # SystemExit and the like are not ours to rename
+        error.at(f"stage {delivery.clock.stage}, epoch {epoch}, step {step}", f"rank {self._rank}")
         error.add_note("".join(traceback.format_exception(cause)).rstrip())
         error.__cause__ = cause
         return error

@@ -3,7 +3,7 @@
     python -m tests.soak --folder runs/soak --epochs 2400 --every-s 30
 
 Two runs of the job of tests/disturbed_job.py go on side by side, one of them disturbed: at random times, a random partition server or
-worker, or the metrics hub, is killed. Every ten seconds the memory of each kind of process is taken (private and written to: what others share, as the text of programs, would count once they end). At the end it
+worker is killed. Every ten seconds the memory of each kind of process is taken (private and written to: what others share, as the text of programs, would count once they end). At the end it
 prints what must hold, and exits with 1 where something does not: equal outcomes, memory without a slope beyond its noise, and no
 process, shared-memory segment or temporary file left. FOLDER/soak.json keeps the figures. Not among the tests: it takes its hour.
 """
@@ -24,11 +24,10 @@ import psutil
 
 from tests.disturbed_job import Job, Outcome, epochs, starts
 
-VICTIMS = ("PartitionServer", "RayTrainWorker", "MetricsHub")
+VICTIMS = ("PartitionServer", "RayTrainWorker")
 # What is watched, by a piece of its command line. Killed processes are replaced by fresh ones: their memory begins anew each time.
 KINDS = {
     "driver": "products_geco.py",
-    "hub": "MetricsHub",
     "controller": "TrainController",
     "gcs": "gcs_server",
     "raylet": "raylet/raylet",

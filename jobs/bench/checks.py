@@ -104,10 +104,10 @@ def measure(config: Config) -> list[Share]:
     """What the ranks found, in their order."""
     import tempfile
 
-    from cluster.metrics_hub import metrics_hub
+    from cluster.follow import followed
     from cluster.options import ServerOptions, SessionOptions
     from cluster.partition_server import partition_servers
-    from cluster.record_queue import Record
+    from cluster.reporter import AttemptFiles
     from cluster.run_directory import RunDirectory
     from cluster.session import ray_session
     from jobs.run.prepare_graph import prepare_graph
@@ -121,24 +121,18 @@ def measure(config: Config) -> list[Share]:
     ):
         directory = RunDirectory.create(Path(folder) / "run", {})
 
-        def consume(record: Record) -> None:
-            values = {key: value for key, value in record.items() if key != "kind"}
-            if record["kind"] == "epoch":
-                directory.record(values)
-            elif record["kind"] == "traffic":
-                directory.note("traffic", **values)
-
-        with metrics_hub(consume) as hub:
-            return _train(config, servers, graph.manifest, hub, folder)
+        files = AttemptFiles.create(directory.path)
+        with followed(files, directory.take):
+            return _train(config, servers, graph.manifest, files, folder)
 
 
-def _train(config: Config, servers: Any, manifest: Any, hub: Any, folder: str) -> list[Share]:
+def _train(config: Config, servers: Any, manifest: Any, files: Any, folder: str) -> list[Share]:
     from ray import train as ray_train
     from ray.train.torch import TorchTrainer
 
     trainer: Any = TorchTrainer(
         cast(Any, _measure_rank),
-        train_loop_config={"config": config, "servers": servers, "manifest": manifest, "hub": hub},
+        train_loop_config={"config": config, "servers": servers, "manifest": manifest, "files": files},
         scaling_config=ray_train.ScalingConfig(num_workers=config.workers),
         run_config=ray_train.RunConfig(name="checks", storage_path=folder),
     )
@@ -152,10 +146,10 @@ def _measure_rank(given: dict[str, Any]) -> list[str]:
     import torch.distributed as dist
     from ray.train.torch import get_device
 
-    from cluster.bad_numbers import gather_text
     from cluster.checkpoint_writer import CheckpointWriter
-    from cluster.driver_line import DriverLine
     from cluster.partition_server import connect
+    from cluster.reporter import Reporter
+    from cluster.scores import gather_objects
     from cluster.train_loop import Worker
     from cluster.training_data import OpenNodes
 
@@ -165,7 +159,7 @@ def _measure_rank(given: dict[str, Any]) -> list[str]:
     rank, world_size = context.get_world_rank(), context.get_world_size()
     writer = CheckpointWriter(Path(context.get_storage().experiment_fs_path), rank)
     spec = _spec(config, given["servers"], given["manifest"])
-    workers = {name: Worker(spec, DriverLine(given["hub"]), rank, world_size, get_device(), writer) for name in LOOPS}
+    workers = {name: Worker(spec, Reporter(given["files"]), rank, world_size, get_device(), writer) for name in LOOPS}
     for name in UNSAFE:
         workers[name].data = OpenNodes(connect(given["servers"]))
     before = {name: _flat(worker) for name, worker in workers.items()}
@@ -193,7 +187,7 @@ def _measure_rank(given: dict[str, Any]) -> list[str]:
     counted = [{name: values[1:] for name, values in found.items()} for found in (wall, cpu, losses)]
     moved = {name: float((_flat(worker) - before[name]).norm()) for name, worker in workers.items()}
     share = Share(counted[0], counted[1], counted[2], stall[1:], moved)
-    return gather_text(json.dumps(vars(share)), get_device())
+    return gather_objects(json.dumps(vars(share)))
 
 
 def _flat(worker: "Worker") -> Any:
@@ -231,8 +225,8 @@ def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
     record, _ = worker.train_epoch(loader, epoch)
     assert record is not None
     if worker.rank == 0:
-        worker.line.push({"kind": "epoch", "epoch": epoch, **record})
-    worker.tell_traffic(epoch)
+        worker.reporter.push({"kind": "epoch", "epoch": epoch, **record})
+    worker.report_traffic(epoch)
     return record["train_loss"]
 
 

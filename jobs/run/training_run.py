@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole
 from cluster.options import SessionOptions, TrainOptions, WorkerOptions
-from cluster.record_queue import Record
+from cluster.reporter import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from jobs.reporting.run_report import run_page
 from jobs.run.environment import describe_command, describe_environment
@@ -145,7 +145,7 @@ def wants_bfloat16(fit: FitOptions, workers: WorkerOptions) -> bool:
 
 
 def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
-    """Turns records of the hub into progress; `unit` is "nodes" or "graphs"."""
+    """Turns what rank 0 reports into progress; `unit` is "nodes" or "graphs"."""
     note = ""
     rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
 

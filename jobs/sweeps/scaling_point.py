@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cluster.options import ServerOptions
     from cluster.partition_server import PartitionServers
-    from cluster.record_queue import Record
+    from cluster.reporter import Record
     from cluster.session import Session
     from storage.graph import StoredGraph
     from storage.manifest import Manifest

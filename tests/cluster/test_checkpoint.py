@@ -11,7 +11,7 @@ from torch import nn
 
 from cluster.checkpoint import (
     DATA,
-    EpochPart,
+    EpochProgress,
     Snapshot,
     TrainState,
     check_continues,
@@ -112,7 +112,7 @@ def test_a_score_that_was_not_measured_is_null_in_json(tmp_path):
 def test_a_position_within_an_epoch_comes_back_to_the_last_bit(tmp_path):
     model, optimizer = _trained()
     sums = ((0.1 + 0.2, 1 / 3, 3.0, 5e-324, 1e300), (2.0**-53, 0.0, 1.0, 2.0, 3.0))
-    part = EpochPart(17, {"epoch": 4, "step": 34, "fingerprint": "0123456789abcdef"}, sums, {"train_s": 1.1})
+    part = EpochProgress(17, {"epoch": 4, "step": 34, "fingerprint": "0123456789abcdef"}, sums, {"train_s": 1.1})
     state = replace(STATE, part=part)
     assert state.name == "epoch-000004-step-00000017"
     save_checkpoint(tmp_path / state.name, Snapshot(state, model.state_dict(), {}, moments_of(optimizer)))

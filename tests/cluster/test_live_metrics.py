@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.driver_line import DriverLine
-from cluster.metrics_hub import metrics_hub
+from cluster.live_metrics import LiveMetrics
 from cluster.options import SessionOptions
 from cluster.session import ray_session
 
@@ -47,26 +46,21 @@ def samples(text: str) -> dict[str, float]:
 
 @pytest.mark.ray
 def test_prometheus_reads_the_figures_of_a_run():
-    seen: list[dict] = []
     with ray_session(SessionOptions(num_cpus=1, object_store_bytes=100 * 2**20)):
         import ray
 
         (node,) = ray.nodes()
         url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        with metrics_hub(seen.append, run="a-run") as hub:
-            line = DriverLine(hub)
-            for _ in range(2):
-                line.push({"kind": "start", "epoch": 0, "step": 0, "workers": 1})
-            line.push(EPOCH)
-            line.receipt()()
-            assert not line.stop_asked()
-            deadline, found = time.monotonic() + 60, {}
-            while not EXPECTED.items() <= found.items() and time.monotonic() < deadline:
-                time.sleep(0.5)
-                with urllib.request.urlopen(url, timeout=5) as answer:
-                    found = samples(answer.read().decode())
-            assert found == EXPECTED
-    assert [record["kind"] for record in seen] == ["start", "start", "epoch"]
+        live = LiveMetrics("a-run")
+        for _ in range(2):
+            live.update({"kind": "start", "epoch": 0, "step": 0, "workers": 1})
+        live.update(EPOCH)
+        deadline, exported = time.monotonic() + 60, {}
+        while not EXPECTED.items() <= exported.items() and time.monotonic() < deadline:
+            time.sleep(0.5)
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                exported = samples(answer.read().decode())
+        assert exported == EXPECTED
 
 
 def test_the_board_draws_what_is_exported():

@@ -37,10 +37,10 @@ def one_rank(rank: int, port: int, results: str) -> None:
     start = sum(COUNTS[:rank])
     x, y = x[start : start + COUNTS[rank]], y[start : start + COUNTS[rank]]
     ddp = DistributedDataParallel(model)
-    weights, total_and_wish = begin_total_weight(TASK, [y])
+    weights, total_and_request = begin_total_weight(TASK, [y])
     logits = ddp(x)
     loss = step_loss(TASK, StepOutput(logits), y, weights[0])
-    (loss * loss_scale(total_and_wish()[0], len(COUNTS))).backward()
+    (loss * loss_scale(total_and_request()[0], len(COUNTS))).backward()
     scores = SplitScores(torch.device("cpu"), binary=True)
     scores.update(logits.detach(), y)
     rows = gather_rows(x)

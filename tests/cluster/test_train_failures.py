@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from ray.exceptions import OutOfMemoryError
 
-from cluster.trainer import _cause
-from storage.errors import ConfigError, GraphmillError, StageError
+from cluster.outcome import Failed
+from cluster.trainer import _failure
+from storage.errors import ConfigError, FormatError, GraphmillError, StageError
 
 LOG = Path("run", "failure.log")
 KILLED = """7 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 192.0.2.2) was 22.59GB used / 23.54GB limit
@@ -15,7 +16,7 @@ OOM kill reason: Memory usage 24040280064B exceeded threshold of 24012685312B (9
 Refer to the documentation on how to address the out of memory issue: a long text"""
 
 
-class Failed(Exception):
+class TrainingFailed(Exception):
     """Ray Train's error: the workers' failures by rank, or the controller's."""
 
     def __init__(
@@ -26,18 +27,24 @@ class Failed(Exception):
 
 
 def said(**failures: Any) -> GraphmillError:
-    error: Any = Failed(**failures)
-    return _cause(error, LOG)
+    error: Any = TrainingFailed(**failures)
+    failed = _failure(error, LOG)
+    assert not failed.is_final
+    return failed.error()
 
 
 @pytest.mark.parametrize(
-    "failures", [{"controller": OutOfMemoryError(KILLED)}, {"worker_failures": {1: OutOfMemoryError(KILLED)}}]
+    ("failures", "owner"),
+    [
+        ({"controller": OutOfMemoryError(KILLED)}, "Ray Train's controller"),
+        ({"worker_failures": {1: OutOfMemoryError(KILLED)}}, "rank 1"),
+    ],
 )
-def test_too_little_memory_is_named_with_its_figures(failures: dict[str, Any]) -> None:
+def test_too_little_memory_is_named_with_its_figures(failures: dict[str, Any], owner: str) -> None:
     error = said(**failures)
     assert type(error) is StageError
     assert str(error).startswith(
-        "training failed: out of memory: 7 worker(s) were killed due to the node running low on memory."
+        f"training, {owner}: out of memory: 7 worker(s) were killed due to the node running low on memory."
     )
     assert "22.59GB used / 23.54GB limit" in str(error)
     assert str(LOG) in str(error)
@@ -47,10 +54,23 @@ def test_too_little_memory_is_named_with_its_figures(failures: dict[str, Any]) -
 def test_an_error_that_a_worker_raised_on_purpose_comes_first() -> None:
     error = said(worker_failures={0: ValueError("a"), 1: ConfigError("sampler: expected another")})
     assert type(error) is ConfigError
-    assert str(error) == "sampler: expected another (worker 1)"
+    assert str(error) == "training, rank 1: sampler: expected another"
+
+
+def test_an_error_that_names_its_stage_and_owner_names_them_once() -> None:
+    error = FormatError("part-00001/features.arrow: damaged").at("stage fetch, epoch 2, step 7", "rank 1")
+    assert str(said(worker_failures={0: ValueError("lost"), 1: error})) == (
+        "stage fetch, epoch 2, step 7, rank 1: part-00001/features.arrow: damaged"
+    )
+
+
+def test_why_no_attempt_is_left_ends_the_line() -> None:
+    failed = Failed("training", "rank 0", StageError("it died"))
+    assert type(failed.error("3 failures in a row")) is StageError
+    assert str(failed.error("3 failures in a row")) == "training, rank 0: it died; given up after 3 failures in a row"
 
 
 def test_any_other_is_named_by_its_last_line() -> None:
-    assert str(said(worker_failures={0: ValueError("one\ntwo")})).startswith(
-        "training failed: ValueError: two; the workers'"
+    assert str(said(worker_failures={0: ValueError("one\ntwo")})) == (
+        f"training, rank 0: ValueError: two; the workers' tracebacks are in {LOG}"
     )

@@ -1,11 +1,13 @@
 """The training loop without Ray: what a step's gradient is, what is averaged, what resumes exactly, and what stops it."""
 
 import json
+import re
 import shutil
 import socket
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +16,10 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from torch import nn
 
-from cluster.bad_numbers import NonFiniteLossError
-from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from cluster.nonfinite import NonFiniteLossError
 from cluster.options import TrainOptions
+from cluster.outcome import Finished, Stopped
 from cluster.schedule import rate_factor
 from cluster.tasks import Classification, Regression, StepOutput
 from cluster.train_loop import Worker
@@ -26,7 +29,7 @@ from samplers.graph_batches import ArrayGraphStore, TorchGraphBatch
 from samplers.loader import STAGE_SECONDS
 from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, FormatError, StageError
-from tests.recording_line import RecordingLine
+from tests.recording_reporter import RecordingReporter
 
 CPU = torch.device("cpu")
 NUM_GRAPHS = 30
@@ -69,7 +72,7 @@ class Pooled(nn.Module):
         return StepOutput(out, self.second.weight.square().sum() if self.penalised else None)
 
 
-class Line(RecordingLine):
+class Reports(RecordingReporter):
     @property
     def epochs(self) -> list[dict]:
         timed = {
@@ -117,21 +120,20 @@ def run_alone(
     folder: Path,
     checkpoint: Path | None = None,
     stop_at: int | None = None,
-    line: Line | None = None,
-) -> tuple[Worker, Line, dict]:
+    reporter: Reports | None = None,
+) -> tuple[Worker, Reports, Any]:
     """A run with one worker; `stop_at`: after how many steps the driver asks it to stop."""
-    line = line or Line()
+    reporter = reporter or Reports()
     writer = CheckpointWriter(folder, 0, a_spec.options.checkpoint_minutes, report)
-    worker = Worker(a_spec, line, 0, 1, CPU, writer)
+    worker = Worker(a_spec, reporter, 0, 1, CPU, writer)
     if stop_at is not None:
-        wishes = iter([Wish.GO_ON] * (stop_at - 1) + [Wish.STOP] * 1000)
-        worker._wish = lambda: next(wishes)  # type: ignore[method-assign]
+        requests = iter([CheckpointRequest.NONE] * (stop_at - 1) + [CheckpointRequest.SAVE_AND_STOP] * 1000)
+        worker._request = lambda: next(requests)  # type: ignore[method-assign]
     if checkpoint is not None:
         shutil.copytree(checkpoint, folder / checkpoint.name, dirs_exist_ok=True)
     worker.restore(folder)
-    result = worker.run()
-    assert result is not None
-    return worker, line, result
+    outcome = worker.run()
+    return worker, reporter, dict(outcome.summary) if isinstance(outcome, Finished) else outcome
 
 
 def free_port() -> int:
@@ -145,7 +147,7 @@ def one_of_two(rank: int, port: int, folder: str, build_model, store: Rings | No
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     a_spec = spec(3, build_model, store, accumulate=4, weight_decay=0.1)
     found: dict = {"error": ""}
-    worker = Worker(a_spec, Line(), rank, 2, CPU)
+    worker = Worker(a_spec, Reports(), rank, 2, CPU)
     try:
         with worker.loader(a_spec.sampler) as loader:
             found["losses"] = [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(3)]
@@ -170,7 +172,7 @@ def run_two(folder: Path, build_model, store: Rings | None = None) -> list[dict]
 
 
 def whole_epoch_steps(a_spec: TrainSpec, epochs: int = 3) -> tuple[Worker, list[float]]:
-    worker = Worker(a_spec, Line(), 0, 1, CPU)
+    worker = Worker(a_spec, Reports(), 0, 1, CPU)
     with worker.loader(a_spec.sampler) as loader:
         return worker, [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(epochs)]
 
@@ -217,8 +219,8 @@ AVERAGED = {"ema_decay": 0.9, "epochs": 3, "schedule": "cosine", "warmup_steps":
 def assert_same_end(ours: Worker, theirs: Worker) -> None:
     assert ours.average is not None
     assert theirs.average is not None
-    for name, tensor in ours.average.model.state_dict().items():
-        assert torch.equal(tensor, theirs.average.model.state_dict()[name])
+    for name, tensor in ours.average.module.state_dict().items():
+        assert torch.equal(tensor, theirs.average.module.state_dict()[name])
         assert torch.equal(ours.best[name], theirs.best[name])
 
 
@@ -226,31 +228,31 @@ def assert_same_end(ours: Worker, theirs: Worker) -> None:
 def test_a_run_resumes_exactly_after_any_step(reports, norm):
     build = partial(Pooled, norm=norm)
     a_spec = spec(build_model=build, checkpoint_minutes=0, checkpoint_every=1, **AVERAGED)
-    whole, whole_line, result = run_alone(a_spec, reports)
+    whole, whole_reporter, result = run_alone(a_spec, reports)
     saved = sorted(path.name for path in reports.iterdir())
     steps = ("", "-step-00000001", "-step-00000002")
     assert saved == [*[f"epoch-{epoch:06d}{step}" for epoch in range(3) for step in steps][1:], "epoch-000003"]
     for number, name in enumerate(saved[:-1]):
-        again, line, resumed = run_alone(
+        again, reporter, resumed = run_alone(
             spec(build_model=build, **AVERAGED), reports / f"again{number}", reports / name
         )
         position = name.split("-")
         epoch, step = int(position[1]), int(position[3]) if len(position) > 2 else 0
-        assert line.records[0] == {"kind": "start", "epoch": epoch, "step": step, "workers": 1}
-        assert line.epochs == whole_line.epochs[epoch:]
+        assert reporter.records[0] == {"kind": "start", "epoch": epoch, "step": step, "workers": 1}
+        assert reporter.epochs == whole_reporter.epochs[epoch:]
         assert resumed == result
         assert_same_end(again, whole)
 
 
 @pytest.mark.parametrize("stop_at", range(1, 9))
 def test_a_run_that_is_asked_to_stop_saves_after_that_step(reports, stop_at):
-    whole, whole_line, result = run_alone(spec(**AVERAGED), reports / "whole")
+    whole, whole_reporter, result = run_alone(spec(**AVERAGED), reports / "whole")
     _, first, stopped = run_alone(spec(**AVERAGED), reports / "first", stop_at=stop_at)
     epoch, step = divmod(stop_at, 3)
-    assert stopped == {"stopped": f"epoch {epoch}, step {step}" if step else f"epoch {epoch}"}
+    assert stopped == Stopped(f"epoch {epoch}, step {step}" if step else f"epoch {epoch}")
     assert len(list((reports / "first").iterdir())) == 1
-    again, line, resumed = run_alone(spec(**AVERAGED), reports / "again", latest_of(reports / "first"))
-    assert first.epochs + line.epochs == whole_line.epochs
+    again, reporter, resumed = run_alone(spec(**AVERAGED), reports / "again", latest_of(reports / "first"))
+    assert first.epochs + reporter.epochs == whole_reporter.epochs
     assert resumed == result
     assert_same_end(again, whole)
 
@@ -278,11 +280,11 @@ def test_an_older_checkpoint_is_taken_where_the_newest_is_damaged(reports):
     newest, older = reports / "epoch-000002", reports / "epoch-000001"
     shutil.rmtree(reports / "epoch-000003")
     (newest / "optimizer.safetensors").write_bytes(b"x" + (newest / "optimizer.safetensors").read_bytes()[1:])
-    _, line, resumed = run_alone(spec(**AVERAGED), reports)
-    assert "optimizer.safetensors: expected the bytes that were saved" in line.records[0]["what"]
-    assert line.records[1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
+    _, reporter, resumed = run_alone(spec(**AVERAGED), reports)
+    assert "optimizer.safetensors: expected the bytes that were saved" in reporter.records[0]["what"]
+    assert reporter.records[1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
     assert resumed == result
-    assert line.epochs == whole.epochs[1:]
+    assert reporter.epochs == whole.epochs[1:]
     assert (reports / "epoch-000003").exists()
     shutil.rmtree(reports / "epoch-000003")
     (older / "state.json").write_text("{")
@@ -299,77 +301,74 @@ def test_steps_of_another_number_of_batches_are_refused_within_an_epoch(reports)
 def test_an_elastic_run_goes_back_to_an_epochs_end(reports):
     run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
     assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000001-step-00000001"}
-    line = Line()
-    Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
+    reporter = Reports()
+    Worker(spec(batch_size=5, **AVERAGED), reporter, 0, 1, CPU).restore(reports, elastic=True)
     what = "epoch-000001-step-00000001 is of another number of workers; epoch 1 begins anew with 1"
     start = {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
-    assert line.records == [{"kind": "unused", "what": what}, start]
+    assert reporter.records == [{"kind": "unused", "what": what}, start]
     # The position that it passed over is kept: its epoch is the one that begins anew, and as many workers may come again.
     assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000001-step-00000001"}
-    line = Line()
-    Worker(spec(**AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
-    assert line.records == [{**start, "step": 1}]
+    reporter = Reports()
+    Worker(spec(**AVERAGED), reporter, 0, 1, CPU).restore(reports, elastic=True)
+    assert reporter.records == [{**start, "step": 1}]
 
 
 def test_an_elastic_run_removes_a_position_that_would_jump_ahead(reports):
     run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
-    line = Line()
-    worker = Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU)
+    reporter = Reports()
+    worker = Worker(spec(batch_size=5, **AVERAGED), reporter, 0, 1, CPU)
     ahead = reports / "epoch-000002-step-00000001"
     (reports / "epoch-000001-step-00000001").rename(ahead)
     body = json.loads((ahead / "state.json").read_text())
     body.pop("digest")
     (ahead / "state.json").write_text(json.dumps(body | {"next_epoch": 2}))
     worker.restore(reports, elastic=True)
-    assert line.records[-1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
+    assert reporter.records[-1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
     assert {path.name for path in reports.iterdir()} == {"epoch-000001"}
 
 
 def test_an_elastic_run_that_could_only_begin_anew_is_refused(reports):
     run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
     shutil.rmtree(reports / "epoch-000001")
-    line = Line()
+    reporter = Reports()
     with pytest.raises(
         FormatError, match=r"an epoch's end or of 1 workers, found only epoch-000001-step-00000001; resume"
     ):
-        Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
-    assert line.records == []
+        Worker(spec(batch_size=5, **AVERAGED), reporter, 0, 1, CPU).restore(reports, elastic=True)
+    assert reporter.records == []
     assert {path.name for path in reports.iterdir()} == {"epoch-000001-step-00000001"}
 
 
 def test_an_elastic_run_begins_anew_from_within_its_first_epoch(reports):
     run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=1)
     assert {path.name for path in reports.iterdir()} == {"epoch-000000-step-00000001"}
-    line = Line()
-    Worker(spec(batch_size=5, **AVERAGED), line, 0, 1, CPU).restore(reports, elastic=True)
+    reporter = Reports()
+    Worker(spec(batch_size=5, **AVERAGED), reporter, 0, 1, CPU).restore(reports, elastic=True)
     what = "epoch-000000-step-00000001 is of another number of workers; epoch 0 begins anew with 1"
-    assert line.records == [
+    assert reporter.records == [
         {"kind": "unused", "what": what},
         {"kind": "start", "epoch": 0, "step": 0, "workers": 1},
     ]
     assert {path.name for path in reports.iterdir()} == {"epoch-000000-step-00000001"}
 
 
-def test_a_checkpoint_is_written_after_what_was_told_before_it_is_recorded(reports):
-    waits = []
+def test_a_checkpoint_is_written_after_what_was_reported_before_it_is_on_the_disk(reports):
+    flushes = []
 
-    class Slow(Line):
-        def receipt(self):
-            told = [record["epoch"] for record in self.records if record["kind"] == "epoch"]
-            return lambda: waits.append((told, {path.name for path in reports.iterdir()}))
+    class Watched(Reports):
+        def flush(self):
+            reported = [record["epoch"] for record in self.records if record["kind"] == "epoch"]
+            flushes.append((reported, {path.name for path in reports.iterdir()}))
 
-    run_alone(spec(checkpoint_every=1, epochs=2), reports, line=Slow())
-    assert waits == [([0], set()), ([0, 1], {"epoch-000001"})]
+    run_alone(spec(checkpoint_every=1, epochs=2), reports, reporter=Watched())
+    assert flushes == [([0], set()), ([0, 1], {"epoch-000001"})]
 
-    class Never(Line):
-        def receipt(self):
-            def wait():
-                raise StageError("not taken")
+    class Full(Reports):
+        def flush(self):
+            raise StageError("no space")
 
-            return wait
-
-    with pytest.raises(StageError, match="not taken"):
-        run_alone(spec(checkpoint_every=1, epochs=3), reports, line=Never())
+    with pytest.raises(StageError, match=r"^checkpoint, rank 0: no space$"):
+        run_alone(spec(checkpoint_every=1, epochs=3), reports, reporter=Full())
     assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000002"}
 
 
@@ -378,7 +377,7 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
     torch.manual_seed(0)
     reference = Pooled()
     average = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
-    plain = Worker(replace(a_spec, options=replace(a_spec.options, ema_decay=None)), Line(), 0, 1, CPU)
+    plain = Worker(replace(a_spec, options=replace(a_spec.options, ema_decay=None)), Reports(), 0, 1, CPU)
     with plain.loader(a_spec.sampler) as loader:
         step = plain._update
 
@@ -400,25 +399,25 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
 
 
 def test_lower_is_better_where_the_task_says_so(reports):
-    worker, line, result = run_alone(spec(epochs=6, learning_rate=3e-2), reports)
-    curve = [epoch["valid_mae"] for epoch in line.epochs]
+    worker, reporter, result = run_alone(spec(epochs=6, learning_rate=3e-2), reports)
+    curve = [epoch["valid_mae"] for epoch in reporter.epochs]
     assert worker.best_epoch == int(np.argmin(curve))
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
     assert curve[-1] < curve[0]
 
 
 def test_an_estimate_is_named_so_and_keeps_the_last_epoch(reports):
-    worker, line, result = run_alone(replace(spec(epochs=4), is_estimate=True, keep_best=False), reports)
-    assert not [name for epoch in line.epochs for name in epoch if name in ("valid_mae", "best_epoch")]
+    worker, reporter, result = run_alone(replace(spec(epochs=4), is_estimate=True, keep_best=False), reports)
+    assert not [name for epoch in reporter.epochs for name in epoch if name in ("valid_mae", "best_epoch")]
     assert worker.best_score is None
     assert result["last_epoch"] == 3
-    assert result["scores"]["valid"]["mae"] == pytest.approx(line.epochs[-1]["valid_estimate_mae"])
+    assert result["scores"]["valid"]["mae"] == pytest.approx(reporter.epochs[-1]["valid_estimate_mae"])
 
 
 def test_an_estimate_chooses_where_it_is_told_to(reports):
-    _, line, result = run_alone(replace(spec(epochs=4), is_estimate=True), reports)
-    curve = [epoch["valid_estimate_mae"] for epoch in line.epochs]
-    assert result["best_epoch_by_estimate"] == int(np.argmin(curve)) == line.epochs[-1]["best_epoch_by_estimate"]
+    _, reporter, result = run_alone(replace(spec(epochs=4), is_estimate=True), reports)
+    curve = [epoch["valid_estimate_mae"] for epoch in reporter.epochs]
+    assert result["best_epoch_by_estimate"] == int(np.argmin(curve)) == reporter.epochs[-1]["best_epoch_by_estimate"]
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
 
 
@@ -447,12 +446,13 @@ class Power(nn.Module):
 def test_a_loss_that_is_not_finite_stops_the_run_at_once_and_names_the_layer(reports):
     with pytest.raises(NonFiniteLossError) as caught:
         run_alone(spec(4, partial(Overflowing, 4)), reports)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "epoch 0, step " in text
-    assert "(rank 0)" in text
-    assert "first bad layer: second.1 (Power), whose inputs are finite" in text
-    index = int(text.partition("batch ")[2].split()[0])
+    line = re.fullmatch(
+        r"epoch 0, step \d+, rank 0, batch (\d+): the loss is not finite; first bad layer: second\.1 \(Power\), whose inputs are "
+        r"finite; lower --learning-rate \(now 0\.01\), set --clip-norm, or check the features and targets",
+        str(caught.value),
+    )
+    assert line is not None, caught.value
+    index = int(line[1])
     store, a_spec = rings(), spec(4)
     graphs = a_spec.data.open().sampler(a_spec.sampler, 1).graphs_of(0, index)
     assert store.num_nodes[graphs].max() > 4
@@ -475,7 +475,9 @@ class BadGradient(Pooled):
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run_and_names_the_parameter(reports):
-    with pytest.raises(NonFiniteLossError, match=r"batches 0 .rank 0.: the gradient is not finite.*first\.weight"):
+    with pytest.raises(
+        NonFiniteLossError, match=r"epoch 0, step 0, rank 0, batches 0: the gradient is not finite.*first\.weight"
+    ):
         run_alone(spec(4, BadGradient), reports)
 
 
@@ -486,7 +488,10 @@ class BadEvaluation(Pooled):
 
 
 def test_a_prediction_that_is_not_finite_stops_the_run(reports):
-    with pytest.raises(NonFiniteLossError, match=r"batch 0 of valid .rank 0.: first bad layer: second .Linear."):
+    with pytest.raises(
+        NonFiniteLossError,
+        match=r"evaluation of valid, rank 0, batch 0: a prediction is not finite; first bad layer: second .Linear.",
+    ):
         run_alone(spec(4, BadEvaluation), reports)
 
 
@@ -503,14 +508,14 @@ def test_graphs_are_classified_too(reports):
     a_spec = spec(
         4, partial(Pooled, out_dim=2), rings(label), Classification(2, "rocauc"), epochs=30, learning_rate=3e-2
     )
-    _, line, result = run_alone(a_spec, reports)
+    _, reporter, result = run_alone(a_spec, reports)
     assert result["scores"]["valid"]["count"] == 5
-    assert line.epochs[-1]["train_loss"] < 0.5 * line.epochs[0]["train_loss"]
+    assert reporter.epochs[-1]["train_loss"] < 0.5 * reporter.epochs[0]["train_loss"]
 
 
 def test_bfloat16_trains(reports):
-    _, line, _ = run_alone(spec(4, precision="bfloat16", epochs=8, learning_rate=3e-2), reports)
-    assert line.epochs[-1]["train_loss"] < line.epochs[0]["train_loss"]
+    _, reporter, _ = run_alone(spec(4, precision="bfloat16", epochs=8, learning_rate=3e-2), reports)
+    assert reporter.epochs[-1]["train_loss"] < reporter.epochs[0]["train_loss"]
 
 
 def test_poly_is_a_power_of_what_is_left():
@@ -520,10 +525,10 @@ def test_poly_is_a_power_of_what_is_left():
 
 
 def test_warm_up_may_be_counted_in_steps(reports):
-    _, line, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3), reports)
+    _, reporter, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3), reports)
     # Five steps per epoch: the last of the first epoch is the fifth of eight.
-    assert line.epochs[0]["learning_rate"] == pytest.approx(1e-2 * 5 / 8)
-    assert line.epochs[-1]["learning_rate"] == pytest.approx(1e-3 + 9e-3 * (1 / 12))
+    assert reporter.epochs[0]["learning_rate"] == pytest.approx(1e-2 * 5 / 8)
+    assert reporter.epochs[-1]["learning_rate"] == pytest.approx(1e-3 + 9e-3 * (1 / 12))
 
 
 @pytest.mark.parametrize(

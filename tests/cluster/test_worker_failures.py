@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from ray import cloudpickle
 from cluster.options import WorkerOptions
 from cluster.run_directory import RunDirectory
 from cluster.trainer import train
-from storage.errors import StageError
+from cluster.training_data import GraphData, OpenGraphs
+from storage.errors import DataError, StageError
 from tests.cluster import test_train_loop as toys
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,6 +39,34 @@ class Mortal(toys.Pooled):
         return super().forward(batch)
 
 
+class Refusing(toys.Pooled):
+    """A model that refuses the batch of the third training step that it sees."""
+
+    seen = 0
+
+    def forward(self, batch):
+        self.seen += self.training
+        if self.seen == 3:
+            raise DataError("graph 7: expected finite features, got NaN; correct the source")
+        return super().forward(batch)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Data whose batches cannot be made into tensors."""
+
+    data: GraphData
+
+    def open(self) -> OpenGraphs:
+        opened = self.data.open()
+
+        def collate(minibatch):
+            raise OSError(5, "Input/output error")
+
+        opened.collate = collate  # type: ignore[method-assign]
+        return opened
+
+
 @pytest.fixture(scope="module", autouse=True)
 def by_value(shared_ray):
     for module in (toys, sys.modules[__name__]):  # Ray's workers do not import tests
@@ -45,6 +74,36 @@ def by_value(shared_ray):
     yield
     for module in (toys, sys.modules[__name__]):
         cloudpickle.unregister_pickle_by_value(module)
+
+
+GIVEN_UP = "given up after 1 failure within an hour, expected at most 0 (--failures-per-hour)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "line"),
+    [
+        (
+            {"build_model": Refusing},
+            DataError,
+            f"training, rank 0: graph 7: expected finite features, got NaN; correct the source; {GIVEN_UP}",
+        ),
+        (
+            {"data": Unreadable(toys.spec().data)},
+            StageError,
+            f"stage collate, epoch 0, step 0, rank 0: OSError: [Errno 5] Input/output error; {GIVEN_UP}",
+        ),
+    ],
+)
+def test_the_user_reads_an_error_once_with_its_stage_and_rank(tmp_path, changes, kind, line):
+    directory = RunDirectory.create(tmp_path / "run", {})
+    shown: list[dict] = []
+    with pytest.raises(kind) as raised:
+        train(replace(toys.spec(), **changes), WorkerOptions(1, "cpu", failures_per_hour=0), directory, shown.append)
+    assert str(raised.value) == line
+    assert "failure" not in [record["kind"] for record in shown]
+    events = [json.loads(text) for text in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [event["error"] + "; given up after " + event["given_up"] for event in events[1:]] == [line]
+    assert not (tmp_path / "run" / "attempts").exists()
 
 
 def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:

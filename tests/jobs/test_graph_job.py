@@ -25,7 +25,7 @@ from samplers.graph_batches import GraphBatchSampler
 from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, GraphmillError
 from tests import job_in_process
-from tests.recording_line import RecordingLine
+from tests.recording_reporter import RecordingReporter
 
 pytest.importorskip("rdkit")
 
@@ -134,7 +134,7 @@ def test_every_model_trains_through_the_loop(model, molecules):
         options=TrainOptions(epochs=6, learning_rate=3e-3),
         loader=LoaderOptions(),
     )
-    worker = Worker(spec, RecordingLine(), 0, 1, torch.device("cpu"))
+    worker = Worker(spec, RecordingReporter(), 0, 1, torch.device("cpu"))
     with worker.loader(spec.sampler) as loader:
         losses = [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(6)]
     assert min(losses[-3:]) < 0.93 * losses[0]

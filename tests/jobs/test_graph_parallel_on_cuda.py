@@ -9,8 +9,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from cluster.options import TrainOptions
+from cluster.outcome import Finished
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
@@ -23,7 +24,7 @@ from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.pretend_cuda import pretend_cuda
-from tests.recording_line import RecordingLine
+from tests.recording_reporter import RecordingReporter
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -63,16 +64,16 @@ def report(
 
 def outcome(a_spec: TrainSpec, rank: int, size: int, device: str, reports: Path, epochs: int) -> dict[str, Any]:
     """Trains to `epochs`, from where the checkpoint stands."""
-    line = RecordingLine()
-    worker = Worker(a_spec, line, rank, size, torch.device(device), CheckpointWriter(reports, rank, None, report))
-    wishes = iter([Wish.GO_ON] * (epochs - 1) + [Wish.STOP] * 9)
+    reporter = RecordingReporter()
+    worker = Worker(a_spec, reporter, rank, size, torch.device(device), CheckpointWriter(reports, rank, None, report))
+    requests = iter([CheckpointRequest.NONE] * (epochs - 1) + [CheckpointRequest.SAVE_AND_STOP] * 9)
     if rank == 0 and epochs < a_spec.options.epochs:
-        worker._wish = lambda: next(wishes)  # type: ignore[method-assign]
+        worker._request = lambda: next(requests)  # type: ignore[method-assign]
     worker.restore(reports)
     result = worker.run()
     return {
-        "losses": [record["train_loss"] for record in line.records if record["kind"] == "epoch"],
-        "scores": (result or {}).get("scores"),
+        "losses": [record["train_loss"] for record in reporter.records if record["kind"] == "epoch"],
+        "scores": result.summary["scores"] if isinstance(result, Finished) else None,
         "model": {name: tensor.detach().cpu() for name, tensor in worker.model.state_dict().items()},
     }
 

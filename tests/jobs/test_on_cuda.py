@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save
 
-from cluster.checkpoint_writer import CheckpointWriter, Wish
+from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from cluster.options import TrainOptions
+from cluster.outcome import Finished, Stopped
 from cluster.prediction import PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
 from cluster.tasks import Classification, Regression, Task
 from cluster.train_loop import Worker
@@ -40,7 +41,7 @@ from storage.prediction_files import PredictionFolder
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.pretend_cuda import pretend_cuda
-from tests.recording_line import RecordingLine
+from tests.recording_reporter import RecordingReporter
 
 EPOCHS, STEPS = 2, 2  # steps of an epoch
 SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
@@ -198,13 +199,13 @@ def report(
 
 def run(spec: TrainSpec, device: str, folder: Path, stop_at: int | None = None) -> tuple[Worker, Any]:
     """Trains on, from where the folder's checkpoint stands; `stop_at`: steps until the driver asks to stop."""
-    line = RecordingLine()
-    worker = Worker(spec, line, 0, 1, torch.device(device), CheckpointWriter(folder, 0, None, report))
+    worker = Worker(spec, RecordingReporter(), 0, 1, torch.device(device), CheckpointWriter(folder, 0, None, report))
     if stop_at is not None:
-        wishes = iter([Wish.GO_ON] * (stop_at - 1) + [Wish.STOP] * 1000)
-        worker._wish = lambda: next(wishes)  # type: ignore[method-assign]
+        requests = iter([CheckpointRequest.NONE] * (stop_at - 1) + [CheckpointRequest.SAVE_AND_STOP] * 1000)
+        worker._request = lambda: next(requests)  # type: ignore[method-assign]
     worker.restore(folder)
-    return worker, worker.run()
+    outcome = worker.run()
+    return worker, outcome.summary if isinstance(outcome, Finished) else outcome
 
 
 def weights(worker: Worker) -> dict[str, torch.Tensor]:
@@ -213,7 +214,7 @@ def weights(worker: Worker) -> dict[str, torch.Tensor]:
 
 def losses_of(worker: Worker) -> list[float]:
     """Each epoch's."""
-    return [record["train_loss"] for record in worker.line.records if record["kind"] == "epoch"]  # type: ignore[attr-defined]
+    return [record["train_loss"] for record in worker.reporter.records if record["kind"] == "epoch"]  # type: ignore[attr-defined]
 
 
 def predict(case: Case, best: bytes, folder: Path, device: str) -> Any:
@@ -259,7 +260,7 @@ def test_a_run_on_a_gpu_is_that_of_the_cpu_resumes_exactly_and_predicts(name, fo
         assert all(tensor.is_cuda for tensor in whole.model.state_dict().values())
         assert pretended.hidden_draws == []
         _, stopped = run(case.spec(), "cuda", tmp_path / "parts", stop_at=1)
-        assert "stopped" in stopped
+        assert isinstance(stopped, Stopped)
         resumed, again = run(case.spec(), "cuda", tmp_path / "parts")
         losses, trained, later = losses_of(whole), weights(whole), weights(resumed)
         best = save({key: value.cpu().contiguous() for key, value in whole.best.items()})

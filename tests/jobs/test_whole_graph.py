@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from cluster.bad_numbers import NonFiniteLossError
+from cluster.nonfinite import NonFiniteLossError
 from cluster.options import TrainOptions
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
@@ -29,7 +29,7 @@ from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
-from tests.recording_line import RecordingLine
+from tests.recording_reporter import RecordingReporter
 
 CPU = torch.device("cpu")
 EPOCHS = 3
@@ -71,7 +71,7 @@ def train_spec(graph: StoredGraph) -> TrainSpec:
 
 def outcome(folder: Path, rank: int, size: int) -> dict[str, Any]:
     """A few epochs as the trainer runs them, and then an evaluation with weights gone bad on one rank only."""
-    worker = Worker(train_spec(stored(folder)), RecordingLine(), rank, size, CPU)
+    worker = Worker(train_spec(stored(folder)), RecordingReporter(), rank, size, CPU)
     with worker.loader(worker.spec.sampler) as train, worker.loader(worker.spec.evaluation["valid"]) as valid:
         records = [worker.train_epoch(train, epoch)[0] for epoch in range(EPOCHS)]
         scores = worker._evaluate(worker.model, valid, "valid")
@@ -112,7 +112,9 @@ def test_two_workers_train_as_one_does(folder):
             assert ours == pytest.approx(theirs, rel=1e-5)
         assert found["scores"] == pytest.approx(alone["scores"], rel=1e-4)
         # Both looked, because a look is a forward pass of all; the one that found it is named to both.
-        assert "batch 1 of valid (rank 1): the weights of model.head.weight are not finite" in found["error"]
+        assert found["error"].startswith(
+            "evaluation of valid, rank 1, batch 1: a prediction is not finite; the weights of model.head.weight"
+        )
         for name, tensor in alone["model"].items():
             torch.testing.assert_close(found["model"][name], tensor, rtol=0, atol=2e-5)
 

@@ -1,4 +1,4 @@
-"""What is shown of a run's records, from a thread of its own: a terminal or a pipe that takes nothing more holds up no training."""
+"""Progress is shown from a thread of its own: a terminal or a pipe that takes nothing more holds up no record of the run."""
 
 import queue
 import threading
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cluster.graceful_stop import interrupt_main
-from cluster.record_queue import Record
+from cluster.reporter import Record
 
 _MAX_WAITING = 100  # beyond that a step's progress is not shown
 _END_S = 5.0  # longest wait at the end for what is not shown yet
 
 
 @contextmanager
-def onlooker(
+def progress_thread(
     show: Callable[[Record], None], end_now: Callable[[], None] = interrupt_main
 ) -> Iterator[Callable[[Record], None]]:
     """Yields what passes records on to `show` and does not wait.
@@ -28,7 +28,7 @@ def onlooker(
         if record["kind"] != "step" or waiting.qsize() < _MAX_WAITING:
             waiting.put(record)
 
-    def look() -> None:
+    def run() -> None:
         try:
             while (record := waiting.get()) is not None:
                 show(record)
@@ -37,7 +37,7 @@ def onlooker(
             if not ended.is_set():
                 end_now()
 
-    thread = threading.Thread(target=look, name="graphmill-onlooker", daemon=True)
+    thread = threading.Thread(target=run, name="graphmill-progress", daemon=True)
     thread.start()
     try:
         yield tell

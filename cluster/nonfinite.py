@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cluster.scores import gather_rows
+from cluster.scores import gather_objects
 from storage.errors import GraphmillError
 
 
@@ -15,7 +15,17 @@ class NonFiniteLossError(GraphmillError, FloatingPointError):
     """The loss, a gradient or a prediction became NaN or infinite."""
 
 
-def describe_bad_numbers(model: nn.Module, forward: Callable[[], Any], batch: Any) -> str:
+def find_nonfinite(
+    model: nn.Module, forward: Callable[[], Any], batch: Any, rank: int, is_here: bool
+) -> tuple[str, str]:
+    """(owner, what is not finite there) of the first rank whose own batch `is_here` to blame; a collective call, the same on all ranks."""
+    # On every rank, because a model that spreads one graph over the ranks needs them all in its forward pass.
+    what = describe_nonfinite(model, forward, batch)
+    reports = gather_objects((f"rank {rank}, batch {batch.index}", what) if is_here else None)
+    return next(filter(None, reports), ("all ranks", "the sum over ranks overflows"))
+
+
+def describe_nonfinite(model: nn.Module, forward: Callable[[], Any], batch: Any) -> str:
     """The first thing that is not finite: the batch's own numbers, a weight, or a layer's output in `forward`.
 
     A module is named where it is the first to finish with an output that is not finite, so inner ones come before those around them.
@@ -35,18 +45,12 @@ def describe_bad_numbers(model: nn.Module, forward: Callable[[], Any], batch: An
     return "every layer's output is finite; the loss is not: are the targets and their scale finite?"
 
 
-def describe_bad_gradients(model: nn.Module) -> str:
+def describe_nonfinite_gradients(model: nn.Module) -> str:
     """The parameter with a gradient that is not finite and that is nearest to the loss, by the order of definition."""
     bad = [name for name, p in model.named_parameters() if p.grad is not None and not _finite(p.grad)]
     if not bad:
         return "every gradient is finite, their norm is not"
     return f"first bad layer, backwards: {bad[-1].rpartition('.')[0] or 'the model'} (gradient of {bad[-1]})"
-
-
-def gather_text(text: str, device: torch.device) -> list[str]:
-    """The texts of all ranks that have one, in rank order; a collective call."""
-    encoded = torch.tensor(list(text.encode() + b"\n") if text else [], dtype=torch.uint8, device=device)
-    return bytes(gather_rows(encoded).tolist()).decode().splitlines()
 
 
 @contextmanager

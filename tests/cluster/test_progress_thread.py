@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from cluster.onlooker import onlooker
+from cluster.progress_thread import progress_thread
 
 
 def epoch(number: int) -> dict:
@@ -14,21 +14,21 @@ def epoch(number: int) -> dict:
 
 def test_all_is_shown_in_order_before_the_end():
     seen = []
-    with onlooker(seen.append) as tell:
+    with progress_thread(seen.append) as tell:
         for number in range(300):
             tell(epoch(number))
     assert seen == [epoch(number) for number in range(300)]
 
 
 def test_nobody_waits_for_one_who_does_not_look(monkeypatch):
-    monkeypatch.setattr("cluster.onlooker._END_S", 0.1)
+    monkeypatch.setattr("cluster.progress_thread._END_S", 0.1)
     looks, seen = threading.Event(), []
 
     def show(record) -> None:
         looks.wait(60)
         seen.append(record)
 
-    with onlooker(show) as tell:
+    with progress_thread(show) as tell:
         for number in range(1000):
             tell({"kind": "step", "step": number})
             tell(epoch(number))
@@ -46,7 +46,7 @@ def test_an_error_in_showing_ends_the_body_and_is_raised():
         raise BrokenPipeError(32, "Broken pipe")
 
     def follow() -> None:
-        with onlooker(show) as tell:
+        with progress_thread(show) as tell:
             tell(epoch(0))
             with pytest.raises(KeyboardInterrupt):
                 time.sleep(60)

@@ -1,0 +1,54 @@
+"""The driver follows an attempt: a thread passes on what rank 0 tells, and asks the workers to stop once the driver wants it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cluster.graceful_stop import interrupt_main
+from cluster.reporter import AttemptFiles, Record, RecordReader
+from storage.errors import StageError
+
+_LOOK_S = 0.1
+_END_S = 20.0  # longest wait at the end for what is not recorded yet
+
+
+@contextmanager
+def followed(
+    files: AttemptFiles,
+    consume: Callable[[Record], None],
+    stopping: threading.Event | None = None,
+    end_now: Callable[[], None] = interrupt_main,
+) -> Iterator[None]:
+    """Passes records to `consume` from a thread until the context is left, all that were told before that included; removes the files then.
+
+    Once `stopping` is set, the workers are asked to stop. An error in `consume` ends the body, by `end_now`, and is raised as StageError.
+    """
+    reader, ended, failures = RecordReader(files), threading.Event(), list[Exception]()
+
+    def follow() -> None:
+        is_asked = is_last = False
+        try:
+            while not is_last:
+                is_last = ended.wait(_LOOK_S)
+                if stopping is not None and stopping.is_set() and not is_asked:
+                    files.ask_to_stop()
+                    is_asked = True
+                for record in reader.fresh():
+                    consume(record)
+        except Exception as error:  # noqa: BLE001  whatever it is, the main thread must hear of it
+            failures.append(error)
+            if not ended.is_set():
+                # Training without a record is worth nothing: what waits in the main thread ends as by Ctrl-C, and the error is shown.
+                end_now()
+
+    thread = threading.Thread(target=follow, name="graphmill-records", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=_END_S)
+        if failures:
+            raise StageError(f"{type(failures[0]).__name__}: {failures[0]}").at("recording metrics") from failures[0]
+        if not thread.is_alive():
+            files.remove()
