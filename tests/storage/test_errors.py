@@ -24,3 +24,12 @@ def test_messages_are_one_plain_line(kind: type[errors.GraphmillError], message:
     error = kind(message)
     assert str(error) == line
     assert str(pickle.loads(pickle.dumps(error))) == line  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stage_and_owner_are_named_once_as_they_were_first_told(kind: type[errors.GraphmillError]) -> None:
+    error = kind("gone").at("stage fetch, epoch 2", "rank 1").at("training", "rank 0")
+    for one in (error, pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own bytes
+        assert str(one) == "stage fetch, epoch 2, rank 1: gone"
+    assert str(kind("gone").at("training").at("run", "rank 0")) == "training, rank 0: gone"
+    assert str(kind("gone").at("recording")) == "recording: gone"
