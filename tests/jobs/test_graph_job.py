@@ -217,6 +217,7 @@ def curve(run: Path) -> list[tuple[float, float]]:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # several runs
 def test_a_run_leaves_what_it_promises_and_resumes_exactly(shared_ray, tmp_path):
     whole = run_job([*SMALL, "--ema-decay", "0.9", "--accumulate", "2", "--epochs", "3", "--run-dir", "one"], tmp_path)
     assert whole.returncode == 0, whole.stderr

@@ -609,6 +609,7 @@ def test_a_node_run_predicts_its_own_scores(node_run, workplace, monkeypatch, ca
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # several runs
 def test_workers_that_trained_on_the_whole_graph_predict_it_together(
     shared_ray, set_run, workplace, monkeypatch, capsys
 ):

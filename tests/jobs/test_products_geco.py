@@ -106,6 +106,7 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # several runs
 def test_a_resumed_run_is_the_uninterrupted_one(shared_ray, first_run, workplace):
     run_job([*SMALL, "--epochs", "2", "--run-dir", "three", "--data-dir", "elsewhere"], workplace)
     assert len(curve(workplace / "three")) == 2
@@ -167,6 +168,7 @@ WHOLE = ["--parallel", "graph", *SMALL[:6], *SMALL[8:]]  # all but --chunks
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # several runs
 def test_the_whole_graph_over_workers_trains_and_resumes(shared_ray, workplace):
     first = run_job([*WHOLE, "--epochs", "3", "--run-dir", "whole"], workplace)
     assert "Traceback" not in first.stderr
