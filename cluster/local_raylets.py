@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cluster.options import MIN_OBJECT_STORE_BYTES
+from cluster.options import MIN_OBJECT_STORE_GB
 from cluster.session import Session
 from storage.errors import ConfigError, DeadlineError, StageError
 
@@ -29,7 +29,7 @@ def local_raylets(
     log: Path,
     *,
     num_cpus: int = 1,
-    object_store_bytes: int = MIN_OBJECT_STORE_BYTES,
+    object_store_gb: float = MIN_OBJECT_STORE_GB,
     start_timeout_s: float = START_TIMEOUT_S,
 ) -> Iterator[None]:
     """Adds `count` nodes with `num_cpus` logical CPUs each to a Ray that this process started, and stops them at the end.
@@ -46,7 +46,7 @@ def local_raylets(
     command = [
         *(_ray_command(), "start", f"--address={session.address}", "--block", "--disable-usage-stats"),
         *("--min-worker-port=0", "--max-worker-port=0", f"--num-cpus={num_cpus}", "--num-gpus=0"),
-        f"--object-store-memory={object_store_bytes}",
+        f"--object-store-memory={int(object_store_gb * 2**30)}",
     ]
     raylets: list[subprocess.Popen[bytes]] = []
     try:

@@ -9,7 +9,7 @@ from storage.errors import ConfigError
 
 Schedule = Literal["constant", "cosine", "linear", "poly"]
 SCHEDULES: tuple[str, ...] = ("constant", "cosine", "linear", "poly")
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class TrainOptions:
     checkpoint_minutes: float | None = None
     """The longest time without one, within an epoch too; None: no bound."""
     precision: Precision = "float32"
+    """auto: bfloat16 on GPUs, float32 on CPUs."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -151,7 +152,7 @@ class ServerOptions:
             )
 
 
-MIN_OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MB
+MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class SessionOptions:
     """Logical CPUs of a local Ray: what its scheduler may hand out. The default is the number of cores."""
     num_gpus: int | None = None
     """GPUs of a local Ray; the default is those that Ray finds."""
-    object_store_bytes: int = 2**30
+    object_store_gb: float = 1.0
     """Shared memory that a local Ray may use for objects."""
     dashboard: bool = False
     """Start the dashboard of a local Ray, on the loopback address."""
@@ -180,7 +181,7 @@ class SessionOptions:
     """How long a local Ray may take to stop before its processes are killed."""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_cpus", 1), ("num_gpus", 0), ("object_store_bytes", MIN_OBJECT_STORE_BYTES)):
+        for name, least in (("num_cpus", 1), ("num_gpus", 0), ("object_store_gb", MIN_OBJECT_STORE_GB)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}, got {value}")
@@ -189,3 +190,76 @@ class SessionOptions:
         for name in ("start_timeout_s", "stop_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class NodeClassificationOptions:
+    """Nodes of one graph, each of one class."""
+
+    metric: Literal["accuracy", "rocauc"] = "accuracy"
+    """What selects the best epoch and is compared with the baselines."""
+    label_smoothing: float = 0.0
+    """Share of the target spread over all classes."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: classes count equally in the loss, however many nodes they have."""
+
+    def __post_init__(self) -> None:
+        check_smoothing(self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class RegressionOptions:
+    """Numbers of graphs; unknown ones are NaN."""
+
+    target: str | None = None
+    """Which of the set's targets, by name; none: all of them."""
+    metric: Literal["mae", "rmse"] = "mae"
+    """What selects the best epoch and is compared with the baselines."""
+    loss: Literal["l1", "mse", "huber"] = "l1"
+    """On targets standardised by the training split."""
+    huber_delta: float = 1.0
+    """Of the huber loss, in standard deviations."""
+
+    def __post_init__(self) -> None:
+        if not self.huber_delta > 0:
+            raise ConfigError(f"huber_delta: expected more than 0, got {self.huber_delta}; set huber_delta")
+
+
+@dataclass(frozen=True)
+class BinaryOptions:
+    """Yes-or-no questions about graphs, several at once; unknown ones are NaN."""
+
+    target: str | None = None
+    """Which of the set's targets, by name; none: all of them."""
+    metric: Literal["rocauc", "ap"] = "rocauc"
+    """What selects the best epoch and is compared with the baselines."""
+    label_smoothing: float = 0.0
+    """Share of the answer that is spread over both."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: yes and no count equally in the loss, however many graphs they have."""
+
+    def __post_init__(self) -> None:
+        check_smoothing(self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class ClassesOptions:
+    """Graphs, each of one class."""
+
+    target: str | None = None
+    """Which of the set's targets holds the classes, where there are several."""
+    metric: Literal["accuracy", "rocauc"] = "accuracy"
+    """What selects the best epoch and is compared with the baselines."""
+    label_smoothing: float = 0.0
+    """Share of the target spread over all classes."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: classes count equally in the loss, however many graphs they have."""
+
+    def __post_init__(self) -> None:
+        check_smoothing(self.label_smoothing)
+
+
+def check_smoothing(share: float) -> None:
+    """Raises ConfigError for a share of the target that cannot be spread."""
+    if not 0 <= share < 1:
+        raise ConfigError(f"label_smoothing: expected 0 or more and less than 1, got {share}; set label_smoothing")

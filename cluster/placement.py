@@ -62,25 +62,31 @@ def _check_cpus(needed: int, there: Resources) -> None:
 def place(asked: WorkerOptions) -> WorkerOptions:
     """`resolve` with what the connected cluster has; prints what differs from what was asked for.
 
-    Waits a minute for nodes that are joining, where the cluster lacks what was asked for. Raises ConfigError where it lacks it then, too.
+    Raises ConfigError where the cluster lacks what was asked for, after `cluster_resources` has waited for it.
     """
+    resolved, note = resolve(asked, cluster_resources(asked))
+    if note is not None:
+        print(note, flush=True)
+    return resolved
+
+
+def cluster_resources(asked: WorkerOptions) -> Resources:
+    """What the connected cluster has. Waits a minute for nodes that are joining, where it lacks what was asked for."""
     deadline = time.monotonic() + _JOIN_S
     is_told = False
     while True:
         there = _resources()
         try:
-            resolved, note = resolve(asked, there)
+            resolve(asked, there)
         except ConfigError:
             if not may_grow() or time.monotonic() > deadline:
-                raise
+                return there
             if not is_told:
                 print(f"the cluster has {there}: waiting up to {_JOIN_S:g} s for more", flush=True)
                 is_told = True
             time.sleep(0.5)
         else:
-            if note is not None:
-                print(note, flush=True)
-            return resolved
+            return there
 
 
 def _resources() -> Resources:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cluster.partition_server import PartitionServers, connect
-from cluster.training_data import NodeSamplerOptions, OpenNodes
+from cluster.training_data import OpenNodes
 from samplers.minibatch import MiniBatch
 from samplers.options import RandomPartitionOptions
 from samplers.protocol import Sampler
@@ -48,7 +48,7 @@ class UnsplitRootSampler:
 class PredictedNodes(OpenNodes):
     """One graph through its router."""
 
-    def sampler(self, options: NodeSamplerOptions | UnsplitRoots, num_ranks: int) -> Sampler:
+    def sampler(self, options: Any, num_ranks: int) -> Sampler:
         if isinstance(options, UnsplitRoots):
             return UnsplitRootSampler(RandomPartitionSampler(self.router, options.cut), options)
         return super().sampler(options, num_ranks)
@@ -64,7 +64,7 @@ class PredictedNodeData:
         return PredictedNodes(connect(self.servers))
 
 
-def unsplit(options: NodeSamplerOptions) -> Any:
+def unsplit(options: Any) -> Any:
     """The options by which the nodes in no split are reached as those of a split are."""
     if isinstance(options, RandomPartitionOptions):
         return UnsplitRoots(options)

@@ -161,7 +161,7 @@ def _started(options: SessionOptions) -> Iterator[Session]:
                         address="local",
                         num_cpus=options.num_cpus,
                         num_gpus=options.num_gpus,
-                        object_store_memory=options.object_store_bytes,
+                        object_store_memory=int(options.object_store_gb * 2**30),
                         include_dashboard=options.dashboard or options.dashboard_port is not None,
                         dashboard_host="127.0.0.1",
                         dashboard_port=options.dashboard_port,

@@ -3,7 +3,6 @@
 The trainer knows neither: it asks for a sampler by its options, turns what that makes into tensors, and reads the targets.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -14,22 +13,12 @@ from torch import Tensor
 from cluster.partition_server import PartitionServers, connect
 from samplers.graph_batches import GraphBatch, GraphBatchSampler, GraphStore, TorchGraphBatch, graphs_to_torch
 from samplers.minibatch import MiniBatch, TorchBatch, to_torch
-from samplers.neighbor import NeighborSampler
-from samplers.node2subgraph import Node2SubgraphSampler
-from samplers.options import GraphBatchOptions, NeighborOptions, Node2SubgraphOptions, RandomPartitionOptions
+from samplers.options import GraphBatchOptions
 from samplers.protocol import Sampler
-from samplers.random_partition import RandomPartitionSampler
+from samplers.registry import build_sampler
 from samplers.router import Router
 from samplers.traffic import Traffic
 from storage.file_stamps import FileStamps
-
-NodeSamplerOptions = NeighborOptions | RandomPartitionOptions | Node2SubgraphOptions
-
-_NODE_SAMPLERS: dict[type, Callable[[Router, Any, int], Sampler]] = {
-    NeighborOptions: NeighborSampler,
-    RandomPartitionOptions: RandomPartitionSampler,
-    Node2SubgraphOptions: Node2SubgraphSampler,
-}
 
 
 class OpenData(Protocol):
@@ -72,8 +61,8 @@ class OpenNodes:
     def __init__(self, router: Router, stamps: FileStamps | None = None, traffic: Traffic | None = None) -> None:
         self.router, self._stamps, self._traffic = router, stamps, traffic
 
-    def sampler(self, options: NodeSamplerOptions, num_ranks: int) -> Sampler:
-        return _NODE_SAMPLERS[type(options)](self.router, options, num_ranks)
+    def sampler(self, options: Any, num_ranks: int) -> Sampler:
+        return build_sampler(options, self.router, num_ranks)
 
     def collate(self, minibatch: MiniBatch) -> TorchBatch:
         return to_torch(minibatch)

@@ -16,12 +16,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ STATE_KEYS = ("model", "model_state", "state_dict")
 class ConvertConfig:
     """Convert a published checkpoint to model.safetensors and config.json."""
 
-    source: Annotated[Literal["tokengt", "grit"], tyro.conf.arg(name="from")]
+    source: Literal["tokengt", "grit"]
     """Whose released code wrote it."""
     checkpoint: Path
     """A .safetensors file, or a .pt or .ckpt file of tensors."""
@@ -156,7 +154,7 @@ def load_converted(folder: Path) -> "nn.Module":
 
 
 def main() -> None:
-    config = parse(ConvertConfig, description=__doc__)
+    config = parse(ConvertConfig, __doc__)
     state = read_state(config.checkpoint)
     try:
         options = ("num_heads", "task", "pool", "activation", "transposed_rrwp")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,14 +77,14 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     import time
 
     from cluster.node_checks import ask_nodes, local_versions
-    from cluster.options import MIN_OBJECT_STORE_BYTES, SessionOptions
+    from cluster.options import MIN_OBJECT_STORE_GB, SessionOptions
     from cluster.session import ray_session
     from jobs.plan.machine_checks import Finding
     from storage.arrow_files import absolute_url
 
     began = time.perf_counter()
     # A small object store is enough to see that Ray starts; whether the asked one fits was checked before.
-    options = SessionOptions(address=config.address, object_store_bytes=MIN_OBJECT_STORE_BYTES)
+    options = SessionOptions(address=config.address, object_store_gb=MIN_OBJECT_STORE_GB)
     try:
         with ray_session(options) as session:
             started = time.perf_counter() - began
@@ -117,7 +117,7 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
 
 
 def main() -> int:
-    config = parse(DoctorConfig, description=__doc__)
+    config = parse(DoctorConfig, __doc__)
     counts = {"ok": 0, "warn": 0, "fail": 0}
     for finding in check_all(config):
         counts[finding.verdict] += 1

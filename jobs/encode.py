@@ -11,21 +11,19 @@ computed. Exit code 1 and one line where it cannot be computed.
 
 import time
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
-
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 
 
 @dataclass(frozen=True)
 class EncodeConfig:
     """Compute and store a positional encoding of a stored graph."""
 
-    url: Annotated[str, tyro.conf.Positional]
+    url: str
     """A graph's directory: a path or an fsspec URL."""
-    kind: Annotated[Literal["laplacian", "rwse"], tyro.conf.Positional]
+    kind: Literal["laplacian", "rwse"]
     """Eigenvectors of the normalised Laplacian, or return probabilities of random walks (for up to about 100,000 nodes)."""
     dim: int = 16
     """Eigenvectors, or steps of the walk."""
@@ -36,7 +34,7 @@ class EncodeConfig:
 
 
 def main() -> int | None:
-    config = parse(EncodeConfig, description=__doc__)
+    config = parse(EncodeConfig, __doc__, ("url", "kind"))
     from jobs.run.progress import progress
     from storage.encode import encode
     from storage.encoding_names import EncodingOptions

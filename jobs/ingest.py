@@ -12,12 +12,10 @@ then left at the url. PyG and DGL objects are ingested from Python: `ingest(pyg_
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import tyro
-
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.synthetic import SyntheticOptions
 
@@ -29,9 +27,9 @@ if TYPE_CHECKING:
 class IngestConfig:
     """Write a graph as Arrow partitions that lie at an fsspec URL."""
 
-    source: Annotated[str, tyro.conf.Positional]
+    source: str
     """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
-    url: Annotated[str, tyro.conf.Positional]
+    url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
     """Number of partitions."""
@@ -123,7 +121,7 @@ def refuse_memory(url: str) -> None:
 
 
 def main() -> int | None:
-    config = parse(IngestConfig, description=__doc__)
+    config = parse(IngestConfig, __doc__, ("source", "url"))
     from jobs.run.progress import progress
     from storage.errors import ConfigError
     from storage.ingest import IngestOptions, ingest

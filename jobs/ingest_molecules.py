@@ -12,12 +12,10 @@ the first reasons; a rejects.csv in the snapshot lists them all. One core does a
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
 
@@ -32,9 +30,9 @@ _REASONS_SHOWN = 5
 class IngestMoleculesConfig:
     """Write molecules as graphs that lie at an fsspec URL."""
 
-    source: Annotated[str, tyro.conf.Positional]
+    source: str
     """`embedded`, `pcqm4mv2`, or a table of SMILES (.csv, .csv.gz, .tsv, .smi …) at a path or fsspec URL."""
-    url: Annotated[str, tyro.conf.Positional]
+    url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
     workers: int = 1
     """1: in this process; more: Ray tasks of one CPU each, on this machine or --address."""
@@ -107,7 +105,7 @@ def rejected(graphs: "StoredGraphs") -> str:
 
 
 def main() -> int | None:
-    config = parse(IngestMoleculesConfig, description=__doc__)
+    config = parse(IngestMoleculesConfig, __doc__, ("source", "url"))
     from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
     from cluster.options import SessionOptions
     from jobs.ingest import refuse_memory

@@ -7,12 +7,10 @@ file and checks its checksum, ids and order; a damaged file is named in one line
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 from storage.statistics import PARTS
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ _SNAPSHOTS_SHOWN = 10
 class InspectConfig:
     """Print what a stored graph holds."""
 
-    url: Annotated[str, tyro.conf.Positional]
+    url: str
     """A graph's directory: a path or an fsspec URL."""
     snapshot: int | None = None
     """Which snapshot; None: the newest."""
@@ -188,7 +186,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def main() -> int | None:
-    config = parse(InspectConfig, description=__doc__)
+    config = parse(InspectConfig, __doc__, ("url",))
     from storage.graph import open_graph
 
     graph = open_graph(config.url, config.snapshot)

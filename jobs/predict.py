@@ -12,13 +12,11 @@ fit. docs/guides/predict.md tells what the columns are.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_object_store
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,9 +32,9 @@ if TYPE_CHECKING:
 class PredictConfig:
     """Predict with a finished run."""
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: str
     """The run's directory."""
-    out: Annotated[str, tyro.conf.Positional]
+    out: str
     """The folder of predictions: a path or an fsspec URL that all workers see. Absent, empty, or of the same command before."""
     graph: str | None = None
     """Where the graph or set lies; the default is where the run had it."""
@@ -49,14 +47,16 @@ class PredictConfig:
     parallel: Literal["auto", "data", "graph"] = "auto"
     """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""
-    workers: Literal["auto"] | int = "auto"
-    """Ray actors, each with a CPU, or with a GPU; auto: one for each GPU, or 2 on CPUs."""
+    workers: int | None = None
+    """Ray actors, each with a CPU, or with a GPU; none: one for each GPU, or 2 on CPUs."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: GPUs where the cluster has any, with fewer workers than asked for where GPUs are fewer."""
     address: str | None = None
     """A running Ray cluster (host:port or auto); the default starts a local Ray, or joins the job's cluster."""
     object_store_gb: float = 0.5
     """Shared memory of a local Ray."""
+    allow_import: bool = False
+    """Import and run the model, sampler or task of its own that the run names, if it names one."""
     verify: bool = True
     """Check the data's checksums first."""
     shard_rows: int = 250_000
@@ -72,30 +72,37 @@ class PredictConfig:
 
 
 def main() -> int | None:
-    config = parse(PredictConfig, description=__doc__)
+    config = parse(PredictConfig, __doc__, ("run", "out"))
     _check(config)
-    from cluster.options import WorkerOptions
+    from cluster.options import SessionOptions, WorkerOptions
     from cluster.placement import place
     from cluster.prediction import PoolOptions, predict_all
     from cluster.session import ray_session
     from jobs.run.finished_run import read_run
     from jobs.run.prediction_subject import graph_set_subject, node_subject
     from jobs.run.progress import progress
-    from jobs.run.this_machine import asked_workers, known_workers, local_session
+    from jobs.run.this_machine import known_workers, local_session
     from storage.arrow_files import absolute_url
     from storage.prediction_files import PredictionFolder
 
-    asked = WorkerOptions(asked_workers(config.workers), config.device)
+    asked = WorkerOptions(config.workers, config.device)
     finished = read_run(config.run)
     of = graph_set_subject if finished.is_graph_set else node_subject
     verify = config.verify and not config.plan
-    subject = of(finished, config.graph, other=config.other_graph, verify=verify, parallel=config.parallel)
+    subject = of(
+        finished,
+        config.graph,
+        other=config.other_graph,
+        verify=verify,
+        parallel=config.parallel,
+        allow_import=config.allow_import,
+    )
     chosen = _splits(config, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
-    session = local_session(asked, config.address, config.object_store_gb)
+    session = local_session(asked, SessionOptions(config.address, object_store_gb=config.object_store_gb))
     workers = known_workers(asked, session)
     settings = _settings(config, finished, subject, chosen, workers)
     folder = PredictionFolder(absolute_url(config.out))

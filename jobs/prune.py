@@ -13,12 +13,10 @@ A run that trains on a snapshot needs its files until it ends: give --older-than
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 
 if TYPE_CHECKING:
     from storage.prune import Pruned
@@ -32,7 +30,7 @@ _NAMES_SHOWN = 10
 class PruneConfig:
     """Delete old snapshots of a graph, and what dead writers left."""
 
-    url: Annotated[str, tyro.conf.Positional]
+    url: str
     """The folder of a graph, or of a set of graphs: a path or an fsspec URL."""
     keep: int = 1
     """The newest snapshots that stay, however old they are."""
@@ -79,7 +77,7 @@ def _snapshots(numbers: tuple[int, ...]) -> str:
 
 
 def main() -> int | None:
-    config = parse(PruneConfig, description=__doc__)
+    config = parse(PruneConfig, __doc__, ("url",))
     older_than_s = parse_duration(config.older_than)
     from storage.arrow_files import split_url
     from storage.prune import prune

@@ -6,19 +6,16 @@ too, or beside another run. The file needs no network and runs no script. You sh
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 
 
 @dataclass(frozen=True)
 class ReportConfig:
     """Write a run's report."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Path
     """The run's directory."""
     compare: Path | None = None
     """Another run's directory, to show beside it."""
@@ -27,7 +24,7 @@ class ReportConfig:
 
 
 def main() -> int | None:
-    config = parse(ReportConfig, description=__doc__)
+    config = parse(ReportConfig, __doc__, ("run",))
     from cluster.run_directory import write_atomic
     from jobs.reporting.run_report import run_page
     from jobs.run.run_record import read_run, stored_partitions

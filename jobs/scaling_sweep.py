@@ -30,8 +30,8 @@ from typing import Any
 from jobs.reporting.record_lines import append_record, load_records
 from jobs.reporting.scaling_report import print_table, write_report
 from jobs.run.child_process import run_process
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 from jobs.sweeps.scaling_point import PointSettings
 from storage.errors import ConfigError
 
@@ -250,7 +250,7 @@ def say(point: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    return sweep(parse(SweepConfig, description=__doc__))
+    return sweep(parse(SweepConfig, __doc__))
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def _run(
         address=config.address,
         num_cpus=None if here is None else here.cpus,
         num_gpus=None if here is None else here.gpus,
-        object_store_bytes=int(max(one.object_store_gb for one in runs) * 2**30),
+        object_store_gb=max(one.ray.object_store_gb for one in runs),
     )
     with ray_session(options) as session:
         import ray

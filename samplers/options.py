@@ -109,7 +109,7 @@ class Node2SubgraphOptions:
 
 
 Cut = Literal["random", "partitions"]
-DEFAULT_CHUNKS = 10
+DEFAULT_CHUNKS = 4
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class RandomPartitionOptions:
 
     GIVEN: ClassVar = ("seed", "split_set", "root_splits", "shuffle", "encodings")
     num_chunks: int | None = None
-    """None: 10 of a random cut, else the graph's partitions."""
+    """None: 4 of a random cut, else the graph's partitions."""
     seed: int = 0
     split_set: int = 0
     root_splits: tuple[int, ...] | None = (SPLIT_TRAIN,)

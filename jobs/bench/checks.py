@@ -1,7 +1,7 @@
 """What it costs to be safe: `python -m jobs.bench checks`.
 
     python -m jobs.bench checks                          the embedded graph, two workers, a few minutes
-    python -m jobs.bench checks --nodes 5000 --epochs 3  a look
+    python -m jobs.bench checks --data.nodes 5000 --epochs 3  a look
 
 Four loops train the same model on the same batches, epoch by epoch in a drawn order, each with its own weights, servers' answers and sampling threads:
 
@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from jobs.run.command_line import parse
+from jobs.run.config import NodeDataOptions, config_tree, read_config
 from jobs.run.exit_codes import run
-from jobs.run.node_options import GraphOptions
 from jobs.run.option_checks import at_least, check_object_store, check_writable
+from jobs.run.reader import parse
 
 if TYPE_CHECKING:
     from cluster.train_loop import Worker
@@ -43,7 +43,7 @@ UNSAFE = ("bare", "control")
 class Config:
     """What the trainer's checks, counts and checkpoints cost, beside a bare loop on the same batches."""
 
-    graph: GraphOptions = field(default_factory=GraphOptions)
+    data: NodeDataOptions = field(default_factory=NodeDataOptions)
     """Which graph; the embedded one, where no other is named."""
 
     width: int = 64
@@ -86,7 +86,7 @@ class Share:
 
 
 def main() -> int:
-    config = parse(Config, prefixes=False)
+    config = parse(Config, __doc__)
     for name in ("width", "layers", "chunks", "workers", "epochs"):
         at_least(config, name, 1)
     check_object_store(config.object_store_gb)
@@ -112,8 +112,8 @@ def measure(config: Config) -> list[Share]:
     from cluster.session import ray_session
     from jobs.run.prepare_graph import prepare_graph
 
-    graph = prepare_graph(config.graph)
-    session = SessionOptions(num_cpus=config.workers, object_store_bytes=int(config.object_store_gb * 2**30))
+    graph = prepare_graph(config.data)
+    session = SessionOptions(num_cpus=config.workers, object_store_gb=config.object_store_gb)
     with (
         tempfile.TemporaryDirectory(prefix="graphmill-checks-") as folder,
         ray_session(session),
@@ -202,15 +202,16 @@ def _spec(config: Config, servers: Any, manifest: Any) -> Any:
     from cluster.tasks import Classification
     from cluster.train_spec import TrainSpec, full_evaluation
     from cluster.training_data import NodeData
-    from jobs.products_geco import ModelOptions, build_model_config
-    from jobs.run.geco_classifier import GECOClassifier
+    from jobs.run.node_run import node_inputs
+    from jobs.run.registry import build_model
     from samplers.options import LoaderOptions, RandomPartitionOptions
 
-    model = ModelOptions(width=config.width, layers=config.layers, dropout=config.dropout, input_dropout=config.dropout)
-    model_config = build_model_config(model, 0, manifest.feature_dim, manifest.num_classes)
+    model = {"name": "geco", "width": config.width, "num_layers": config.layers}
+    model |= {"dropout": config.dropout, "input_dropout": config.dropout}
+    component = read_config(config_tree("nodes", {"model": model})).model
     return TrainSpec(
         data=NodeData(servers),
-        build_model=lambda: GECOClassifier(model_config),
+        build_model=lambda: build_model(component, "nodes", node_inputs(manifest)),
         task=Classification(manifest.num_classes),
         model_config={},
         identity={},

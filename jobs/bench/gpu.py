@@ -26,7 +26,7 @@ from jobs.bench.speed import PAPER_NODES, PAPER_RATIO
 from jobs.bench.training import PAPER_EPOCH_S
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
-from jobs.run.plain_options import parse_plain
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ def bench(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
 
 
 def main() -> int:
-    config = parse_plain(GpuConfig, __doc__)
+    config = parse(GpuConfig, __doc__)
     results = bench(replace(config, out=Path(config.out)), lambda line: print(line, flush=True))
     return 1 if any(result.missed for result in results) else 0
 

@@ -28,9 +28,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import at_least, check_writable, existing_part, more_than_0
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfi
 
 
 def main() -> int:
-    config = parse(BenchIngestConfig, description=__doc__)
+    config = parse(BenchIngestConfig, __doc__)
     from storage.ingest_cost import ingest_cost
 
     cost = ingest_cost(BareGraph(config).info, config.options(config.partitioners[0]))

@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -430,7 +430,7 @@ def tables(config: BenchConfig, measures: list[Measure]) -> str:
 
 
 def main() -> None:
-    config = parse(BenchConfig, description=__doc__)
+    config = parse(BenchConfig, __doc__)
     import torch
 
     torch.set_num_threads(config.threads)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import all_at_least_1, at_least, check_writable
+from jobs.run.reader import parse
 
 if TYPE_CHECKING:
     from storage.molecule_source import MoleculeSource
@@ -161,7 +161,7 @@ def describe(rates: dict[str, float], config: BenchMoleculesConfig, name: str) -
 
 
 def main() -> int | None:
-    config = parse(BenchMoleculesConfig, description=__doc__)
+    config = parse(BenchMoleculesConfig, __doc__)
     from storage.importers.enumerated_molecules import EnumeratedMolecules
     from storage.importers.smiles import SmilesTable
     from storage.importers.smiles_options import SmilesOptions

@@ -14,9 +14,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_writable
+from jobs.run.reader import parse
 from storage.errors import ConfigError, DataError, StageError
 
 JOB = Path(__file__).parents[1] / "products_geco.py"
@@ -33,41 +33,56 @@ class Recipe:
 
 
 _AMAZON = (
-    *("--learning-rate", "2e-3", "--weight-decay", "1e-2", "--label-smoothing", "0.1"),
-    *("--dropout", "0.3", "--input-dropout", "0.3", "--skip"),
+    *("--fit.learning_rate", "2e-3", "--fit.weight_decay", "1e-2", "--task.label_smoothing", "0.1"),
+    *("--model.dropout", "0.3", "--model.input_dropout", "0.3", "--model.skip"),
 )
 # One hop and all edges among the nodes found: on graphs this small three hops would be nearly the whole graph.
 _NEIGHBOR = (
-    *("--sampler", "neighbor", "--edges", "induced", "--fanouts", "8", "--batch-size", "512"),
-    *("--epochs", "10", "--warmup-epochs", "1"),
+    *("--sampler", "neighbor", "--sampler.edges", "induced", "--sampler.fanouts", "8", "--sampler.batch_size", "512"),
+    *("--fit.epochs", "10", "--fit.warmup_epochs", "1"),
 )
 # Seven features and a grid: a narrow, deep model on the whole graph.
 _MINESWEEPER = (
     *(
-        "--skip",
-        "--metric",
+        "--model.skip",
+        "--task.metric",
         "rocauc",
-        "--chunks",
+        "--sampler.num_chunks",
         "1",
-        "--epochs",
+        "--fit.epochs",
         "120",
-        "--eval-every",
+        "--fit.eval_every",
         "4",
-        "--label-smoothing",
+        "--task.label_smoothing",
         "0",
     ),
-    *("--layers", "8", "--width", "48", "--dropout", "0.3", "--input-dropout", "0", "--warmup-epochs", "12"),
-    *("--learning-rate", "8e-3", "--weight-decay", "1e-2"),
+    *(
+        "--model.num_layers",
+        "8",
+        "--model.width",
+        "48",
+        "--model.dropout",
+        "0.3",
+        "--model.input_dropout",
+        "0",
+        "--fit.warmup_epochs",
+        "12",
+    ),
+    *("--fit.learning_rate", "8e-3", "--fit.weight_decay", "1e-2"),
 )
-_TEN_SPLITS = tuple(("--split-set", str(index)) for index in range(10))
+_TEN_SPLITS = tuple(("--data.split_set", str(index)) for index in range(10))
 
 RECIPES = (
     Recipe(
-        "amazon_cs", "random-partition, 4 chunks", (*_AMAZON, "--chunks", "4", "--epochs", "50", "--eval-every", "2")
+        "amazon_cs",
+        "random-partition, 4 chunks",
+        (*_AMAZON, "--sampler.num_chunks", "4", "--fit.epochs", "50", "--fit.eval_every", "2"),
     ),
     Recipe("amazon_cs", "neighbor", (*_AMAZON, *_NEIGHBOR)),
     Recipe(
-        "amazon_photo", "random-partition, 4 chunks", (*_AMAZON, "--chunks", "4", "--epochs", "50", "--eval-every", "2")
+        "amazon_photo",
+        "random-partition, 4 chunks",
+        (*_AMAZON, "--sampler.num_chunks", "4", "--fit.epochs", "50", "--fit.eval_every", "2"),
     ),
     Recipe("amazon_photo", "neighbor", (*_AMAZON, *_NEIGHBOR)),
     Recipe("minesweeper", "random-partition, 1 chunk", _MINESWEEPER, _TEN_SPLITS),
@@ -102,11 +117,11 @@ def run_recipe(recipe: Recipe, index: int, config: Config) -> dict:
         command = [
             sys.executable,
             str(JOB),
-            "--graph",
+            "--data",
             str(graph),
             *recipe.flags,
             *recipe.runs[index],
-            "--run-dir",
+            "--run.dir",
             str(run_dir),
         ]
         print("$ " + " ".join(command), flush=True)

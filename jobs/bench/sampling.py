@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import all_at_least_1, at_least, check_fanouts, check_writable
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -403,7 +403,7 @@ def _lines(path: str) -> list[str]:
 
 
 def main() -> int | None:
-    config = parse(BenchConfig, description=__doc__)
+    config = parse(BenchConfig, __doc__)
     check_writable(Path(config.out), "--out")
     check_writable(Path(config.data_dir), "--data-dir")
     machine = describe_machine()

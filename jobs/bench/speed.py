@@ -34,7 +34,7 @@ from jobs.plan.saved_bytes import saved_bytes
 from jobs.run.exit_codes import run
 from jobs.run.memory_check import trim_heap
 from jobs.run.option_checks import check_device, check_writable
-from jobs.run.plain_options import parse_plain
+from jobs.run.reader import parse as read
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -393,7 +393,7 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) ->
 
 def parse(arguments: Sequence[str] | None = None) -> SpeedConfig:
     """The config from the command line."""
-    return parse_plain(SpeedConfig, __doc__, arguments)
+    return read(SpeedConfig, __doc__, words=arguments)
 
 
 def bench(config: SpeedConfig, say: Callable[[str], None]) -> str:

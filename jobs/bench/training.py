@@ -27,7 +27,7 @@ from jobs.bench.layers import peak_bytes
 from jobs.run.exit_codes import run
 from jobs.run.memory_check import trim_heap
 from jobs.run.option_checks import check_device, check_writable
-from jobs.run.plain_options import parse_plain
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def table(rows: list[Row], skipped: dict[str, str]) -> list[str]:
 
 
 def main() -> None:
-    config = parse_plain(TrainingConfig, __doc__)
+    config = parse(TrainingConfig, __doc__)
     print(bench(config, lambda line: print(line, flush=True)))
 
 

@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
+from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
@@ -363,7 +363,7 @@ def table(results: list[Result]) -> str:
 
 
 def main() -> None:
-    config = parse(BrecConfig, description=__doc__)
+    config = parse(BrecConfig, __doc__)
     if config.bound:
         print_bound(config)
         return

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
+from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ def table(results: dict[str, dict[str, float]], which: str) -> str:
 
 
 def main() -> None:
-    config = parse(BasisConfig, description=__doc__)
+    config = parse(BasisConfig, __doc__)
     sizes = SCALES[config.scale]
     if config.scale == "paper" and config.input == "dense":
         sizes = dataclasses.replace(sizes, batch_graphs=256)

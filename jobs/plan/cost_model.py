@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from jobs.run.command_line import parse
 from jobs.run.exit_codes import run
+from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
 
 _ASKED_BYTES = 8  # of a node's id in a request, whatever the stored width
@@ -537,7 +537,7 @@ def print_graph_parallel(config: Config) -> None:
 
 
 def main() -> int | None:
-    config = parse(Config, description=__doc__)
+    config = parse(Config, __doc__)
     if (
         not config.nodes
         or not config.gigabits

@@ -1,13 +1,13 @@
-"""`--plan` of a job over many graphs: its set, batches and model, looked at in this process (jobs/plan/run_plan.py has the rest)."""
+"""`--plan` of a run on many graphs: its set, batches and model, looked at in this process (jobs/plan/run_plan.py has the rest)."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from cluster.training_data import GraphData, GraphSplitOptions
+from cluster.placement import Resources
+from cluster.tasks import Classification
+from cluster.training_data import GraphData
 from jobs.plan.run_plan import (
     Line,
     batch_line,
@@ -26,18 +26,13 @@ from jobs.plan.run_plan import (
     try_batches,
 )
 from jobs.plan.scoring_plan import plan_scoring
-from jobs.run.graph_job import (
-    GraphParts,
-    check_batches,
-    graph_parts,
-    graph_task,
-    run_identity,
-    scored_splits,
-    target_columns,
-)
-from jobs.run.graph_options import GraphJobOptions
+from jobs.run.config import RunConfig
+from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs, set_data, set_inputs, target_of
+from jobs.run.graph_task import graph_task, scored_splits, target_columns
 from jobs.run.prepare_molecules import find_molecules, how_to_make
-from jobs.run.training_run import check_resume
+from jobs.run.registry import PLACEHOLDERS
+from jobs.run.resolve import Facts, ResolvedRun, resolve
+from jobs.run.training_run import check_resume, choose_run_dir, known_resources
 from storage.graph_set_manifest import GraphSetManifest
 from storage.graph_store import StoredGraphs
 from storage.molecule_features import ATOMS, BONDS
@@ -46,27 +41,23 @@ from storage.molecule_source import MoleculeInfo
 _MORE = "starting Ray and the baselines come on top"
 
 
-def plan_graph_run(
-    job: str,
-    options: GraphJobOptions,
-    build_model: Callable[[GraphSetManifest, int], torch.nn.Module],
-    model_config: Callable[[GraphSetManifest, int], Mapping[str, Any]],
-) -> int:
-    """Prints the plan of `jobs.run.graph_job.run_graph_job` by the same arguments; 0. Raises what the run raises of its options alone."""
-    process = process_bytes()
-    parts = graph_parts(job, options)
-    found = find_molecules(options)
+def plan_graphs(job: str, config: RunConfig) -> int:
+    """Prints the plan of `jobs.run.graph_run.run_graphs`; 0. Raises what the run raises of its options alone."""
+    process, resources = process_bytes(), known_resources(config)
+    resolved = resolve(config, Facts(PLACEHOLDERS["graphs"], {}, resources))
+    run_dir = choose_run_dir(job, config.run)
+    found = find_molecules(set_data(config), target_of(config))
     problems: list[str] = []
     parameters: int | None = None
     if isinstance(found, StoredGraphs):
         lines = [set_line(found)]
         with refused(problems):
-            model, more = _stored_lines(process, found, options, parts, build_model, model_config)
+            model, more = _stored_lines(process, found, config, resources, run_dir)
             lines, parameters = [*lines, *more], count_parameters(model)
     else:
         source, target = found
-        lines, parameters = _without_set(process, source.info, target, options, parts, build_model)
-    lines += [ray_line(options.run), *run_lines(parts.run_dir, options.fit, options.run, parameters)]
+        lines, parameters = _without_set(process, source.info, target, resolved, resources)
+    lines += [ray_line(config.ray), *run_lines(run_dir, config, parameters)]
     print_plan(job, lines, problems)
     return 0
 
@@ -82,33 +73,25 @@ def set_line(store: StoredGraphs) -> Line:
 
 
 def _stored_lines(
-    process: int,
-    store: StoredGraphs,
-    options: GraphJobOptions,
-    parts: GraphParts,
-    build_model: Callable[[GraphSetManifest, int], torch.nn.Module],
-    model_config: Callable[[GraphSetManifest, int], Mapping[str, Any]],
+    process: int, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: Path
 ) -> tuple[torch.nn.Module, list[Line]]:
     """Raises what the run would raise of this set."""
-    fit, workers = options.fit, parts.workers.most
-    columns = target_columns(store, options)
-    task = graph_task(store, columns, fit)
-    splits = scored_splits(store, columns, task, fit, workers)
-    data = GraphData(store, columns, labels=fit.task == "classes")
-    training = GraphSplitOptions("train", parts.batches)
-    evaluation = {name: GraphSplitOptions(name, parts.eval_batches) for name in splits}
-    check_batches(data, {"train": training, **evaluation}, workers)
-    if options.run.resume is not None:
-        identity = run_identity(store, columns, task, options)
-        check_resume(parts.run_dir, model_config(store.manifest, task.out_dim), identity, fit.epochs)
-    opened, model = data.open(), build_model(store.manifest, task.out_dim)
-    sampler = opened.sampler(training, workers)
+    columns = target_columns(store, target_of(config))
+    task = graph_task(config.task, store, columns)
+    resolved = resolve_graphs(config, store, columns, task, resources)
+    fit, workers, loader = resolved.fit, resolved.workers.most, config.loader
+    splits = scored_splits(store, columns, task, workers)
+    data = GraphData(store, columns, labels=isinstance(task, Classification))
+    samplers = graph_samplers(resolved, splits)
+    check_batches(data, samplers, workers)
+    if config.run.resume is not None:
+        check_resume(run_dir, resolved.architecture, resolved.identity, fit.epochs)
+    opened, model = data.open(), resolved.build_model()
+    sampler = opened.sampler(samplers["train"], workers)
     tried = try_batches(opened, sampler, model, task)
-    scored = {name: opened.sampler(one, workers) for name, one in evaluation.items()}
-    scoring = plan_scoring(opened, scored, workers, model)
-    memory = training_memory(process, count_parameters(model), tried, fit, parts.loader, workers)
-    memory |= scoring.memory(parts.loader.prefetch)
-    threads = parts.loader.threads
+    scoring = plan_scoring(opened, {name: opened.sampler(samplers[name], workers) for name in splits}, workers, model)
+    memory = training_memory(process, count_parameters(model), tried, fit, loader, workers)
+    memory |= scoring.memory(loader.prefetch)
     known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
     counts = [
         f"{name} {int(known[store.split(name)].sum()):,} of {len(store.split(name)):,}" for name in store.split_names
@@ -118,44 +101,42 @@ def _stored_lines(
         model_line(model),
         steps_line(sampler.num_batches, workers, fit),
         batch_line(tried, "graphs"),
-        memory_line(memory, workers, 0, options.run.object_store_gb),
+        memory_line(memory, workers, 0, config.ray.object_store_gb),
         time_line(
             tried,
             sampler.num_batches // workers,
             workers,
             fit.epochs,
-            threads,
-            f"{scoring.text(workers, fit, threads)}; {_MORE}",
+            loader.threads,
+            f"{scoring.text(workers, fit, loader.threads)}; {_MORE}",
         ),
     ]
 
 
 def _without_set(
-    process: int,
-    info: MoleculeInfo,
-    target: Path,
-    options: GraphJobOptions,
-    parts: GraphParts,
-    build_model: Callable[[GraphSetManifest, int], torch.nn.Module],
+    process: int, info: MoleculeInfo, target: Path, resolved: ResolvedRun, resources: Resources | None
 ) -> tuple[list[Line], int | None]:
     """What is known before the set is made: how its molecules will be described, and about how many there are."""
-    rows, workers = info.num_rows, parts.workers.most
+    config, rows, workers = resolved.config, info.num_rows, resolved.workers.most
+    wanted = target_of(config)
     count = "molecules" if rows is None else f"about {rows:,} molecules"
-    made = f"not there yet: the first run makes it, or {how_to_make(options, target)}"
+    made = f"not there yet: the first run makes it, or {how_to_make(set_data(config), wanted, target)}"
     lines: list[Line] = [("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")]
     parameters = None
-    if options.fit.task != "classes" and info.target_names:  # how many classes there are, only the targets tell
+    if config.task.name != "classes" and info.target_names:  # how many classes there are, only the targets tell
         manifest = GraphSetManifest(info.name, rows or 0, 0, 0, (0, rows or 0), ATOMS, BONDS)
-        model = build_model(manifest, 1 if options.graphs.target is not None else len(info.target_names))
+        inputs = set_inputs(manifest, 1 if wanted is not None else len(info.target_names))
+        model = resolve(config, Facts(inputs, {}, resources)).build_model()
         parameters = count_parameters(model)
         lines.append(model_line(model))
     if rows is not None and info.split_names == ("train", "valid", "test"):
         train = round(0.8 * rows)
         lines.append(("splits", f"train about {train:,}, valid and test about {(rows - train) // 2:,} each, by hash"))
-        lines.append(steps_line(-(-train // (options.batch.batch_size * workers)) * workers, workers, options.fit))
-    memory = training_memory(process, parameters or 0, None, options.fit, parts.loader, workers)
+        batch = resolved.training.max_graphs * workers
+        lines.append(steps_line(-(-train // batch) * workers, workers, resolved.fit))
+    memory = training_memory(process, parameters or 0, None, resolved.fit, config.loader, workers)
     lines += [
         ("batch", "drawn and timed once the set is there, as is scoring; neither is in the memory yet"),
-        memory_line(memory, workers, 0, options.run.object_store_gb),
+        memory_line(memory, workers, 0, config.ray.object_store_gb),
     ]
     return lines, parameters

@@ -1,13 +1,12 @@
 """`--plan` of a node-classification job: its graph, samplers and model, looked at in this process (jobs/plan/run_plan.py has the rest)."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from cluster.tasks import Classification
-from cluster.training_data import NodeSamplerOptions, OpenNodes
+from cluster.placement import Resources
+from cluster.training_data import OpenNodes
 from jobs.plan.run_plan import (
     Line,
     batch_line,
@@ -26,12 +25,23 @@ from jobs.plan.run_plan import (
     try_batches,
 )
 from jobs.plan.scoring_plan import Scoring, plan_scoring, try_pass
+from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes
-from jobs.run.node_job import NodeParts, check_graph, node_parts, run_identity
-from jobs.run.node_options import NodeJobOptions
+from jobs.run.node_run import (
+    check_options,
+    check_run,
+    node_data,
+    node_inputs,
+    resolve_nodes,
+    split_set,
+    whole_graph_data,
+)
+from jobs.run.node_task import node_task
 from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
-from jobs.run.training_run import check_resume
-from samplers.options import RandomPartitionOptions
+from jobs.run.registry import PLACEHOLDERS
+from jobs.run.resolve import SPLITS, Facts, ResolvedRun, resolve
+from jobs.run.training_run import check_resume, choose_run_dir, known_resources
+from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from samplers.plans import num_chunk_batches, num_root_batches
 from samplers.router import local_router
 from storage.arrow_files import is_local
@@ -39,49 +49,40 @@ from storage.encoding_names import EncodingOptions
 from storage.encodings import find_encoding
 from storage.errors import GraphmillError
 from storage.graph import StoredGraph
-from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, SourceInfo
+from storage.source import SourceInfo
 
 if TYPE_CHECKING:
-    from jobs.run.whole_graph import WholeGraphData
     from storage.manifest import Manifest
 
-_SPLITS = (("train", SPLIT_TRAIN), ("valid", SPLIT_VALID), ("test", SPLIT_TEST))
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 _MORE = "starting Ray and the baselines come on top"
 
 
-def plan_node_run(
-    job: str,
-    options: NodeJobOptions,
-    build_model: "Callable[[Manifest], torch.nn.Module]",
-    model_config: "Callable[[Manifest], Mapping[str, Any]]",
-    encoding: EncodingOptions | None,
-    whole_graph: "Callable[[StoredGraph], WholeGraphData] | None",
-) -> int:
-    """Prints the plan of `jobs.run.node_job.run_node_job` by the same arguments; 0. Raises what the run raises of its options alone."""
-    process = process_bytes()
-    parts = node_parts(job, options, is_whole=whole_graph is not None)
-    graph = find_graph(options.graph)
+def plan_nodes(job: str, config: RunConfig) -> int:
+    """Prints the plan of `jobs.run.node_run.run_nodes`; 0. Raises what the run raises of its options alone."""
+    process, resources = process_bytes(), known_resources(config)
+    check_options(config)
+    resolved = resolve(config, Facts(PLACEHOLDERS["nodes"], {}, resources))
+    run_dir = choose_run_dir(job, config.run)
+    graph = find_graph(node_data(config))
     problems: list[str] = []
     if graph is None:
-        lines, parameters = _without_graph(process, options, parts, build_model, encoding)
+        lines, parameters = _without_graph(process, resolved, resources)
     else:
+        lines, parameters = [graph_line(graph), _encoding_line(graph, resolved.encoding)], None
         with refused(problems):
-            check_graph(graph, options, parts)
+            resolved = resolve_nodes(config, graph, resources)
+            check_run(graph, resolved)
         with refused(problems):
-            if options.run.resume is not None:
-                identity = run_identity(graph, options, is_whole=parts.is_whole)
-                check_resume(parts.run_dir, model_config(graph.manifest), identity, options.fit.epochs)
-        lines, parameters = [graph_line(graph), _encoding_line(graph, encoding)], None
+            if config.run.resume is not None and not problems:
+                check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
         if not problems:  # a graph that cannot be trained on has no model either
-            model = build_model(graph.manifest)
+            model = resolved.build_model()
             parameters = count_parameters(model)
             with refused(problems):
-                if whole_graph is not None:
-                    lines += _whole_graph_lines(process, graph, options, parts, model, whole_graph(graph))
-                else:
-                    lines += _sampled_lines(process, graph, options, parts, model, encoding)
-    lines += [ray_line(options.run), *run_lines(parts.run_dir, options.fit, options.run, parameters)]
+                told = _whole_graph_lines if resolved.is_full_graph else _sampled_lines
+                lines += told(process, graph, resolved, model)
+    lines += [ray_line(config.ray), *run_lines(run_dir, config, parameters)]
     print_plan(job, [line for line in lines if line[1]], problems)
     return 0
 
@@ -106,48 +107,44 @@ def _encoding_line(graph: StoredGraph, encoding: EncodingOptions | None) -> Line
     return "encoding", f"{encoding.name}, not stored yet: the first run computes it, or {made}; zeros stand for it here"
 
 
-def _sampled_lines(
-    process: int,
-    graph: StoredGraph,
-    options: NodeJobOptions,
-    parts: NodeParts,
-    model: torch.nn.Module,
-    encoding: EncodingOptions | None,
-) -> list[Line]:
+def _sampled_lines(process: int, graph: StoredGraph, resolved: ResolvedRun, model: torch.nn.Module) -> list[Line]:
     if not is_local(graph.filesystem):
         return [
             model_line(model),
             ("batch", f"not drawn: the graph lies at {graph.url}; plan with a copy on this machine to measure batches"),
         ]
-    fit, workers = options.fit, parts.workers.most
+    config, encoding = resolved.config, resolved.encoding
+    fit, workers = resolved.fit, resolved.workers.most
     router = local_router(graph)
     stored = encoding is not None and find_encoding(graph, encoding.name) is not None
-    training = (
-        replace(parts.training, encodings=(encoding.name,)) if encoding is not None and stored else parts.training
-    )
+
+    def readable(options: Any) -> Any:
+        """Without an encoding that is not stored yet."""
+        return options if encoding is None or stored else replace(options, encodings=())
+
+    training = readable(resolved.training)
     data = OpenNodes(router)
     sampler = data.sampler(training, workers)
-    task = Classification(graph.manifest.num_classes or 0, fit.metric, fit.label_smoothing)
+    task = node_task(config.task, graph.manifest, split_set(config))
 
     def complete(batch: Any) -> Any:
         return batch if encoding is None or stored else _zeros(batch, encoding)
 
     tried = try_batches(data, sampler, model, task, complete=complete)
-    # With the encodings that can be read here, as the training's sampler has them.
-    evaluation = {split: replace(one, encodings=training.encodings) for split, one in parts.evaluation.items()}
+    evaluation = {split: readable(one) for split, one in resolved.evaluation.items()}
     scored = {split: data.sampler(one, workers) for split, one in evaluation.items()}
     smaller = [data.sampler(one, workers) for one in _parts_of_whole(evaluation["valid"], graph.manifest.num_nodes)]
     scoring = plan_scoring(data, scored, workers, model, smaller=smaller, complete=complete)
-    memory = training_memory(process, count_parameters(model), tried, fit, parts.loader, workers)
-    memory |= scoring.memory(parts.loader.prefetch)
-    threads = parts.loader.threads
+    memory = training_memory(process, count_parameters(model), tried, fit, config.loader, workers)
+    memory |= scoring.memory(config.loader.prefetch)
+    threads = config.loader.threads
     return [
-        ("splits", _split_text(graph.manifest, options.graph.split_set)),
-        ("scoring", _scoring_text(options)),
+        ("splits", _split_text(graph.manifest, split_set(config))),
+        ("scoring", _scoring_text(config)),
         model_line(model),
         steps_line(sampler.num_batches, workers, fit),
         batch_line(tried, "roots"),
-        memory_line(memory, workers, graph.manifest.num_partitions, options.run.object_store_gb),
+        memory_line(memory, workers, graph.manifest.num_partitions, config.ray.object_store_gb),
         time_line(
             tried,
             sampler.num_batches // workers,
@@ -159,7 +156,7 @@ def _sampled_lines(
     ]
 
 
-def _parts_of_whole(valid: NodeSamplerOptions, num_nodes: int) -> list[RandomPartitionOptions]:
+def _parts_of_whole(valid: Any, num_nodes: int) -> list[RandomPartitionOptions]:
     """Of scoring on the whole graph, an eighth and a quarter of its batch; none where the batch is small, or draws by roots."""
     if (
         not isinstance(valid, RandomPartitionOptions)
@@ -177,34 +174,28 @@ def _zeros(batch: Any, encoding: EncodingOptions) -> Any:
 
 def _split_text(manifest: "Manifest", split_set: int) -> str:
     split, counts = manifest.measured.splits[split_set], []
-    for name, code in _SPLITS:
+    for name, code in SPLITS.items():
         labelled, size = split.num_labelled[code], split.num_nodes[code]
         counts.append(f"{name} {labelled:,}" + ("" if labelled == size else f" of {size:,}"))
     return f"{', '.join(counts)} labelled nodes"
 
 
-def _scoring_text(options: NodeJobOptions) -> str:
-    batch = options.batch
-    if batch.estimate is not None:
-        return f"estimates: {batch.estimate}; {batch.kept}"
-    if batch.evaluation == "sampled":
+def _scoring_text(config: RunConfig) -> str:
+    how: Any = config.evaluation
+    if how.estimate is not None:
+        return f"estimates: {how.estimate}; {how.kept}"
+    if how.how == "sampled":
         return "every split through its own roots' subgraphs"
     return "every split on the whole graph as one batch"
 
 
-def _whole_graph_lines(
-    process: int,
-    graph: StoredGraph,
-    options: NodeJobOptions,
-    parts: NodeParts,
-    model: torch.nn.Module,
-    data: "WholeGraphData",
-) -> list[Line]:
+def _whole_graph_lines(process: int, graph: StoredGraph, resolved: ResolvedRun, model: torch.nn.Module) -> list[Line]:
     """Where the whole graph is the batch: memory and traffic by `models.parallel.cost`; time, where one process can hold it."""
     from models.parallel.cost import sent_bytes
     from models.parallel.shards import Shards
 
-    manifest, fit, workers = graph.manifest, options.fit, parts.workers.most
+    config, data = resolved.config, whole_graph_data(graph, resolved)
+    manifest, fit, workers = graph.manifest, resolved.fit, resolved.workers.most
     needed = data.check_memory(graph, workers)
     sent = sent_bytes(data.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
     lines = [
@@ -216,13 +207,13 @@ def _whole_graph_lines(
             f"{size(sum(sent.values()))} sent by a worker in a step, and rows of nodes with neighbors on other workers",
         ),
         memory_line(
-            {"process": process, "shard": needed}, workers, manifest.num_partitions, options.run.object_store_gb
+            {"process": process, "shard": needed}, workers, manifest.num_partitions, config.ray.object_store_gb
         ),
     ]
     if not is_local(graph.filesystem) or data.worker_bytes(graph, 1) > available_bytes() // 2:
         return [*lines, ("time", "not tried: one process of this machine cannot hold the whole graph")]
     opened = data.open()
-    task = Classification(manifest.num_classes or 0, fit.metric, fit.label_smoothing)
+    task = node_task(config.task, manifest, split_set(config))
     tried = try_batches(opened, opened.sampler(data.roots()["train"], 1), model, task)
     share = replace(tried, step_s=tried.step_s / workers, draw_s=0.0)
     passed = try_pass(opened, opened.sampler(data.roots()["valid"], 1), model)
@@ -232,36 +223,30 @@ def _whole_graph_lines(
     return [*lines, time_line(share, 1, workers, fit.epochs, 1, more)]
 
 
-def _without_graph(
-    process: int,
-    options: NodeJobOptions,
-    parts: NodeParts,
-    build_model: "Callable[[Manifest], torch.nn.Module]",
-    encoding: EncodingOptions | None,
-) -> tuple[list[Line], int | None]:
+def _without_graph(process: int, resolved: ResolvedRun, resources: Resources | None) -> tuple[list[Line], int | None]:
     """What is known before the graph is made: of the embedded one its options tell the counts, of others nothing does."""
-    expected = not_there_yet(options.graph)
-    made = f"not there yet: the first run makes it, or {how_to_make(options.graph)}"
+    config, encoding = resolved.config, resolved.encoding
+    graph = node_data(config)
+    expected = not_there_yet(graph)
+    made = f"not there yet: the first run makes it, or {how_to_make(graph)}"
     if expected is None:
-        return [("graph", f"{options.graph.graph}, {made}")], None
+        return [("graph", f"{graph.path}, {made}")], None
     source, roots = expected
     lines = [_expected_line(source, made)]
     if encoding is not None:
         lines.append(("encoding", f"{encoding.name}: the first run computes it"))
-    anyhow: Any = source  # has the widths that a manifest has
-    model = build_model(anyhow)
-    parameters, workers = count_parameters(model), parts.workers.most
+    resolved = resolve(config, Facts(node_inputs(source), {}, resources))
+    model = resolved.build_model()
+    parameters, workers = count_parameters(model), resolved.workers.most
     lines += [("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items())), model_line(model)]
     try:
-        lines.append(
-            steps_line(_expected_batches(parts, roots["train"], options.graph.partitions), workers, options.fit)
-        )
+        lines.append(steps_line(_expected_batches(resolved, roots["train"], graph.partitions), workers, resolved.fit))
     except GraphmillError as error:
         lines.append(("steps", " ".join(str(error).split())))
-    memory = training_memory(process, parameters, None, options.fit, parts.loader, workers)
+    memory = training_memory(process, parameters, None, resolved.fit, config.loader, workers)
     lines += [
         ("batch", "drawn and timed once the graph is there, as is scoring; neither is in the memory yet"),
-        memory_line(memory, workers, options.graph.partitions, options.run.object_store_gb),
+        memory_line(memory, workers, graph.partitions, config.ray.object_store_gb),
     ]
     return lines, parameters
 
@@ -274,11 +259,11 @@ def _expected_line(source: SourceInfo, made: str) -> Line:
     )
 
 
-def _expected_batches(parts: NodeParts, num_roots: int, partitions: int) -> int:
-    training, workers = parts.training, parts.workers.most
-    if parts.is_whole:
+def _expected_batches(resolved: ResolvedRun, num_roots: int, partitions: int) -> int:
+    training, workers = resolved.training, resolved.workers.most
+    if resolved.is_full_graph:
         return workers
     if isinstance(training, RandomPartitionOptions):
-        chunks = training.num_chunks or partitions
+        chunks = training.num_chunks or (partitions if training.cut == "partitions" else DEFAULT_CHUNKS)
         return num_chunk_batches(-(-chunks // training.chunks_per_batch), workers)
     return num_root_batches(num_roots, training.batch_size, workers)

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from cluster.checkpoint import latest_checkpoint, load_state
+from cluster.options import SessionOptions, TrainOptions
 from cluster.tasks import Task, step_output
 from cluster.training_data import OpenData
 from jobs.plan.saved_bytes import saved_bytes
+from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes, own_bytes
-from jobs.run.run_options import FitOptions, RunOptions
 from samplers.options import LoaderOptions
 from samplers.protocol import Sampler
 from storage.errors import GraphmillError
@@ -163,7 +164,7 @@ def model_line(model: torch.nn.Module) -> Line:
     return "model", f"{type(getattr(model, 'model', model)).__name__}, {count:,} parameters, {size(4 * count)}"
 
 
-def steps_line(num_batches: int, workers: int, fit: FitOptions) -> Line:
+def steps_line(num_batches: int, workers: int, fit: TrainOptions) -> Line:
     """Batches of an epoch over all workers, and what they come to."""
     each = num_batches // workers
     updates = -(-each // fit.accumulate)
@@ -183,7 +184,7 @@ def batch_line(tried: Tried, unit: str) -> Line:
 
 
 def training_memory(
-    process: int, parameters: int, tried: Tried | None, fit: FitOptions, loader: LoaderOptions, workers: int
+    process: int, parameters: int, tried: Tried | None, fit: TrainOptions, loader: LoaderOptions, workers: int
 ) -> dict[str, int]:
     """Bytes of one worker by what they are for; without a batch, what does not depend on one. `process`: see `process_bytes`."""
     copies = (
@@ -237,10 +238,10 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_lines(run_dir: Path, fit: FitOptions, run: RunOptions, parameters: int | None) -> list[Line]:
+def run_lines(run_dir: Path, config: RunConfig, parameters: int | None) -> list[Line]:
     """Where the run is kept, what it goes on from, and its checkpoints."""
-    where = f"{run_dir}, new"
-    if run.resume is not None:
+    where, fit = f"{run_dir}, new", config.fit
+    if config.run.resume is not None:
         found = latest_checkpoint(run_dir)
         at = "its beginning: there is no checkpoint" if found is None else f"epoch {load_state(found).next_epoch}"
         where = f"{run_dir}, continued from {at}"
@@ -249,16 +250,19 @@ def run_lines(run_dir: Path, fit: FitOptions, run: RunOptions, parameters: int |
     each = "" if bytes_each is None else f", {size(bytes_each)} each"
     return [
         ("run", where),
-        ("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {run.keep_checkpoints} kept{each}"),
+        (
+            "checkpoints",
+            f"every {fit.checkpoint_every} epochs{minutes}; the last {config.workers.keep_checkpoints} kept{each}",
+        ),
     ]
 
 
-def ray_line(run: RunOptions) -> Line:
-    if run.address is not None:
-        return "ray", f"the cluster at {run.address}, which is not asked here"
+def ray_line(ray: SessionOptions) -> Line:
+    if ray.address is not None:
+        return "ray", f"the cluster at {ray.address}, which is not asked here"
     return (
         "ray",
-        f"a local one with {run.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to",
+        f"a local one with {ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to",
     )
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from cluster.options import TrainOptions
 from cluster.tasks import step_output
 from cluster.training_data import OpenData
 from jobs.plan.run_plan import Tried, duration, growth_bytes, num_bytes_of, one_thread, step_seconds
 from jobs.run.memory_check import available_bytes
-from jobs.run.run_options import FitOptions
 from samplers.protocol import Sampler
 
 _LONGEST_TRY_S = 30.0  # a plan takes no longer than about this for a pass
@@ -30,13 +30,13 @@ class Scoring:
         ahead = min(prefetch, max(self.batches.values()) - 1) * self.tried.num_bytes
         return {"scoring": self.tried.work_bytes + ahead}
 
-    def seconds(self, workers: int, fit: FitOptions, threads: int) -> tuple[float, float]:
+    def seconds(self, workers: int, fit: TrainOptions, threads: int) -> tuple[float, float]:
         """(of one validation, of all validations and the final scores)"""
         step = step_seconds(self.tried, workers, threads)
         validation = self.batches["valid"] * step
         return validation, num_validations(fit) * validation + sum(self.batches.values()) * step
 
-    def text(self, workers: int, fit: FitOptions, threads: int) -> str:
+    def text(self, workers: int, fit: TrainOptions, threads: int) -> str:
         """Of the time line."""
         validation, whole = self.seconds(workers, fit, threads)
         how = "scaled from a quarter of one" if self.is_scaled else "one tried"
@@ -44,7 +44,7 @@ class Scoring:
         return f"a validation about {duration(validation)} ({how}), {count:,} of them and the final scores about {duration(whole)}"
 
 
-def num_validations(fit: FitOptions) -> int:
+def num_validations(fit: TrainOptions) -> int:
     """The last epoch is always validated."""
     return -(-fit.epochs // fit.eval_every)
 

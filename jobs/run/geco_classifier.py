@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 class GECOClassifier(nn.Module):
     """GECO over a minibatch's subgraph; permanent ids fix the order of the global convolution."""
 
-    def __init__(self, config: GECOConfig, filter_learning_rate: float | None = None) -> None:
+    def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         self.model = GECO(config)
-        self._filter_learning_rate = filter_learning_rate
+        self._filter_learning_rate = config.filter_learning_rate
 
     def forward(self, batch: TorchBatch) -> Tensor:
         """Logits [num_roots, num_classes]."""

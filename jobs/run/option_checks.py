@@ -7,60 +7,11 @@ too, under their own names: here a user is told which option to set.
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.run.run_options import FitOptions, RunOptions
-from jobs.run.trackers import check_trackers
 from storage.errors import ConfigError
 
-if TYPE_CHECKING:
-    from jobs.run.graph_options import GraphFitOptions
-
 _MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
-
-
-def check_training_options(fit: FitOptions, run: RunOptions, batch: Any) -> None:
-    """Raises ConfigError where a training job's options cannot work, whatever its data."""
-    for options, name, least in (
-        (run, "failures_per_hour", 0),
-        (batch, "loader_threads", 1),
-        (batch, "prefetch", 1),
-        (fit, "warmup_epochs", 0),
-        (fit, "warmup_steps", 0),
-        (fit, "weight_decay", 0),
-    ):
-        at_least(options, name, least)
-    check_trackers(run.track)
-    more_than_0(run, "server_timeout_s")
-    more_than_0(run, "batch_timeout_s")
-    check_object_store(run.object_store_gb)
-    if run.dashboard_port is not None and not 1 <= run.dashboard_port <= 65535:
-        raise ConfigError(f"dashboard_port: expected 1 to 65535, got {run.dashboard_port}; set --dashboard-port")
-    smoothing = getattr(fit, "label_smoothing", 0.0)
-    if not 0 <= smoothing < 1:
-        raise ConfigError(
-            f"label_smoothing: expected 0 or more and less than 1, got {smoothing}; set --label-smoothing"
-        )
-    if run.address is not None and "://" in run.address:
-        raise ConfigError(
-            f"address: expected a cluster's host:port, or auto, got {run.address}; a URL is for `ray job submit --address {run.address}`"
-        )
-    if "://" in (run.run_dir or run.resume or ""):
-        raise ConfigError(
-            f"run_dir: expected a path that all nodes write, got the URL {run.run_dir or run.resume}; set --run-dir"
-        )
-    if run.run_dir is not None and run.resume is None:
-        check_writable(Path(run.run_dir), "--run-dir")
-
-
-def check_graph_fit(fit: "GraphFitOptions") -> None:
-    """Raises ConfigError where the task, the loss and the metric of many graphs do not go together."""
-    known = {"regression": ("mae", "rmse"), "binary": ("rocauc", "ap"), "classes": ("accuracy", "rocauc")}[fit.task]
-    if fit.metric not in ("auto", *known):
-        raise ConfigError(
-            f"metric: expected auto, {' or '.join(known)} for --task {fit.task}, got {fit.metric}; set --metric or --task"
-        )
-    more_than_0(fit, "huber_delta")
 
 
 def check_object_store(gigabytes: float) -> None:

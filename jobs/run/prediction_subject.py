@@ -1,6 +1,5 @@
 """From a finished run to what its model predicts: the graph or set, the model, and the samplers by which its splits were scored."""
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,20 +10,21 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.checkpoint import load_weights
-from cluster.options import ServerOptions
+from cluster.options import NodeClassificationOptions
 from cluster.partition_server import connect, partition_servers
 from cluster.prediction import UNSPLIT, PredictedData
 from cluster.prediction_data import PredictedNodeData, PredictedNodes, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.training_data import GraphData, GraphSplitOptions
+from jobs.run.config import RunConfig, saved_tree
 from jobs.run.finished_run import FinishedRun
-from jobs.run.graph_job import eval_batches, graph_task, target_columns
-from jobs.run.node_job import evaluation_samplers
+from jobs.run.graph_run import set_inputs, target_of
+from jobs.run.graph_task import graph_task, target_columns
+from jobs.run.node_run import node_data, node_inputs, whole_graph_data
 from jobs.run.predicted_shards import PredictedShardData
 from jobs.run.prepare_graph import store_encoding
-from jobs.run.resume import read_config
-from jobs.run.run_models import GraphModel, NodeModel, WholeGraphModel
-from jobs.run.run_options import FitOptions, RunOptions
+from jobs.run.reader import UsageError
+from jobs.run.resolve import ResolvedRun, read_resolved
 from samplers.options import LoaderOptions
 from samplers.router import local_router
 from storage.arrow_files import is_local
@@ -34,8 +34,6 @@ from storage.graph import StoredGraph, open_graph
 from storage.graph_store import StoredGraphs, open_graphs
 from storage.source import SPLIT_NAMES
 
-_NODE_JOBS = ("products_geco", "products_primphormer", "products_tokengt", "arxiv_ppgt")
-_GRAPH_JOB = "pcqm4m_tokengt"
 _TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassification, "classes": Classification}
 
 Parallel = Literal["auto", "data", "graph"]
@@ -81,61 +79,64 @@ class Subject:
 
 
 def node_subject(
-    run: FinishedRun, url: str | None, *, other: bool, verify: bool, parallel: Parallel = "auto"
+    run: FinishedRun,
+    url: str | None,
+    *,
+    other: bool,
+    verify: bool,
+    parallel: Parallel = "auto",
+    allow_import: bool = False,
 ) -> Subject:
     """The nodes of one graph. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
-    if run.job not in _NODE_JOBS:
-        raise ConfigError(
-            f"{run.path}: expected a run of {', '.join(_NODE_JOBS)} or {_GRAPH_JOB}, got one of {run.job!r}"
-        )
-    module = importlib.import_module(f"jobs.{run.job}")
-    config = read_config(module.Config, str(run.path), "give a finished run's directory")
-    model: NodeModel = module.node_model(config)
+    trained = _resolved(run, allow_import)
+    config = trained.config
     graph = open_graph(url or run.data_url, None if url else run.snapshot)
     manifest = graph.manifest
     _check_same(run, graph.url, manifest.content_hash, other)
-    num_classes = int(run.state.model_config["out_dim"])
+    num_classes = trained.inputs.out_dim
     if (manifest.num_classes or 0) > num_classes:
         raise ConfigError(
             f"{graph.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
         )
     shown = replace(manifest, num_classes=num_classes)
-    if config.graph.split_set >= manifest.num_split_sets:
+    split_set = node_data(config).split_set
+    if split_set >= manifest.num_split_sets:
         raise ConfigError(
-            f"{graph.url}: expected split set {config.graph.split_set}, as the run had it, got a graph with {manifest.num_split_sets}; "
+            f"{graph.url}: expected split set {split_set}, as the run had it, got a graph with {manifest.num_split_sets}; "
             "ingest it with a split, be it one that names no node"
         )
-    names = () if model.encoding is None else (model.encoding.name,)
-    samplers = {split: replace(options, encodings=names) for split, options in evaluation_samplers(config).items()}
+    is_whole = _is_whole(trained, parallel)
+    shape = replace(trained, inputs=replace(trained.inputs, node=node_inputs(manifest).node))
+    shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
+    samplers = dict(shape.evaluation)
     samplers[UNSPLIT] = unsplit(samplers["train"])
-    whole = _whole(run, config, model, parallel)
-    build = model.build if whole is None else whole.build
-    build_model = _checked(run, graph.url, lambda: build(shown))
-    shards = None if whole is None else PredictedShardData.of(whole.data(replace(graph, manifest=shown)))
-    servers = ServerOptions(timeout_s=config.run.server_timeout_s, verify=verify, local_reads=config.run.local_reads)
+    build_model = _checked(run, graph.url, shape.build_model)
+    shards = PredictedShardData.of(whole_graph_data(replace(graph, manifest=shown), shape)) if is_whole else None
+    servers = replace(config.servers, verify=verify)
+    encoding = trained.encoding
 
     @contextmanager
     def serve() -> Iterator[Served]:
-        encoded = graph if model.encoding is None else store_encoding(graph, model.encoding)
+        encoded = graph if encoding is None else store_encoding(graph, encoding)
         with partition_servers(encoded, servers) as running:
             router = connect(running)
             codes = {name: code for code, name in enumerate(SPLIT_NAMES)}
             yield (
                 shards or PredictedNodeData(running),
-                lambda name: router.list_split(config.graph.split_set, codes[name]).original_id,
+                lambda name: router.list_split(split_set, codes[name]).original_id,
             )
 
     def look() -> Served:
         if not is_local(graph.filesystem):
             raise ConfigError(f"{graph.url} is not on this machine, where batches would be drawn")
-        if model.encoding is not None and find_encoding(graph, model.encoding.name) is None:
+        if encoding is not None and find_encoding(graph, encoding.name) is None:
             raise ConfigError(
-                f"{graph.url} has no {model.encoding.name} yet; the prediction computes it, or python jobs/encode.py"
+                f"{graph.url} has no {encoding.name} yet; the prediction computes it, or python jobs/encode.py"
             )
         data = LocalNodeData(graph)
         codes = {name: code for code, name in enumerate(SPLIT_NAMES)}
         router = data.open().router
-        return shards or data, lambda name: router.list_split(config.graph.split_set, codes[name]).original_id
+        return shards or data, lambda name: router.list_split(split_set, codes[name]).original_id
 
     return Subject(
         url=graph.url,
@@ -143,39 +144,59 @@ def node_subject(
         text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
         samplers=samplers if shards is None else shards.roots(UNSPLIT),
         build_model=build_model,
-        task=Classification(num_classes, config.fit.metric),
+        task=_node_task(trained),
         target_names=(),
         has_targets=manifest.label_kind == "class",
-        **_shared(run, config.fit, config.run, config.batch),
+        **_shared(run, config),
         serve=serve,
         look=look,
         shard_bytes=None if shards is None else lambda workers: shards.graph.check_memory(graph, workers),
-        estimate=config.batch.estimate if shards is None else None,
+        estimate=config.evaluation.estimate if shards is None else None,
     )
 
 
-def _whole(run: FinishedRun, config: Any, model: NodeModel, parallel: Parallel) -> WholeGraphModel | None:
-    """The model over shards of the whole graph, where it is to be; `auto`: where the run was trained so."""
+def _resolved(run: FinishedRun, allow_import: bool) -> ResolvedRun:
+    """The run as its directory holds it."""
+    try:
+        return read_resolved(saved_tree(str(run.path), "give a finished run's directory"), allow_import=allow_import)
+    except UsageError as error:
+        raise FormatError(f"{run.path}/config.json: {error}") from None
+
+
+def _is_whole(run: ResolvedRun, parallel: Parallel) -> bool:
+    """Whether the batch is the whole graph, spread over the workers; `auto`: where the run was trained so."""
     if parallel == "auto":
-        parallel = getattr(config, "parallel", "data")
-    if parallel == "data":
-        return None
-    if model.whole is None:
+        return run.is_full_graph
+    row = run.config.model.row("model", "nodes")
+    if parallel == "graph" and (row is None or not row.shards):
         raise ConfigError(
-            f"--parallel graph: expected a run whose model can be spread over workers (GECO's), got one of {run.job}"
+            f"--parallel graph: expected a run whose model can be spread over workers (geco), got one of {run.config.model.name}"
         )
-    return model.whole
+    return parallel == "graph"
+
+
+def _node_task(run: ResolvedRun) -> Task:
+    """The run's task, as scoring needs it."""
+    options = run.config.task.options
+    if not isinstance(options, NodeClassificationOptions):
+        return options.build(run.inputs)
+    return Classification(run.inputs.out_dim, options.metric)
 
 
 def graph_set_subject(
-    run: FinishedRun, url: str | None, *, other: bool, verify: bool, parallel: Parallel = "auto"
+    run: FinishedRun,
+    url: str | None,
+    *,
+    other: bool,
+    verify: bool,
+    parallel: Parallel = "auto",
+    allow_import: bool = False,
 ) -> Subject:
     """The graphs of a set. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
     if parallel == "graph":
         raise ConfigError("--parallel graph: expected a run on one graph, got one on a set of graphs")
-    module = importlib.import_module(f"jobs.{_GRAPH_JOB}")
-    config = read_config(module.Config, str(run.path), "give a finished run's directory")
-    model: GraphModel = module.graph_model(config)
+    trained = _resolved(run, allow_import)
+    config = trained.config
     store = open_graphs(url or run.data_url, None if url else run.snapshot)
     if verify:
         store.verify()
@@ -192,7 +213,7 @@ def graph_set_subject(
             raise ConfigError(
                 f"{store.url}: expected the run's classes 0 to {task.num_classes - 1}, got {most:g}; ingest it without targets"
             )
-    batches = eval_batches(config)
+    batches = trained.evaluation["test"]
     splits: list[str | None] = [*store.split_names, None]
 
     def members(name: str) -> np.ndarray:
@@ -211,11 +232,11 @@ def graph_set_subject(
         content_hash=manifest.content_hash,
         text=f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes at {store.url}",
         samplers={UNSPLIT if split is None else split: GraphSplitOptions(split, batches) for split in splits},
-        build_model=_checked(run, store.url, lambda: model.build(manifest, task.out_dim)),
+        build_model=_checked(run, store.url, replace(trained, inputs=set_inputs(manifest, task.out_dim)).build_model),
         task=task,
         target_names=target_names,
         has_targets=has_targets,
-        **_shared(run, config.fit, config.run, config.batch),
+        **_shared(run, config),
         serve=serve,
         look=look,
     )
@@ -247,21 +268,20 @@ def _task(run: FinishedRun, config: Any, store: StoredGraphs | None) -> Task:
                 f"{run.path}: expected the statistics of the run's targets in summary.json, found none: it was trained by an earlier "
                 "version; predict the set that it was trained on, or train it again"
             )
-        return graph_task(store, target_columns(store, config), config.fit)
+        return graph_task(config.task, store, target_columns(store, target_of(config)))
     try:
-        return TypeAdapter(_TASKS[config.fit.task]).validate_python(saved)
+        return TypeAdapter(_TASKS[config.task.name]).validate_python(saved)
     except ValidationError as error:
         first = error.errors()[0]
         raise FormatError(f"{run.path}/summary.json: task: {first['loc']}: {first['msg']}") from None
 
 
-def _shared(run: FinishedRun, fit: FitOptions, options: RunOptions, batch: Any) -> dict[str, Any]:
+def _shared(run: FinishedRun, config: RunConfig) -> dict[str, Any]:
     """What the subjects of both kinds have of the run's options."""
-    bfloat16 = fit.precision == "bfloat16" or (fit.precision == "auto" and run.on_gpu)
+    precision = config.fit.precision
+    bfloat16 = precision == "bfloat16" or (precision == "auto" and run.on_gpu)
     return {
         "precision": "bfloat16" if bfloat16 else "float32",
-        "seed": fit.seed,
-        "loader": LoaderOptions(
-            threads=batch.loader_threads, prefetch=batch.prefetch, timeout_s=options.batch_timeout_s
-        ),
+        "seed": config.fit.seed,
+        "loader": config.loader,
     }

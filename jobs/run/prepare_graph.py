@@ -1,10 +1,10 @@
-"""From what `--graph` says to a stored graph: opens a prepared one, or prepares an OGB set or the synthetic default once."""
+"""From what `--data` says to a stored graph: opens a prepared one, or prepares an OGB set or the synthetic default once."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from jobs.run.node_options import GraphOptions
+from jobs.run.config import NodeDataOptions
 from jobs.run.progress import progress
 from storage.encode import encode
 from storage.encoding_names import EncodingOptions
@@ -17,19 +17,19 @@ from storage.source import GraphSource, SourceInfo
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 
 
-def prepare_graph(options: GraphOptions) -> StoredGraph:
-    """The graph that the options name. What the job prepares lies under `data_dir` and is used again by the next run."""
+def prepare_graph(options: NodeDataOptions) -> StoredGraph:
+    """The graph that the options name. What the job prepares lies under `folder` and is used again by the next run."""
     found = find_graph(options)
     if found is not None:
         return found
     name, target = _place(options)
     undirected = None  # what the source says of itself
-    if options.graph is None:
+    if options.path is None:
         source: GraphSource = _synthetic(options)
     else:
         # Citations are used undirected in the literature; products comes with both directions.
-        undirected = (not options.directed and is_directed(options.graph)) or None
-        source = ogb_graph(options.graph, Path(options.data_dir) / "ogb")
+        undirected = (not options.directed and is_directed(options.path)) or None
+        source = ogb_graph(options.path, Path(options.folder) / "ogb")
     with progress(f"preparing {name}") as bar, unless_another_was_first(str(target)):
         ingest(
             source,
@@ -55,14 +55,14 @@ def unless_another_was_first(url: str) -> Iterator[None]:
             raise
 
 
-def find_graph(options: GraphOptions) -> StoredGraph | None:
+def find_graph(options: NodeDataOptions) -> StoredGraph | None:
     """The graph where it is there; None where the job would prepare it first."""
-    if options.graph is not None and not options.graph.startswith("ogbn-"):
-        return open_graph(options.graph, options.snapshot)
+    if options.path is not None and not options.path.startswith("ogbn-"):
+        return open_graph(options.path, options.snapshot)
     if options.partitions < 1:
-        raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --partitions")
+        raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --data.partitions")
     name, target = _place(options)
-    source = _synthetic(options) if options.graph is None else None
+    source = _synthetic(options) if options.path is None else None
     if not has_graph(str(target)):
         return None
     graph = open_graph(str(target), options.snapshot)
@@ -71,43 +71,43 @@ def find_graph(options: GraphOptions) -> StoredGraph | None:
     ):
         raise FormatError(
             f"{target}: expected the graph {name}, found one made by another version or with other options; "
-            "remove it or pass another --data-dir"
+            "remove it or pass another --data.folder"
         )
     return graph
 
 
-def not_there_yet(options: GraphOptions) -> tuple[SourceInfo, dict[str, int]] | None:
+def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]] | None:
     """Of the embedded graph: its counts and the sizes of its splits before it is made; None of any other."""
-    if options.graph is not None:
+    if options.path is not None:
         return None
     source = _synthetic(options)
     train, valid = (round(options.nodes * share) for share in (source.options.train_share, source.options.valid_share))
     return source.info, {"train": train, "valid": valid, "test": options.nodes - train - valid}
 
 
-def how_to_make(options: GraphOptions) -> str:
+def how_to_make(options: NodeDataOptions) -> str:
     """The command that prepares the graph as the first run of a job would."""
     target = _place(options)[1]
     kept = f"{target} --partitions {options.partitions} --partitioner {options.partitioner} --seed {options.graph_seed}"
-    if options.graph is None:
+    if options.path is None:
         made = f"--synthetic.num-nodes {options.nodes} --synthetic.seed {options.graph_seed}"
         return f"python jobs/ingest.py synthetic {kept} {made}"
     edges = " --reverse-edges keep" if options.directed else ""
-    return f"python jobs/ingest.py {options.graph} {kept} --ogb-root {Path(options.data_dir) / 'ogb'}{edges}"
+    return f"python jobs/ingest.py {options.path} {kept} --ogb-root {Path(options.folder) / 'ogb'}{edges}"
 
 
-def _place(options: GraphOptions) -> tuple[str, Path]:
+def _place(options: NodeDataOptions) -> tuple[str, Path]:
     """The name of a graph that the job prepares, and where it lies."""
-    name = options.graph or f"synthetic-{options.nodes}-seed{options.graph_seed}"
-    kept = "-directed" if options.directed and options.graph is not None else ""
-    return name, Path(options.data_dir) / f"{name}{kept}-{options.partitioner}{options.partitions}"
+    name = options.path or f"synthetic-{options.nodes}-seed{options.graph_seed}"
+    kept = "-directed" if options.directed and options.path is not None else ""
+    return name, Path(options.folder) / f"{name}{kept}-{options.partitioner}{options.partitions}"
 
 
-def _synthetic(options: GraphOptions) -> SyntheticGraph:
+def _synthetic(options: NodeDataOptions) -> SyntheticGraph:
     try:
         return SyntheticGraph(SyntheticOptions(num_nodes=options.nodes, seed=options.graph_seed))
     except ConfigError as error:
-        raise ConfigError(f"{error}; set --nodes") from None
+        raise ConfigError(f"{error}; set --data.nodes") from None
 
 
 def store_encoding(graph: StoredGraph, options: EncodingOptions) -> StoredGraph:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cluster.molecule_ingest import ingest_molecules
-from jobs.run.graph_options import GraphJobOptions
+from jobs.run.config import GraphSetOptions
 from jobs.run.prepare_graph import unless_another_was_first
 from jobs.run.progress import progress
 from storage.errors import ConfigError, FormatError
@@ -15,9 +15,9 @@ from storage.molecule_source import MoleculeSource
 from storage.snapshots import has_graph
 
 
-def prepare_molecules(options: GraphJobOptions) -> StoredGraphs:
-    """The set that the options name. What the job prepares lies under `data_dir` and is used again by the next run."""
-    found = find_molecules(options)
+def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGraphs:
+    """The set that the options name. What the job prepares lies under `folder` and is used again by the next run."""
+    found = find_molecules(graphs, target_name)
     if isinstance(found, StoredGraphs):
         return found
     source, target = found
@@ -31,36 +31,34 @@ def prepare_molecules(options: GraphJobOptions) -> StoredGraphs:
     return open_graphs(str(target))
 
 
-def find_molecules(options: GraphJobOptions) -> StoredGraphs | tuple[MoleculeSource, Path]:
+def find_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGraphs | tuple[MoleculeSource, Path]:
     """The set where it is there; else what the job would prepare it from, and where."""
-    graphs = options.graphs
-    if graphs.data is not None and not graphs.data.endswith(TABLE_ENDINGS):
-        return open_graphs(graphs.data, graphs.snapshot)
+    if graphs.path is not None and not graphs.path.endswith(TABLE_ENDINGS):
+        return open_graphs(graphs.path, graphs.snapshot)
     source: MoleculeSource
     if graphs.molecules < 1:
-        raise ConfigError(f"molecules: expected at least 1, got {graphs.molecules}; set --molecules")
-    if graphs.data is None:
+        raise ConfigError(f"molecules: expected at least 1, got {graphs.molecules}; set --data.molecules")
+    if graphs.path is None:
         source, name = EnumeratedMolecules(graphs.molecules), f"molecules-{graphs.molecules}"
     else:
-        targets = () if graphs.target is None else (graphs.target,)
-        source = SmilesTable(graphs.data, SmilesOptions(targets=targets))
-        name = Path(graphs.data).name.partition(".")[0]
-    target = Path(graphs.data_dir) / name
+        targets = () if target_name is None else (target_name,)
+        source = SmilesTable(graphs.path, SmilesOptions(targets=targets))
+        name = Path(graphs.path).name.partition(".")[0]
+    target = Path(graphs.folder) / name
     if not has_graph(str(target)):
         return source, target
     stored = open_graphs(str(target), graphs.snapshot)
     if not dict(source.info.provenance).items() <= dict(stored.manifest.provenance).items():
         raise FormatError(
             f"{target}: expected the molecules {name}, found a set made of another source or by another version; "
-            "remove it or pass another --data-dir"
+            "remove it or pass another --data.folder"
         )
     return stored
 
 
-def how_to_make(options: GraphJobOptions, target: Path) -> str:
+def how_to_make(graphs: GraphSetOptions, target_name: str | None, target: Path) -> str:
     """The command that prepares the set as the first run of a job would."""
-    graphs = options.graphs
-    if graphs.data is None:
+    if graphs.path is None:
         return f"python jobs/ingest_molecules.py embedded {target} --count {graphs.molecules}"
-    chosen = "" if graphs.target is None else f" --table.targets {graphs.target}"
-    return f"python jobs/ingest_molecules.py {graphs.data} {target}{chosen}"
+    chosen = "" if target_name is None else f" --table.targets {target_name}"
+    return f"python jobs/ingest_molecules.py {graphs.path} {target}{chosen}"

@@ -1,15 +1,12 @@
 """The Ray that a job starts on this machine, and the workers that it will have: known before it is started."""
 
+from dataclasses import replace
+
 import torch
 
 from cluster.options import SessionOptions, WorkerOptions
 from cluster.placement import Resources, resolve
 from cluster.session import joins_a_cluster
-
-
-def asked_workers(option: str | int) -> int | None:
-    """The number of --workers; None for auto."""
-    return None if isinstance(option, str) else option
 
 
 def this_machine(asked: WorkerOptions) -> Resources:
@@ -18,18 +15,10 @@ def this_machine(asked: WorkerOptions) -> Resources:
     return Resources(max(asked.most, gpus, torch.get_num_threads()), gpus)
 
 
-def local_session(
-    asked: WorkerOptions, address: str | None, object_store_gb: float, dashboard_port: int | None = None
-) -> SessionOptions:
-    """How to reach the cluster at the address, else the one that the job was submitted to, else a local Ray for these workers."""
+def local_session(asked: WorkerOptions, session: SessionOptions) -> SessionOptions:
+    """How to reach the session's cluster, else the one that the job was submitted to, else a local Ray for these workers."""
     there = this_machine(asked)
-    return SessionOptions(
-        address=address,
-        num_cpus=there.cpus,
-        num_gpus=there.gpus,
-        object_store_bytes=int(object_store_gb * 2**30),
-        dashboard_port=dashboard_port,
-    )
+    return replace(session, num_cpus=there.cpus, num_gpus=there.gpus)
 
 
 def known_workers(asked: WorkerOptions, session: SessionOptions) -> WorkerOptions:

@@ -34,19 +34,17 @@ _END_S = {
 _MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # the most that one request may hold
 
 
-def check_trackers(names: Sequence[str]) -> None:
-    """Raises ConfigError where one is unknown or not installed."""
+def missing_tracker(names: Sequence[str]) -> str | None:
+    """What to install for the first of these that is not there; None: nothing."""
     for name in names:
-        if name not in _PACKAGES:
-            raise ConfigError(f"track: expected some of {', '.join(_PACKAGES)}, got {name!r}; set --track")
         if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"track: {name} is not installed; pip install {_PACKAGES[name]}")
+            return f"track: {name} is not installed; pip install {_PACKAGES[name]}"
+    return None
 
 
 @contextmanager
 def tracked(names: Sequence[str], project: str, run: RunDirectory, config: Mapping[str, Any]) -> Iterator[None]:
     """Follows the run while the context is open. Raises ConfigError where a tracker cannot be reached at the beginning."""
-    check_trackers(names)
     file = run.path / "tracking.json"
     kept = _kept(file)
     lock = threading.Lock()

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole
-from cluster.options import SessionOptions, TrainOptions, WorkerOptions
+from cluster.options import SessionOptions
+from cluster.placement import Resources
 from cluster.reporter import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
+from cluster.session import joins_a_cluster
 from jobs.reporting.run_report import run_page
 from jobs.run.environment import describe_command, describe_environment
+from jobs.run.config import RunConfig, RunOptions
+from jobs.run.option_checks import check_writable
 from jobs.run.progress import Progress
 from jobs.run.resume import resume_command
-from jobs.run.run_options import FitOptions, RunOptions
 from jobs.run.run_record import read_run, stored_partitions
-from jobs.run.this_machine import asked_workers, known_workers, local_session
+from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
 from jobs.run.verdict import BASELINE_NAMES
 from storage.errors import FormatError, GraphmillError
@@ -38,8 +41,9 @@ def choose_run_dir(job: str, options: RunOptions) -> Path:
         path = Path(options.resume)
         load_config(path)
         return path
-    path = Path(options.run_dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
+    path = Path(options.dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
     check_free(path)
+    check_writable(path, "--run.dir")
     return path
 
 
@@ -95,53 +99,13 @@ def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mappi
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
 
 
-def session_options(options: RunOptions) -> SessionOptions:
-    return local_session(
-        _asked(options, options.device), options.address, options.object_store_gb, options.dashboard_port
-    )
+def session_options(config: RunConfig) -> SessionOptions:
+    return local_session(config.workers, config.ray)
 
 
-def worker_options(options: RunOptions) -> WorkerOptions:
-    """The workers as far as is known before Ray is there. Raises ConfigError."""
-    return known_workers(_asked(options, options.device), session_options(options))
-
-
-def _asked(options: RunOptions, device: str) -> WorkerOptions:
-    return WorkerOptions(
-        asked_workers(options.workers),
-        device,
-        options.failures_per_hour,
-        options.keep_checkpoints,
-        options.grace_s,
-        options.min_workers,
-    )
-
-
-def train_options(fit: FitOptions) -> TrainOptions:
-    """The trainer's options, but for "auto" precision, which is decided where the workers' device is known."""
-    return TrainOptions(
-        epochs=fit.epochs,
-        learning_rate=fit.learning_rate,
-        min_learning_rate=fit.min_learning_rate,
-        weight_decay=fit.weight_decay,
-        schedule=fit.schedule,
-        power=fit.power,
-        warmup_epochs=fit.warmup_epochs,
-        warmup_steps=fit.warmup_steps,
-        accumulate=fit.accumulate,
-        clip_norm=fit.clip_norm,
-        ema_decay=fit.ema_decay,
-        eval_every=fit.eval_every,
-        checkpoint_every=fit.checkpoint_every,
-        checkpoint_minutes=fit.checkpoint_minutes,
-        precision="bfloat16" if fit.precision == "bfloat16" else "float32",
-        seed=fit.seed,
-    )
-
-
-def wants_bfloat16(fit: FitOptions, workers: WorkerOptions) -> bool:
-    """Whether the run trains in bfloat16; of workers whose device is known."""
-    return fit.precision == "bfloat16" or (fit.precision == "auto" and workers.device == "gpu")
+def known_resources(config: RunConfig) -> Resources | None:
+    """What the run's workers have, where Ray is to be started here; None: a cluster that is not joined yet."""
+    return None if joins_a_cluster(session_options(config)) else this_machine(config.workers)
 
 
 def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:

@@ -14,7 +14,7 @@ import ray
 import torch
 
 from cluster.partition_server import PartitionServers, connect
-from cluster.training_data import NodeSamplerOptions, OpenNodes
+from cluster.training_data import OpenNodes
 from jobs.run.memory_check import own_bytes
 from samplers.minibatch import TorchBatch
 from samplers.protocol import Batch, Sampler
@@ -64,7 +64,7 @@ class OpenMeasured(OpenNodes):
         self._training: FirstSteps | None = None
         self._num_targets = 0
 
-    def sampler(self, options: NodeSamplerOptions, num_ranks: int) -> Sampler:
+    def sampler(self, options: Any, num_ranks: int) -> Sampler:
         sampler = super().sampler(options, num_ranks)
         if not options.shuffle:
             return FirstSteps(sampler, num_ranks, 1)
@@ -122,6 +122,6 @@ class CountsHub:
         return self._records
 
 
-def evaluation_of(training: NodeSamplerOptions) -> Mapping[str, NodeSamplerOptions]:
+def evaluation_of(training: Any) -> Mapping[str, Any]:
     """The trainer scores splits at the end of every run; where only its steps count, a batch of the training's kind will do."""
     return dict.fromkeys(("train", "valid", "test"), replace(training, shuffle=False))

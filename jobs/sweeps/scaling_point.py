@@ -258,7 +258,7 @@ def placed(
 ) -> Iterator[tuple["Session", "PartitionServers"]]:
     """A Ray with the nodes of this point, and the servers where its placement has them."""
     from cluster.local_raylets import local_raylets
-    from cluster.options import MIN_OBJECT_STORE_BYTES, SessionOptions
+    from cluster.options import MIN_OBJECT_STORE_GB, SessionOptions
     from cluster.partition_server import partition_servers
     from cluster.session import ray_session
 
@@ -268,7 +268,7 @@ def placed(
         address=settings.address or "local",
         num_cpus=1 if settings.placement == "store" else cpus,
         num_gpus=0,
-        object_store_bytes=MIN_OBJECT_STORE_BYTES,
+        object_store_gb=MIN_OBJECT_STORE_GB,
     )
     with ExitStack() as stack:
         session = stack.enter_context(ray_session(session_options))

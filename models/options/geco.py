@@ -77,6 +77,8 @@ class GECOConfig:
     """"sum": the head reads the sum of all layers' outputs (jumping knowledge)."""
     recompute: bool = False
     """Keeps of a layer its input alone and computes the rest once more in the backward pass. Changes no number."""
+    filter_learning_rate: float | None = None
+    """Of the implicit filters in `models.geco.param_groups`; none: the common rate."""
 
     def __post_init__(self) -> None:
         leasts = {"in_dim": 0, "out_dim": 1, "width": 1, "num_layers": 1, "order": 1, "encoding_dim": 0, "hops": 1}

@@ -1,7 +1,7 @@
 """Options of the GPS hybrid layer and of what stands before it (arXiv:2205.12454); the modules are in `models.gps` and `models.gps_ends`."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from models.options.choices import HEADS, LOCALS, POOLS, TASKS, Local
 from models.options.features import Features
@@ -50,6 +50,7 @@ KINDS: tuple[str, ...] = (
 class PositionOptions:
     """Which position encoding, and how wide; raises ValueError on values that cannot work."""
 
+    GIVEN: ClassVar = ("stored",)
     kind: EncodingKind = "none"
     dim: int = 16
     """P."""

@@ -48,7 +48,7 @@ def samples(text: str) -> dict[str, float]:
 
 @pytest.mark.ray
 def test_prometheus_reads_the_figures_of_a_run():
-    with ray_session(SessionOptions(num_cpus=1, object_store_bytes=100 * 2**20)):
+    with ray_session(SessionOptions(num_cpus=1, object_store_gb=100 / 1024)):
         import ray
 
         (node,) = ray.nodes()

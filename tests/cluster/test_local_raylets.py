@@ -14,7 +14,7 @@ from storage.errors import ConfigError
 @pytest.mark.ray
 @pytest.mark.long
 def test_raylets_are_nodes_of_their_own_and_leave_nothing_behind(tmp_path: Path) -> None:
-    with ray_session(SessionOptions(address="local", num_cpus=1, object_store_bytes=80 * 2**20)) as session:
+    with ray_session(SessionOptions(address="local", num_cpus=1, object_store_gb=80 / 1024)) as session:
         import ray
 
         before = {child.pid for child in psutil.Process().children(recursive=True)}

@@ -20,7 +20,7 @@ from storage.errors import ConfigError
 from tests.ray_head import RayHead
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SMALL = {"num_cpus": 2, "object_store_bytes": 100 * 2**20}
+SMALL = {"num_cpus": 2, "object_store_gb": 100 / 1024}
 
 
 def ray_children(before: set[psutil.Process]) -> list[psutil.Process]:
@@ -70,7 +70,7 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
         assert session.dashboard_url is None
         resources = ray.cluster_resources()
         assert resources["CPU"] == 2
-        assert resources["object_store_memory"] <= SMALL["object_store_bytes"]
+        assert resources["object_store_memory"] <= SMALL["object_store_gb"] * 2**30
         assert ray._private.authentication.authentication_utils.is_token_auth_enabled()
         temp_dir = Path(ray._private.worker._global_node.get_temp_dir_path())
 
@@ -122,7 +122,7 @@ HANGING = """
     from cluster.session import SessionOptions, ray_session
     began, daemons = 0.0, []
     try:
-        with ray_session(SessionOptions(num_cpus=1, object_store_bytes=100 * 2**20, stop_timeout_s=2.0)):
+        with ray_session(SessionOptions(num_cpus=1, object_store_gb=100 / 1024, stop_timeout_s=2.0)):
             daemons = psutil.Process().children(recursive=True)
             for process in daemons:
                 process.suspend()
@@ -156,7 +156,7 @@ INTERRUPTED = """
     import psutil
     from cluster.session import SessionOptions, ray_session
     try:
-        with ray_session(SessionOptions(num_cpus=1, object_store_bytes=100 * 2**20)):
+        with ray_session(SessionOptions(num_cpus=1, object_store_gb=100 / 1024)):
             import ray
             @ray.remote
             def sleep():
@@ -242,7 +242,7 @@ def test_a_wrong_token_is_one_line(ray_head: RayHead, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"num_cpus": 0}, "num_cpus must be at least 1, got 0"),
-        ({"object_store_bytes": 1}, "object_store_bytes must be at least"),
+        ({"object_store_gb": 0.01}, "object_store_gb must be at least"),
         ({"dashboard_port": 70000}, "dashboard_port must be within"),
         ({"stop_timeout_s": 0.0}, "stop_timeout_s must be more than 0"),
         ({"start_timeout_s": float("nan")}, "start_timeout_s must be more than 0"),

@@ -1,0 +1,360 @@
+"""What a user says of a run: one frozen value, the same on the command line, in a recipe (YAML), in Python, and in a run's directory.
+
+    RunConfig = data, model, sampler, task, evaluation, fit, loader, servers, workers, ray, run
+
+Each part is the configuration of its component, with the component's defaults. What a bare command does is a recipe: recipes/defaults holds
+one for each model, over which a recipe that is named, a resumed run's values, and the flags are laid, in this order.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from cluster.options import ServerOptions, SessionOptions, TrainOptions, WorkerOptions
+from jobs.run.reader import HEAD, Tree, UsageError, Words, build, merge, option_lines, option_names, to_tree, unknown
+from jobs.run.registry import PLACEHOLDERS, TABLES, Component, Kind, given_of, options_class
+from samplers.options import LoaderOptions
+from storage.errors import ConfigError, FormatError
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+FORMAT = 2  # of config.json
+_COMPONENTS = ("model", "sampler", "task")
+_FIRST_MODEL: dict[Kind, str] = {"nodes": "geco", "graphs": "tokengt"}
+
+
+@dataclass(frozen=True)
+class NodeDataOptions:
+    """The graph."""
+
+    path: str | None = None
+    """A prepared graph's path or fsspec URL, an OGB node set such as ogbn-products, or none: the embedded synthetic graph."""
+    snapshot: int | None = None
+    """Which snapshot of it; none: the newest. A run that is resumed keeps its own."""
+    nodes: int = 20_000
+    """Size of the embedded synthetic graph."""
+    graph_seed: int = 0
+    """Seed of the embedded synthetic graph and of the partitioner; --fit.seed is the training's."""
+    partitions: int = 2
+    """Partitions of a graph that the run prepares itself."""
+    partitioner: Literal["random", "range", "ldg", "metis"] = "ldg"
+    """How a graph that the run prepares itself is partitioned."""
+    folder: str = "data"
+    """Where prepared graphs are kept, and where OGB's raw files are looked for."""
+    directed: bool = False
+    """An OGB set whose edges have a direction (ogbn-arxiv): keep it; otherwise each edge gets its reverse, as in the literature."""
+    split_set: int = 0
+    """Index of the train/valid/test split to use."""
+
+    def __post_init__(self) -> None:
+        if self.split_set < 0:
+            raise ConfigError(f"split_set: expected at least 0, got {self.split_set}; set split_set")
+        if self.path is None and self.split_set > 0:
+            raise ConfigError(
+                f"split_set: the embedded graph has one split, number 0, got {self.split_set}; leave it out, or set path"
+            )
+
+
+@dataclass(frozen=True)
+class GraphSetOptions:
+    """The graphs."""
+
+    path: str | None = None
+    """A prepared set's path or fsspec URL, a CSV file of SMILES and target, or none: the embedded molecules."""
+    snapshot: int | None = None
+    """Which snapshot of it; none: the newest. A run that is resumed keeps its own."""
+    molecules: int = 4_000
+    """Size of the embedded set."""
+    folder: str = "data"
+    """Where sets that the run prepares are kept."""
+
+
+@dataclass(frozen=True)
+class NodeEvaluationOptions:
+    """How splits are scored."""
+
+    how: Literal["full", "sampled"] = "full"
+    """On the whole graph as one batch, or through the sampler of the roots."""
+    chunks: int = 1
+    """full: chunks, where the whole graph does not fit as one batch. Edges between chunks are left out: scores are estimates."""
+    select_by: Literal["exact", "estimate"] = "exact"
+    """What the kept weights are chosen by: exact: the best validation score, or where scores are estimates the last epoch;
+    estimate: the best estimated validation score."""
+
+    def __post_init__(self) -> None:
+        if self.chunks < 1:
+            raise ConfigError(f"chunks: expected at least 1, got {self.chunks}; set chunks")
+        if self.select_by == "estimate" and self.estimate is None:
+            raise ConfigError(
+                "select_by: 'estimate' expects scores that are estimates (how full, chunks above 1), these are exact; set select_by"
+            )
+
+    @property
+    def estimate(self) -> str | None:
+        """Why scores are estimates; None: they are exact for what the sampler asks."""
+        if self.how != "full" or self.chunks <= 1:
+            return None
+        return f"each split is scored in {self.chunks} chunks, without the edges between them (--evaluation.chunks)"
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the weights of the best validation are kept, and not the last epoch's."""
+        return self.estimate is None or self.select_by == "estimate"
+
+    @property
+    def kept(self) -> str:
+        """Which weights a run keeps whose scores are estimates."""
+        if self.keeps_best:
+            return "the epoch with the best estimate is kept (--evaluation.select_by estimate)"
+        return "the last epoch is kept (--evaluation.select_by estimate keeps the one with the best estimate)"
+
+
+@dataclass(frozen=True)
+class GraphEvaluationOptions:
+    """How splits are scored."""
+
+    max_graphs: int = 256
+    """Graphs per batch and worker."""
+    estimate = None
+    keeps_best = True
+
+    def __post_init__(self) -> None:
+        if self.max_graphs < 1:
+            raise ConfigError(f"max_graphs: expected at least 1, got {self.max_graphs}; set max_graphs")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The run's directory, and how it ends."""
+
+    dir: str | None = None
+    """Where the run is kept; the default is runs/<job>-<time>."""
+    resume: str | None = None
+    """A run's directory, to continue it; its own options are the defaults of the others."""
+    parallel: Literal["data", "graph"] = "data"
+    """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (GECO)."""
+    require_baselines: bool = False
+    """Exit with status 1 where the final score does not beat every baseline; without this it is a warning. Needs exact scores, no estimates."""
+    track: tuple[Literal["mlflow", "wandb"], ...] = ()
+    """Send configuration, epochs and scores there too; an extra each: pip install -e '.[mlflow]'."""
+    track_project: str = "graphmill"
+    """MLflow's experiment, W&B's project."""
+
+    def __post_init__(self) -> None:
+        if "://" in (self.dir or self.resume or ""):
+            raise ConfigError(
+                f"dir: expected a path that all nodes write, got the URL {self.dir or self.resume}; set dir"
+            )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that a user says of a run."""
+
+    kind: Kind
+    data: NodeDataOptions | GraphSetOptions
+    model: Component
+    sampler: Component
+    task: Component
+    evaluation: NodeEvaluationOptions | GraphEvaluationOptions
+    fit: TrainOptions = field(default_factory=TrainOptions)
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
+    servers: ServerOptions = field(default_factory=ServerOptions)
+    workers: WorkerOptions = field(default_factory=WorkerOptions)
+    ray: SessionOptions = field(default_factory=SessionOptions)
+    run: RunOptions = field(default_factory=RunOptions)
+
+    def tree(self) -> Tree:
+        """Plain values, of which `read_config` makes an equal value."""
+        parts = {name: to_tree(getattr(self, name)) for name in group_classes(self.kind)}
+        return {"kind": self.kind} | {
+            name: parts[name] if name in parts else self._component(name) for name in _order(self.kind)
+        }
+
+    def _component(self, group: str) -> Tree:
+        component = getattr(self, group)
+        return {"name": component.name, **to_tree(component.options)}
+
+    def changed(self, *flags: tuple[str, Any]) -> "RunConfig":
+        """With other values by their paths: `changed(("fit.epochs", 3))`."""
+        tree = self.tree()
+        for path, value in flags:
+            over: Any = value
+            for name in reversed(path.split(".")):
+                over = {name: over}
+            tree = lay_over(tree, over)
+        return read_config(tree)
+
+
+def group_classes(kind: Kind) -> dict[str, type]:
+    """The groups of options that are no components, with their classes."""
+    own: dict[str, type] = (
+        {"data": NodeDataOptions, "evaluation": NodeEvaluationOptions}
+        if kind == "nodes"
+        else {"data": GraphSetOptions, "evaluation": GraphEvaluationOptions}
+    )
+    return own | {
+        "fit": TrainOptions,
+        "loader": LoaderOptions,
+        "servers": ServerOptions,
+        "workers": WorkerOptions,
+        "ray": SessionOptions,
+        "run": RunOptions,
+    }
+
+
+def _order(kind: Kind) -> tuple[str, ...]:
+    return ("data", *_COMPONENTS, *(name for name in group_classes(kind) if name != "data"))
+
+
+def read_config(tree: Mapping[str, Any], *, allow_import: bool = True) -> RunConfig:
+    """The value of a whole tree, every component of which is named.
+
+    Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses or cannot be imported.
+    """
+    tree = dict(tree)
+    kind = _kind(tree.pop("kind", "nodes"))
+    classes = group_classes(kind)
+    parts: dict[str, Any] = {}
+    for group in _COMPONENTS:
+        name, options = _split(tree.pop(group, {}))
+        if name is None:
+            raise UsageError(f"missing --{group}: one of {', '.join(TABLES[group][kind])}")
+        options_type = options_class(group, kind, name, allow_import=allow_import)
+        given = given_of(options_type, PLACEHOLDERS[kind]) if group == "model" else {}
+        try:
+            parts[group] = Component(name, build(options_type, options, f"{group}.", given))
+        except UsageError as error:
+            raise UsageError(
+                f"{error} (of --{group} {name})" if "unknown option" in str(error) else str(error)
+            ) from None
+    for group, options_type in classes.items():
+        value = tree.pop(group, {})
+        parts[group] = build(options_type, value if isinstance(value, Mapping) else {HEAD: value}, f"{group}.")
+    for name in tree:
+        raise unknown(name, _all_flags(kind, parts))
+    return RunConfig(kind=kind, **parts)
+
+
+def _kind(value: Any) -> Kind:
+    word = value[0] if isinstance(value, Words) and len(value) == 1 else value
+    if word != "nodes" and word != "graphs":
+        raise UsageError(f"kind: expected nodes or graphs, got {word!r}")
+    return "nodes" if word == "nodes" else "graphs"
+
+
+def _split(value: Any) -> tuple[str | None, Tree]:
+    """(name, options) of a component's part of a tree."""
+    tree = dict(value) if isinstance(value, Mapping) else {HEAD: value}
+    name = tree.pop(HEAD, None) or tree.pop("name", None)
+    tree.pop("name", None)
+    if isinstance(name, Words):
+        if len(name) != 1:
+            raise UsageError(f"expected one name, got {' '.join(name) or 'nothing'}")
+        name = name[0]
+    return name, tree
+
+
+def _all_flags(kind: Kind, parts: Mapping[str, Any]) -> list[str]:
+    flags = []
+    for group, value in parts.items():
+        options = value.options if isinstance(value, Component) else value
+        flags += [group, *(f"{group}.{name}" for name in option_names(type(options)))]
+    return flags
+
+
+def lay_over(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """`under` with the values of `over`; another model, sampler or task drops the options of the one before."""
+    under = dict(under)
+    for group in _COMPONENTS:
+        name = _split(over[group])[0] if group in over else None
+        if name is not None and group in under:
+            if _split(under[group])[0] != name:
+                under.pop(group)
+            over = {**over, group: {"name": name, **_split(over[group])[1]}}
+    return merge(under, over)
+
+
+def config_tree(kind: Kind, *layers: Mapping[str, Any]) -> Tree:
+    """The layers over the default recipe of the model that they name."""
+    said: Tree = {}
+    for layer in layers:
+        said = lay_over(said, layer)
+    kind = _kind(said.get("kind", kind))
+    name = _split(said.get("model", {}))[0] or _FIRST_MODEL[kind]
+    default = f"defaults/{kind}-{name}.yaml"
+    if not (RECIPES / default).is_file():  # a user's own model has the options of the first
+        tree = dict(_recipe(f"defaults/{kind}-{_FIRST_MODEL[kind]}.yaml"))
+        tree.pop("model", None)
+    else:
+        tree = dict(_recipe(default))
+    return lay_over(tree, {"kind": kind, **said})
+
+
+@cache
+def _recipe(name: str) -> Tree:
+    return read_recipe(str(RECIPES / name))
+
+
+def read_recipe(path: str) -> Tree:
+    """A recipe's tree; one that begins `base: another.yaml` lies over that. Raises ConfigError where it is none."""
+    import yaml
+
+    file = Path(path) if Path(path).exists() else RECIPES / path
+    try:
+        tree = yaml.safe_load(file.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: expected a recipe file, found none; recipes/ has ours") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())[:200]})") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: expected names and values, got {type(tree).__name__}")
+    base = tree.pop("base", None)
+    return lay_over(read_recipe(base), tree) if base else tree
+
+
+def saved_tree(run: str, advice: str) -> Tree:
+    """The tree saved with a run. Raises FormatError where there is none, or one of another version."""
+    from cluster.run_directory import load_config
+
+    path = Path(run)
+    if not (path / "config.json").is_file():
+        raise FormatError(f"{run}: expected a run directory (config.json), found none; {advice}")
+    tree = load_config(path)
+    if tree.get("format") != FORMAT:
+        raise FormatError(
+            f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"
+        )
+    return {name: value for name, value in tree.items() if name != "format"}
+
+
+def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig:
+    """The configuration of a run's directory. Raises FormatError where it is not one."""
+    try:
+        return read_config(saved_tree(run, advice), allow_import=allow_import)
+    except UsageError as error:
+        raise FormatError(f"{run}/config.json: {error}; repair the file or start another run") from None
+
+
+def with_snapshot(config: RunConfig, snapshot: int) -> RunConfig:
+    """The run that opens this snapshot, as a resume of it has to."""
+    return replace(config, data=replace(config.data, snapshot=snapshot))
+
+
+def config_help(config: RunConfig) -> list[str]:
+    """Every option of this run: its components' and all others, with this run's values as the defaults."""
+    lines = []
+    for group in _order(config.kind):
+        value = getattr(config, group)
+        if isinstance(value, Component):
+            names = ", ".join(TABLES[group][config.kind])
+            lines += ["", f"--{group} NAME: {names}, or package.module:Name (default {value.name})"]
+            lines += option_lines(type(value.options), f"{group}.", values=value.options)
+        else:
+            lines += [
+                "",
+                f"--{group}: {(type(value).__doc__ or '').strip()}",
+                *option_lines(type(value), f"{group}.", values=value),
+            ]
+    return lines

@@ -1,0 +1,176 @@
+"""A run on many graphs: open the set, train on it, compare with the baselines, report."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from cluster.checkpoint import DATA
+from cluster.placement import Resources, cluster_resources
+from cluster.run_directory import RunDirectory
+from cluster.session import ray_session
+from cluster.tasks import Classification, Task
+from cluster.train_spec import TrainSpec
+from cluster.trainer import train
+from cluster.training_data import GraphData, GraphSplitOptions
+from jobs.run.config import GraphSetOptions, RunConfig, with_snapshot
+from jobs.run.graph_baselines import GraphBaselines, compute_graph_baselines
+from jobs.run.graph_task import graph_task, scored_splits, target_columns
+from jobs.run.prepare_molecules import prepare_molecules
+from jobs.run.progress import progress
+from jobs.run.registry import PLACEHOLDERS, Inputs
+from jobs.run.resolve import Facts, ResolvedRun, resolve
+from jobs.run.training_run import (
+    check_resume,
+    choose_run_dir,
+    follow,
+    kept_line,
+    known_resources,
+    open_run,
+    print_scores,
+    run_summary,
+    session_options,
+)
+from jobs.run.verdict import end_of_run, judge
+from models.options.features import Features
+from storage.file_stamps import take_stamps
+from storage.graph_set_manifest import GraphSetManifest, RowSchema
+from storage.graph_store import StoredGraphs
+
+
+def run_graphs(job: str, config: RunConfig) -> int:
+    """Trains, and returns the exit status: 0, or 1 where the model does not beat the baselines and `run.require_baselines` says it must."""
+    started = time.monotonic()
+    resources = known_resources(config)
+    resolve(config, Facts(PLACEHOLDERS["graphs"], {}, resources))  # what needs no data is refused at once
+    run_dir = choose_run_dir(job, config.run)
+    store = prepare_molecules(set_data(config), target_of(config))
+    config = with_snapshot(config, store.manifest.snapshot)  # a resume opens the same one
+    columns = target_columns(store, target_of(config))
+    task = graph_task(config.task, store, columns)
+    resolved = resolve_graphs(config, store, columns, task, resources)
+    manifest = store.manifest
+    splits = scored_splits(store, columns, task, resolved.workers.num_workers or 1)
+    stamps = take_stamps(store.url, manifest.files.values())
+    stamps.verify()
+    data = GraphData(store, columns, labels=isinstance(task, Classification), stamps=stamps)
+    samplers = graph_samplers(resolved, splits)
+    check_batches(data, samplers, resolved.workers.num_workers or 1)
+    if config.run.resume is not None:
+        check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
+    print(
+        f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {store.url}; "
+        f"target {', '.join(store.target_names[column] for column in columns)}",
+        flush=True,
+    )
+    print("fitting the baselines (mean, composition only)", flush=True)
+    baselines = compute_graph_baselines(store, columns, task, splits)
+    with ray_session(session_options(config)):
+        before = resolved.workers
+        resolved = resolve_graphs(config, store, columns, task, cluster_resources(before))
+        for reason in resolved.reasons:
+            print(reason, flush=True)
+        if resolved.workers != before:
+            splits = scored_splits(store, columns, task, resolved.workers.most)
+            check_batches(data, samplers, resolved.workers.most)
+        with open_run(run_dir, config.run, resolved.tree()) as run:
+            spec = TrainSpec(
+                data=data,
+                build_model=resolved.build_model,
+                task=task,
+                model_config=resolved.architecture,
+                identity=resolved.identity,
+                sampler=samplers["train"],
+                evaluation={split: samplers[split] for split in splits},
+                options=resolved.fit,
+                loader=config.loader,
+            )
+            with progress("training") as bar:
+                result = train(spec, resolved.workers, run, follow(bar, config.fit.epochs, task.metric, "graphs"))
+            summary = _summary(job, store, task, baselines, result, run, time.monotonic() - started)
+            run.write_summary(summary)
+    _print_summary(summary)
+    return end_of_run(summary, require_baselines=config.run.require_baselines)
+
+
+def set_data(config: RunConfig) -> GraphSetOptions:
+    """The set's options of a run on many graphs."""
+    assert isinstance(config.data, GraphSetOptions)
+    return config.data
+
+
+def target_of(config: RunConfig) -> str | None:
+    """The target that the task names; None: all."""
+    return getattr(config.task.options, "target", None)
+
+
+def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
+    """What the set decides of a model."""
+    return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task="graph")
+
+
+def _features(schema: RowSchema) -> Features:
+    return Features(categories=schema.categories) if schema.categories else Features(dim=schema.dim)
+
+
+def resolve_graphs(
+    config: RunConfig, store: StoredGraphs, columns: tuple[int, ...], task: Task, resources: Resources | None
+) -> ResolvedRun:
+    """The run on this set. Raises ConfigError where the two do not fit."""
+    manifest = store.manifest
+    identity = {
+        "graphs": manifest.name,
+        "num_graphs": manifest.num_graphs,
+        "num_nodes": manifest.num_nodes,
+        "targets": [manifest.target_names[column] for column in columns],
+        "task": config.task.name,
+        DATA: manifest.measured.digest[:16],
+    }
+    return resolve(config, Facts(set_inputs(manifest, task.out_dim), identity, resources))
+
+
+def graph_samplers(resolved: ResolvedRun, splits: tuple[str, ...]) -> dict[str, GraphSplitOptions]:
+    """The options by which training batches, and each of the splits, are drawn."""
+    scored = {split: GraphSplitOptions(split, resolved.evaluation[split]) for split in splits}
+    return {**scored, "train": GraphSplitOptions("train", resolved.training)}
+
+
+def check_batches(data: GraphData, samplers: Mapping[str, GraphSplitOptions], num_workers: int) -> None:
+    """Raises ConfigError where a sampler's options do not fit the graphs."""
+    opened = data.open()
+    for options in samplers.values():
+        opened.sampler(options, num_workers).num_batches  # noqa: B018 - checks its options
+
+
+def _summary(
+    job: str,
+    store: StoredGraphs,
+    task: Task,
+    baselines: GraphBaselines,
+    result: Mapping[str, Any],
+    run: RunDirectory,
+    wall_s: float,
+) -> dict[str, Any]:
+    scores = {split: values[task.metric] for split, values in result["scores"].items()}
+    return {
+        "job": job,
+        "graphs": store.url,
+        "graphs_hash": store.manifest.content_hash,
+        "snapshot": store.manifest.snapshot,
+        "task": dict(vars(task)),
+        **judge(task.metric, scores, asdict(baselines), higher_is_better=task.higher_is_better),
+        "all_scores": result["scores"],
+        **run_summary(result, run, ("roots_per_s", "nodes_per_s", "edges_per_s")),
+        "wall_s": wall_s,
+    }
+
+
+def _print_summary(summary: Mapping[str, Any]) -> None:
+    print_scores(summary)
+    print(
+        f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
+        f"{summary['workers']} workers on {summary['device']}\n"
+        f"{summary['roots_per_s']:,.0f} graphs/s while training; waited for batches {summary['wait_share']:.1%} of it; "
+        f"{summary['wall_s']:.0f} s in all\n"
+        f"run directory: {summary['run_dir']}"
+    )

@@ -1,0 +1,110 @@
+"""Tasks over many graphs: which targets they are about, and what they must know of the training split."""
+
+import numpy as np
+
+from cluster.options import BinaryOptions, ClassesOptions, RegressionOptions
+from cluster.tasks import BinaryClassification, Classification, Regression, Task
+from jobs.run.registry import Component
+from storage.errors import ConfigError, DataError
+from storage.graph_store import StoredGraphs
+
+
+def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
+    """Which targets the run is about."""
+    names = store.target_names
+    if not names:
+        raise ConfigError(f"{store.url}: expected targets, the set has none; ingest it with a target")
+    if wanted is None:
+        return tuple(range(len(names)))
+    if wanted not in names:
+        raise ConfigError(f"{store.url}: expected a target of {', '.join(names)}, got {wanted!r}; set --task.target")
+    return (names.index(wanted),)
+
+
+def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, num_workers: int) -> tuple[str, ...]:
+    """ "valid", and "test" where it can be scored. Raises ConfigError where "valid" or "train" cannot serve."""
+    found = []
+    for split in ("train", "valid", "test"):
+        graphs = store.split(split) if split in store.split_names else np.empty(0, np.int64)
+        target = store.target[graphs][:, list(columns)]
+        enough, needed = bool((~np.isnan(target)).any()), "a target"
+        if isinstance(task, BinaryClassification) or task.metric == "rocauc":
+            enough, needed = bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()), "both answers"
+        if isinstance(task, Classification) and enough and np.nanmax(target) >= task.out_dim:
+            raise ConfigError(
+                f"{store.url}: split {split}: expected the training split's classes 0 to {task.out_dim - 1}, got {np.nanmax(target):g}; "
+                "ingest the set with another split"
+            )
+        if enough and len(graphs) >= num_workers:
+            found.append(split)
+        elif split != "test":
+            raise ConfigError(
+                f"{store.url}: split {split}: expected at least {num_workers} graphs (one per worker) with {needed}, got {len(graphs)} "
+                "graphs; lower --workers or ingest the set with another split"
+            )
+    return tuple(found[1:])
+
+
+def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ...]) -> Task:
+    """The task with what it must know of the training split."""
+    fit = component.options
+    training = store.manifest.measured.parts[store.split_names.index("train") + 1]
+    names = [store.target_names[column] for column in columns]
+    means, deviations = [], []
+    for column, name in zip(columns, names, strict=True):
+        found = training.targets[column]
+        if not found.num_labelled:
+            raise ConfigError(f"{store.url}: target {name}: no training graph has one; choose with --task.target")
+        if found.mean is None or found.std is None:
+            raise DataError(f"{store.url}: expected finite targets or NaN, got infinity in the training split")
+        means.append(found.mean)
+        deviations.append(found.std or 1.0)
+    if isinstance(fit, BinaryOptions | ClassesOptions):
+        target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
+        if isinstance(fit, BinaryOptions):
+            return _binary_task(store.url, target, names, fit)
+        return _class_task(store.url, target, names, fit)
+    if not isinstance(fit, RegressionOptions):
+        return fit.build(store)
+    return Regression(
+        mean=tuple(means),
+        scale=tuple(deviations),
+        kind=fit.loss,
+        huber_delta=fit.huber_delta,
+        metric=fit.metric,
+    )
+
+
+def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOptions) -> Task:
+    other = ~np.isnan(target) & (target != 0) & (target != 1)
+    if other.any():
+        column = int(np.argmax(other.any(axis=0)))
+        raise ConfigError(
+            f"{url}: target {names[column]}: expected 0, 1 or nothing, got {target[other[:, column], column][0]:g}; set --task regression"
+        )
+    positive, negative = np.count_nonzero(target == 1, axis=0), np.count_nonzero(target == 0, axis=0)
+    weight = np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1), 1.0)
+    return BinaryClassification(
+        num_tasks=target.shape[1],
+        metric=fit.metric,
+        label_smoothing=fit.label_smoothing,
+        positive_weight=tuple(weight.tolist()) if fit.class_weights == "balanced" else None,
+    )
+
+
+def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOptions) -> Task:
+    if len(names) != 1:
+        raise ConfigError(
+            f"{url}: expected one target with numbers of classes, got {', '.join(names)}; set --task.target"
+        )
+    known = target[~np.isnan(target)]
+    if (known < 0).any() or (known != np.floor(known)).any():
+        raise ConfigError(f"{url}: target {names[0]}: expected classes 0, 1, 2 …, got others; set --task regression")
+    count = np.bincount(known.astype(np.int64), minlength=2)
+    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
+    return Classification(
+        num_classes=len(count),
+        metric=fit.metric,
+        label_smoothing=fit.label_smoothing,
+        class_weight=tuple(weight.tolist()) if fit.class_weights == "balanced" else None,
+    )

@@ -1,0 +1,200 @@
+"""The tables of models, samplers and tasks: for each name its options and what is made of them. A user's own is named by its import path.
+
+`package.module:Name` names a frozen dataclass: its fields are the options, and its method `build` makes the component.
+
+    model:    build(inputs: Inputs) -> nn.Module       over `models.graphs.Graphs`; predictions [r, out_dim] of the roots, or of the graphs
+    sampler:  build(router: Router, num_ranks: int)    -> a `samplers.protocol.Sampler`
+    task:     build(inputs: Inputs) -> Task            a `cluster.tasks.Task`
+
+Fields that the class names in GIVEN are filled in by the run: of a sampler seed, split_set, root_split, shuffle and encodings.
+"""
+
+import hashlib
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from models.options.features import Features
+from samplers.registry import SAMPLERS, load
+from storage.encoding_names import EncodingOptions
+from storage.errors import ConfigError
+
+Kind = Literal["nodes", "graphs"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the data and the run decide of a model or a task."""
+
+    node: Features = field(default_factory=Features)
+    edge: Features = field(default_factory=Features)
+    out_dim: int = 1
+    task: Literal["node", "graph"] = "graph"
+    seed: int = 0
+    encoding: str | None = None
+    """The name under which batches carry stored positional encodings."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of a table."""
+
+    options: str
+    """Import path of the options' class."""
+    build: str = ""
+    """Import path of what takes the options: a network's class, or a function."""
+    layers_are_hops: bool = False
+    """The depth of a sampled neighborhood must be the model's."""
+    shards: str = ""
+    """Import path of the same model over workers' shards of one graph."""
+
+
+MODELS: dict[Kind, dict[str, Row]] = {
+    "nodes": {
+        "geco": Row(
+            "models.options.geco:GECOConfig",
+            "jobs.run.geco_classifier:GECOClassifier",
+            layers_are_hops=True,
+            shards="jobs.run.geco_classifier:GECOShardClassifier",
+        ),
+        "primphormer": Row("models.options.primphormer:PrimphormerConfig", "models.primphormer:Primphormer"),
+        "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),
+        "ppgt": Row("models.options.ppgt:PPGTConfig", "models.ppgt:PPGT"),
+    },
+    "graphs": {
+        "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),
+        "grit": Row("models.options.grit:GRITConfig", "models.grit:GRIT"),
+        "ppgt": Row("models.options.ppgt:PPGTConfig", "models.ppgt:PPGT"),
+        "geco": Row("models.options.geco_graphs:GECOGraphsConfig", "models.geco_graphs:GECOGraphs"),
+        "primphormer": Row("models.options.primphormer:PrimphormerConfig", "models.primphormer:Primphormer"),
+    },
+}
+
+_SAMPLERS: dict[Kind, dict[str, Row]] = {
+    "nodes": {name: Row(*paths) for name, paths in SAMPLERS.items()},
+    "graphs": {"graph-batches": Row("samplers.options:GraphBatchOptions", "samplers.graph_batches:GraphBatchSampler")},
+}
+
+TASKS: dict[Kind, dict[str, Row]] = {
+    "nodes": {
+        "classification": Row("cluster.options:NodeClassificationOptions", "jobs.run.node_task:node_classification")
+    },
+    "graphs": {
+        "regression": Row("cluster.options:RegressionOptions", "jobs.run.graph_task:regression"),
+        "binary": Row("cluster.options:BinaryOptions", "jobs.run.graph_task:binary"),
+        "classes": Row("cluster.options:ClassesOptions", "jobs.run.graph_task:classes"),
+    },
+}
+
+TABLES: dict[str, dict[Kind, dict[str, Row]]] = {"model": MODELS, "sampler": _SAMPLERS, "task": TASKS}
+
+# What options are checked with before the data is known.
+PLACEHOLDERS: dict[Kind, Inputs] = {
+    "nodes": Inputs(node=Features(dim=1), out_dim=2, task="node"),
+    "graphs": Inputs(node=Features(categories=(2,)), edge=Features(categories=(2,))),
+}
+
+
+@dataclass(frozen=True)
+class Component:
+    """A name of a table, or an import path, with its options."""
+
+    name: str
+    options: Any
+
+    def row(self, group: str, kind: Kind) -> Row | None:
+        """None: a user's own."""
+        return TABLES[group][kind].get(self.name)
+
+
+def options_class(group: str, kind: Kind, name: str, *, allow_import: bool = True) -> type:
+    """The class of a component's options. Raises ConfigError for a name that is in no table and no import path."""
+    table = TABLES[group][kind]
+    if name in table:
+        return load(table[name].options)
+    if ":" not in name:
+        raise ConfigError(
+            f"{group}: expected one of {', '.join(table)}, or package.module:Name of your own, got {name!r}; set --{group}"
+        )
+    if not allow_import:
+        raise ConfigError(f"{group}: the run names code of its own, {name}; pass --allow-import to import and run it")
+    found = load(name)
+    if not (isinstance(found, type) and is_dataclass(found) and callable(getattr(found, "build", None))):
+        raise ConfigError(
+            f"{group}: expected {name} to be a frozen dataclass with a method build; see jobs/run/registry.py"
+        )
+    return found
+
+
+def build_model(component: Component, kind: Kind, inputs: Inputs) -> Any:
+    """The module that the trainer takes: a batch in, a StepOutput out."""
+    from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, node_batch_graphs, plain, with_penalty
+
+    row = component.row("model", kind)
+    to_graphs = node_batch_graphs if kind == "nodes" else graph_batch_graphs
+    if row is None:
+        return OverGraphs(component.options.build(inputs), to_graphs)
+    made = load(row.build)(model_config(component, inputs))
+    if row.shards:  # it takes batches itself
+        return made
+    return OverGraphs(made, to_graphs, with_penalty if hasattr(made, "forward_with_penalty") else plain)
+
+
+def model_config(component: Component, inputs: Inputs) -> Any:
+    """The model's options with what the data decides filled in. Raises ConfigError where they do not go together."""
+    try:
+        options = component.options
+        position = getattr(options, "position", None)
+        if inputs.encoding is not None and position is not None:
+            options = replace(options, position=replace(position, stored=inputs.encoding))
+        return replace(options, **given_of(type(options), inputs))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
+    """The fields of these options that the data decides."""
+    values = {
+        "node": inputs.node,
+        "edge": inputs.edge,
+        "in_dim": inputs.node.dim,
+        "out_dim": inputs.out_dim,
+        "task": inputs.task,
+        "seed": inputs.seed,
+        "encoding": inputs.encoding,
+    }
+    return {name: values[name] for name in getattr(kind, "GIVEN", ()) if name in values}
+
+
+def stored_encoding(options: Any) -> EncodingOptions | None:
+    """The positional encoding that a model of one graph's nodes wants to find in its batches."""
+    if getattr(options, "identifier", None) == "laplacian":
+        return EncodingOptions("laplacian", options.identifier_dim, options.laplacian_ends)
+    position = getattr(options, "position", None)
+    if position is None:
+        return None
+    kind = position.kind
+    if kind in ("laplacian_linear", "stable_laplacian"):
+        return EncodingOptions("laplacian", position.num_steps)
+    return EncodingOptions("rwse", position.num_steps) if kind == "random_walk" else None
+
+
+def origin(component: Component) -> Mapping[str, str]:
+    """Of a user's own component: its distribution, version and a hash of its source, kept with the run. Empty for ours."""
+    if ":" not in component.name:
+        return {}
+    module = sys.modules[type(component.options).__module__]
+    package = module.__name__.partition(".")[0]
+    names = importlib.metadata.packages_distributions().get(package, [])
+    source = inspect.getsourcefile(module)
+    told = {
+        "path": component.name,
+        "source_hash": hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else "",
+    }
+    if names:
+        told |= {"distribution": names[0], "version": importlib.metadata.version(names[0])}
+    return told

@@ -1,0 +1,302 @@
+"""`resolve(config, facts)`: what a run is, decided in one place and before anything is started.
+
+    RunConfig ──look──▶ Facts ──resolve──▶ ResolvedRun ──▶ training | --plan | predict | sweep | benchmarks
+
+`look` reads the world; `resolve` is pure. Its result has two parts: the identity decides the numbers (a resume keeps it), the placement
+decides the time (a resume resolves it again), each automatic choice of it with its reason.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from cluster.options import TrainOptions, WorkerOptions
+from cluster.placement import Resources
+from cluster.placement import resolve as resolve_workers
+from jobs.run.config import FORMAT, RunConfig, read_config
+from jobs.run.reader import Tree
+from jobs.run.registry import Component, Inputs, build_model, model_config, origin, stored_encoding
+from samplers.options import GraphBatchOptions, RandomPartitionOptions
+from samplers.registry import given, load
+from storage.encoding_names import EncodingOptions
+from storage.errors import ConfigError
+from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+
+SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `resolve` needs to know of the world."""
+
+    inputs: Inputs
+    data_identity: Mapping[str, Any]
+    """What a run may not change of its data between its parts."""
+    resources: Resources | None
+    """Of this machine, or of the cluster once it is joined; None: a cluster that is not joined yet."""
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """A run with nothing left to decide. Equal values are equal runs."""
+
+    config: RunConfig
+    inputs: Inputs
+    identity: Mapping[str, Any]
+    workers: WorkerOptions
+    reasons: tuple[str, ...] = ()
+    """Of automatic choices, in a sentence each."""
+
+    @property
+    def is_full_graph(self) -> bool:
+        """The whole graph is the one batch, spread over the workers."""
+        return self.config.run.parallel == "graph"
+
+    @property
+    def encoding(self) -> EncodingOptions | None:
+        """What every batch carries of the nodes' positions."""
+        return stored_encoding(self.config.model.options) if self.config.kind == "nodes" else None
+
+    @cached_property
+    def model_config(self) -> Any:
+        """The model's options with the data's widths."""
+        return None if is_foreign(self.config.model) else model_config(self.config.model, self.inputs)
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """What a checkpoint has to agree with: not how the model is computed, nor the optimizer's rates."""
+        from dataclasses import asdict
+
+        component = self.config.model
+        values = asdict(component.options if self.model_config is None else self.model_config)
+        for name in ("recompute", "filter_learning_rate"):
+            values.pop(name, None)
+        return {"model": component.name, **values}
+
+    def build_model(self) -> Any:
+        """The module that the trainer takes."""
+        if self.is_full_graph:
+            row = self.config.model.row("model", "nodes")
+            assert row is not None
+            return load(row.shards)(self.model_config)
+        return build_model(self.config.model, self.config.kind, self.inputs)
+
+    @property
+    def fit(self) -> TrainOptions:
+        """With the precision that the workers' device has."""
+        options = self.config.fit
+        if options.precision != "auto":
+            return options
+        return replace(options, precision="bfloat16" if self.workers.device == "gpu" else "float32")
+
+    @property
+    def training(self) -> Any:
+        """The options of the sampler that training batches are drawn by."""
+        return self._sampler("train", shuffle=True)
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """The samplers' options that each split is scored through."""
+        how = self.config.evaluation
+        if self.config.kind == "graphs":
+            return {split: replace(self._sampler(split, shuffle=False), max_graphs=how.max_graphs) for split in SPLITS}  # type: ignore[union-attr]
+        if how.how == "sampled":  # type: ignore[union-attr]
+            return {split: self._sampler(split, shuffle=False) for split in SPLITS}
+        return {
+            name: RandomPartitionOptions(
+                num_chunks=how.chunks,  # type: ignore[union-attr]
+                split_set=self.config.data.split_set,  # type: ignore[union-attr]
+                root_splits=(code,),
+                shuffle=False,
+                encodings=self._encodings,
+            )
+            for name, code in SPLITS.items()
+        }
+
+    @property
+    def _encodings(self) -> tuple[str, ...]:
+        return () if self.encoding is None else (self.encoding.name,)
+
+    def _sampler(self, split: str, *, shuffle: bool) -> Any:
+        config = self.config
+        if isinstance(config.sampler.options, GraphBatchOptions):
+            return replace(config.sampler.options, seed=config.fit.seed, shuffle=shuffle)
+        return given(
+            config.sampler.options,
+            seed=config.fit.seed,
+            split_set=config.data.split_set,  # type: ignore[union-attr]
+            root_split=SPLITS[split],
+            shuffle=shuffle,
+            encodings=self._encodings,
+        )
+
+    def tree(self) -> Tree:
+        """What config.json holds; `read_resolved` makes an equal value of it."""
+        from dataclasses import asdict
+
+        return {
+            "format": FORMAT,
+            **self.config.tree(),
+            "resolved": {
+                "inputs": asdict(self.inputs),
+                "identity": dict(self.identity),
+                "workers": asdict(self.workers),
+                "reasons": list(self.reasons),
+            },
+        }
+
+
+def read_resolved(tree: Mapping[str, Any], *, allow_import: bool = True) -> ResolvedRun:
+    """The run that a run's directory holds. Raises UsageError or ConfigError where it is none."""
+    from jobs.run.reader import build
+
+    tree = {name: value for name, value in tree.items() if name != "format"}
+    resolved = tree.pop("resolved")
+    return ResolvedRun(
+        config=read_config(tree, allow_import=allow_import),
+        inputs=build(Inputs, resolved["inputs"], "inputs."),
+        identity=resolved["identity"],
+        workers=build(WorkerOptions, resolved["workers"], "workers."),
+        reasons=tuple(resolved["reasons"]),
+    )
+
+
+def is_foreign(component: Component) -> bool:
+    """Whether it is a user's own, named by its import path."""
+    return ":" in component.name
+
+
+def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
+    """The run that this configuration is in this world. Pure. Raises ConfigError where the two do not fit."""
+    for check in CHECKS:
+        problem = check(config)
+        if problem is not None:
+            raise ConfigError(problem)
+    workers, reasons = config.workers, []
+    if facts.resources is not None:
+        workers, note = resolve_workers(config.workers, facts.resources)
+        reasons += [] if note is None else [note]
+    own = {group: told for group in ("model", "sampler", "task") if (told := origin(getattr(config, group)))}
+    identity = {
+        **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
+        **({"own": own} if own else {}),
+        **facts.data_identity,
+        "metric": config.task.options.metric if hasattr(config.task.options, "metric") else "",
+        "seed": config.fit.seed,
+    }
+    if config.kind == "nodes":
+        identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
+    encoding = stored_encoding(config.model.options) if config.kind == "nodes" else None
+    inputs = replace(facts.inputs, seed=config.fit.seed, encoding=None if encoding is None else encoding.name)
+    resolved = ResolvedRun(config, inputs, identity, workers, tuple(reasons))
+    resolved.training, resolved.evaluation, resolved.model_config  # noqa: B018 - they check their options
+    return resolved
+
+
+def evaluation_text(config: RunConfig) -> str:
+    """All that scores depend on beside the weights: scores of different kinds must not compete for the best epoch."""
+    how: Any = config.evaluation
+    if how.how == "full":
+        return f"full, {how.chunks} chunks" + ("" if how.keeps_best else ", the last epoch kept")
+    from jobs.run.reader import to_tree
+
+    told = ", ".join(f"{name} {value}" for name, value in to_tree(config.sampler.options).items())
+    return f"sampled, {config.sampler.name}, {told}"
+
+
+def _fanouts_are_layers(config: RunConfig) -> str | None:
+    row, options = config.model.row("model", config.kind), config.sampler.options
+    fanouts, layers = getattr(options, "fanouts", None), getattr(config.model.options, "num_layers", None)
+    # With all edges among the nodes found, any number of hops makes a graph for any number of layers.
+    if (
+        row is None
+        or not row.layers_are_hops
+        or fanouts is None
+        or options.edges == "induced"
+        or len(fanouts) == layers
+    ):
+        return None
+    return (
+        f"fanouts needs one entry per layer: {layers} layers, got {fanouts}; set --sampler.fanouts or --model.num_layers, "
+        "or --sampler.edges induced"
+    )
+
+
+def _ppgt_takes_subgraphs(config: RunConfig) -> str | None:
+    if config.kind != "nodes" or config.model.name != "ppgt":
+        return None
+    if config.sampler.name == "node2subgraph" and config.evaluation.how == "sampled":  # type: ignore[union-attr]
+        return None
+    return (
+        f"sampler: PPGT takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "  # type: ignore[union-attr]
+        "set --sampler node2subgraph --evaluation sampled"
+    )
+
+
+def _sampled_scores_have_roots(config: RunConfig) -> str | None:
+    if config.kind != "nodes" or config.evaluation.how != "sampled":  # type: ignore[union-attr]
+        return None
+    if config.sampler.name not in ("random-partition", "saint"):
+        return None
+    return "evaluation: 'sampled' needs a sampler of roots; set --sampler neighbor or --evaluation full"
+
+
+def _baselines_need_exact_scores(config: RunConfig) -> str | None:
+    if not config.run.require_baselines or config.evaluation.estimate is None:
+        return None
+    return (
+        f"require_baselines: expected exact scores, got estimates ({config.evaluation.estimate}); score the whole graph in one chunk "
+        "(--evaluation full --evaluation.chunks 1), or leave out --run.require_baselines"
+    )
+
+
+def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
+    if config.run.parallel != "graph":
+        return None
+    row = config.model.row("model", config.kind)
+    if config.kind != "nodes" or row is None or not row.shards:
+        return f"--run.parallel graph: expected a model that can be spread over workers (geco), got {config.model.name}; set --model"
+    from cluster.options import TrainOptions
+    from jobs.run.config import NodeEvaluationOptions, config_tree
+    from samplers.options import LoaderOptions
+
+    usual = read_config(config_tree("nodes", {"model": config.model.name}))
+    useless = [
+        flag
+        for flag, value, default in (
+            ("--sampler", config.sampler, usual.sampler),
+            ("--evaluation", config.evaluation, NodeEvaluationOptions()),
+            ("--loader", config.loader, LoaderOptions()),
+            ("--fit.accumulate", config.fit.accumulate, TrainOptions().accumulate),
+        )
+        if value != default
+    ]
+    if not useless:
+        return None
+    return f"--run.parallel graph: the whole graph is the one batch of an epoch; leave out {', '.join(useless)}"
+
+
+def _chunks_per_batch(config: RunConfig) -> str | None:
+    options = config.sampler.options
+    chunks = getattr(options, "num_chunks", None)
+    if chunks is None or options.chunks_per_batch <= chunks:
+        return None
+    return f"chunks_per_batch: expected 1 to the number of chunks ({chunks}), got {options.chunks_per_batch}; set --sampler.chunks_per_batch"
+
+
+def _trackers_are_installed(config: RunConfig) -> str | None:
+    from jobs.run.trackers import missing_tracker
+
+    return missing_tracker(config.run.track)
+
+
+CHECKS = (
+    _fanouts_are_layers,
+    _ppgt_takes_subgraphs,
+    _sampled_scores_have_roots,
+    _baselines_need_exact_scores,
+    _whole_graph_has_no_batches,
+    _chunks_per_batch,
+    _trackers_are_installed,
+)

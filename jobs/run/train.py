@@ -1,0 +1,79 @@
+"""`train` of nodes or graphs: reads the configuration, then plans or trains."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.run.config import config_help, config_tree, read_config, read_recipe, saved_tree
+from jobs.run.reader import Tree, UsageError, asks_help, complain, read_words
+from jobs.run.registry import Kind
+
+
+def train_main(
+    description: str, kind: Kind = "nodes", recipe: str | None = None, words: Sequence[str] | None = None
+) -> int:
+    """Runs what the words of the command line say, over this recipe; returns the exit status.
+
+    Ends the process with status 0 after --help, with 2 and one line where the words cannot be understood. Raises ConfigError for options
+    that do not go together or with the data.
+    """
+    words = list(sys.argv[1:] if words is None else words)
+    job = Path(sys.argv[0]).stem
+    try:
+        first, said = read_words(word for word in words if word not in ("--help", "-h", "--plan"))
+        if len(first) > 1:
+            raise UsageError(f"expected one recipe, got {' '.join(first)!r}; options are written --name value")
+        layers = [read_recipe(recipe)] if recipe else []
+        layers += [read_recipe(name) for name in first]
+        resumed = resumed_run(said)
+        if resumed is not None:  # what the run was is the default of what it goes on as
+            saved = saved_tree(resumed, "start one without --run.resume")
+            layers = [{name: value for name, value in saved.items() if name != "resolved"}]
+        config = read_config(config_tree(kind, *layers, said))
+    except UsageError as error:
+        complain(str(error))
+    if asks_help(words):
+        name = job if recipe else f"{job} [RECIPE.yaml]"
+        print(
+            "\n".join(
+                [
+                    description.strip(),
+                    "",
+                    f"usage: {name} --option value …",
+                    "",
+                    "  --plan",
+                    " " * 8 + _PLAN,
+                    *config_help(config),
+                ]
+            )
+        )
+        return 0
+    plan = "--plan" in words
+    if config.kind == "nodes":
+        if plan:
+            from jobs.plan.node_plan import plan_nodes
+
+            return plan_nodes(job, config)
+        from jobs.run.node_run import run_nodes
+
+        return run_nodes(job, config)
+    if plan:
+        from jobs.plan.graph_plan import plan_graphs
+
+        return plan_graphs(job, config)
+    from jobs.run.graph_run import run_graphs
+
+    return run_graphs(job, config)
+
+
+_PLAN = (
+    "Print what the run would use (batches, steps, memory, time), and what would be refused; start and write nothing."
+)
+
+
+def resumed_run(said: Tree) -> str | None:
+    """The run that the words ask to continue."""
+    group: Any = said.get("run")
+    value = group.get("resume") if isinstance(group, dict) else None
+    return value[0] if value else None

@@ -1,0 +1,54 @@
+"""The table of samplers over one graph: for each name its options, and what draws by them. A user's own is named by its import path.
+
+`package.module:Name` names a frozen dataclass whose fields are the options, with a method `build(router, num_ranks)` that makes a
+`samplers.protocol.Sampler`. Of its fields, the run fills in seed, split_set, root_split, shuffle and encodings where it has them.
+"""
+
+import importlib
+from dataclasses import fields, replace
+from typing import Any
+
+from storage.errors import ConfigError
+
+# name: (options, sampler), by import path
+SAMPLERS = {
+    "random-partition": ("samplers.options:RandomPartitionOptions", "samplers.random_partition:RandomPartitionSampler"),
+    "neighbor": ("samplers.options:NeighborOptions", "samplers.neighbor:NeighborSampler"),
+    "node2subgraph": ("samplers.options:Node2SubgraphOptions", "samplers.node2subgraph:Node2SubgraphSampler"),
+    "ppr": ("samplers.options:PprOptions", "samplers.ppr:PprSampler"),
+    "saint": ("samplers.options:SaintOptions", "samplers.saint:SaintSampler"),
+}
+
+OUR_PACKAGES = ("cluster", "jobs", "models", "samplers", "storage")
+
+
+def load(path: str) -> Any:
+    """What an import path names. Raises ConfigError, in one line, where it cannot be imported."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        own = module.partition(".")[0]
+        if own in OUR_PACKAGES:
+            raise ConfigError(
+                f"{path}: {own} is a package of Graphmill's own ({error}); give your package another name"
+            ) from error
+        raise ConfigError(
+            f"{path}: cannot be imported ({error}); install its package, or start where it lies (on a cluster: --working-dir)"
+        ) from error
+
+
+def build_sampler(options: Any, router: Any, num_ranks: int) -> Any:
+    """The sampler that these options describe, ours or a user's."""
+    for options_path, sampler_path in SAMPLERS.values():
+        if f"{type(options).__module__}:{type(options).__name__}" == options_path:
+            return load(sampler_path)(router, options, num_ranks)
+    return options.build(router, num_ranks)
+
+
+def given(options: Any, **values: Any) -> Any:
+    """A sampler's options with what the run decides filled in: those of `values` that the class has."""
+    names = {f.name for f in fields(options)}
+    if "root_split" in values and "root_splits" in names:
+        values["root_splits"] = (values.pop("root_split"),)
+    return replace(options, **{name: value for name, value in values.items() if name in names})
