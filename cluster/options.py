@@ -68,11 +68,9 @@ class TrainOptions:
             raise ConfigError(f"clip_norm: expected a positive norm or none, got {self.clip_norm}; set --clip-norm")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise ConfigError(f"ema_decay: expected a value in (0, 1) or none, got {self.ema_decay}; set --ema-decay")
-        if self.weight_decay < 0 or self.warmup_epochs < 0 or (self.warmup_steps or 0) < 0:
-            raise ConfigError(
-                f"weight_decay and warm-up: expected >= 0, got {self.weight_decay}, {self.warmup_epochs} epochs, "
-                f"{self.warmup_steps} steps"
-            )
+        for name in ("weight_decay", "warmup_epochs", "warmup_steps"):
+            if (getattr(self, name) or 0) < 0:
+                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}; set {name}")
 
 
 _CPU_WORKERS = 2  # where nobody says how many
@@ -99,19 +97,19 @@ class WorkerOptions:
             raise ConfigError(f"workers: expected at least 1, or auto, got {self.num_workers}; set --workers")
         if self.min_workers is not None and not 1 <= self.min_workers <= (self.num_workers or self.min_workers):
             most = "" if self.num_workers is None else f" to the {self.num_workers} workers"
-            raise ConfigError(f"min_workers: expected 1{most}, got {self.min_workers}; set --min-workers")
+            raise ConfigError(f"min_workers: expected 1{most}, got {self.min_workers}; set min_workers")
         if self.keep_checkpoints < 1:
             raise ConfigError(
-                f"keep_checkpoints: expected at least 1, got {self.keep_checkpoints}; set --keep-checkpoints"
+                f"keep_checkpoints: expected at least 1, got {self.keep_checkpoints}; set keep_checkpoints"
             )
         if not self.grace_s > 0:
-            raise ConfigError(f"grace_s: expected a positive number of seconds, got {self.grace_s}; set --grace-s")
+            raise ConfigError(f"grace_s: expected a positive number of seconds, got {self.grace_s}; set grace_s")
         if self.failures_per_hour < 0:
             raise ConfigError(
-                f"failures_per_hour: expected 0 or more, got {self.failures_per_hour}; set --failures-per-hour"
+                f"failures_per_hour: expected 0 or more, got {self.failures_per_hour}; set failures_per_hour"
             )
         if self.device not in ("auto", "cpu", "gpu"):
-            raise ConfigError(f"device: expected auto, cpu or gpu, got {self.device!r}; set --device")
+            raise ConfigError(f"device: expected auto, cpu or gpu, got {self.device!r}; set device")
 
     @property
     def fewest(self) -> int:
@@ -144,8 +142,11 @@ class ServerOptions:
     """Float16: halve what float32 features cost on the wire; batches then hold float16."""
 
     def __post_init__(self) -> None:
-        if self.work_threads < 1 or self.timeout_s <= 0 or self.start_timeout_s <= 0:
-            raise ConfigError(f"servers: expected positive threads and timeouts, got {self}")
+        if self.work_threads < 1:
+            raise ConfigError(f"work_threads: expected at least 1, got {self.work_threads}; set work_threads")
+        for name in ("timeout_s", "start_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: expected more than 0 seconds, got {getattr(self, name)}; set {name}")
         if self.cache_bytes < 0 or self.feature_dtype not in (None, "float16", "float32"):
             raise ConfigError(
                 f"servers: expected cache_bytes >= 0 and feature_dtype float16, float32 or none, got {self}"
@@ -184,12 +185,18 @@ class SessionOptions:
         for name, least in (("num_cpus", 1), ("num_gpus", 0), ("object_store_gb", MIN_OBJECT_STORE_GB)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}")
+                raise ConfigError(f"{name} must be at least {least}, got {value}; set {name}")
         if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
-            raise ConfigError(f"dashboard_port must be within 1 and 65535, got {self.dashboard_port}")
+            raise ConfigError(
+                f"dashboard_port must be within 1 and 65535, got {self.dashboard_port}; set dashboard_port"
+            )
+        if self.address is not None and "://" in self.address:
+            raise ConfigError(
+                f"address: expected a cluster's host:port, or auto, got {self.address}; a URL is for `ray job submit --address {self.address}`"
+            )
         for name in ("start_timeout_s", "stop_timeout_s"):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
+                raise ConfigError(f"{name} must be more than 0 seconds, got {getattr(self, name)}; set {name}")
 
 
 @dataclass(frozen=True)

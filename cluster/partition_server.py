@@ -156,7 +156,7 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
                 reference,
                 start_s,
                 f"partition server {partition}",
-                "leave out its checksums: --no-verify",
+                "leave out its checksums: --servers.verify no",
             )
             for partition, reference in enumerate(references)
         )

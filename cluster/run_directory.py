@@ -47,7 +47,7 @@ def check_free(path: Path) -> None:
     """Raises ConfigError where a directory already holds something."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(
-            f"{path}: expected no run here, found one; pass --resume {path} to continue it, or another --run-dir"
+            f"{path}: expected no run here, found one; pass --run.resume {path} to continue it, or another --run.dir"
         )
 
 
@@ -69,7 +69,7 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{path}: cannot make the run directory ({error.strerror}); choose another --run-dir"
+                f"{path}: cannot make the run directory ({error.strerror}); choose another --run.dir"
             ) from None
         write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
         return cls(path)
@@ -160,7 +160,7 @@ def load_config(path: Path) -> dict[str, Any]:
         config = json.loads(file.read_text())
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(
-            f"{path}: expected a run directory (config.json), found none; start one without --resume"
+            f"{path}: expected a run directory (config.json), found none; start one without --run.resume"
         ) from None
     except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
         raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None

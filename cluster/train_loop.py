@@ -355,7 +355,7 @@ class Worker:
 
     def _not_finite(self, which: str, what: str) -> NonFiniteLossError:
         return NonFiniteLossError(
-            f"{which} is not finite; {what}; lower --learning-rate (now {self.options.learning_rate:g}), set --clip-norm, or "
+            f"{which} is not finite; {what}; lower --fit.learning_rate (now {self.options.learning_rate:g}), set --fit.clip_norm, or "
             "check the features and targets"
         )
 

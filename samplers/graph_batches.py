@@ -197,7 +197,7 @@ def _exceeds_alone(num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphB
                 raise ConfigError(
                     f"{name}: expected at least {size[worst]}, the size of graph {worst} "
                     f"({num_nodes[worst]} nodes, {num_edges[worst]} edges), got {budget}; "
-                    f"raise --{name.replace('_', '-')}, or set --oversize alone"
+                    f"raise --{name.replace('_', '-')}, or set --sampler.oversize alone"
                 )
     return alone
 

@@ -22,7 +22,7 @@ def check_graph(
     """
     if not 0 <= split_set < max(manifest.num_split_sets, 1):
         held = f"one of the graph's {manifest.num_split_sets}" if manifest.num_split_sets else "0, the graph has none"
-        raise ConfigError(f"split set: expected {held}, got {split_set}; set --split-set")
+        raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
     if direction != "in" and not (manifest.symmetric or manifest.has_out_edges):
         raise ConfigError(
             f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"

@@ -101,11 +101,11 @@ def sample_lists(
 
 def _check(request: SampleNeighbors) -> None:
     if request.fanout < -1:
-        raise ConfigError(f"fanout: expected a count >= 0 or -1 for all, got {request.fanout}; set --fanouts")
+        raise ConfigError(f"fanout: expected a count >= 0 or -1 for all, got {request.fanout}; set --sampler.fanouts")
     if request.replace and request.fanout < 0:
-        raise ConfigError("fanout: expected a count >= 0 with replacement, got -1; set --fanouts")
+        raise ConfigError("fanout: expected a count >= 0 with replacement, got -1; set --sampler.fanouts")
     if request.replace and request.scheme == "labor":
-        raise ConfigError("scheme 'labor' draws without replacement, got replace=True; set --no-replace")
+        raise ConfigError("scheme 'labor' draws without replacement, got replace=True; set --sampler.replace no")
 
 
 def _draw(

@@ -232,7 +232,7 @@ class Loader:
             number, delivery = stream.take()
         except DeadlineError as error:
             raise DeadlineError(
-                f"{error}; is a partition server down or the disk stuck? (raise --batch-timeout-s if batches are this slow)"
+                f"{error}; is a partition server down or the disk stuck? (raise --loader.timeout_s if batches are this slow)"
             ).at(f"epoch {epoch}, step {step}", f"rank {self._rank}") from None
         stats.wait_s += time.perf_counter() - start
         if delivery.error is not None:

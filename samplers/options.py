@@ -139,9 +139,7 @@ class RandomPartitionOptions:
         if self.num_chunks is not None:
             check_integers(self, "num_chunks")
         if self.num_chunks is not None and self.num_chunks < 1:
-            raise ConfigError(
-                f"num_chunks: expected at least 1, got {self.num_chunks}; set --chunks (--eval-chunks for evaluation)"
-            )
+            raise ConfigError(f"num_chunks: expected at least 1, got {self.num_chunks}; set num_chunks")
         if self.cut not in get_args(Cut):
             raise ConfigError(f"cut: expected one of {', '.join(get_args(Cut))}, got {self.cut!r}; set --cut")
         codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
@@ -281,13 +279,9 @@ class LoaderOptions:
     """Longest wait for threads at work when the loader is closed."""
 
     def __post_init__(self) -> None:
-        if self.threads < 1 or self.prefetch < 1:
-            raise ConfigError(
-                f"loader: expected threads and prefetch of at least 1, got {self.threads} and {self.prefetch}"
-            )
-        if self.max_bytes < 0:
-            raise ConfigError(f"loader: expected max_bytes of at least 0, got {self.max_bytes}")
-        if self.timeout_s <= 0 or self.close_timeout_s <= 0:
-            raise ConfigError(
-                f"loader: expected positive timeout_s and close_timeout_s, got {self.timeout_s} and {self.close_timeout_s}"
-            )
+        for name, least in (("threads", 1), ("prefetch", 1), ("max_bytes", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}: expected at least {least}, got {getattr(self, name)}; set {name}")
+        for name in ("timeout_s", "close_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: expected more than 0 seconds, got {getattr(self, name)}; set {name}")

@@ -167,7 +167,9 @@ class PartitionOwner:
         split = self._partition.split
         num_sets = 0 if split is None else len(split)
         if split is None or not 0 <= split_set < num_sets:
-            raise ConfigError(f"split set: expected one of the graph's {num_sets}, got {split_set}; set --split-set")
+            raise ConfigError(
+                f"split set: expected one of the graph's {num_sets}, got {split_set}; set --data.split_set"
+            )
         return split[split_set]
 
     @_answer.register

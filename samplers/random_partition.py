@@ -103,16 +103,16 @@ def count_chunks(options: RandomPartitionOptions, manifest: Manifest) -> int:
     if options.cut == "partitions" and num_chunks != manifest.num_partitions:
         raise ConfigError(
             f"num_chunks: with cut 'partitions' expected the graph's {manifest.num_partitions} partitions or none, "
-            f"got {num_chunks}; leave out --chunks or prepare the graph with --partitions {num_chunks}"
+            f"got {num_chunks}; leave out --sampler.num_chunks or prepare the graph with --partitions {num_chunks}"
         )
     if options.cut == "random" and num_chunks > manifest.num_nodes:
         raise ConfigError(
             f"num_chunks: expected at most one per node ({manifest.num_nodes}), got {num_chunks}; "
-            "set --chunks (--eval-chunks for evaluation)"
+            "set --sampler.num_chunks (--evaluation.chunks for evaluation)"
         )
     if not 1 <= options.chunks_per_batch <= num_chunks:
         raise ConfigError(
             f"chunks_per_batch: expected 1 to the number of chunks ({num_chunks}), got {options.chunks_per_batch}; "
-            "set --chunks-per-batch"
+            "set --sampler.chunks_per_batch"
         )
     return num_chunks

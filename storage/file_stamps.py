@@ -77,7 +77,7 @@ class FileStamps:
         if digest != stamp.sha256:
             raise FormatError(
                 f"{path}: expected the bytes that its manifest names (sha256 {stamp.sha256[:12]}), found others "
-                f"({digest[:12]}); put the file back; a run goes on with --resume"
+                f"({digest[:12]}); put the file back; a run goes on with --run.resume"
             )
 
 

@@ -16,8 +16,19 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 JOB = REPOSITORY / "jobs" / "products_geco.py"
 NUM_EPOCHS = int(os.environ.get("DISTURBED_EPOCHS", "40"))  # more for more than a few strikes on one run: 160 for ten
 FLAGS = (
-    *("--nodes", "1500", "--width", "16", "--layers", "2", "--chunks", "8", "--epochs", str(NUM_EPOCHS)),
-    *("--checkpoint-every", "8", "--checkpoint-minutes", "0.02", "--no-local-reads"),
+    *(
+        "--data.nodes",
+        "1500",
+        "--model.width",
+        "16",
+        "--model.num_layers",
+        "2",
+        "--sampler.num_chunks",
+        "8",
+        "--fit.epochs",
+        str(NUM_EPOCHS),
+    ),
+    *("--fit.checkpoint_every", "8", "--fit.checkpoint_minutes", "0.02", "--servers.local_reads", "no"),
 )
 STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the job runs in
 
@@ -91,7 +102,7 @@ class Job:
 
 
 def start(run: Path, *flags: str, environment: Mapping[str, str] | None = None, program: Path = JOB) -> Job:
-    return Job(run, "--run-dir", str(run), *flags, environment=environment, program=program)
+    return Job(run, "--run.dir", str(run), *flags, environment=environment, program=program)
 
 
 def epochs(run: Path) -> list[dict]:

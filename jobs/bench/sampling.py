@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import all_at_least_1, at_least, check_fanouts, check_writable
+from jobs.run.option_checks import all_at_least_1, at_least, check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 
@@ -84,7 +84,8 @@ class BenchConfig:
         ):
             at_least(self, name, least)
         all_at_least_1(self, "threads")
-        check_fanouts(self.fanouts)
+        if not all(fanout > 0 or fanout == -1 for fanout in self.fanouts):
+            raise ConfigError(f"fanouts: expected at least 1 per hop, or -1 for all, got {self.fanouts}; set --fanouts")
         if not self.fanouts or min((self.nodes, *self.sizes)) < 47:
             raise ConfigError(
                 f"bench: expected a fan-out and at least 47 nodes, got {self.fanouts} and {(self.nodes, *self.sizes)}; set --fanouts, "

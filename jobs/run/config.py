@@ -332,7 +332,8 @@ def saved_tree(run: str, advice: str) -> Tree:
 def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig:
     """The configuration of a run's directory. Raises FormatError where it is not one."""
     try:
-        return read_config(saved_tree(run, advice), allow_import=allow_import)
+        tree = {name: value for name, value in saved_tree(run, advice).items() if name != "resolved"}
+        return read_config(config_tree("nodes", tree), allow_import=allow_import)
     except UsageError as error:
         raise FormatError(f"{run}/config.json: {error}; repair the file or start another run") from None
 

@@ -86,7 +86,7 @@ def read_run(path: str) -> FinishedRun:
         summary = json.loads(file.read_text())
     except (FileNotFoundError, NotADirectoryError):
         begun = (run / "config.json").exists()
-        what = "one that has not finished; continue it with its job's --resume" if begun else "none"
+        what = "one that has not finished; continue it with its job's --run.resume" if begun else "none"
         raise FormatError(f"{path}: expected a finished run's directory (summary.json), found {what}") from None
     except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
         raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
@@ -104,7 +104,7 @@ def read_run(path: str) -> FinishedRun:
     if events and events[-1]["kind"] != "finish":
         raise FormatError(
             f"{path}: expected a finished run's directory, found one that was continued and has not finished again; continue it with "
-            "its job's --resume"
+            "its job's --run.resume"
         )
     verify_checkpoint(run / "best")
     return FinishedRun(run, summary, load_state(run / "best"))

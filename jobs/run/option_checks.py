@@ -20,14 +20,6 @@ def check_object_store(gigabytes: float) -> None:
         raise ConfigError(f"object_store_gb: expected at least 0.08, got {gigabytes}; set --object-store-gb")
 
 
-def check_fanouts(fanouts: tuple[int, ...]) -> None:
-    """Raises ConfigError for a hop that would find no neighbor."""
-    if not all(fanout > 0 or fanout == -1 for fanout in fanouts):
-        raise ConfigError(
-            f"fanouts: expected at least 1 per hop, or -1 for all neighbors, got {fanouts}; set --fanouts"
-        )
-
-
 def check_writable(folder: Path, option: str) -> None:
     """Raises ConfigError where a folder, which need not exist, cannot be made or written; makes nothing."""
     existing = existing_part(folder)

@@ -150,12 +150,10 @@ def named_flags(message: str, names: Sequence[str], path: str) -> str:
 def unknown(name: str, known: Sequence[str]) -> UsageError:
     """`name` is none of these flags: the nearest are named."""
     leaf = name.rpartition(".")[2]
-    near = [one for one in known if one.rpartition(".")[2] == leaf] or difflib.get_close_matches(name, known, 3, 0.6)
-    near = near or [
-        one
-        for one in known
-        if one.rpartition(".")[2] in difflib.get_close_matches(leaf, [k.rpartition(".")[2] for k in known], 2, 0.7)
-    ]
+    near = [one for one in known if one.rpartition(".")[2] == leaf]
+    if not near:
+        alike = difflib.get_close_matches(leaf, [one.rpartition(".")[2] for one in known], 2, 0.75)
+        near = [one for one in known if one.rpartition(".")[2] in alike]
     return UsageError(
         f"unknown option --{name}" + (f"; perhaps {', '.join(f'--{one}' for one in near[:3])}" if near else "")
     )

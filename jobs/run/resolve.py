@@ -223,6 +223,13 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
     )
 
 
+def _hops_find_neighbors(config: RunConfig) -> str | None:
+    fanouts = getattr(config.sampler.options, "fanouts", ())
+    if all(fanout > 0 or fanout == -1 for fanout in fanouts):
+        return None
+    return f"fanouts: expected at least 1 per hop, or -1 for all neighbors, got {fanouts}; set --sampler.fanouts"
+
+
 def _ppgt_takes_subgraphs(config: RunConfig) -> str | None:
     if config.kind != "nodes" or config.model.name != "ppgt":
         return None
@@ -292,6 +299,7 @@ def _trackers_are_installed(config: RunConfig) -> str | None:
 
 
 CHECKS = (
+    _hops_find_neighbors,
     _fanouts_are_layers,
     _ppgt_takes_subgraphs,
     _sampled_scores_have_roots,

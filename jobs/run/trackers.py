@@ -1,9 +1,9 @@
-"""Runs followed elsewhere too: `--track mlflow wandb` sends the configuration, every epoch and the final scores.
+"""Runs followed elsewhere too: `--run.track mlflow wandb` sends the configuration, every epoch and the final scores.
 
 The run directory stays the record; a tracker is a copy of it. A thread of its own sends them, so that nobody waits for a slow tracker. Where it
 cannot be reached the run goes on, says so once, and sends what is missing with a later epoch. A resumed run continues its entry
 (RUN/tracking.json keeps its id and the last epoch sent). An epoch is sent once: what a fault makes the workers repeat has the same figures (with
-another number of workers, `--min-workers`, a tracker keeps the first).
+another number of workers, `--workers.min_workers`, a tracker keeps the first).
 
 MLflow is told where by its own MLFLOW_TRACKING_URI, W&B what to do by its own WANDB_MODE and WANDB_API_KEY.
 """

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.run.config import config_help, config_tree, read_config, read_recipe, saved_tree
+from jobs.run.config import config_help, config_tree, read_config, read_recipe, read_saved
 from jobs.run.reader import Tree, UsageError, asks_help, complain, read_words
 from jobs.run.registry import Kind
 
@@ -21,15 +21,16 @@ def train_main(
     words = list(sys.argv[1:] if words is None else words)
     job = Path(sys.argv[0]).stem
     try:
-        first, said = read_words(word for word in words if word not in ("--help", "-h", "--plan"))
+        first, said = read_words(word for word in words if word not in _SWITCHES)
         if len(first) > 1:
             raise UsageError(f"expected one recipe, got {' '.join(first)!r}; options are written --name value")
         layers = [read_recipe(recipe)] if recipe else []
         layers += [read_recipe(name) for name in first]
         resumed = resumed_run(said)
         if resumed is not None:  # what the run was is the default of what it goes on as
-            saved = saved_tree(resumed, "start one without --run.resume")
-            layers = [{name: value for name, value in saved.items() if name != "resolved"}]
+            layers = [
+                read_saved(resumed, "start one without --run.resume", allow_import="--allow_import" in words).tree()
+            ]
         config = read_config(config_tree(kind, *layers, said))
     except UsageError as error:
         complain(str(error))
@@ -42,8 +43,7 @@ def train_main(
                     "",
                     f"usage: {name} --option value …",
                     "",
-                    "  --plan",
-                    " " * 8 + _PLAN,
+                    *_SWITCHES_HELP,
                     *config_help(config),
                 ]
             )
@@ -67,8 +67,12 @@ def train_main(
     return run_graphs(job, config)
 
 
-_PLAN = (
-    "Print what the run would use (batches, steps, memory, time), and what would be refused; start and write nothing."
+_SWITCHES = ("--help", "-h", "--plan", "--allow_import")
+_SWITCHES_HELP = (
+    "  --plan",
+    "        Print what the run would use (batches, steps, memory, time), and what would be refused; start and write nothing.",
+    "  --allow_import",
+    "        With --run.resume: import the model, sampler or task of its own that the run names, if it names one.",
 )
 
 

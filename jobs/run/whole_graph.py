@@ -93,9 +93,9 @@ class WholeGraphData:
     def _advice(self) -> str:
         """Where memory is short."""
         if not self.training:
-            return "use more --workers on more machines, or pass --parallel data"
-        more = "" if self.model.recompute else "pass --recompute, "
-        return f"{more}use more --workers on more machines, lower --width or --layers, or pass --parallel data"
+            return "use more --workers on more machines, or set --run.parallel data"
+        more = "" if self.model.recompute else "set --model.recompute yes, "
+        return f"{more}use more --workers on more machines, lower --model.width or --model.num_layers, or set --run.parallel data"
 
     def worker_bytes(self, graph: StoredGraph, num_workers: int) -> int:
         """About the most memory that a worker's shard takes."""

@@ -21,7 +21,7 @@ def submit(
     head: RayHead, *entrypoint: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["ray", "job", "submit", "--address", head.dashboard_url, "--working-dir", ".", "--", *entrypoint],
+        ["ray", "job", "submit", "--ray.address", head.dashboard_url, "--working-dir", ".", "--", *entrypoint],
         cwd=REPOSITORY,
         env=head.environment | (environment or {}),
         capture_output=True,
@@ -83,9 +83,29 @@ def test_the_main_job_succeeds_on_a_cluster(ray_head: RayHead, tmp_path: Path) -
     # The job's own folder on the cluster goes away with the job: what is to stay is named by absolute paths.
     ended = submit(
         ray_head,
-        *("python", "jobs/products_geco.py", "--nodes", "3000", "--epochs", "20", "--width", "64", "--layers", "2"),
-        *("--chunks", "2", "--learning-rate", "0.01", "--schedule", "constant", "--dropout", "0"),
-        *("--data-dir", str(tmp_path / "data"), "--run-dir", str(tmp_path / "run")),
+        *(
+            "python",
+            "jobs/products_geco.py",
+            "--data.nodes",
+            "3000",
+            "--fit.epochs",
+            "20",
+            "--model.width",
+            "64",
+            "--model.num_layers",
+            "2",
+        ),
+        *(
+            "--sampler.num_chunks",
+            "2",
+            "--fit.learning_rate",
+            "0.01",
+            "--fit.schedule",
+            "constant",
+            "--model.dropout",
+            "0",
+        ),
+        *("--data.folder", str(tmp_path / "data"), "--run.dir", str(tmp_path / "run")),
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "succeeded" in ended.stdout

@@ -1,7 +1,7 @@
 """A training job, disturbed on real processes: whatever goes wrong, its curve and its weights are the undisturbed run's, bit for bit.
 
 Every kind of fault strikes a run of its own, a few epochs after the start. Some it survives; after others it ends with one clear line, and
-`--resume` continues it. `--long` adds those that take minutes each; `DISTURBED_EPOCHS=160 pytest --fault-times 10` strikes ten times in a
+`--run.resume` continues it. `--long` adds those that take minutes each; `DISTURBED_EPOCHS=160 pytest --fault-times 10` strikes ten times in a
 row: where a fault ends the run, each time the run that was resumed.
 """
 
@@ -199,7 +199,7 @@ def test_servers_that_stand_still_for_a_minute_cost_that_minute(run, times):
     ],
 )
 def test_replies_that_are_lost_or_late_change_nothing(run, program, environment, sign):
-    job = start(run, "--failures-per-hour", "100", environment=environment, program=program)
+    job = start(run, "--workers.failures_per_hour", "100", environment=environment, program=program)
     job.wait_for_epochs(6, timeout_s=600)
     logs = [path.read_text(errors="replace") for path in job.ray_logs() if "worker" in path.name]
     told = sum(text.count(sign) for text in logs)
@@ -215,7 +215,7 @@ def test_replies_that_are_lost_or_late_change_nothing(run, program, environment,
 @pytest.mark.timeout(3600)
 def test_a_run_that_is_ended_twice_is_completed(run, times):
     """By SIGTERM, then by a terminal's Ctrl-C: each saves the step under way, and the command that it prints loses no epoch."""
-    job = start(run, "--checkpoint-minutes", "None", "--checkpoint-every", "1000")
+    job = start(run, "--fit.checkpoint_minutes", "None", "--fit.checkpoint_every", "1000")
     for _ in range(times):
         for signum in (signal.SIGTERM, signal.SIGINT):
             wait_for_more_epochs(job, 2)
@@ -231,7 +231,7 @@ def test_a_run_that_is_ended_twice_is_completed(run, times):
             done = len(epochs(run))
             said = err.strip().splitlines()
             assert "stopped, saved up to epoch-" in said[-2], err
-            assert said[-1].endswith(f"products_geco.py --resume {run}"), err
+            assert said[-1].endswith(f"products_geco.py --run.resume {run}"), err
             job = Job(run, command=shlex.split(said[-1]))
             job.wait_for_epochs(done + 1)
             assert starts(run)[-1]["epoch"] == done
@@ -249,7 +249,7 @@ def test_a_killed_driver_takes_all_with_it(run, times):
         job.popen.kill()
         job.end(timeout_s=60)
         all_gone(family, 90)  # Ray's agents look for their raylet now and then
-        job = Job(run, "--resume", str(run))
+        job = Job(run, "--run.resume", str(run))
     job.end()
 
 
@@ -269,7 +269,7 @@ def test_a_file_that_is_damaged_while_running_is_named(run, times):
         assert f"{path}: expected the bytes that its manifest names" in err.splitlines()[-1]
         assert err.strip().count("\n") == 0, err
         path.write_bytes(good)
-        job = Job(run, "--resume", str(run))
+        job = Job(run, "--run.resume", str(run))
     job.end()
 
 
@@ -293,7 +293,7 @@ def test_a_disk_that_fills_up_costs_no_checkpoint(run, tmp_path, times):
             assert status == 1
             assert "No space left on device" in err.splitlines()[-1]
             (small / "filler").unlink()
-            job = Job(small / "run", "--resume", str(small / "run"))
+            job = Job(small / "run", "--run.resume", str(small / "run"))
         job.end()
         shutil.copytree(small / "run", run)
     finally:

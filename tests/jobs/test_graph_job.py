@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from jobs.run.graph_models import MODELS, build_config, build_network, check_options
+from jobs.run.graph_options import GraphBatchingOptions, GraphFitOptions
 
 from cluster.options import TrainOptions
 from cluster.tasks import BinaryClassification, Classification, Regression
@@ -19,8 +21,6 @@ from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
 from jobs import pcqm4m_tokengt
 from jobs.run import graph_job
 from jobs.run.graph_baselines import compute_graph_baselines
-from jobs.run.graph_models import MODELS, build_config, build_network, check_options
-from jobs.run.graph_options import GraphBatchingOptions, GraphFitOptions
 from samplers.graph_batches import GraphBatchSampler
 from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, GraphmillError
@@ -30,8 +30,17 @@ from tests.recording_reporter import RecordingReporter
 pytest.importorskip("rdkit")
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SMALL = ["--molecules", "300", "--num-layers", "2", "--batch-size", "32", "--checkpoint-every", "1"]
-SMALL += ["--schedule", "constant", "--warmup-epochs", "0"]
+SMALL = [
+    "--data.molecules",
+    "300",
+    "--model.num_layers",
+    "2",
+    "--sampler.max_graphs",
+    "32",
+    "--fit.checkpoint_every",
+    "1",
+]
+SMALL += ["--fit.schedule", "constant", "--fit.warmup_epochs", "0"]
 
 
 @pytest.mark.parametrize(
@@ -170,27 +179,27 @@ def test_options_that_a_hybrid_keeps_in_a_part(molecules):
 BAD_OPTIONS = [
     (["--data", "nowhere/at/all"], "expected a graph"),
     (["--data", "nowhere.csv"], "nowhere.csv"),
-    (["--molecules", "0"], "--molecules"),
-    (["--target", "gap"], "--target"),
+    (["--data.molecules", "0"], "--data.molecules"),
+    (["--task.target", "gap"], "--task.target"),
     (["--task", "binary"], "--task regression"),
     (["--task", "classes"], "--task regression"),
-    (["--metric", "rocauc"], "--metric"),
+    (["--task.metric", "rocauc"], "--task.metric"),
     (["--preset", "large"], "--preset"),
-    (["--batch-size", "0"], "--batch-size"),
-    (["--accumulate", "0"], "--accumulate"),
-    (["--ema-decay", "2"], "--ema-decay"),
+    (["--sampler.max_graphs", "0"], "--sampler.max_graphs"),
+    (["--fit.accumulate", "0"], "--fit.accumulate"),
+    (["--fit.ema_decay", "2"], "--fit.ema_decay"),
     (["--workers", "30"], "--workers"),
-    (["--width", "100", "--num-heads", "7"], "num_heads"),
-    (["--model", "grit", "--identifier", "orf"], "--identifier"),
-    (["--eta", "0.5"], "--eta"),
-    (["--resume", "no-such-run"], "config.json"),
+    (["--model.width", "100", "--model.num_heads", "7"], "num_heads"),
+    (["--model", "grit", "--model.identifier", "orf"], "--model.identifier"),
+    (["--model.eta", "0.5"], "--model.eta"),
+    (["--run.resume", "no-such-run"], "config.json"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value)[:40])
 def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path, monkeypatch, molecules):
     monkeypatch.chdir(tmp_path)
-    source = [] if {"--data", "--molecules"} & set(arguments) else ["--data", molecules.url]
+    source = [] if {"--data", "--data.molecules"} & set(arguments) else ["--data", molecules.url]
     monkeypatch.setattr(sys, "argv", ["pcqm4m_tokengt.py", *arguments, *source])
 
     def no_ray(*_: object) -> None:
@@ -219,7 +228,7 @@ def curve(run: Path) -> list[tuple[float, float]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # several runs
 def test_a_run_leaves_what_it_promises_and_resumes_exactly(shared_ray, tmp_path):
-    whole = run_job([*SMALL, "--ema-decay", "0.9", "--accumulate", "2", "--epochs", "3", "--run-dir", "one"], tmp_path)
+    whole = run_job([*SMALL, "--fit.ema_decay", "0.9", "--fit.accumulate", "2", "--fit.epochs", "3", "--run.dir", "one"], tmp_path)
     assert whole.returncode == 0, whole.stderr
     summary = json.loads((tmp_path / "one" / "summary.json").read_text())
     assert summary["workers"] == 2
@@ -235,11 +244,13 @@ def test_a_run_leaves_what_it_promises_and_resumes_exactly(shared_ray, tmp_path)
     assert config["model"] == "tokengt"
     assert config["num_layers"] == 2
     assert "composition only" in whole.stdout
-    run_job([*SMALL, "--ema-decay", "0.9", "--accumulate", "2", "--epochs", "1", "--run-dir", "two"], tmp_path)
-    resumed = run_job(["--resume", "two", "--epochs", "3"], tmp_path)
+    run_job(
+        [*SMALL, "--fit.ema_decay", "0.9", "--fit.accumulate", "2", "--fit.epochs", "1", "--run.dir", "two"], tmp_path
+    )
+    resumed = run_job(["--run.resume", "two", "--fit.epochs", "3"], tmp_path)
     assert "Traceback" not in resumed.stderr
     assert curve(tmp_path / "two") == curve(tmp_path / "one")
-    other = run_job(["--resume", "two", "--epochs", "4", "--model", "grit"], tmp_path)
+    other = run_job(["--run.resume", "two", "--fit.epochs", "4", "--model", "grit"], tmp_path)
     assert other.returncode == 1
     assert "another architecture" in other.stderr
     assert len(other.stderr.strip().splitlines()) == 1
@@ -249,7 +260,7 @@ def test_a_run_leaves_what_it_promises_and_resumes_exactly(shared_ray, tmp_path)
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_loss_that_is_not_finite_ends_the_job_with_one_line(shared_ray, tmp_path):
-    failed = run_job([*SMALL, "--learning-rate", "1e30", "--clip-norm", "None", "--epochs", "3"], tmp_path)
+    failed = run_job([*SMALL, "--fit.learning_rate", "1e30", "--fit.clip_norm", "None", "--fit.epochs", "3"], tmp_path)
     assert failed.returncode == 1
     line = failed.stderr.strip().splitlines()[-1]
     assert line.startswith("error: epoch 0, step ")

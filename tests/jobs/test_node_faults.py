@@ -31,7 +31,7 @@ class Node:
 
     def __init__(self, head: RayHead, log: Path) -> None:
         command = [
-            *(str(Path(sys.executable).with_name("ray")), "start", f"--address={head.address}", "--block"),
+            *(str(Path(sys.executable).with_name("ray")), "start", f"--ray.address={head.address}", "--block"),
             *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0"),
             *("--num-cpus=1", "--num-gpus=0", f"--object-store-memory={100 * 2**20}"),
         ]
@@ -76,7 +76,7 @@ def undisturbed(tmp_path_factory) -> Path:
 def start_on(head: RayHead, undisturbed: Path, run: Path, *flags: str) -> Job:
     shutil.copytree(undisturbed.parent / STORE, run.parent / STORE)
     os.environ.update(head.environment)
-    return start(run, "--address", head.address, *flags)
+    return start(run, "--ray.address", head.address, *flags)
 
 
 def test_a_node_is_lost_and_another_comes(head, nodes, undisturbed, tmp_path, strike):
@@ -127,7 +127,15 @@ def test_a_full_object_store_changes_nothing(head, nodes, undisturbed, tmp_path,
 
 def test_workers_come_and_go_with_the_nodes(head, nodes, undisturbed, tmp_path, strike):
     job = start_on(
-        head, undisturbed, tmp_path / "run", "--min-workers", "1", "--checkpoint-every", "1", "--epochs", "400"
+        head,
+        undisturbed,
+        tmp_path / "run",
+        "--workers.min_workers",
+        "1",
+        "--fit.checkpoint_every",
+        "1",
+        "--fit.epochs",
+        "400",
     )
     job.wait_for_epochs(3)
     nodes[0].kill()

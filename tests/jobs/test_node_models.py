@@ -9,11 +9,27 @@ import pytest
 from storage.errors import GraphmillError
 from tests.job_in_process import run_job
 
-TINY = ["--nodes", "600", "--epochs", "2", "--chunks", "2", "--warmup-epochs", "0", "--checkpoint-every", "1"]
+TINY = ["--data.nodes", "600", "--fit.epochs", "2", "--sampler.num_chunks", "2", "--fit.warmup_epochs", "0", "--fit.checkpoint_every", "1"]
 JOBS = {
-    "products_primphormer": ["--width", "32", "--laplacian", "4"],
-    "products_tokengt": ["--width", "16", "--num-layers", "1", "--identifier", "laplacian", "--identifier-dim", "4"],
-    "arxiv_ppgt": ["--width", "16", "--num-layers", "1", "--max-nodes", "8"],
+    "products_primphormer": [
+        "--model.width",
+        "32",
+        "--model.position.kind",
+        "laplacian_linear",
+        "--model.position.steps",
+        "4",
+    ],
+    "products_tokengt": [
+        "--model.width",
+        "16",
+        "--model.num_layers",
+        "1",
+        "--model.identifier",
+        "laplacian",
+        "--model.identifier_dim",
+        "4",
+    ],
+    "arxiv_ppgt": ["--model.width", "16", "--model.num_layers", "1", "--sampler.max_nodes", "8"],
 }
 
 
@@ -23,7 +39,7 @@ JOBS = {
     "job", [pytest.param(job, marks=[] if job == "arxiv_ppgt" else pytest.mark.long) for job in JOBS]
 )
 def test_the_job_trains_and_reports(job, shared_ray, tmp_path):
-    done = run_job(importlib.import_module(f"jobs.{job}").main, [*TINY, *JOBS[job], "--run-dir", "run"], tmp_path)
+    done = run_job(importlib.import_module(f"jobs.{job}").main, [*TINY, *JOBS[job], "--run.dir", "run"], tmp_path)
     assert "Traceback" not in done.stderr, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert done.returncode == 0
@@ -36,6 +52,7 @@ def test_the_job_trains_and_reports(job, shared_ray, tmp_path):
 
 def test_tokengt_default_is_the_preset_of_node_classification():
     from jobs.products_tokengt import ModelOptions, build_model_config
+
     from models.options.features import Features
     from models.options.tokengt import node_classification
 
@@ -44,14 +61,14 @@ def test_tokengt_default_is_the_preset_of_node_classification():
 
 
 BAD = [
-    ("products_primphormer", ["--width", "15", "--num-heads", "2"], "num_heads"),
-    ("products_primphormer", ["--eta", "-1"], "eta"),
-    ("products_tokengt", ["--num-heads", "7"], "num_heads"),
-    ("products_tokengt", ["--dropout", "1"], "dropout"),
+    ("products_primphormer", ["--model.width", "15", "--model.num_heads", "2"], "num_heads"),
+    ("products_primphormer", ["--model.eta", "-1"], "eta"),
+    ("products_tokengt", ["--model.num_heads", "7"], "num_heads"),
+    ("products_tokengt", ["--model.dropout", "1"], "dropout"),
     ("arxiv_ppgt", ["--sampler", "neighbor"], "--sampler node2subgraph"),
     ("arxiv_ppgt", ["--evaluation", "full"], "--evaluation sampled"),
-    ("arxiv_ppgt", ["--max-nodes", "0"], "--max-nodes"),
-    ("arxiv_ppgt", ["--num-layers", "-1"], "num_layers"),
+    ("arxiv_ppgt", ["--sampler.max_nodes", "0"], "--sampler.max_nodes"),
+    ("arxiv_ppgt", ["--model.num_layers", "-1"], "num_layers"),
 ]
 
 

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from jobs.run.graph_job import eval_batches
+from jobs.run.graph_models import build_config, build_network
+from jobs.run.graph_options import GraphBatchingOptions
 from safetensors.torch import save, save_file
 
 from cluster import prediction
@@ -26,9 +29,6 @@ from cluster.training_data import GraphData, GraphSplitOptions
 from jobs import pcqm4m_tokengt, predict, products_geco
 from jobs.run.finished_run import read_run
 from jobs.run.geco_classifier import GECOClassifier
-from jobs.run.graph_job import eval_batches
-from jobs.run.graph_models import build_config, build_network
-from jobs.run.graph_options import GraphBatchingOptions
 from jobs.run.prediction_subject import node_subject
 from models.options.geco import GECOConfig
 from samplers.minibatch import MiniBatch

@@ -18,17 +18,17 @@ from tests import job_in_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = [
-    "--nodes",
+    "--data.nodes",
     "1500",
-    "--width",
+    "--model.width",
     "16",
-    "--layers",
+    "--model.num_layers",
     "2",
-    "--chunks",
+    "--sampler.num_chunks",
     "2",
-    "--checkpoint-every",
+    "--fit.checkpoint_every",
     "1",
-    "--schedule",
+    "--fit.schedule",
     "constant",
 ]
 
@@ -56,7 +56,7 @@ def workplace(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def first_run(workplace) -> subprocess.CompletedProcess[str]:
-    return start_job([*SMALL, "--epochs", "4", "--run-dir", "one"], workplace)
+    return start_job([*SMALL, "--fit.epochs", "4", "--run.dir", "one"], workplace)
 
 
 @pytest.mark.ray
@@ -86,14 +86,14 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared
     # Another directory, another number of partitions, and every request through an actor: nothing may change.
     second = run_job(
         [
-            *[*SMALL, "--epochs", "4", "--run-dir", "two", "--partitions", "3", "--no-local-reads"],
-            *["--loader-threads", "3", "--require-baselines"],
+            *[*SMALL, "--fit.epochs", "4", "--run.dir", "two", "--data.partitions", "3", "--servers.local_reads", "no"],
+            *["--loader.threads", "3", "--run.require_baselines"],
         ],
         workplace,
     )
     assert "Traceback" not in second.stderr
     assert second.returncode == 1  # by the same scores, now that a baseline must not be lost
-    assert re.fullmatch(r"error: test accuracy .* \(--require-baselines\)", second.stderr.splitlines()[-1])
+    assert re.fullmatch(r"error: test accuracy .* \(--run.require_baselines\)", second.stderr.splitlines()[-1])
     assert curve(workplace / "two") == curve(workplace / "one")
     scores = [json.loads((workplace / run / "summary.json").read_text())["scores"] for run in ("one", "two")]
     assert scores[0] == scores[1]
@@ -108,21 +108,21 @@ def test_the_same_seed_gives_the_same_curve_in_process_and_through_actors(shared
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # several runs
 def test_a_resumed_run_is_the_uninterrupted_one(shared_ray, first_run, workplace):
-    run_job([*SMALL, "--epochs", "2", "--run-dir", "three", "--data-dir", "elsewhere"], workplace)
+    run_job([*SMALL, "--fit.epochs", "2", "--run.dir", "three", "--data.folder", "elsewhere"], workplace)
     assert len(curve(workplace / "three")) == 2
     # A resume opens the snapshot that the run began with, whatever was published since.
     (target,) = (path.parent for path in (workplace / "elsewhere").glob("*/manifests"))
     another = SyntheticGraph(SyntheticOptions(num_nodes=1500, seed=9))
     assert ingest(another, str(target), IngestOptions(num_partitions=2, overwrite=True)).snapshot == 2
-    resumed = run_job(["--resume", "three", "--epochs", "4"], workplace)
+    resumed = run_job(["--run.resume", "three", "--fit.epochs", "4"], workplace)
     assert "Traceback" not in resumed.stderr
     assert curve(workplace / "three") == curve(workplace / "one")
     files = {path: path.read_bytes() for path in (workplace / "three").rglob("*") if path.is_file()}
-    other = run_job(["--resume", "three", "--epochs", "6", "--width", "24"], workplace)
+    other = run_job(["--run.resume", "three", "--fit.epochs", "6", "--model.width", "24"], workplace)
     assert other.returncode == 1
     assert "another architecture (width: 16 there, 24 here)" in other.stderr
     assert len(other.stderr.strip().splitlines()) == 1
-    chunks = run_job(["--resume", "three", "--epochs", "6", "--eval-chunks", "3"], workplace)
+    chunks = run_job(["--run.resume", "three", "--fit.epochs", "6", "--evaluation.chunks", "3"], workplace)
     assert (
         "another run (evaluation: 'full, 1 chunks' there, 'full, 3 chunks, the last epoch kept' here)" in chunks.stderr
     )
@@ -132,7 +132,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(shared_ray, first_run, workplace
 @pytest.mark.ray
 @pytest.mark.slow
 def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(shared_ray, workplace):
-    more = ["--epochs", "3", "--eval-every", "2", "--eval-chunks", "3", "--run-dir", "estimated"]
+    more = ["--fit.epochs", "3", "--fit.eval_every", "2", "--evaluation.chunks", "3", "--run.dir", "estimated"]
     done = run_job([*SMALL, *more], workplace)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
@@ -163,25 +163,25 @@ def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(shared_ray,
     assert "estimate: each split is scored in 3 chunks" in predicted.stdout
 
 
-WHOLE = ["--parallel", "graph", *SMALL[:6], *SMALL[8:]]  # all but --chunks
+WHOLE = ["--run.parallel", "graph", *SMALL[:6], *SMALL[8:]]  # all but --sampler.num_chunks
 
 
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # several runs
 def test_the_whole_graph_over_workers_trains_and_resumes(shared_ray, workplace):
-    first = run_job([*WHOLE, "--epochs", "3", "--run-dir", "whole"], workplace)
+    first = run_job([*WHOLE, "--fit.epochs", "3", "--run.dir", "whole"], workplace)
     assert "Traceback" not in first.stderr
     summary = json.loads((workplace / "whole" / "summary.json").read_text())
     assert summary["workers"] == 2
     assert sum(summary["counts"].values()) == 1500
     losses = [loss for loss, _, _ in curve(workplace / "whole")]
     assert losses[-1] < losses[0]
-    run_job([*WHOLE, "--epochs", "2", "--run-dir", "parted"], workplace)
-    resumed = run_job(["--resume", "parted", "--epochs", "3"], workplace)
+    run_job([*WHOLE, "--fit.epochs", "2", "--run.dir", "parted"], workplace)
+    resumed = run_job(["--run.resume", "parted", "--fit.epochs", "3"], workplace)
     assert "Traceback" not in resumed.stderr
     assert curve(workplace / "parted") == curve(workplace / "whole")
-    other = run_job(["--resume", "parted", "--epochs", "4", "--parallel", "data"], workplace)
+    other = run_job(["--run.resume", "parted", "--fit.epochs", "4", "--run.parallel", "data"], workplace)
     assert other.returncode == 1
     assert "another run (parallel: 'graph' there, None here)" in other.stderr
 
@@ -193,34 +193,37 @@ def stored_graph(workplace) -> Path:
 
 
 BAD_OPTIONS = [
-    (["--graph", "nowhere/at/all"], "expected a graph"),
-    (["--graph", "nosuch://bucket/graph"], "cannot open this kind of URL"),
-    (["--sampler", "neighbor", "--layers", "2"], "one entry per layer: 2 layers, got (15, 10, 5)"),
-    (["--sampler", "neighbor", "--fanouts", "3", "-2", "5"], "fanouts"),
+    (["--data", "nowhere/at/all"], "expected a graph"),
+    (["--data", "nosuch://bucket/graph"], "cannot open this kind of URL"),
+    (["--sampler", "neighbor", "--model.num_layers", "2"], "one entry per layer: 2 layers, got (15, 10, 5)"),
+    (["--sampler", "neighbor", "--sampler.fanouts", "3", "-2", "5"], "fanouts"),
     (["--evaluation", "sampled"], "needs the neighbor sampler"),
-    (["--chunks", "0"], "--chunks"),
-    (["--chunks-per-batch", "5"], "number of chunks (4), got 5; set --chunks-per-batch"),
-    (["--cut", "partitions", "--chunks", "7"], "expected the graph's 2 partitions or none, got 7"),
-    (["--batch-size", "0", "--sampler", "neighbor"], "--batch-size"),
-    (["--epochs", "0"], "--epochs"),
-    (["--learning-rate", "-1"], "--learning-rate"),
-    (["--clip-norm", "0"], "--clip-norm"),
-    (["--label-smoothing", "1"], "label_smoothing"),
+    (["--sampler.num_chunks", "0"], "--sampler.num_chunks"),
+    (["--sampler.chunks_per_batch", "5"], "number of chunks (4), got 5; set --sampler.chunks_per_batch"),
+    (["--sampler.cut", "partitions", "--sampler.num_chunks", "7"], "expected the graph's 2 partitions or none, got 7"),
+    (["--sampler.batch_size", "0", "--sampler", "neighbor"], "--sampler.batch_size"),
+    (["--fit.epochs", "0"], "--fit.epochs"),
+    (["--fit.learning_rate", "-1"], "--fit.learning_rate"),
+    (["--fit.clip_norm", "0"], "--fit.clip_norm"),
+    (["--task.label_smoothing", "1"], "label_smoothing"),
     (["--workers", "0"], "--workers"),
-    (["--width", "0"], "width"),
-    (["--dropout", "1.5"], "dropout"),
-    (["--order", "0"], "order"),
-    (["--loader-threads", "0"], "threads"),
-    (["--partitions", "0"], "--partitions"),
-    (["--nodes", "10"], "num_nodes"),
-    (["--split-set", "3"], "--split-set"),
-    (["--metric", "rocauc"], "2 classes"),
-    (["--resume", "no-such-run"], "config.json"),
-    (["--resume", "broken-run"], "Invalid JSON"),
-    (["--resume", "wrong-run"], "fit.epochs"),
-    (["--graph", "ogbn-products"], "ogbn-products"),
-    (["--parallel", "graph", "--chunks", "2", "--accumulate", "2"], "leave out --chunks, --accumulate"),
-    (["--parallel", "graph", "--device", "gpu"], "the cluster has 0; pass --device cpu"),
+    (["--model.width", "0"], "width"),
+    (["--model.dropout", "1.5"], "dropout"),
+    (["--model.order", "0"], "order"),
+    (["--loader.threads", "0"], "threads"),
+    (["--data.partitions", "0"], "--data.partitions"),
+    (["--data.nodes", "10"], "num_nodes"),
+    (["--data.split_set", "3"], "--data.split_set"),
+    (["--task.metric", "rocauc"], "2 classes"),
+    (["--run.resume", "no-such-run"], "config.json"),
+    (["--run.resume", "broken-run"], "Invalid JSON"),
+    (["--run.resume", "wrong-run"], "fit.epochs"),
+    (["--data", "ogbn-products"], "ogbn-products"),
+    (
+        ["--run.parallel", "graph", "--sampler.num_chunks", "2", "--fit.accumulate", "2"],
+        "leave out --sampler.num_chunks, --fit.accumulate",
+    ),
+    (["--run.parallel", "graph", "--workers.device", "gpu"], "the cluster has 0; pass --workers.device cpu"),
 ]
 
 
@@ -232,8 +235,8 @@ def test_bad_options_are_one_line_before_anything_starts(arguments, message, tmp
     for name, text in (("broken-run", "{"), ("wrong-run", '{"fit": {"epochs": "abc"}}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
-    needs_graph = not {"--graph", "--nodes", "--partitions"} & set(arguments)
-    graph = ["--graph", str(stored_graph)] if needs_graph else []
+    needs_graph = not {"--data", "--data.nodes", "--data.partitions"} & set(arguments)
+    graph = ["--data", str(stored_graph)] if needs_graph else []
     monkeypatch.setattr(sys, "argv", ["products_geco.py", *arguments, *graph])
 
     def no_ray(*_: object) -> None:
@@ -253,9 +256,9 @@ def test_an_occupied_run_directory_is_refused(tmp_path, monkeypatch, stored_grap
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
     monkeypatch.setattr(
-        sys, "argv", ["products_geco.py", "--graph", str(stored_graph), "--run-dir", str(tmp_path / "run")]
+        sys, "argv", ["products_geco.py", "--data", str(stored_graph), "--run.dir", str(tmp_path / "run")]
     )
-    with pytest.raises(GraphmillError, match="pass --resume"):
+    with pytest.raises(GraphmillError, match=r"pass --run\.resume"):
         products_geco.main()
 
 
