@@ -1,0 +1,25 @@
+"""Runs as tests make them: the configuration of a command line's words, resolved for a graph or a set."""
+
+from typing import Any
+
+from jobs.run.config import RunConfig, config_tree, read_config
+from jobs.run.graph_run import set_inputs
+from jobs.run.node_run import resolve_nodes
+from jobs.run.reader import read_words
+from jobs.run.registry import Kind
+from jobs.run.resolve import Facts, ResolvedRun, resolve
+
+
+def config_of(*words: object, kind: Kind = "nodes") -> RunConfig:
+    """What `jobs/train_nodes.py WORDS` (or train_graphs.py) makes of its words."""
+    return read_config(config_tree(kind, read_words(map(str, words))[1]))
+
+
+def node_run(graph: Any, *words: object) -> ResolvedRun:
+    """The run of these words on this graph, on a cluster that is not known."""
+    return resolve_nodes(config_of(*words), graph, None)
+
+
+def set_run(manifest: Any, out_dim: int, *words: object) -> ResolvedRun:
+    """The run of these words on a set of graphs with this manifest."""
+    return resolve(config_of(*words, kind="graphs"), Facts(set_inputs(manifest, out_dim), {}, None))
