@@ -4,7 +4,7 @@ A minibatch lists, per node, the sources of its in-edges; `models.graphs.Graphs`
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,6 @@ from cluster.tasks import StepOutput
 from models.graphs import Graphs
 from samplers.graph_batches import TorchGraphBatch
 from samplers.minibatch import TorchBatch
-from storage.errors import ConfigError
-
-T = TypeVar("T")
 
 
 def node_batch_graphs(batch: TorchBatch) -> Graphs:
@@ -85,11 +82,3 @@ def with_penalty(model: Any, graphs: Graphs, epoch: int) -> tuple[Tensor, Tensor
     if not model.training:
         return model(graphs, epoch=epoch), None
     return model.forward_with_penalty(graphs, epoch=epoch)
-
-
-def checked_config(build: Callable[[], T]) -> T:
-    """What `build` returns; a model's ValueError on options that cannot work becomes a ConfigError, which jobs print as one line."""
-    try:
-        return build()
-    except ValueError as error:
-        raise ConfigError(str(error)) from None

@@ -195,7 +195,7 @@ ROWS = (
     Row("inspect_graph", "{damaged} --verify", ("damaged", "features.arrow")),
     Row("inspect_graph", "{set}", ("set",)),
     Row("predict", "{missing} out", ("missing", "summary.json")),
-    Row("predict", "{begun} out", ("begun", "--resume")),
+    Row("predict", "{begun} out", ("begun", "--run.resume")),
     Row("predict", "{halved} out", ("halved", "summary.json")),
     Row("predict", "{begun} out --workers 0", ("workers", "0", "--workers")),
     Row("predict", "{begun} out --deadline-s 0", ("deadline_s", "0", "--deadline-s")),

@@ -3,15 +3,12 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from jobs.run.graph_models import MODELS, build_config, build_network, check_options
-from jobs.run.graph_options import GraphBatchingOptions, GraphFitOptions
 
 from cluster.options import TrainOptions
 from cluster.tasks import BinaryClassification, Classification, Regression
@@ -19,8 +16,9 @@ from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
 from jobs import pcqm4m_tokengt
-from jobs.run import graph_job
 from jobs.run.graph_baselines import compute_graph_baselines
+from jobs.run.graph_task import scored_splits
+from jobs.run.registry import MODELS
 from samplers.graph_batches import GraphBatchSampler
 from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, GraphmillError
@@ -41,13 +39,6 @@ SMALL = [
     "1",
 ]
 SMALL += ["--fit.schedule", "constant", "--fit.warmup_epochs", "0"]
-
-
-@pytest.mark.parametrize(
-    ("model", "preset"), [(model, preset) for model, kind in MODELS.items() for preset in kind.presets]
-)
-def test_every_preset_passes_the_check_before_the_data(model, preset):
-    check_options(model, preset, {})
 
 
 @pytest.fixture(scope="module")
@@ -119,24 +110,23 @@ def test_a_split_of_one_class_has_no_ranking_to_score(metric, scored):
         split=lambda name: np.array(splits[name]),
         target=np.array([[0.0], [1], [0], [1], [1], [1]]),
     )
-    fit = GraphFitOptions(task="classes", metric=metric)
-    assert graph_job.scored_splits(store, (0,), Classification(2, metric), fit, 2) == scored
+    assert scored_splits(store, (0,), Classification(2, metric), 2) == scored
 
 
 def test_classes_that_are_not_known_are_left_out():
     assert graph_labels(torch.tensor([[2.0], [float("nan")], [0.0]])).tolist() == [2, -1, 0]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", MODELS["graphs"])
 def test_every_model_trains_through_the_loop(model, molecules):
-    config = build_config(model, "small", {"num_layers": 2}, molecules.manifest, 1)
+    resolved = set_run(molecules.manifest, 1, "--model", model, "--model.num_layers", 2)
     target = molecules.target[molecules.split("train")]
     batches = GraphBatchOptions(max_graphs=40)
     spec = TrainSpec(
         data=GraphData(molecules, (0,)),
-        build_model=lambda: build_network(model, config),
+        build_model=resolved.build_model,
         task=Regression((float(target.mean()),), (float(target.std()),)),
-        model_config=asdict(config),
+        model_config=resolved.architecture,
         identity={},
         sampler=GraphSplitOptions("train", batches),
         evaluation={"valid": GraphSplitOptions("valid", batches)},
@@ -153,27 +143,25 @@ def test_every_model_trains_through_the_loop(model, molecules):
     assert not missing, "data parallelism would wait for a gradient that never comes"
 
 
-@pytest.mark.parametrize(("option", "largest_over_smallest"), [(0, 3.0), (1.0, 1.0), (None, 1.2)])
+@pytest.mark.parametrize(("option", "largest_over_smallest"), [("inf", 3.0), (1.0, 1.0), (None, 1.2)])
 def test_graphs_of_a_batch_are_as_alike_as_asked(option, largest_over_smallest, molecules):
-    batching = GraphBatchingOptions(batch_size=4, bucket_ratio=option)
-    options = graph_job.train_batches(pcqm4m_tokengt.Config(batch=batching))
-    sampler = GraphBatchSampler(molecules, options)
+    ratio = () if option is None else ("--sampler.bucket_ratio", option)
+    run = set_run(molecules.manifest, 1, "--sampler.max_graphs", 4, *ratio)
+    sampler = GraphBatchSampler(molecules, run.training)
     sizes = [molecules.num_nodes[sampler.graphs_of(0, batch)] for batch in range(sampler.num_batches)]
     ratios = [nodes.max() / nodes.min() for nodes in sizes]
     # The plan lets the few largest or smallest graphs join others.
     assert np.median(ratios) <= largest_over_smallest
-    if option == 0:
+    if option == "inf":
         assert max(ratios) > 1.2
 
 
-def test_options_that_a_hybrid_keeps_in_a_part(molecules):
-    changes = {"dropout": 0.3, "attention_dropout": 0.2, "width": 30, "num_heads": 5}
-    config = build_config("primphormer", "small", changes, molecules.manifest, 1)
+def test_options_of_a_part_are_set_by_their_path(molecules):
+    parts = ("--model.layer.dropout", 0.3, "--model.primal.dropout", 0.2, "--model.width", 30, "--model.num_heads", 5)
+    config = set_run(molecules.manifest, 1, "--model", "primphormer", *parts).model_config
     assert (config.layer.dropout, config.primal.dropout, config.width, config.num_heads) == (0.3, 0.2, 30, 5)
-    config = build_config("geco", "small", {"dropout": 0.3}, molecules.manifest, 1)
-    assert config.layer.dropout == 0.3
-    with pytest.raises(ConfigError, match="attention_dropout: geco has no such option"):
-        build_config("geco", "small", {"attention_dropout": 0.3}, molecules.manifest, 1)
+    with pytest.raises(ConfigError, match=r"unknown option --model\.attention_dropout .*of --model geco"):
+        config_of("--model", "geco", "--model.attention_dropout", 0.3, kind="graphs")
 
 
 BAD_OPTIONS = [
@@ -184,8 +172,8 @@ BAD_OPTIONS = [
     (["--task", "binary"], "--task regression"),
     (["--task", "classes"], "--task regression"),
     (["--task.metric", "rocauc"], "--task.metric"),
-    (["--preset", "large"], "--preset"),
-    (["--sampler.max_graphs", "0"], "--sampler.max_graphs"),
+    (["large.yaml"], "recipe"),
+    (["--sampler.max_graphs", "0"], "max_graphs"),
     (["--fit.accumulate", "0"], "--fit.accumulate"),
     (["--fit.ema_decay", "2"], "--fit.ema_decay"),
     (["--workers", "30"], "--workers"),
@@ -196,8 +184,10 @@ BAD_OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value)[:40])
-def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path, monkeypatch, molecules):
+@pytest.mark.parametrize(
+    ("arguments", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else ""
+)
+def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path, monkeypatch, molecules, capsys):
     monkeypatch.chdir(tmp_path)
     source = [] if {"--data", "--data.molecules"} & set(arguments) else ["--data", molecules.url]
     monkeypatch.setattr(sys, "argv", ["pcqm4m_tokengt.py", *arguments, *source])
@@ -205,12 +195,12 @@ def test_bad_options_are_one_line_before_ray_starts(arguments, message, tmp_path
     def no_ray(*_: object) -> None:
         raise AssertionError("Ray must not start for bad options")
 
-    monkeypatch.setattr("jobs.run.graph_job.ray_session", no_ray)
-    with pytest.raises(GraphmillError) as caught:
+    monkeypatch.setattr("jobs.run.graph_run.ray_session", no_ray)
+    with pytest.raises((GraphmillError, SystemExit)) as caught:
         pcqm4m_tokengt.main()
-    text = str(caught.value)
+    text = capsys.readouterr().err if isinstance(caught.value, SystemExit) else str(caught.value)
     assert message in text
-    assert "\n" not in text
+    assert text.strip().count("\n") == 0
     assert not (tmp_path / "runs").exists()
 
 
@@ -271,7 +261,7 @@ def test_a_loss_that_is_not_finite_ends_the_job_with_one_line(shared_ray, tmp_pa
 def test_help_needs_nothing_heavy():
     probe = "import sys; sys.argv = ['x', '--help']\ntry:\n import jobs.{0} as j; j.main()\nexcept SystemExit: pass\n"
     probe += "print([m for m in ('torch', 'ray', 'numba', 'pyarrow', 'rdkit') if m in sys.modules])"
-    for job in ("pcqm4m_tokengt", "products_primphormer", "products_tokengt", "arxiv_ppgt"):
+    for job in ("pcqm4m_tokengt", "products_geco", "train_nodes", "train_graphs"):
         found = subprocess.run(
             [sys.executable, "-c", probe.format(job)], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
         )

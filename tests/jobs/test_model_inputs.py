@@ -1,17 +1,15 @@
 """Batches become graphs with the right edge direction, roots and subgraphs."""
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
 from cluster.tasks import StepOutput
-from jobs.run.model_inputs import OverGraphs, checked_config, graph_batch_graphs, node_batch_graphs, with_penalty
+from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, node_batch_graphs, with_penalty
 from samplers.dense_subgraphs import dense_subgraphs
 from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch
 from samplers.minibatch import MiniBatch, to_torch
 from samplers.options import GraphBatchOptions
-from storage.errors import ConfigError
 
 
 def minibatch(graph_ptr=None) -> MiniBatch:
@@ -85,11 +83,3 @@ def test_the_penalty_is_for_training_only():
     assert float(trained.prediction[0]) == 1.0 + 3  # the batch's epoch
     assert model.eval()(batch).penalty is None
     assert OverGraphs(Penalised(), node_batch_graphs)(batch).penalty is None
-
-
-def test_a_models_refusal_is_one_line_of_ours():
-    def build():
-        raise ValueError("width must be at least 1, got 0; set width")
-
-    with pytest.raises(ConfigError, match="set width"):
-        checked_config(build)

@@ -13,9 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from jobs.run.graph_job import eval_batches
-from jobs.run.graph_models import build_config, build_network
-from jobs.run.graph_options import GraphBatchingOptions
 from safetensors.torch import save, save_file
 
 from cluster import prediction
@@ -30,6 +27,7 @@ from jobs import pcqm4m_tokengt, predict, products_geco
 from jobs.run.finished_run import read_run
 from jobs.run.geco_classifier import GECOClassifier
 from jobs.run.prediction_subject import node_subject
+from jobs.run.resolve import ResolvedRun
 from models.options.geco import GECOConfig
 from samplers.minibatch import MiniBatch
 from samplers.options import GraphBatchOptions, LoaderOptions, NeighborOptions
@@ -41,6 +39,7 @@ from storage.prediction_files import PIECES, SETTINGS, SUMMARY, PredictionFolder
 from storage.prune import prune
 from storage.source import SPLIT_NAMES
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests import runs
 from tests.listed_graph import ListedGraph
 
 pytest.importorskip("rdkit")
@@ -156,11 +155,11 @@ def test_molecules_are_predicted_as_they_are_scored(kind, molecules, tmp_path):
         target = np.floor(np.abs(target)) % task_classes(kind)
     target[molecules.split("test")[1]] = np.nan
     store = Retargeted(molecules, target)
-    config = build_config("grit", "small", {"num_layers": 1, "width": 16}, molecules.manifest, task.out_dim)
+    model = grit(molecules, task.out_dim)
     batches = GraphBatchOptions(max_graphs=5, shuffle=False)
     samplers = {split: GraphSplitOptions(split, batches) for split in ("train", "valid", "test")}
     data = GraphData(store, (0,), labels=kind == "classes")
-    training = training_of(data, lambda: build_network("grit", config), task, samplers)
+    training = training_of(data, model.build_model, task, samplers)
     spec = spec_of(training, tuple(SplitPlan(name, options, 1) for name, options in samplers.items()))
     table, scores = make(spec, tmp_path / "out", molecules.original_id, shard_rows=50)
     expected = scored_by_trainer(training)
@@ -247,9 +246,8 @@ def test_roots_in_no_split_are_the_rest():
 
 
 def test_a_prediction_that_is_not_finite_is_an_error(molecules, tmp_path):
-    config = build_config("grit", "small", {"num_layers": 1, "width": 16}, molecules.manifest, 1)
     options = GraphSplitOptions("test", GraphBatchOptions(max_graphs=5, shuffle=False))
-    training = training_of(GraphData(molecules, (0,)), lambda: build_network("grit", config), Regression(), {})
+    training = training_of(GraphData(molecules, (0,)), grit(molecules, 1).build_model, Regression(), {})
     spec = spec_of(training, (SplitPlan("test", options, 1),))
     state = training.build_model().state_dict()
     weights = {name: t + float("nan") if t.is_floating_point() else t for name, t in state.items()}
@@ -268,15 +266,21 @@ def other_graph(tmp_path_factory):
     return open_graph(url)
 
 
+def grit(molecules, out_dim: int, *words: object) -> ResolvedRun:
+    """A small GRIT over these molecules."""
+    return runs.set_run(
+        molecules.manifest, out_dim, "--model", "grit", "--model.width", 16, "--model.num_layers", 1, *words
+    )
+
+
 def saved_run(run: Path, graph) -> Path:
     """What a finished run of products_geco leaves, as far as prediction reads it."""
-    config = products_geco.Config(model=products_geco.ModelOptions(width=8, layers=1))
-    model = products_geco.node_model(config)
+    resolved = runs.node_run(graph, "--data", graph.url, "--model.width", 8, "--model.num_layers", 1)
     (run / "best").mkdir(parents=True)
-    (run / "config.json").write_text(json.dumps(asdict(config)))
-    save_file(model.build(graph.manifest).state_dict(), run / "best" / "model.safetensors")
+    (run / "config.json").write_text(json.dumps(resolved.tree()))
+    save_file(resolved.build_model().state_dict(), run / "best" / "model.safetensors")
     state = {"next_epoch": 1, "best_epoch": 0, "best_score": 0.5, "identity": {}}
-    state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": model.config(graph.manifest)}
+    state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": resolved.architecture}
     (run / "best" / "state.json").write_text(json.dumps(state))
     summary = {"job": "products_geco", "workers": 2, "device": "cpu", "scores": {"test": 0.5}}
     summary |= {"graph": graph.url, "graph_hash": graph.manifest.content_hash, "snapshot": graph.manifest.snapshot}
@@ -508,17 +512,13 @@ def go_on_after_an_interruption(run: Path, out: Path, monkeypatch, capsys) -> pa
 
 def saved_set_run(run: Path, molecules) -> Path:
     """What a finished run over molecules leaves, as far as prediction reads it, with the trainer's own scores."""
-    config = pcqm4m_tokengt.Config(
-        model=pcqm4m_tokengt.ModelOptions(model="grit", width=16, num_layers=1),
-        batch=GraphBatchingOptions(eval_batch_size=5),
-    )
-    model = pcqm4m_tokengt.graph_model(config)
+    resolved = grit(molecules, 1, "--data", molecules.url, "--evaluation.max_graphs", 5)
     task = Regression((1.5,), (0.7,))
-    splits = {split: GraphSplitOptions(split, eval_batches(config)) for split in ("valid", "test")}
-    training = training_of(GraphData(molecules, (0,)), lambda: model.build(molecules.manifest, 1), task, splits)
+    splits = {split: GraphSplitOptions(split, resolved.evaluation[split]) for split in ("valid", "test")}
+    training = training_of(GraphData(molecules, (0,)), resolved.build_model, task, splits)
     torch.manual_seed(3)
     (run / "best").mkdir(parents=True)
-    (run / "config.json").write_text(json.dumps(asdict(config)))
+    (run / "config.json").write_text(json.dumps(resolved.tree()))
     save_file(training.build_model().state_dict(), run / "best" / "model.safetensors")
     state = {"next_epoch": 1, "best_epoch": 0, "best_score": 0.5, "identity": {"targets": ["logp"]}}
     state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": {}}
@@ -564,9 +564,31 @@ def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules
     assert not (tmp_path / "out" / SUMMARY).exists()
 
 
-SMALL_NODE = ["--nodes", "400", "--width", "8", "--layers", "1", "--epochs", "2", "--partitions", "1"]
-SMALL_SET = ["--molecules", "200", "--model", "grit", "--width", "16", "--num-layers", "1", "--epochs", "1"]
-SMALL_SET += ["--warmup-epochs", "0", "--eval-batch-size", "7"]
+SMALL_NODE = [
+    "--data.nodes",
+    "400",
+    "--model.width",
+    "8",
+    "--model.num_layers",
+    "1",
+    "--fit.epochs",
+    "2",
+    "--data.partitions",
+    "1",
+]
+SMALL_SET = [
+    "--data.molecules",
+    "200",
+    "--model",
+    "grit",
+    "--model.width",
+    "16",
+    "--model.num_layers",
+    "1",
+    "--fit.epochs",
+    "1",
+]
+SMALL_SET += ["--fit.warmup_epochs", "0", "--evaluation.max_graphs", "7"]
 
 
 @pytest.fixture(scope="module")
@@ -579,14 +601,14 @@ def workplace(tmp_path_factory):
 @pytest.fixture(scope="module")
 def node_run(shared_ray, workplace) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        call(products_geco.main, patch, *SMALL_NODE, "--run-dir", "node", "--data-dir", str(workplace))
+        call(products_geco.main, patch, *SMALL_NODE, "--run.dir", "node", "--data.folder", str(workplace))
     return workplace / "node"
 
 
 @pytest.fixture(scope="module")
 def set_run(shared_ray, workplace) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        call(pcqm4m_tokengt.main, patch, *SMALL_SET, "--run-dir", "set", "--data-dir", str(workplace))
+        call(pcqm4m_tokengt.main, patch, *SMALL_SET, "--run.dir", "set", "--data.folder", str(workplace))
     return workplace / "set"
 
 
@@ -613,7 +635,7 @@ def test_a_node_run_predicts_its_own_scores(node_run, workplace, monkeypatch, ca
 def test_workers_that_trained_on_the_whole_graph_predict_it_together(
     shared_ray, set_run, workplace, monkeypatch, capsys
 ):
-    train = [*SMALL_NODE, "--parallel", "graph", "--run-dir", "whole", "--data-dir", str(workplace)]
+    train = [*SMALL_NODE, "--run.parallel", "graph", "--run.dir", "whole", "--data.folder", str(workplace)]
     call(products_geco.main, monkeypatch, *train)
     command = ["whole", "together", "--embeddings"]
     wait = prediction._wait

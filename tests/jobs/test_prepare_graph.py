@@ -3,14 +3,14 @@
 import pytest
 
 import jobs.run.prepare_graph
-from jobs.run.node_options import GraphOptions
+from jobs.run.config import NodeDataOptions
 from storage.errors import ConfigError
 from storage.ingest import ingest
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before it began", "while it worked"])
 def test_a_graph_that_another_job_prepared_meanwhile_is_used(tmp_path, monkeypatch, before):
-    options = GraphOptions(nodes=200, data_dir=str(tmp_path))
+    options = NodeDataOptions(nodes=200, folder=str(tmp_path))
 
     def second(source, url, *arguments):
         if before:
@@ -37,4 +37,4 @@ def test_any_other_error_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(jobs.run.prepare_graph, "ingest", refuse)
     with pytest.raises(ConfigError, match="no room"):
-        jobs.run.prepare_graph.prepare_graph(GraphOptions(nodes=200, data_dir=str(tmp_path)))
+        jobs.run.prepare_graph.prepare_graph(NodeDataOptions(nodes=200, folder=str(tmp_path)))

@@ -4,7 +4,7 @@ import importlib
 import json
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from storage.encoding_names import EncodingOptions
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.runs import node_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -75,11 +76,13 @@ def plan(tmp_path, monkeypatch, capsys):
     return call
 
 
-SMALL = ("--width", "16")
+SMALL = ("--model.width", "16")
 
 
 def test_a_node_run_is_counted_and_measured(plan, graph):
-    told = plan("products_geco", "--graph", graph, *SMALL, "--chunks", "5", "--epochs", "3", beside=graph.parent)
+    told = plan(
+        "products_geco", "--data", graph, *SMALL, "--sampler.num_chunks", "5", "--fit.epochs", "3", beside=graph.parent
+    )
     manifest = open_graph(str(graph)).manifest
     assert f"500 nodes, {manifest.num_edges:,} edges, 100 features, 47 classes, 2 partitions" in told["graph"]
     assert told["splits"] == "train 40, valid 10, test 450 labelled nodes"
@@ -112,34 +115,34 @@ def test_scoring_is_in_the_plans_memory_and_time(plan, wide_graph):
     flags = (
         "--sampler",
         "neighbor",
-        "--fanouts",
+        "--sampler.fanouts",
         "2",
         "2",
         "2",
-        "--batch-size",
+        "--sampler.batch_size",
         "16",
-        "--epochs",
+        "--fit.epochs",
         "5",
-        "--eval-every",
+        "--fit.eval_every",
         "2",
     )
-    told = plan("products_geco", "--graph", wide_graph, "--width", "32", *flags)
+    told = plan("products_geco", "--data", wide_graph, "--model.width", "32", *flags)
     whole = mebibytes(told["memory"], "scoring")
     assert whole > 12_000 * (100 + 32) * 4 / 2**20  # features and one layer's states of all nodes at once
     assert whole > mebibytes(told["memory"], "activations")  # of a batch of 16 roots
     assert re.search(r"a validation about .* \(one tried\), 3 of them and the final scores about", told["time"])
     assert "and scoring come on top" not in told["time"]
     # In chunks it takes less, and so does a sampled evaluation.
-    chunks = plan("products_geco", "--graph", wide_graph, "--width", "32", *flags, "--eval-chunks", "8")
+    chunks = plan("products_geco", "--data", wide_graph, "--model.width", "32", *flags, "--evaluation.chunks", "8")
     assert mebibytes(chunks["memory"], "scoring") < whole / 2
-    sampled = plan("products_geco", "--graph", wide_graph, "--width", "32", *flags, "--evaluation", "sampled")
+    sampled = plan("products_geco", "--data", wide_graph, "--model.width", "32", *flags, "--evaluation", "sampled")
     assert mebibytes(sampled["memory"], "scoring") < whole / 2
 
 
 def test_a_whole_graph_too_large_to_try_is_scaled_from_parts_of_it(plan, wide_graph, monkeypatch):
     from jobs.plan import scoring_plan
 
-    flags = ("--graph", wide_graph, "--width", "32", "--sampler", "neighbor", "--fanouts", "2", "2", "2")
+    flags = ("--data", wide_graph, "--model.width", "32", "--sampler", "neighbor", "--sampler.fanouts", "2", "2", "2")
     tried = plan("products_geco", *flags)
     monkeypatch.setattr(scoring_plan, "available_bytes", lambda: 1000)
     told = plan("products_geco", *flags)
@@ -159,25 +162,24 @@ def test_a_part_of_a_batch_says_what_the_whole_costs():
 
 
 def test_scoring_in_chunks_is_planned_as_an_estimate(plan, graph):
-    told = plan("products_geco", "--graph", graph, *SMALL, "--eval-chunks", "3")
+    told = plan("products_geco", "--data", graph, *SMALL, "--evaluation.chunks", "3")
     assert told["scoring"].startswith("estimates: each split is scored in 3 chunks, without the edges between them")
     assert "the last epoch is kept" in told["scoring"]
-    told = plan("products_geco", "--graph", graph, *SMALL, "--eval-chunks", "3", "--select-by", "estimate")
+    told = plan(
+        "products_geco", "--data", graph, *SMALL, "--evaluation.chunks", "3", "--evaluation.select_by", "estimate"
+    )
     assert "the best estimate is kept" in told["scoring"]
 
 
 def test_parameters_are_those_of_the_model(plan, graph):
-    from jobs import products_geco
-
-    config = products_geco.Config(model=products_geco.ModelOptions(width=16))
-    model = products_geco.node_model(config).build(open_graph(str(graph)).manifest)
+    model = node_run(open_graph(str(graph)), "--model.width", 16).build_model()
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert f" {count:,} parameters" in plan("products_geco", "--graph", graph, *SMALL)["model"]
+    assert f" {count:,} parameters" in plan("products_geco", "--data", graph, *SMALL)["model"]
 
 
 def test_steps_with_accumulation_and_roots(plan, graph):
-    flags = ("--sampler", "neighbor", "--batch-size", "8", "--accumulate", "2", "--epochs", "1")
-    told = plan("products_geco", "--graph", graph, *SMALL, *flags)
+    flags = ("--sampler", "neighbor", "--sampler.batch_size", "8", "--fit.accumulate", "2", "--fit.epochs", "1")
+    told = plan("products_geco", "--data", graph, *SMALL, *flags)
     assert told["steps"] == "6 batches an epoch over 2 workers, 3 each in 2 optimizer steps; 2 steps in 1 epochs"
     assert told["batch"].startswith("7 roots") or told["batch"].startswith("6 roots")
 
@@ -195,11 +197,11 @@ def test_the_embedded_graph_before_it_is_made(plan):
 
 
 def test_the_command_that_makes_the_graph_makes_the_one_that_is_found(monkeypatch, tmp_path):
-    from jobs.run.node_options import GraphOptions
+    from jobs.run.config import NodeDataOptions
     from jobs.run.prepare_graph import find_graph, how_to_make
 
     monkeypatch.chdir(tmp_path)
-    options = GraphOptions(nodes=300, graph_seed=3, partitions=3, partitioner="random")
+    options = NodeDataOptions(nodes=300, graph_seed=3, partitions=3, partitioner="random")
     assert find_graph(options) is None
     command = how_to_make(options).split()
     monkeypatch.setattr(sys, "argv", command[1:])
@@ -213,7 +215,7 @@ def test_the_command_that_makes_the_graph_makes_the_one_that_is_found(monkeypatc
 
 def test_an_ogb_set_that_is_not_there(plan):
     pytest.importorskip("ogb")
-    told = plan("products_geco", "--graph", "ogbn-products")
+    told = plan("products_geco", "--data", "ogbn-products")
     assert "python jobs/ingest.py ogbn-products data/ogbn-products-ldg2" in told["graph"]
     assert "model" not in told
 
@@ -226,26 +228,26 @@ def test_an_encoding_is_not_computed(plan, tmp_path_factory, encoded):
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=200)), str(url), IngestOptions(num_partitions=2))
     if encoded:
         encode(open_graph(str(url)), EncodingOptions("laplacian", 6))
-    flags = ("--identifier-dim", "6", "--width", "8", "--num-heads", "2", "--chunks", "4")
-    told = plan("products_tokengt", "--graph", url, *flags, beside=url.parent)
+    flags = ("--model.identifier_dim", "6", "--model.width", "8", "--model.num_heads", "2", "--sampler.num_chunks", "4")
+    told = plan("train_nodes", "--model", "tokengt", "--data", url, *flags, beside=url.parent)
     assert ("stored with the graph" if encoded else "jobs/encode.py") in told["encoding"]
     assert "mean of" in told["batch"]
 
 
 @pytest.mark.parametrize(
-    ("job", "flags"),
+    ("model", "flags"),
     [
-        ("products_primphormer", ("--width", "16")),
-        ("arxiv_ppgt", ("--width", "16", "--num-heads", "2", "--batch-size", "16")),
+        ("primphormer", ("--model.width", "16")),
+        ("ppgt", ("--model.width", "16", "--model.num_heads", "2", "--sampler.batch_size", "16")),
     ],
 )
-def test_the_other_node_jobs(plan, graph, job, flags):
-    told = plan(job, "--graph", graph, *flags)
+def test_the_other_node_models(plan, graph, model, flags):
+    told = plan("train_nodes", "--model", model, "--data", graph, *flags)
     assert {"graph", "splits", "model", "steps", "batch", "memory", "time", "run", "checkpoints"} <= set(told)
 
 
 def test_the_whole_graph_as_one_batch(plan, graph):
-    told = plan("products_geco", "--graph", graph, *SMALL, "--parallel", "graph", "--epochs", "2")
+    told = plan("products_geco", "--data", graph, *SMALL, "--run.parallel", "graph", "--fit.epochs", "2")
     assert "about 250 nodes on each of 2 workers" in told["batch"]
     assert "sent by a worker in a step" in told["traffic"]
     assert "shard" in told["memory"]
@@ -253,18 +255,18 @@ def test_the_whole_graph_as_one_batch(plan, graph):
 
 
 def test_what_would_be_refused(plan, graph):
-    told = plan("products_geco", "--graph", graph, *SMALL, "--split-set", "2")
+    told = plan("products_geco", "--data", graph, *SMALL, "--data.split_set", "2")
     assert "expected a split set below 1, got 2" in told["refused"]
     assert "batch" not in told
 
 
 def test_it_has_the_workers_that_the_run_would_have(plan, graph, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    told = plan("products_geco", "--graph", graph, *SMALL)
+    told = plan("products_geco", "--data", graph, *SMALL)
     assert "1 workers" in told["steps"]
-    told = plan("products_geco", "--graph", graph, *SMALL, "--workers", "2")
+    told = plan("products_geco", "--data", graph, *SMALL, "--workers", "2")
     assert "1 workers" in told["steps"]
-    told = plan("products_geco", "--graph", graph, *SMALL, "--workers", "2", "--device", "cpu")
+    told = plan("products_geco", "--data", graph, *SMALL, "--workers", "2", "--workers.device", "cpu")
     assert "2 workers" in told["steps"]
 
 
@@ -272,12 +274,14 @@ def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):
     from jobs.run import whole_graph
 
     monkeypatch.setattr(whole_graph, "available_bytes", lambda: 1000)
-    told = plan("products_geco", "--graph", graph, *SMALL, "--parallel", "graph")
+    told = plan("products_geco", "--data", graph, *SMALL, "--run.parallel", "graph")
     assert "GiB are free for each" in told["refused"]
 
 
 def test_molecules(plan, molecules):
-    told = plan("pcqm4m_tokengt", "--data", molecules, "--width", "16", "--num-heads", "2", beside=molecules.parent)
+    told = plan(
+        "pcqm4m_tokengt", "--data", molecules, "--model.width", "16", "--model.num_heads", "2", beside=molecules.parent
+    )
     assert "120 graphs" in told["graphs"]
     assert "scored: valid, test" in told["splits"]
     assert "mean of" in told["batch"]
@@ -290,7 +294,7 @@ def test_molecules(plan, molecules):
 
 def test_molecules_before_they_are_made(plan):
     pytest.importorskip("rdkit")
-    told = plan("pcqm4m_tokengt", "--molecules", "200")
+    told = plan("pcqm4m_tokengt", "--data.molecules", "200")
     assert "python jobs/ingest_molecules.py embedded data/molecules-200 --count 200" in told["graphs"]
     assert "TokenGT" in told["model"]
     assert told["splits"].startswith("train about 160")
@@ -309,16 +313,13 @@ def saved_run(folder: Path, url: Path) -> Path:
     """What a finished run of products_geco leaves, as far as prediction reads it."""
     from safetensors.torch import save_file
 
-    from jobs import products_geco
-
+    run = node_run(open_graph(str(url)), "--data", url, "--model.width", 8, "--model.num_layers", 1)
     manifest = open_graph(str(url)).manifest
-    config = products_geco.Config(model=products_geco.ModelOptions(width=8, layers=1))
-    model = products_geco.node_model(config)
     (folder / "best").mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(asdict(config)))
-    save_file(model.build(manifest).state_dict(), folder / "best" / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(run.tree()))
+    save_file(run.build_model().state_dict(), folder / "best" / "model.safetensors")
     state = {"next_epoch": 1, "best_epoch": 0, "best_score": 0.5, "identity": {}}
-    state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": model.config(manifest)}
+    state |= {"format": "graphmill-checkpoint", "format_version": 1, "model_config": run.architecture}
     (folder / "best" / "state.json").write_text(json.dumps(state))
     summary = {"job": "products_geco", "workers": 2, "device": "cpu", "scores": {"test": 0.5}}
     summary |= {"graph": str(url), "graph_hash": manifest.content_hash, "snapshot": manifest.snapshot}
