@@ -16,8 +16,8 @@ from cluster.reporter import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from cluster.session import joins_a_cluster
 from jobs.reporting.run_report import run_page
-from jobs.run.environment import describe_command, describe_environment
 from jobs.run.config import RunConfig, RunOptions
+from jobs.run.environment import describe_command, describe_environment
 from jobs.run.option_checks import check_writable
 from jobs.run.progress import Progress
 from jobs.run.resume import resume_command

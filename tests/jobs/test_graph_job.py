@@ -218,7 +218,9 @@ def curve(run: Path) -> list[tuple[float, float]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # several runs
 def test_a_run_leaves_what_it_promises_and_resumes_exactly(shared_ray, tmp_path):
-    whole = run_job([*SMALL, "--fit.ema_decay", "0.9", "--fit.accumulate", "2", "--fit.epochs", "3", "--run.dir", "one"], tmp_path)
+    whole = run_job(
+        [*SMALL, "--fit.ema_decay", "0.9", "--fit.accumulate", "2", "--fit.epochs", "3", "--run.dir", "one"], tmp_path
+    )
     assert whole.returncode == 0, whole.stderr
     summary = json.loads((tmp_path / "one" / "summary.json").read_text())
     assert summary["workers"] == 2

@@ -9,7 +9,18 @@ import pytest
 from storage.errors import GraphmillError
 from tests.job_in_process import run_job
 
-TINY = ["--data.nodes", "600", "--fit.epochs", "2", "--sampler.num_chunks", "2", "--fit.warmup_epochs", "0", "--fit.checkpoint_every", "1"]
+TINY = [
+    "--data.nodes",
+    "600",
+    "--fit.epochs",
+    "2",
+    "--sampler.num_chunks",
+    "2",
+    "--fit.warmup_epochs",
+    "0",
+    "--fit.checkpoint_every",
+    "1",
+]
 JOBS = {
     "products_primphormer": [
         "--model.width",

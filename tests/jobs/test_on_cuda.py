@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.distributed as dist
+from jobs.run.graph_models import build_config, build_network
 from safetensors.torch import save
 
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
@@ -24,7 +25,6 @@ from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec, full_evaluation
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs import arxiv_ppgt, products_geco, products_primphormer, products_tokengt
-from jobs.run.graph_models import build_config, build_network
 from jobs.run.prediction_subject import LocalNodeData
 from samplers.graph_batches import ArrayGraphStore
 from samplers.options import (

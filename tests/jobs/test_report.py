@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from jobs.run.run_options import RunOptions
 
 from cluster.run_directory import RunDirectory, write_atomic
 from jobs import report
@@ -25,7 +26,6 @@ from jobs.reporting.run_report import run_page
 from jobs.reporting.scaling_report import html as scaling_page
 from jobs.run.environment import _commit, describe_command
 from jobs.run.exit_codes import run as exit_with
-from jobs.run.run_options import RunOptions
 from jobs.run.run_record import PartitionTraffic, read_run, stored_partitions
 from jobs.run.training_run import open_run
 from samplers.traffic import COLUMNS
