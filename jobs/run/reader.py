@@ -75,7 +75,7 @@ def complain(message: str) -> NoReturn:
 
 
 def read_words(words: Iterable[str]) -> tuple[list[str], Tree]:
-    """(the words before the first flag, the tree of the flags). Raises UsageError for a flag that is given twice."""
+    """(the words before the first flag, the tree of the flags); of a flag that is given twice, the last counts."""
     first: list[str] = []
     tree: Tree = {}
     values: list[str] = first
@@ -93,8 +93,6 @@ def read_words(words: Iterable[str]) -> tuple[list[str], Tree]:
             node = under
         if isinstance(node.get(leaf), dict):
             node, leaf = node[leaf], HEAD
-        if leaf in node:
-            raise UsageError(f"--{name}: given twice")
         values = node[leaf] = Words([value] if equals else [])
     return first, tree
 

@@ -68,7 +68,7 @@ class RunRecord:
     @property
     def metric(self) -> str | None:
         """The metric that the run is judged by; None where nothing says."""
-        named = (self.summary or {}).get("metric") or _section(self.config, "fit").get("metric")
+        named = (self.summary or {}).get("metric") or _section(self.config, "task").get("metric")
         if isinstance(named, str) and named != "auto":
             return named
         names = (
@@ -227,8 +227,8 @@ def settled_events(path: Path) -> tuple[Mapping[str, Any], ...]:
 def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
     """The parts of the run's graph; None where the run has none, or the graph is not on this machine or is another by now."""
     summary = run.summary or {}
-    options = _section(run.config, "graph")
-    url, snapshot = summary.get("graph") or options.get("graph"), summary.get("snapshot", options.get("snapshot"))
+    options = _section(run.config, "data")
+    url, snapshot = summary.get("graph") or options.get("path"), summary.get("snapshot", options.get("snapshot"))
     if type(snapshot) not in (int, type(None)):
         return None
     if not isinstance(url, str) or "://" in url or not (Path(url) / "manifests").is_dir():
