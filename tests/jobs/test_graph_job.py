@@ -24,6 +24,7 @@ from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, GraphmillError
 from tests import job_in_process
 from tests.recording_reporter import RecordingReporter
+from tests.runs import config_of, set_run
 
 pytest.importorskip("rdkit")
 

@@ -230,7 +230,9 @@ BAD_OPTIONS = [
 @pytest.mark.parametrize(
     ("arguments", "message"), BAD_OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
-def test_bad_options_are_one_line_before_anything_starts(arguments, message, tmp_path, monkeypatch, stored_graph, capsys):
+def test_bad_options_are_one_line_before_anything_starts(
+    arguments, message, tmp_path, monkeypatch, stored_graph, capsys
+):
     monkeypatch.chdir(tmp_path)
     for name, text in (("broken-run", "{"), ("wrong-run", '{"format": 2, "kind": "nodes", "fit": {"epochs": "abc"}}')):
         (tmp_path / name).mkdir()
