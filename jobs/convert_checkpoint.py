@@ -1,6 +1,6 @@
 """Converts a published checkpoint to `model.safetensors` and `config.json`:
 
-    python jobs/convert_checkpoint.py --from tokengt --checkpoint checkpoint_best.pt --out converted/
+    python jobs/convert_checkpoint.py --source tokengt --checkpoint checkpoint_best.pt --out converted/
 
 You should see the number of tensors and parameters within seconds, and exit code 1 with one line that names the tensor where the
 architecture does not match. Name maps: models/published_tokengt.py, models/published_grit.py. The input is a `.safetensors` file,
@@ -60,7 +60,7 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) ->
     if source == "tokengt":
         foreign = sorted(options.keys() - {"num_heads"})
         if foreign:
-            raise ConfigError(f"--from tokengt has the option --num-heads only, got {', '.join(foreign)}; leave it out")
+            raise ConfigError(f"--source tokengt has the option --num_heads only, got {', '.join(foreign)}; leave it out")
         from models import published_tokengt
         from models.tokengt import TokenGT
 
@@ -72,7 +72,7 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) ->
 
         grit_config, weights = published_grit.convert(state, **options)
         return _loaded(GRIT(grit_config), weights)
-    raise ConfigError(f"--from must be tokengt or grit, got {source!r}")
+    raise ConfigError(f"--source must be tokengt or grit, got {source!r}")
 
 
 def _loaded(model: "nn.Module", weights: "Mapping[str, Tensor]") -> "nn.Module":

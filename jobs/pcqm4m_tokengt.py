@@ -1,7 +1,7 @@
 """TokenGT on molecules: the recipe recipes/defaults/graphs-tokengt.yaml by its name.
 
-    python jobs/pcqm4m_tokengt.py                                       embedded molecules
-    python jobs/pcqm4m_tokengt.py --data molecules.csv --task.target gap a table of SMILES and numbers
+    python jobs/pcqm4m_tokengt.py                                           embedded molecules
+    python jobs/pcqm4m_tokengt.py --data molecules.csv --task.target gap    a table of SMILES and numbers
     ray job submit --working-dir . -- python jobs/pcqm4m_tokengt.py
 
 PCQM4Mv2 itself: `python jobs/ingest_molecules.py pcqm4mv2 graphs/pcqm4mv2 --root data/ogb`, then

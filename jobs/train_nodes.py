@@ -1,7 +1,7 @@
 """Trains a model on the nodes of one graph: partitioned, served by Ray actors, trained by DDP workers.
 
-    python jobs/train_nodes.py                                       GECO on the embedded synthetic graph
-    python jobs/train_nodes.py --model primphormer --data path/or/url a graph prepared by jobs/ingest.py
+    python jobs/train_nodes.py                                          GECO on the embedded synthetic graph
+    python jobs/train_nodes.py --model primphormer --data path/or/url   a graph prepared by jobs/ingest.py
     python jobs/train_nodes.py recipe.yaml --fit.epochs 3
     ray job submit --working-dir . -- python jobs/train_nodes.py --data s3://bucket/graph
 

@@ -41,10 +41,14 @@ def blocks(document: str) -> list[Block]:
     return [Block(document, language, body) for _, language, body in sorted(found)]
 
 
+def inline_spans(document: str) -> list[str]:
+    """What stands in backticks, in the text between the blocks."""
+    return _INLINE.findall(_FENCED.sub("", (REPOSITORY / document).read_text()))
+
+
 def inline_commands(document: str) -> list[str]:
     """What stands in backticks and is a command with arguments."""
-    prose = _FENCED.sub("", (REPOSITORY / document).read_text())
-    return [span for span in _INLINE.findall(prose) if _PROGRAM.match(span) and " " in span]
+    return [span for span in inline_spans(document) if _PROGRAM.match(span) and " " in span]
 
 
 def lines(block: Block) -> Iterator[str]:

@@ -1,15 +1,27 @@
-"""Every option that README.md and the guides print is one that its job has, with such a value."""
+"""Every option that the documents print is one that its command has, with such a value."""
 
+import functools
 import importlib
 import re
 import sys
 
 import pytest
 
+from jobs.run import train
+from jobs.run.config import config_tree, group_classes, read_config
 from jobs.run.exit_codes import run
-from jobs.run.node_options import NodeJobOptions
-from jobs.sweeps.tunable_jobs import parse_arguments
-from tests.printed_commands import DOCUMENTS, blocks, inline_commands, lines, words
+from jobs.run.reader import option_names
+from jobs.run.registry import TABLES
+from tests.printed_commands import DOCUMENTS, REPOSITORY, blocks, inline_commands, inline_spans, lines, words
+
+MEASURED = ("docs/architecture.md", "docs/cluster.md", "docs/cost-model.md", "docs/performance.md")
+DECISIONS = sorted(f"docs/decisions/{path.name}" for path in (REPOSITORY / "docs" / "decisions").glob("0*.md"))
+LAUNCH_FILES = ("docs/kuberay-rayjob.yaml", "runtime_env.yaml", "ray_config.yaml")
+TRAINING = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs")
+STARTS_A_JOB = re.compile(r"(?:\w+=\S+ )*(?:python jobs/|jobs/\w+\.py|make run |ray job submit |sbatch )")
+# The sweeps' tests hold the sweeps' options.
+OTHERS = ("__init__", "sweep", "tune_sweep", "scaling_sweep")
+JOBS = sorted(path.stem for path in (REPOSITORY / "jobs").glob("*.py") if path.stem not in OTHERS)
 
 
 def arguments_of_job(command: list[str]) -> tuple[str, list[str]] | None:
@@ -19,38 +31,73 @@ def arguments_of_job(command: list[str]) -> tuple[str, list[str]] | None:
         return "products_geco", words(given[0]) if given else []
     if command[:2] == ["sbatch", "graphmill.sbatch"]:
         return "products_geco", command[2:]
-    for number, word in enumerate(command[1:], 1):
+    for number, word in enumerate(command):
         job = re.fullmatch(r"(?:jobs/)?(\w+)\.py", word)
-        if job and command[number - 1] == "python":
+        if job and job[1] in JOBS and (not number or command[number - 1] == "python"):
             return job[1], command[number + 1 :]
     return None
 
 
+def written_out(command: str) -> str:
+    """Without what the reader is to fill in: any model will do, and 1 is a number, a name and a folder."""
+    return re.sub(r"<[^>]*>", "1", command.replace("<model>", "grit"))
+
+
 def printed() -> list[tuple[str, str, list[str]]]:
-    found = []
-    for document in DOCUMENTS:
-        commands = [line for block in blocks(document) if block.language == "bash" for line in lines(block)]
-        for command in [*commands, *inline_commands(document)]:
-            if "…" in command or '"$@"' in command:
-                continue
-            if re.search(r"python jobs/|my_sage\.py|make run|sbatch ", command):
-                called = arguments_of_job(words(command))
-                if called is not None:
-                    found.append((document, *called))
-    return found
+    commands = [
+        (document, command)
+        for document in (*DOCUMENTS, *MEASURED, *DECISIONS)
+        for command in [
+            *(line for block in blocks(document) if block.language in ("bash", "") for line in lines(block)),
+            *inline_commands(document),
+            *(span for span in inline_spans(document) if span.startswith(tuple(f"jobs/{job}" for job in TRAINING))),
+        ]
+    ]
+    for document in LAUNCH_FILES:
+        text = (REPOSITORY / document).read_text()
+        commands += [(document, span) for span in re.findall(r"`((?:python|ray) [^`\n]+)`", text)]
+        folded = re.findall(r"^( *)\w+: >-\n((?:\1 +.*\n)+)", text, re.MULTILINE)
+        commands += [(document, " ".join(body.split())) for _, body in folded]
+    for job in JOBS:
+        for line in (importlib.import_module(f"jobs.{job}").__doc__ or "").splitlines():
+            command = re.sub(r"   +.*", "", line.strip())  # what is said of it stands further on
+            commands.append((f"jobs/{job}.py", command))
+    for line in (REPOSITORY / "Makefile").read_text().splitlines():
+        commands.append(("Makefile", line.strip("# ")))
+    of_jobs = []
+    for document, command in commands:
+        if "…" in command or '"$@"' in command or not STARTS_A_JOB.match(command):
+            continue
+        called = arguments_of_job(words(written_out(command)))
+        if called is not None:
+            of_jobs.append((document, *called))
+    return of_jobs
 
 
 class Understood(Exception):
     """The options were parsed: the job's work would begin."""
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "recipe.yaml").write_text("fit: {epochs: 2}\n")
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize(("document", "job", "arguments"), printed())
-def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, capsys):
-    if job == "my_sage":  # the guide's own job: a node job with no options of its own
-        if arguments != ["--help"]:
-            parse_arguments(NodeJobOptions, arguments)
-        return
+def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, capsys, folder):
     module = importlib.import_module(f"jobs.{job}")
+    if job in TRAINING:  # --help reads the configuration first
+        monkeypatch.setattr(train, "resumed_run", lambda said: None)  # the run is not here; it would give defaults
+        monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments, "--help"])
+        assert module.main() == 0
+        return
+    monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments])
+    if "--help" in arguments:
+        with pytest.raises(SystemExit) as end:
+            run(module.main)
+        assert end.value.code == 0, capsys.readouterr().err
+        return
     parse = module.parse
 
     def parsed(*args, **options):
@@ -58,34 +105,59 @@ def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, 
         raise Understood
 
     monkeypatch.setattr(module, "parse", parsed)
-    # The run that --resume names is not here; its options would only be the defaults.
-    monkeypatch.setattr(module, "config_defaults", lambda kind, _: kind(), raising=False)
-    monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments])
-    if "--help" in arguments:
-        with pytest.raises(SystemExit) as end:
-            run(module.main)
-        assert end.value.code == 0, capsys.readouterr().err
-        return
     with pytest.raises(Understood):
         module.main()
 
 
+@functools.cache
+def training_flags() -> frozenset[str]:
+    """Every flag of training, whatever its components."""
+    flags = set()
+    for kind in ("nodes", "graphs"):
+        classes = group_classes(kind)
+        values = [(group, classes[group]) for group in classes]
+        for group, table in TABLES.items():
+            for name in table[kind]:
+                tree = config_tree(kind, {group: name})
+                values.append((group, getattr(read_config(tree), group).options))
+        for group, value in values:
+            flags |= {group, *(f"{group}.{name}" for name in all_names(value if isinstance(value, type) else value))}
+    return frozenset(flags)
+
+
+def all_names(value) -> list[str]:
+    """Names of a group's options, and of those of groups within."""
+    names = option_names(value if isinstance(value, type) else type(value))
+    for name in tuple(names):
+        inner = getattr(value, name, None)
+        if hasattr(type(inner), "__dataclass_fields__"):
+            names += [f"{name}.{leaf}" for leaf in all_names(inner)]
+    return names
+
+
+def test_an_option_that_a_sentence_names_is_one_of_training():
+    groups = {flag for flag in training_flags() if "." not in flag}
+    named = {
+        (document, flag)
+        for document in (*DOCUMENTS, *MEASURED, *DECISIONS, "CONTRIBUTING.md", *LAUNCH_FILES)
+        for flag in re.findall(r"--((?:\w+\.)[\w.]*\w)", (REPOSITORY / document).read_text())
+        if flag.partition(".")[0] in groups
+    }
+    assert len(named) > 50
+    assert {(document, flag) for document, flag in named if flag not in training_flags()} == set()
+
+
 def test_the_documents_print_many_commands():
     jobs = {job for _, job, _ in printed()}
-    assert len(printed()) >= 25
-    assert jobs >= {
-        "products_geco",
-        "ingest",
-        "predict",
-        "doctor",
-        "tune_sweep",
-        "inspect_graph",
-        "ingest_molecules",
-        "my_sage",
-    }
+    assert len(printed()) >= 45
+    assert jobs >= {*TRAINING, "ingest", "predict", "doctor", "inspect_graph", "ingest_molecules", "prune", "report"}
 
 
-def test_an_option_that_no_job_has_is_not_understood(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("job", "arguments"),
+    [("products_geco", "--epochs 3"), ("train_graphs", "--fit.epochs many"), ("predict", "run out --worker 3")],
+)
+def test_an_option_that_no_job_has_is_not_understood(job, arguments, monkeypatch, capsys, folder):
     with pytest.raises(SystemExit) as end:
-        test_a_printed_command_is_understood("", "products_geco", ["--no-such-option", "3"], monkeypatch, capsys)
+        test_a_printed_command_is_understood("", job, arguments.split(), monkeypatch, capsys, folder)
     assert end.value.code == 2
