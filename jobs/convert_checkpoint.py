@@ -60,7 +60,9 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) ->
     if source == "tokengt":
         foreign = sorted(options.keys() - {"num_heads"})
         if foreign:
-            raise ConfigError(f"--source tokengt has the option --num_heads only, got {', '.join(foreign)}; leave it out")
+            raise ConfigError(
+                f"--source tokengt has the option --num_heads only, got {', '.join(foreign)}; leave it out"
+            )
         from models import published_tokengt
         from models.tokengt import TokenGT
 

@@ -27,8 +27,8 @@ from jobs.plan.run_plan import (
 )
 from jobs.plan.scoring_plan import plan_scoring
 from jobs.run.config import RunConfig
-from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs, set_data, set_inputs, target_of
-from jobs.run.graph_task import graph_task, scored_splits, target_columns
+from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs, set_data, target_of
+from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
 from jobs.run.prepare_molecules import find_molecules, how_to_make
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve

@@ -125,7 +125,7 @@ def _sampled_lines(process: int, graph: StoredGraph, resolved: ResolvedRun, mode
     training = readable(resolved.training)
     data = OpenNodes(router)
     sampler = data.sampler(training, workers)
-    task = node_task(config.task, graph.manifest, split_set(config))
+    task = node_task(resolved, graph.manifest)
 
     def complete(batch: Any) -> Any:
         return batch if encoding is None or stored else _zeros(batch, encoding)
@@ -213,7 +213,7 @@ def _whole_graph_lines(process: int, graph: StoredGraph, resolved: ResolvedRun, 
     if not is_local(graph.filesystem) or data.worker_bytes(graph, 1) > available_bytes() // 2:
         return [*lines, ("time", "not tried: one process of this machine cannot hold the whole graph")]
     opened = data.open()
-    task = node_task(config.task, manifest, split_set(config))
+    task = node_task(resolved, manifest)
     tried = try_batches(opened, opened.sampler(data.roots()["train"], 1), model, task)
     share = replace(tried, step_s=tried.step_s / workers, draw_s=0.0)
     passed = try_pass(opened, opened.sampler(data.roots()["valid"], 1), model)

@@ -15,10 +15,10 @@ from cluster.trainer import train
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.config import GraphSetOptions, RunConfig, with_snapshot
 from jobs.run.graph_baselines import GraphBaselines, compute_graph_baselines
-from jobs.run.graph_task import graph_task, scored_splits, target_columns
+from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
 from jobs.run.prepare_molecules import prepare_molecules
 from jobs.run.progress import progress
-from jobs.run.registry import PLACEHOLDERS, Inputs
+from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import (
     check_resume,
@@ -32,9 +32,7 @@ from jobs.run.training_run import (
     session_options,
 )
 from jobs.run.verdict import end_of_run, judge
-from models.options.features import Features
 from storage.file_stamps import take_stamps
-from storage.graph_set_manifest import GraphSetManifest, RowSchema
 from storage.graph_store import StoredGraphs
 
 
@@ -102,15 +100,6 @@ def set_data(config: RunConfig) -> GraphSetOptions:
 def target_of(config: RunConfig) -> str | None:
     """The target that the task names; None: all."""
     return getattr(config.task.options, "target", None)
-
-
-def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
-    """What the set decides of a model."""
-    return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task="graph")
-
-
-def _features(schema: RowSchema) -> Features:
-    return Features(categories=schema.categories) if schema.categories else Features(dim=schema.dim)
 
 
 def resolve_graphs(

@@ -4,9 +4,20 @@ import numpy as np
 
 from cluster.options import BinaryOptions, ClassesOptions, RegressionOptions
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
-from jobs.run.registry import Component
+from jobs.run.registry import Component, Inputs
+from models.options.features import Features
 from storage.errors import ConfigError, DataError
+from storage.graph_set_manifest import GraphSetManifest, RowSchema
 from storage.graph_store import StoredGraphs
+
+
+def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
+    """What the set decides of a model or a task."""
+    return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task="graph")
+
+
+def _features(schema: RowSchema) -> Features:
+    return Features(categories=schema.categories) if schema.categories else Features(dim=schema.dim)
 
 
 def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
@@ -65,7 +76,7 @@ def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ..
             return _binary_task(store.url, target, names, fit)
         return _class_task(store.url, target, names, fit)
     if not isinstance(fit, RegressionOptions):
-        return fit.build(store)
+        return fit.build(set_inputs(store.manifest, len(columns)))
     return Regression(
         mean=tuple(means),
         scale=tuple(deviations),

@@ -86,7 +86,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
         if resolved.workers != before or not is_local(graph.filesystem):
             check_splits(manifest, split_set(config), metric_of(config), num_roots(resolved))
             check_samplers(router, resolved)
-        task = node_task(config.task, manifest, split_set(config))
+        task = node_task(resolved, manifest)
         print("fitting the baselines (majority class, features only)", flush=True)
         baselines = compute_baselines(router, split_set(config), task.metric, config.fit.seed)
         with open_run(run_dir, config.run, resolved.tree()) as run:

@@ -4,20 +4,19 @@ import numpy as np
 
 from cluster.options import NodeClassificationOptions
 from cluster.tasks import Classification, Task
-from jobs.run.registry import Component
-from jobs.run.resolve import SPLITS
+from jobs.run.resolve import SPLITS, ResolvedRun
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
 from storage.source import SPLIT_TRAIN
 
 
-def node_task(component: Component, manifest: Manifest, split_set: int) -> Task:
+def node_task(resolved: ResolvedRun, manifest: Manifest) -> Task:
     """The run's task on this graph. Raises ConfigError where the two do not fit."""
-    options = component.options
+    options, data = resolved.config.task.options, resolved.config.data
     if not isinstance(options, NodeClassificationOptions):
-        return options.build(manifest)
-    weights = _balanced_weights(manifest, split_set) if options.class_weights == "balanced" else None
+        return options.build(resolved.inputs)
+    weights = _balanced_weights(manifest, data.split_set) if options.class_weights == "balanced" else None  # type: ignore[union-attr]
     return Classification(manifest.num_classes or 0, options.metric, options.label_smoothing, weights)
 
 

@@ -18,13 +18,13 @@ from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.config import RunConfig, saved_tree
 from jobs.run.finished_run import FinishedRun
-from jobs.run.graph_run import set_inputs, target_of
-from jobs.run.graph_task import graph_task, target_columns
+from jobs.run.graph_run import target_of
+from jobs.run.graph_task import graph_task, set_inputs, target_columns
 from jobs.run.node_run import node_data, node_inputs, whole_graph_data
 from jobs.run.predicted_shards import PredictedShardData
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
-from jobs.run.resolve import ResolvedRun, read_resolved
+from jobs.run.resolve import ResolvedRun, is_foreign, read_resolved
 from samplers.options import LoaderOptions
 from samplers.router import local_router
 from storage.arrow_files import is_local
@@ -206,7 +206,7 @@ def graph_set_subject(
     target_names = tuple(run.state.identity["targets"])
     has_targets = set(target_names) <= set(store.target_names)
     columns = tuple(store.target_names.index(name) for name in target_names) if has_targets else None
-    task = _task(run, config, store if same else None)
+    task = _task(run, trained, store if same else None)
     if isinstance(task, Classification) and columns is not None:
         most = np.nanmax(store.target[:, list(columns)], initial=-1.0)
         if most >= task.num_classes:
@@ -259,8 +259,11 @@ def _checked(run: FinishedRun, url: str, build: Callable[[], torch.nn.Module]) -
     return build
 
 
-def _task(run: FinishedRun, config: Any, store: StoredGraphs | None) -> Task:
+def _task(run: FinishedRun, trained: ResolvedRun, store: StoredGraphs | None) -> Task:
     """The run's task; `store`: what it was trained on, where that is at hand."""
+    config = trained.config
+    if is_foreign(config.task):
+        return config.task.options.build(trained.inputs)  # type: ignore[no-any-return]
     saved = run.summary.get("task")
     if saved is None:  # runs of earlier versions: their training targets tell
         if store is None:

@@ -12,6 +12,7 @@ Fields that the class names in GIVEN are filled in by the run: of a sampler seed
 import hashlib
 import importlib.metadata
 import inspect
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models.options.features import Features
+from models.options.gps import PositionOptions
+from models.options.tokengt import TokenGTConfig
 from samplers.registry import SAMPLERS, load
 from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError
@@ -121,13 +124,19 @@ def options_class(group: str, kind: Kind, name: str, *, allow_import: bool = Tru
             f"{group}: expected one of {', '.join(table)}, or package.module:Name of your own, got {name!r}; set --{group}"
         )
     if not allow_import:
-        raise ConfigError(f"{group}: the run names code of its own, {name}; pass --allow-import to import and run it")
-    found = load(name)
-    if not (isinstance(found, type) and is_dataclass(found) and callable(getattr(found, "build", None))):
+        raise ConfigError(f"{group}: the run names code of its own, {name}; pass --allow_import to import and run it")
+    if group == "sampler" and kind == "graphs":
+        raise ConfigError(
+            f"sampler: your own draw from one graph, many graphs have graph-batches, got {name}; leave it out"
+        )
+    if os.getcwd() not in sys.path:  # as for `python -m`, and as Ray does for its workers
+        sys.path.append(os.getcwd())
+    own = load(name)
+    if not (isinstance(own, type) and is_dataclass(own) and callable(getattr(own, "build", None))):
         raise ConfigError(
             f"{group}: expected {name} to be a frozen dataclass with a method build; see jobs/run/registry.py"
         )
-    return found
+    return own
 
 
 def build_model(component: Component, kind: Kind, inputs: Inputs) -> Any:
@@ -172,10 +181,10 @@ def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
 
 def stored_encoding(options: Any) -> EncodingOptions | None:
     """The positional encoding that a model of one graph's nodes wants to find in its batches."""
-    if getattr(options, "identifier", None) == "laplacian":
+    if isinstance(options, TokenGTConfig) and options.identifier == "laplacian":
         return EncodingOptions("laplacian", options.identifier_dim, options.laplacian_ends)
     position = getattr(options, "position", None)
-    if position is None:
+    if not isinstance(position, PositionOptions):
         return None
     kind = position.kind
     if kind in ("laplacian_linear", "stable_laplacian"):

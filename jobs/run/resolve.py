@@ -213,7 +213,7 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
         row is None
         or not row.layers_are_hops
         or fanouts is None
-        or options.edges == "induced"
+        or getattr(options, "edges", "") == "induced"
         or len(fanouts) == layers
     ):
         return None
@@ -244,6 +244,8 @@ def _ppgt_takes_subgraphs(config: RunConfig) -> str | None:
 def _sampled_scores_have_roots(config: RunConfig) -> str | None:
     if config.kind != "nodes" or config.evaluation.how != "sampled":  # type: ignore[union-attr]
         return None
+    if is_foreign(config.sampler) and not hasattr(config.sampler.options, "root_split"):
+        return f"evaluation: 'sampled' needs a sampler with the field root_split, {config.sampler.name} has none; add it, or set --evaluation full"
     if config.sampler.name not in ("random-partition", "saint"):
         return None
     return "evaluation: 'sampled' needs a sampler of roots; set --sampler neighbor or --evaluation full"
@@ -287,9 +289,10 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
 def _chunks_per_batch(config: RunConfig) -> str | None:
     options = config.sampler.options
     chunks = getattr(options, "num_chunks", None)
-    if chunks is None or options.chunks_per_batch <= chunks:
+    together = getattr(options, "chunks_per_batch", 1)
+    if chunks is None or together <= chunks:
         return None
-    return f"chunks_per_batch: expected 1 to the number of chunks ({chunks}), got {options.chunks_per_batch}; set --sampler.chunks_per_batch"
+    return f"chunks_per_batch: expected 1 to the number of chunks ({chunks}), got {together}; set --sampler.chunks_per_batch"
 
 
 def _trackers_are_installed(config: RunConfig) -> str | None:

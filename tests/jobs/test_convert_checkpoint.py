@@ -38,7 +38,7 @@ def tokengt_state(width=8):
 
 def test_command_converts_and_the_result_loads(tmp_path):
     torch.save({"model": tokengt_state(), "epoch": 3}, tmp_path / "published.pt")
-    options = ["--from", "tokengt", "--num-heads", "2", "--checkpoint", "published.pt", "--out", "converted"]
+    options = ["--from", "tokengt", "--model.num_heads", "2", "--checkpoint", "published.pt", "--out", "converted"]
     done = run_job(main, options, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "tensors" in done.stdout
@@ -87,5 +87,5 @@ def test_other_shapes_are_named(tmp_path):
 
 
 def test_options_of_another_model_are_refused():
-    with pytest.raises(ConfigError, match="has the option --num-heads only, got pool; leave it out"):
+    with pytest.raises(ConfigError, match="has the option --num_heads only, got pool; leave it out"):
         convert_state("tokengt", tokengt_state(), num_heads=2, pool="mean", task=None)

@@ -121,7 +121,7 @@ def training_flags() -> frozenset[str]:
                 tree = config_tree(kind, {group: name})
                 values.append((group, getattr(read_config(tree), group).options))
         for group, value in values:
-            flags |= {group, *(f"{group}.{name}" for name in all_names(value if isinstance(value, type) else value))}
+            flags |= {group, *(f"{group}.{name}" for name in all_names(value))}
     return frozenset(flags)
 
 

@@ -1,0 +1,273 @@
+"""A model, a sampler and a task of a user's own, in a package outside of the repository, named by their import paths."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from jobs.run.config import config_tree, read_config, read_saved
+from jobs.run.node_run import resolve_nodes
+from jobs.run.prediction_subject import graph_set_subject, node_subject
+from jobs.run.reader import read_words
+from jobs.run.registry import PLACEHOLDERS
+from jobs.run.resolve import Facts, read_resolved, resolve
+from jobs.run.train import train_main
+from storage.errors import ConfigError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+
+PACKAGE = '''
+    """Parts of somebody else's."""
+
+    from dataclasses import dataclass, field
+
+    import torch
+    from torch import nn
+
+    from cluster.tasks import Classification
+    from samplers.neighbor import NeighborSampler
+    from samplers.options import NeighborOptions
+
+
+    class Averages(nn.Module):
+        def __init__(self, in_dim, out_dim, width):
+            super().__init__()
+            self.hidden, self.out = nn.Linear(2 * in_dim, width), nn.Linear(width, out_dim)
+
+        def forward(self, graphs, epoch=0):
+            source, destination = graphs.edge_index
+            total = torch.zeros_like(graphs.x).index_add_(0, destination, graphs.x[source])
+            degree = torch.bincount(destination, minlength=len(graphs.x)).clamp_min(1)
+            hidden = self.hidden(torch.cat([graphs.x, total / degree[:, None]], dim=1)).relu()
+            return self.out(hidden[graphs.root_index])
+
+
+    @dataclass(frozen=True)
+    class Mean:
+        """Means of the neighbors."""
+
+        width: int = 8
+        """Of the hidden layer."""
+
+        def __post_init__(self):
+            if self.width < 1:
+                raise ValueError(f"width must be at least 1, got {self.width}; set width")
+
+        def build(self, inputs):
+            return Averages(inputs.node.dim, inputs.out_dim, self.width)
+
+
+    @dataclass(frozen=True)
+    class Few:
+        """The neighbor sampler with small batches."""
+
+        GIVEN = ("seed", "split_set", "root_split", "shuffle")
+        fanouts: tuple[int, ...] = (3, 2)
+        batch_size: int = 16
+        seed: int = 0
+        split_set: int = 0
+        root_split: int | None = None
+        shuffle: bool = True
+
+        def build(self, router, num_ranks):
+            told = {name: getattr(self, name) for name in self.GIVEN}
+            return NeighborSampler(router, NeighborOptions(self.fanouts, self.batch_size, **told), num_ranks)
+
+
+    @dataclass(frozen=True)
+    class Focal(Classification):
+        gamma: float = 2.0
+
+        def loss(self, prediction, target):
+            chosen = prediction.float().log_softmax(dim=1).gather(1, target.clamp_min(0)[:, None])[:, 0]
+            return torch.where(target >= 0, -(1 - chosen.exp()) ** self.gamma * chosen, 0.0).sum()
+
+
+    @dataclass(frozen=True)
+    class FocalOptions:
+        """Classification whose loss looks away from what is easy."""
+
+        gamma: float = 2.0
+        """How far."""
+
+        def build(self, inputs):
+            return Focal(inputs.out_dim, gamma=self.gamma)
+
+
+    class NoDataclass:
+        def build(self, inputs):
+            return None
+'''
+OWN = (
+    *("--model", "somebodys_parts:Mean", "--model.width", "12"),
+    *("--sampler", "somebodys_parts:Few", "--sampler.fanouts", "4", "2"),
+    *("--task", "somebodys_parts:FocalOptions", "--task.gamma", "1.5"),
+)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "somebodys_parts.py").write_text(textwrap.dedent(PACKAGE))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.chdir(tmp_path)
+    yield folder
+    sys.modules.pop("somebodys_parts", None)
+
+
+@pytest.fixture
+def graph(tmp_path: Path):
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=400)), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    return open_graph(str(tmp_path / "graph"))
+
+
+def config_of(*words: str, kind: str = "nodes"):
+    return read_config(config_tree(kind, read_words(words)[1]))
+
+
+def test_a_plan_takes_a_model_a_sampler_and_a_task_of_ones_own(package, graph, capsys):
+    words = ("--data", graph.url, *OWN, "--evaluation", "sampled", "--workers", "1", "--plan")
+    assert train_main("A run.", "nodes", words=words) == 0
+    plan = capsys.readouterr().out
+    hidden = 2 * graph.manifest.feature_dim * 12 + 12
+    assert f"{hidden + 12 * graph.manifest.num_classes + graph.manifest.num_classes:,} parameters" in plan
+    assert "nothing found that would be" in plan
+
+
+def test_help_lists_their_options(package, capsys):
+    assert train_main("A run.", "nodes", words=(*OWN, "--help")) == 0
+    told = capsys.readouterr().out
+    for flag in (
+        "--model.width INT",
+        "--sampler.fanouts INT …",
+        "--task.gamma FLOAT",
+        "Of the hidden layer. (default 12)",
+    ):
+        assert flag in told
+    assert "--sampler.root_split" not in told
+
+
+def test_a_configuration_and_a_run_are_read_back_equal(package, graph):
+    config = config_of("--data", graph.url, *OWN)
+    assert read_config(config.tree()) == config
+    assert read_config(json.loads(json.dumps(config.tree()))) == config
+    resolved = resolve_nodes(config, graph, None)
+    again = read_resolved(json.loads(json.dumps(resolved.tree())))
+    assert again == resolved
+    own = again.identity["own"]
+    assert own["model"]["path"] == "somebodys_parts:Mean"
+    assert {len(own[group]["source_hash"]) for group in ("model", "sampler", "task")} == {64}
+    assert again.training.fanouts == (4, 2)
+    assert again.training.root_split == 1
+    assert again.build_model().model.hidden.out_features == 12
+
+
+@pytest.mark.parametrize("kind", ["nodes", "graphs"])
+def test_our_own_components_are_read_back_equal(kind):
+    from jobs.run.registry import TABLES
+
+    for group, table in TABLES.items():
+        for name in table[kind]:
+            words = (
+                ["--sampler", "node2subgraph", "--evaluation", "sampled"] if name == "ppgt" and kind == "nodes" else []
+            )
+            if kind == "nodes" and (group, name) == ("sampler", "neighbor"):
+                words = ["--sampler.fanouts", "3", "2", "1"]
+            config = config_of(
+                f"--{group}", name, *words, "--data.folder", "a folder", "--fit.clip_norm", "none", kind=kind
+            )
+            assert read_config(json.loads(json.dumps(config.tree()))) == config
+            if (group, name) != ("sampler", "saint"):
+                resolved = resolve(config, Facts(PLACEHOLDERS[kind], {"targets": ["gap"]}, None))
+                assert read_resolved(json.loads(json.dumps(resolved.tree()))) == resolved
+
+
+def test_a_parts_own_refusal_names_the_flag(package):
+    with pytest.raises(ConfigError, match=r"^width must be at least 1, got 0; set --model.width$"):
+        config_of("--model", "somebodys_parts:Mean", "--model.width", "0")
+    with pytest.raises(ConfigError, match=r"unknown option --model\.widht; perhaps --model\.width"):
+        config_of("--model", "somebodys_parts:Mean", "--model.widht", "3")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--model", "somebodys_parts:NoDataclass"), "to be a frozen dataclass with a method build"),
+        (("--model", "somebodys_parts:Absent"), "somebodys_parts:Absent: cannot be imported"),
+        (("--model", "nobodys:Mean"), "nobodys:Mean: cannot be imported .*install its package"),
+        (("--model", "models:Mean"), "models is a package of Graphmill's own .*give your package another name"),
+        (("--model", "Mean"), "expected one of geco, .* or package.module:Name of your own, got 'Mean'"),
+    ],
+)
+def test_what_cannot_be_a_part_is_one_line(package, words, told):
+    with pytest.raises(ConfigError, match=told) as refused:
+        config_of(*words)
+    assert "\n" not in str(refused.value)
+
+
+def test_splits_need_a_sampler_that_is_told_its_roots(package, graph):
+    text = (package / "somebodys_parts.py").read_text()
+    (package / "somebodys_parts.py").write_text(
+        text.replace("root_split: int | None = None", "other: int = 1").replace('"root_split", ', "")
+    )
+    importlib.invalidate_caches()
+    config = config_of("--data", graph.url, *OWN, "--evaluation", "sampled")
+    with pytest.raises(ConfigError, match="needs a sampler with the field root_split, somebodys_parts:Few has none"):
+        resolve_nodes(config, graph, None)
+
+
+def test_many_graphs_take_no_sampler_of_ones_own(package):
+    with pytest.raises(ConfigError, match="sampler: your own draw from one graph, many graphs have graph-batches"):
+        config_of("--sampler", "somebodys_parts:Few", kind="graphs")
+
+
+def test_a_module_in_the_folder_of_the_run_is_imported(package, monkeypatch):
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(package))])
+    monkeypatch.chdir(package)
+    assert config_of("--model", "somebodys_parts:Mean").model.options.width == 8
+
+
+@pytest.mark.parametrize("subject", [node_subject, graph_set_subject])
+def test_a_strangers_run_imports_nothing_unless_asked(subject, package, graph, tmp_path):
+    resolved = resolve_nodes(config_of("--data", graph.url, *OWN), graph, None)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text(json.dumps(resolved.tree()))
+    sys.modules.pop("somebodys_parts")
+    (package / "somebodys_parts.py").write_text("raise SystemExit('it was imported')")
+
+    class Run:
+        path = tmp_path / "run"
+
+    with pytest.raises(
+        ConfigError, match="names code of its own, somebodys_parts:Mean; pass --allow_import"
+    ) as refused:
+        subject(Run(), None, other=False, verify=False)
+    assert "\n" not in str(refused.value)
+    assert "somebodys_parts" not in sys.modules
+    with pytest.raises(SystemExit, match="it was imported"):
+        read_saved(str(tmp_path / "run"), "", allow_import=True)
+
+
+@pytest.mark.parametrize("name", ["models", "storage"])
+def test_a_package_before_ours_with_its_name_is_one_line(name, tmp_path):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("")
+    repository = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "jobs/train_nodes.py", "--model", f"{name}:Mine"],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {name} is a package of Graphmill's own, another one lies at ")
+    assert done.stderr.count("\n") == 1
