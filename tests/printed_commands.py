@@ -41,6 +41,19 @@ def blocks(document: str) -> list[Block]:
     return [Block(document, language, body) for _, language, body in sorted(found)]
 
 
+def written_files() -> dict[str, str]:
+    """The modules and the recipe that guides tell the reader to save, by their names."""
+    guides = {name: blocks(f"docs/guides/{name}.md") for name in ("your_model", "your_sampler", "options")}
+    code = {name: [one.text for one in guides[name] if one.language == "python"] for name in guides}
+    (recipe,) = re.findall(r"<<'END'\n(.*?)^END$", "".join(one.text for one in guides["options"]), re.M | re.S)
+    return {
+        "my_sage.py": code["your_model"][0],
+        "balanced.py": code["your_sampler"][0],
+        "focal_loss.py": code["options"][-1],
+        "recipe.yaml": recipe,
+    }
+
+
 def inline_spans(document: str) -> list[str]:
     """What stands in backticks, in the text between the blocks."""
     return _INLINE.findall(_FENCED.sub("", (REPOSITORY / document).read_text()))

@@ -146,10 +146,11 @@ def build_model(component: Component, kind: Kind, inputs: Inputs) -> Any:
     row = component.row("model", kind)
     to_graphs = node_batch_graphs if kind == "nodes" else graph_batch_graphs
     if row is None:
-        return OverGraphs(component.options.build(inputs), to_graphs)
-    made = load(row.build)(model_config(component, inputs))
-    if row.shards:  # it takes batches itself
-        return made
+        made = component.options.build(inputs)
+    else:
+        made = load(row.build)(model_config(component, inputs))
+        if row.shards:  # it takes batches itself
+            return made
     return OverGraphs(made, to_graphs, with_penalty if hasattr(made, "forward_with_penalty") else plain)
 
 

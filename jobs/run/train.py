@@ -18,7 +18,9 @@ def train_main(
     Ends the process with status 0 after --help, with 2 and one line where the words cannot be understood. Raises ConfigError for options
     that do not go together or with the data.
     """
-    words = list(sys.argv[1:] if words is None else words)
+    words = [
+        "--allow_import" if word == "--allow-import" else word for word in (sys.argv[1:] if words is None else words)
+    ]
     job = Path(sys.argv[0]).stem
     try:
         first, said = read_words(word for word in words if word not in _SWITCHES)

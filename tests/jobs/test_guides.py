@@ -22,11 +22,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def test_a_model_of_one_s_own_is_a_job(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs" / "guides" / "your_model.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    job = tmp_path / "my_sage.py"
-    job.write_text(code)
-    options = ["--nodes", "2000", "--epochs", "12", "--workers", "1", "--object-store-gb", "0.2", "--run-dir", "run"]
+    (tmp_path / "my_sage.py").write_text(code)
+    options = ["--data.nodes", "2000", "--fit.epochs", "12", "--workers", "1", "--ray.object_store_gb", "0.2"]
+    job = str(REPOSITORY / "jobs" / "train_nodes.py")
     done = subprocess.run(
-        [sys.executable, str(job), *options],
+        [sys.executable, job, "--model", "my_sage:MeanSAGE", *options, "--run.dir", "run"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -51,7 +51,7 @@ def run_code(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_sampler_of_one_s_own_repeats_and_balances(tmp_path: Path) -> None:
-    (code,) = blocks("your_sampler.md", "python")
+    code = "".join(blocks("your_sampler.md", "python"))
     check = """
 counts = np.bincount(classes.numpy())
 assert set(counts[counts > 0].tolist()) <= {1, 2} and (counts == 2).sum() > 20, counts

@@ -21,6 +21,7 @@ from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.printed_commands import written_files
 
 PACKAGE = '''
     """Parts of somebody else's."""
@@ -139,6 +140,19 @@ def test_a_plan_takes_a_model_a_sampler_and_a_task_of_ones_own(package, graph, c
     hidden = 2 * graph.manifest.feature_dim * 12 + 12
     assert f"{hidden + 12 * graph.manifest.num_classes + graph.manifest.num_classes:,} parameters" in plan
     assert "nothing found that would be" in plan
+
+
+def test_the_guides_parts_are_planned_together(package, graph, capsys):
+    for name, text in written_files().items():
+        (package / name).write_text(text)
+    own = ("--model", "my_sage:MeanSAGE", "--sampler", "balanced:BalancedOptions", "--task", "focal_loss:Focal")
+    words = ("--data", graph.url, *own, "--sampler.num_batches", "4", "--sampler.neighbors.fanouts", "3", "3")
+    assert train_main("A run.", "nodes", words=(*words, "--workers", "1", "--plan")) == 0
+    plan = capsys.readouterr().out
+    assert "nothing found that would be" in plan
+    assert "4 batches" in plan
+    for name in ("my_sage", "balanced", "focal_loss"):
+        sys.modules.pop(name, None)
 
 
 def test_help_lists_their_options(package, capsys):

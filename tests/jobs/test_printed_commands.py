@@ -16,7 +16,7 @@ import pytest
 
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
-from tests.printed_commands import DOCUMENTS, REPOSITORY, Block, blocks, inline_commands
+from tests.printed_commands import DOCUMENTS, REPOSITORY, Block, blocks, inline_commands, written_files
 
 # (document, how a block begins): why it is not run
 NOT_RUN = {
@@ -46,8 +46,11 @@ CHANGED = (
     ("docs/guides/operations.md", "runs/products_geco-…", "runs/products_geco-1", "the reader's own run"),
 )
 
-SMALL = ("--nodes", "1500", "--width", "16", "--layers", "2", "--chunks", "2", "--epochs", "2")
-MAKE_A_RUN = ("jobs/products_geco.py", *SMALL, "--run-dir", "runs/products_geco-1")
+SMALL = (
+    *("--data.nodes", "1500", "--model.width", "16", "--model.num_layers", "2"),
+    *("--sampler.num_chunks", "2", "--fit.epochs", "2"),
+)
+MAKE_A_RUN = ("jobs/products_geco.py", *SMALL, "--run.dir", "runs/products_geco-1")
 
 
 def reason(block: Block) -> str | None:
@@ -91,7 +94,7 @@ def test_what_is_not_run_as_printed_is_still_printed():
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder like a checkout with its environment, the graph that README.md makes, and the files and the job that guides speak of."""
+    """A folder like a checkout with its environment, the graph that README.md makes, and the files and modules that guides speak of."""
     for name in ("jobs", "Makefile", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     environment = tmp_path / ".venv"
@@ -100,8 +103,8 @@ def checkout(tmp_path: Path) -> Path:
         if not part.name.startswith("."):
             (environment / part.name).symlink_to(part)
     (environment / ".run-installed").touch()
-    (code,) = [block.text for block in blocks("docs/guides/your_model.md") if block.language == "python"]
-    (tmp_path / "my_sage.py").write_text(code)
+    for name, text in written_files().items():
+        (tmp_path / name).write_text(text)
     rng = np.random.default_rng(0)
     label = rng.integers(0, 3, 300)
     np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))
