@@ -315,7 +315,7 @@ def check_continues(
             )
     if epochs < state.next_epoch:
         raise ConfigError(
-            f"{where}: {state.next_epoch} epochs are done, got --epochs {epochs}; ask for at least as many"
+            f"{where}: {state.next_epoch} epochs are done, got --fit.epochs {epochs}; ask for at least as many"
         )
 
 

@@ -1,6 +1,6 @@
 """What it costs to be safe: `python -m jobs.bench checks`.
 
-    python -m jobs.bench checks                          the embedded graph, two workers, a few minutes
+    python -m jobs.bench checks                               the embedded graph, two workers, a few minutes
     python -m jobs.bench checks --data.nodes 5000 --epochs 3  a look
 
 Four loops train the same model on the same batches, epoch by epoch in a drawn order, each with its own weights, servers' answers and sampling threads:
@@ -65,7 +65,7 @@ class Config:
     """DDP workers."""
 
     local_reads: bool = True
-    """Read partitions in the workers' processes, where they are on this machine; --no-local-reads asks their servers."""
+    """Read partitions in the workers' processes, where they are on this machine; no: ask their servers."""
 
     object_store_gb: float = 0.2
     """Of the local Ray."""

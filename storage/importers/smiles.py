@@ -172,7 +172,7 @@ class SmilesTable:
             kind = "the header has" if self._options.header else "there are the columns"
             raise ConfigError(
                 f"{self._path}: expected one column {wanted!r}, {kind} {', '.join(names)[:200]}; "
-                "set --table.smiles, --table.targets, --table.split-column or --no-table.header"
+                "set --table.smiles, --table.targets, --table.split_column or --table.header no"
             )
         return names.index(wanted)
 

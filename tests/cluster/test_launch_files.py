@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,19 +169,6 @@ def test_rays_commands_in_the_documents_have_these_options() -> None:
         parse_as_ray_does(["ray", "start", "--headd"])
 
 
-def test_the_job_in_the_documents_has_these_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobs.products_geco import Config
-    from jobs.run.command_line import parse
-
-    found = []
-    for words in (words for page in PAGES for words in commands_of(page)):
-        for program in {"jobs/products_geco.py", "graphmill.sbatch"} & set(words):
-            monkeypatch.setattr(sys, "argv", words[words.index(program) :])
-            found.append(parse(Config, prefixes=False))
-    assert len(found) > 5
-    assert [config.run.min_workers for config in found if config.run.min_workers] == [4]
-
-
 # Stand-ins: what the script runs is written down; `srun` starts it, a job runs until it is stopped, the nodes are there at once.
 STAND_INS = {
     "srun": 'while [[ "$1" == --* ]]; do shift; done; exec "$@"',
@@ -215,7 +201,7 @@ def run_slurm_script(folder: Path, end: str) -> tuple[int, list[str]]:
         "PATH": os.environ["PATH"],
         "STAND_IN_LOG": str(folder / "log"),
     }
-    script = subprocess.Popen(["bash", "graphmill.sbatch", "--run-dir", "/shared/a run"], cwd=folder, env=environment)
+    script = subprocess.Popen(["bash", "graphmill.sbatch", "--run.dir", "/shared/a run"], cwd=folder, env=environment)
     try:
         for _ in range(300):
             if "job submit" in ((folder / "log").read_text() if (folder / "log").exists() else ""):
@@ -243,6 +229,6 @@ def test_the_slurm_script_starts_submits_and_stops(tmp_path: Path, end: str, sta
     server = "--address http://127.0.0.1:8265"
     (submitted,) = [command for command in commands if command.startswith("ray job submit")]
     assert submitted.startswith(f"ray job submit {server} --submission-id graphmill-7 --working-dir . -- python jobs/")
-    assert submitted.endswith("--run-dir /shared/a run")
+    assert submitted.endswith("--run.dir /shared/a run")
     stops = [command for command in commands if command.startswith("ray job stop")]
     assert stops == ([f"ray job stop {server} graphmill-7"] if end == "signal" else [])
