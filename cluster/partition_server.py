@@ -92,7 +92,9 @@ class _RemotePending:
         self._reference, self._partition, self._timeout_s = reference, partition, timeout_s
 
     def result(self) -> Reply:
-        return _get(self._reference, self._timeout_s, f"partition server {self._partition}", "raise --servers.timeout_s")
+        return _get(
+            self._reference, self._timeout_s, f"partition server {self._partition}", "raise --servers.timeout_s"
+        )
 
 
 class RemoteOwner:

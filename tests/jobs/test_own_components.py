@@ -264,7 +264,12 @@ def test_a_strangers_run_imports_nothing_unless_asked(subject, package, graph, t
     ) as refused:
         subject(Run(), None, other=False, verify=False)
     assert "\n" not in str(refused.value)
+    resume = ("--run.resume", str(tmp_path / "run"), "--plan")
+    with pytest.raises(ConfigError, match="names code of its own, somebodys_parts:Mean; pass --allow_import"):
+        train_main("A run.", "nodes", words=resume)
     assert "somebodys_parts" not in sys.modules
+    with pytest.raises(SystemExit, match="it was imported"):
+        train_main("A run.", "nodes", words=(*resume, "--allow-import"))
     with pytest.raises(SystemExit, match="it was imported"):
         read_saved(str(tmp_path / "run"), "", allow_import=True)
 
