@@ -263,7 +263,7 @@ def _task(run: FinishedRun, trained: ResolvedRun, store: StoredGraphs | None) ->
     """The run's task; `store`: what it was trained on, where that is at hand."""
     config = trained.config
     if is_foreign(config.task):
-        return config.task.options.build(trained.inputs)  # type: ignore[no-any-return]
+        return config.task.options.build(trained.inputs)
     saved = run.summary.get("task")
     if saved is None:  # runs of earlier versions: their training targets tell
         if store is None:

@@ -88,7 +88,7 @@ def test_another_run_is_refused(saved, changed):
 
 
 def test_fewer_epochs_than_done_are_refused(saved):
-    with pytest.raises(ConfigError, match="4 epochs are done, got --fit.epochs 3"):
+    with pytest.raises(ConfigError, match=r"4 epochs are done, got --fit\.epochs 3"):
         check_continues(load_state(saved[0]), MODEL, RUN, 3, "here")
 
 
