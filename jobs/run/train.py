@@ -1,13 +1,17 @@
 """`train` of nodes or graphs: reads the configuration, then plans or trains."""
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobs.run.config import config_help, config_tree, read_config, read_recipe, read_saved
+from jobs.run.config import RunConfig, config_help, config_tree, read_config, read_recipe, read_saved
 from jobs.run.reader import Tree, UsageError, asks_help, complain, read_words
 from jobs.run.registry import Kind
+
+if TYPE_CHECKING:
+    from jobs.run.finished_run import FinishedRun
 
 
 def train_main(
@@ -67,6 +71,29 @@ def train_main(
     from jobs.run.graph_run import run_graphs
 
     return run_graphs(job, config)
+
+
+def config(*words: object, kind: Kind = "nodes", recipe: str | None = None) -> RunConfig:
+    """The configuration that these words of a command line describe: `config("--model", "geco", "--fit.epochs", 3)`.
+
+    Raises UsageError for unknown names and values of another type, ConfigError for what a component refuses.
+    """
+    layers = [] if recipe is None else [read_recipe(recipe)]
+    return read_config(config_tree(kind, *layers, read_words(map(str, words))[1]))
+
+
+def train(config: RunConfig) -> "FinishedRun":
+    """Trains, and returns the finished run. Its directory is `config.run.dir`, or a new one under runs/. Raises what the command would say."""
+    from jobs.run.finished_run import read_run
+
+    if config.run.dir is None and config.run.resume is None:
+        config = config.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
+    if config.kind == "nodes":
+        from jobs.run.node_run import run_nodes as run
+    else:
+        from jobs.run.graph_run import run_graphs as run
+    run("python", config)
+    return read_run(str(config.run.resume or config.run.dir))
 
 
 _SWITCHES = ("--help", "-h", "--plan", "--allow_import")

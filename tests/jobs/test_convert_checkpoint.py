@@ -38,7 +38,7 @@ def tokengt_state(width=8):
 
 def test_command_converts_and_the_result_loads(tmp_path):
     torch.save({"model": tokengt_state(), "epoch": 3}, tmp_path / "published.pt")
-    options = ["--from", "tokengt", "--model.num_heads", "2", "--checkpoint", "published.pt", "--out", "converted"]
+    options = ["--source", "tokengt", "--num_heads", "2", "--checkpoint", "published.pt", "--out", "converted"]
     done = run_job(main, options, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "tensors" in done.stdout

@@ -1,0 +1,126 @@
+"""Graphmill from Python and from the shell: `import graphmill as gm`, and `graphmill COMMAND …`. Names load when they are first used.
+
+graph = gm.open_graph("graphs/products")
+sampler = gm.samplers.NeighborSampler(gm.router(graph), gm.samplers.NeighborOptions(fanouts=(15, 10, 5)))
+run = gm.train(gm.config("--model", "geco", "--fit.epochs", 3))
+"""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+_NAMES = {
+    "open_graph": "storage.graph:open_graph",
+    "open_graphs": "storage.graph_store:open_graphs",
+    "ingest": "storage.ingest:ingest",
+    "IngestOptions": "storage.ingest:IngestOptions",
+    "router": "samplers.router:local_router",
+    "RunConfig": "jobs.run.config:RunConfig",
+    "config": "jobs.run.train:config",
+    "train": "jobs.run.train:train",
+    "read_run": "jobs.run.finished_run:read_run",
+}
+_SAMPLERS = {
+    "NeighborSampler": "samplers.neighbor:NeighborSampler",
+    "Node2SubgraphSampler": "samplers.node2subgraph:Node2SubgraphSampler",
+    "RandomPartitionSampler": "samplers.random_partition:RandomPartitionSampler",
+    "PprSampler": "samplers.ppr:PprSampler",
+    "SaintSampler": "samplers.saint:SaintSampler",
+    "GraphBatchSampler": "samplers.graph_batches:GraphBatchSampler",
+    "Loader": "samplers.loader:Loader",
+    **{
+        name: f"samplers.options:{name}"
+        for name in (
+            "NeighborOptions",
+            "Node2SubgraphOptions",
+            "RandomPartitionOptions",
+            "PprOptions",
+            "SaintOptions",
+            "GraphBatchOptions",
+            "LoaderOptions",
+        )
+    },
+}
+_MODELS = {
+    "GECO": "models.geco:GECO",
+    "GECOConfig": "models.options.geco:GECOConfig",
+    "GECOGraphs": "models.geco_graphs:GECOGraphs",
+    "GECOGraphsConfig": "models.options.geco_graphs:GECOGraphsConfig",
+    "GRIT": "models.grit:GRIT",
+    "GRITConfig": "models.options.grit:GRITConfig",
+    "PPGT": "models.ppgt:PPGT",
+    "PPGTConfig": "models.options.ppgt:PPGTConfig",
+    "Primphormer": "models.primphormer:Primphormer",
+    "PrimphormerConfig": "models.options.primphormer:PrimphormerConfig",
+    "TokenGT": "models.tokengt:TokenGT",
+    "TokenGTConfig": "models.options.tokengt:TokenGTConfig",
+    "Graphs": "models.graphs:Graphs",
+}
+
+# What `graphmill COMMAND` runs: the main function of a module.
+COMMANDS = {
+    "train": "jobs.train_nodes",  # or graphs, where the recipe says so
+    "train_nodes": "jobs.train_nodes",
+    "train_graphs": "jobs.train_graphs",
+    "ingest": "jobs.ingest",
+    "ingest_molecules": "jobs.ingest_molecules",
+    "encode": "jobs.encode",
+    "inspect_graph": "jobs.inspect_graph",
+    "predict": "jobs.predict",
+    "report": "jobs.report",
+    "prune": "jobs.prune",
+    "doctor": "jobs.doctor",
+    "convert_checkpoint": "jobs.convert_checkpoint",
+    "bench": "jobs.bench.__main__",
+}
+
+
+class _Namespace:
+    """Public names of one folder."""
+
+    def __init__(self, table: dict[str, str]) -> None:
+        self._table = table
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._table)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._table:
+            raise AttributeError(f"expected one of {', '.join(dir(self))}, got {name!r}")
+        return _load(self._table[name])
+
+
+samplers, models = _Namespace(_SAMPLERS), _Namespace(_MODELS)
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'graphmill' has no attribute {name!r}")
+    return _load(_NAMES[name])
+
+
+def __dir__() -> list[str]:
+    return sorted([*_NAMES, "models", "samplers"])
+
+
+def main() -> None:
+    """`graphmill COMMAND …`: the same as `python jobs/COMMAND.py …`."""
+    from jobs.run.exit_codes import run
+
+    words = sys.argv[1:]
+    if not words or words[0].replace("-", "_") not in COMMANDS:
+        wrong = "" if not words or words[0] in ("-h", "--help") else f"unknown command {words[0]}; "
+        print(f"{wrong}usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
+    command = words[0].replace("-", "_")
+    sys.argv = [f"graphmill {command}", *words[1:]]
+    run(import_module(COMMANDS[command]).main)
+
+
+if __name__ == "__main__":
+    main()
