@@ -1,0 +1,39 @@
+"""Every recipe reads, equals its preset where there is one, and builds its model."""
+
+from dataclasses import fields
+from importlib import import_module
+
+import pytest
+
+from jobs.run.config import RECIPES, config_tree, read_config, read_recipe
+from jobs.run.registry import PLACEHOLDERS, build_model, given_of
+
+PATHS = sorted(str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*.yaml"))
+WHOLE = [path for path in PATHS if path not in ("defaults/nodes.yaml", "defaults/graphs.yaml")]
+LARGE = ("tokengt/", "ppgt/pcqm4mv2_base", "grit/pcqm4mv2")
+
+
+@pytest.mark.parametrize("path", WHOLE)
+def test_it_reads_and_comes_back(path):
+    config = read_config(config_tree("nodes", read_recipe(path)))
+    assert read_config(config.tree()) == config
+
+
+@pytest.mark.parametrize("path", [path for path in WHOLE if not path.startswith("defaults/")])
+def test_it_is_the_preset_of_its_name(path):
+    module, name = path.removesuffix(".yaml").split("/")
+    config = read_config(config_tree("nodes", read_recipe(path)))
+    options = config.model.options
+    preset = getattr(import_module(f"models.options.{module}"), name)()
+    given = given_of(type(options), PLACEHOLDERS[config.kind])
+    differing = [f.name for f in fields(options) if getattr(options, f.name) != getattr(preset, f.name)]
+    assert set(differing) <= set(given)
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=pytest.mark.long if path.startswith(LARGE) else ()) for path in WHOLE]
+)
+def test_its_model_is_built(path):
+    config = read_config(config_tree("nodes", read_recipe(path)))
+    model = build_model(config.model, config.kind, PLACEHOLDERS[config.kind])
+    assert sum(parameter.numel() for parameter in model.parameters()) > 1000
