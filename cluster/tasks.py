@@ -86,7 +86,7 @@ class Classification:
     def __post_init__(self) -> None:
         if self.metric not in ("accuracy", "rocauc") or (self.metric == "rocauc" and self.num_classes != 2):
             raise ConfigError(
-                f"metric: expected accuracy, or rocauc with 2 classes, got {self.metric!r} with {self.num_classes}; set --metric"
+                f"metric: expected accuracy, or rocauc with 2 classes, got {self.metric!r} with {self.num_classes}; set --task.metric"
             )
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing: expected a value in [0, 1), got {self.label_smoothing}")
@@ -134,7 +134,7 @@ class BinaryClassification:
 
     def __post_init__(self) -> None:
         if self.metric not in ("rocauc", "ap"):
-            raise ConfigError(f"metric: expected rocauc or ap, got {self.metric!r}; set --metric")
+            raise ConfigError(f"metric: expected rocauc or ap, got {self.metric!r}; set --task.metric")
         if not 0 <= self.label_smoothing < 1:
             raise ConfigError(f"label_smoothing: expected a value in [0, 1), got {self.label_smoothing}")
         if self.positive_weight is not None and len(self.positive_weight) != self.num_tasks:
@@ -179,7 +179,7 @@ class Regression:
 
     def __post_init__(self) -> None:
         if self.metric not in ("mae", "rmse"):
-            raise ConfigError(f"metric: expected mae or rmse, got {self.metric!r}; set --metric")
+            raise ConfigError(f"metric: expected mae or rmse, got {self.metric!r}; set --task.metric")
         if self.kind not in ("l1", "mse", "huber") or not self.huber_delta > 0:
             raise ConfigError(
                 f"loss: expected l1, mse or huber with a positive delta, got {self.kind!r} with {self.huber_delta}; set --loss"
