@@ -15,26 +15,24 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[1]
 JOB = REPOSITORY / "jobs" / "products_geco.py"
 NUM_EPOCHS = int(os.environ.get("DISTURBED_EPOCHS", "40"))  # more for more than a few strikes on one run: 160 for ten
-FLAGS = (
-    *(
-        "--data.nodes",
-        "1500",
-        "--model.width",
-        "16",
-        "--model.num_layers",
-        "2",
-        "--sampler.num_chunks",
-        "8",
-        "--fit.epochs",
-        str(NUM_EPOCHS),
-    ),
-    *("--fit.checkpoint_every", "8", "--fit.checkpoint_minutes", "0.02", "--servers.local_reads", "no"),
-)
+FLAGS = {
+    "--data.nodes": "1500",
+    "--model.width": "16",
+    "--model.num_layers": "2",
+    "--sampler.num_chunks": "8",
+    "--fit.epochs": str(NUM_EPOCHS),
+    "--fit.checkpoint_every": "8",
+    "--fit.checkpoint_minutes": "0.02",
+    "--servers.local_reads": "no",
+}
 STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the job runs in
 
 
 class Job:
-    """One run of the job, or that `command` as it is, in a session of its own; with `output`, what it says goes to that file, and may be long."""
+    """One run of the job, or that `command` as it is, in a session of its own; with `output`, what it says goes to that file, and may be long.
+
+    `flags`: names and values, over those of FLAGS.
+    """
 
     def __init__(
         self,
@@ -46,7 +44,8 @@ class Job:
         command: Sequence[str] = (),
     ) -> None:
         self.run = run
-        command = command or [sys.executable, str(program), *FLAGS, *flags]
+        said = FLAGS | dict(zip(flags[::2], flags[1::2], strict=True))
+        command = command or [sys.executable, str(program), *(word for pair in said.items() for word in pair)]
         with contextlib.ExitStack() as stack:
             out = subprocess.PIPE if output is None else stack.enter_context(open(output, "w"))
             self.popen = subprocess.Popen(

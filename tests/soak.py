@@ -1,6 +1,6 @@
 """An hour of training with a process killed every half minute or so; then every loss, score and weight must be the undisturbed run's.
 
-    python -m tests.soak --folder runs/soak --fit.epochs 2400 --every-s 30
+    python -m tests.soak --folder runs/soak --epochs 2400 --every-s 30
 
 Two runs of the job of tests/disturbed_job.py go on side by side, one of them disturbed: at random times, a random partition server or
 worker is killed. Every ten seconds the memory of each kind of process is taken (private and written to: what others share, as the text of programs, would count once they end). At the end it
@@ -68,12 +68,12 @@ def slope(minutes: np.ndarray, megabytes: np.ndarray) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="new; runs, log and figures go there")
-    parser.add_argument("--fit.epochs", type=int, default=2400, help="of either run")
+    parser.add_argument("--epochs", type=int, default=2400, help="of either run")
     parser.add_argument("--every-s", type=float, default=30.0, help="mean time between two kills")
     parser.add_argument(
         "--minutes", type=float, default=60.0, help="of kills; the run then goes on to its end in peace"
     )
-    parser.add_argument("--fit.seed", type=int, default=0, help="of the kills")
+    parser.add_argument("--seed", type=int, default=0, help="of the kills")
     options = parser.parse_args()
     flags = (
         "--fit.epochs",

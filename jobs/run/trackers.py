@@ -92,7 +92,7 @@ def _kept(file: Path) -> dict[str, dict[str, Any]]:
         return {str(name): {"id": str(entry["id"]), "sent": int(entry["sent"])} for name, entry in kept.items()}
     except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{file}: expected the trackers' entries, got {error!r}; remove it to begin new entries, or leave --track out"
+            f"{file}: expected the trackers' entries, got {error!r}; remove it to begin new entries, or leave --run.track out"
         ) from None
 
 

@@ -1,7 +1,7 @@
 """A run's final scores beside its baselines: what the summary holds, and how the job ends.
 
 The exit status says whether the program worked. A score that does not beat a baseline is a warning, and an error only with
-`--require-baselines`.
+`--run.require_baselines`.
 """
 
 import sys
@@ -54,5 +54,5 @@ def end_of_run(summary: Mapping[str, Any], *, require_baselines: bool) -> int:
     sys.stdout.flush()
     failed = require_baselines and not summary["beats_baselines"]
     for text in summary["warnings"]:
-        print(f"error: {text} (--require-baselines)" if failed else f"warning: {text}", file=sys.stderr)
+        print(f"error: {text} (--run.require_baselines)" if failed else f"warning: {text}", file=sys.stderr)
     return int(failed)

@@ -15,9 +15,7 @@ from cluster.outcome import Finished
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
-from jobs.products_geco import ModelOptions, build_model_config
-from jobs.run.geco_classifier import GECOShardClassifier
-from jobs.run.whole_graph import WholeGraphData
+from jobs.run.node_run import whole_graph_data
 from models.parallel.collectives import Peers, sum_gradients
 from samplers.options import LoaderOptions
 from storage.graph import open_graph
@@ -25,6 +23,7 @@ from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.pretend_cuda import pretend_cuda
 from tests.recording_reporter import RecordingReporter
+from tests.runs import node_run
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -39,12 +38,12 @@ def folder(tmp_path_factory) -> Path:
 
 def spec(folder: Path, precision: str) -> TrainSpec:
     graph = open_graph(str(folder / "graph"))
-    options = ModelOptions(width=8, layers=1, dropout=0.3, permutation="dynamic", hops=2, recompute=True, skip=True)
-    config = build_model_config(options, 0, graph.manifest.feature_dim, graph.manifest.num_classes)
-    data = WholeGraphData.of(graph, 0, config)
+    model = "--model.width 8 --model.num_layers 1 --model.permutation dynamic --model.hops 2 --model.recompute yes"
+    resolved = node_run(graph, "--run.parallel", "graph", *model.split(), "--model.skip", "yes")
+    data = whole_graph_data(graph, resolved)
     return TrainSpec(
         data=data,
-        build_model=lambda: GECOShardClassifier(config),
+        build_model=resolved.build_model,
         task=Classification(graph.manifest.num_classes or 0),
         model_config={},
         identity={},

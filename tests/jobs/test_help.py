@@ -23,12 +23,12 @@ assert not heavy, heavy
 """
 
 
-@pytest.mark.parametrize("job", ["doctor", "predict", "report"])
+@pytest.mark.parametrize("job", ["doctor", "predict", "report", "train_graphs", "train_nodes"])
 def test_help_imports_nothing_heavy(job: str) -> None:
     command = [sys.executable, "-c", HELP, f"jobs.{job}"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "--help" in done.stdout
+    assert "usage: " in done.stdout
     assert f"jobs/{job}.py" in done.stdout
 
 

@@ -31,7 +31,7 @@ class Node:
 
     def __init__(self, head: RayHead, log: Path) -> None:
         command = [
-            *(str(Path(sys.executable).with_name("ray")), "start", f"--ray.address={head.address}", "--block"),
+            *(str(Path(sys.executable).with_name("ray")), "start", f"--address={head.address}", "--block"),
             *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0"),
             *("--num-cpus=1", "--num-gpus=0", f"--object-store-memory={100 * 2**20}"),
         ]

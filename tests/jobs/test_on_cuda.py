@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.distributed as dist
-from jobs.run.graph_models import build_config, build_network
 from safetensors.torch import save
 
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
@@ -24,7 +23,6 @@ from cluster.tasks import Classification, Regression, Task
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec, full_evaluation
 from cluster.training_data import GraphData, GraphSplitOptions
-from jobs import arxiv_ppgt, products_geco, products_primphormer, products_tokengt
 from jobs.run.prediction_subject import LocalNodeData
 from samplers.graph_batches import ArrayGraphStore
 from samplers.options import (
@@ -42,6 +40,7 @@ from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.pretend_cuda import pretend_cuda
 from tests.recording_reporter import RecordingReporter
+from tests.runs import node_run, set_run
 
 EPOCHS, STEPS = 2, 2  # steps of an epoch
 SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
@@ -99,33 +98,28 @@ def rings() -> Rings:
 _SET = GraphSetManifest("rings", 20, 0, 0, (0, 20), node=RowSchema(dim=4), edge=RowSchema(dim=0))
 
 
-def graph_case(model: str, **changes: Any) -> Case:
+def graph_case(model: str, *words: object) -> Case:
     batches = GraphBatchOptions(max_graphs=6, bucket_ratio=float("inf"))
-    config = build_config(model, "small", {"num_layers": 1, **changes}, _SET, 1)
+    resolved = set_run(_SET, 1, "--model", model, "--model.num_layers", 1, *words)
     return Case(
         GraphData(rings()),
-        lambda: build_network(model, config),
+        resolved.build_model,
         Regression((0.0,), (1.0,)),
         GraphSplitOptions("train", batches),
         {name: GraphSplitOptions(name, replace(batches, shuffle=False)) for name in ("train", "valid", "test")},
     )
 
 
-NODE_JOBS: dict[str, Any] = {
-    "geco neighbors": products_geco.Config(model=products_geco.ModelOptions(width=8, layers=1, permutation="dynamic")),
-    "geco chunks": products_geco.Config(model=products_geco.ModelOptions(width=8, layers=1, recompute=True, skip=True)),
-    "primphormer chunks": products_primphormer.Config(
-        model=products_primphormer.ModelOptions(width=8, num_layers=1, num_heads=2)
-    ),
-    "tokengt chunks": products_tokengt.Config(
-        model=products_tokengt.ModelOptions(width=8, num_layers=1, num_heads=2, identifier="near_orf", identifier_dim=4)
-    ),
-    "ppgt subgraphs": arxiv_ppgt.Config(model=arxiv_ppgt.ModelOptions(width=8, num_layers=1, num_heads=2)),
+NODE_MODELS = {  # options by the model and how it is fed
+    "geco neighbors": "--model.permutation dynamic",
+    "geco chunks": "--model.recompute yes --model.skip yes",
+    "primphormer chunks": "--model.num_heads 2",
+    "tokengt chunks": "--model.num_heads 2 --model.identifier near_orf --model.identifier_dim 4",
+    "ppgt subgraphs": "--model.num_heads 2",
 }
 
 
 def node_case(name: str, folder: Path) -> Case:
-    job = {"geco": products_geco, "primphormer": products_primphormer, "tokengt": products_tokengt, "ppgt": arxiv_ppgt}
     graph = open_graph(str(folder / "graph"))
     kind, how = name.split()
     sampler: Any
@@ -138,28 +132,27 @@ def node_case(name: str, folder: Path) -> Case:
             "subgraphs": lambda split: Node2SubgraphOptions(batch_size=40, max_hops=2, max_nodes=8, root_split=split),
         }
         sampler, evaluation = kinds[how](SPLIT_TRAIN), {key: kinds[how](code) for key, code in SPLITS.items()}
-    network = job[kind].node_model(NODE_JOBS[name])
-    manifest = graph.manifest
+    words = ("--model", kind, "--model.width", 8, "--model.num_layers", 1, *NODE_MODELS[name].split())
     return Case(
         LocalNodeData(graph),
-        lambda: network.build(manifest),
-        Classification(manifest.num_classes or 0),
+        node_run(graph, *words).build_model,
+        Classification(graph.manifest.num_classes or 0),
         sampler,
         evaluation,
     )
 
 
-GRAPH_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "tokengt": ("tokengt", {"dropout": 0.1, "drop_path": 0.1, "eigenvector_dropout": 0.1}),
-    "tokengt fused dropout": ("tokengt", {"attention_dropout": 0.1}),
-    "tokengt orthogonal": ("tokengt", {"identifier": "orf", "identifier_dim": 4}),
-    "tokengt performer": ("tokengt", {"attention": "performer", "performer_features": 8}),
-    "grit": ("grit", {}),
-    "ppgt": ("ppgt", {}),
-    "primphormer": ("primphormer", {}),
-    "geco": ("geco", {}),
+GRAPH_MODELS = {  # options by the model and what is particular
+    "tokengt": "--model.dropout 0.1 --model.drop_path 0.1 --model.eigenvector_dropout 0.1",
+    "tokengt fused dropout": "--model.attention_dropout 0.1",
+    "tokengt orthogonal": "--model.identifier orf --model.identifier_dim 4",
+    "tokengt performer": "--model.attention performer --model.performer_features 8",
+    "grit": "",
+    "ppgt": "",
+    "primphormer": "",
+    "geco": "",
 }
-CASES = [*(f"graphs: {name}" for name in GRAPH_MODELS), *(f"nodes: {name}" for name in NODE_JOBS)]
+CASES = [*(f"graphs: {name}" for name in GRAPH_MODELS), *(f"nodes: {name}" for name in NODE_MODELS)]
 
 # In the gate: one over many graphs, one over sampled neighborhoods and one over chunks of a graph.
 IN_THE_GATE = {"graphs: grit", "nodes: geco neighbors", "nodes: tokengt chunks"}
@@ -186,8 +179,7 @@ def case_of(name: str, folder: Path) -> Case:
     kind, _, which = name.partition(": ")
     if kind == "nodes":
         return node_case(which, folder)
-    model, changes = GRAPH_MODELS[which]
-    return graph_case(model, **changes)
+    return graph_case(which.split()[0], *GRAPH_MODELS[which].split())
 
 
 def report(
@@ -270,8 +262,7 @@ def test_a_run_on_a_gpu_is_that_of_the_cpu_resumes_exactly_and_predicts(name, fo
     assert again["scores"] == result["scores"]
     for split in SPLITS:
         assert scores[split] == pytest.approx(result["scores"][split])
-    # Masks of PyTorch's fused attention are the device's own; PPGT's are drawn by blocks, whose size is the device's.
-    if "fused dropout" not in name and "ppgt" not in name:
+    if "fused dropout" not in name:  # masks of PyTorch's fused attention are the device's own
         assert losses == pytest.approx(expected, rel=1e-3)
         assert result["scores"]["test"]["loss"] == pytest.approx(reference["scores"]["test"]["loss"], rel=1e-2)
 

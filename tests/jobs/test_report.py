@@ -16,7 +16,6 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from jobs.run.run_options import RunOptions
 
 from cluster.run_directory import RunDirectory, write_atomic
 from jobs import report
@@ -24,6 +23,7 @@ from jobs.reporting.page import render, value_text
 from jobs.reporting.plot import Line, Plot
 from jobs.reporting.run_report import run_page
 from jobs.reporting.scaling_report import html as scaling_page
+from jobs.run.config import RunOptions
 from jobs.run.environment import _commit, describe_command
 from jobs.run.exit_codes import run as exit_with
 from jobs.run.run_record import PartitionTraffic, read_run, stored_partitions
@@ -76,7 +76,7 @@ def epoch(number: int, **values: object) -> dict:
 
 
 def make_run(path: Path, num_epochs: int = 5, summary: dict | None = None, **config: object) -> Path:
-    run = RunDirectory.create(path, {"fit": {"epochs": 5, "metric": "accuracy"}, **config})
+    run = RunDirectory.create(path, {"fit": {"epochs": 5}, "task": {"metric": "accuracy"}, **config})
     with (path / "metrics.jsonl").open("w") as file:
         file.writelines(json.dumps(epoch(number)) + "\n" for number in range(num_epochs))
     if summary is not None:
@@ -179,11 +179,11 @@ def test_the_best_epoch_is_counted_from_1_wherever_it_stands(tmp_path: Path) -> 
 
 def test_the_command_and_the_commit_of_every_part_are_told(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run", {})
-    run.note("begin", resumed=False, command="python jobs/a.py --graph s3://me:secret@host/g", commit="c0ffee")
-    run.note("begin", resumed=True, command="python jobs/a.py --resume run")
+    run.note("begin", resumed=False, command="python jobs/a.py --data s3://me:secret@host/g", commit="c0ffee")
+    run.note("begin", resumed=True, command="python jobs/a.py --run.resume run")
     text = text_of(run_page(read_run(run.path)))
-    assert re.search(r"Started \S+ \S+ UTC by python jobs/a.py --graph s3://…@host/g , commit c0ffee \.", text)
-    assert re.search(r"Continued \S+ \S+ UTC by python jobs/a.py --resume run \.", text)
+    assert re.search(r"Started \S+ \S+ UTC by python jobs/a.py --data s3://…@host/g , commit c0ffee \.", text)
+    assert re.search(r"Continued \S+ \S+ UTC by python jobs/a.py --run.resume run \.", text)
 
 
 def test_a_commit_is_that_of_our_own_checkout(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_job_writes_its_report_when_it_ends_and_when_it_fails(tmp_path: Path, 
     path = tmp_path / "run"
 
     def body() -> None:
-        with open_run(path, RunOptions(run_dir=str(path)), {"fit": {"epochs": 2}}) as run:
+        with open_run(path, RunOptions(dir=str(path)), {"fit": {"epochs": 2}}) as run:
             run.start(0)
             run.record(epoch(0))
             if failed:

@@ -14,10 +14,13 @@ import pytest
 
 import jobs.run.trackers
 from cluster.run_directory import RunDirectory
-from jobs.run.run_options import RunOptions
-from jobs.run.trackers import check_trackers, flat, tracked
+from jobs.run.config import RunOptions
+from jobs.run.registry import PLACEHOLDERS
+from jobs.run.resolve import Facts, resolve
+from jobs.run.trackers import flat, tracked
 from jobs.run.training_run import open_run
 from storage.errors import ConfigError
+from tests.runs import config_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = {"fit": {"epochs": 4, "seed": 0}, "run": {"workers": 2}}
@@ -297,11 +300,12 @@ def test_wandb_without_a_key_is_one_line(tmp_path):
 
 
 def test_unknown_and_missing_trackers(monkeypatch):
-    with pytest.raises(ConfigError, match="expected some of mlflow, wandb, got 'comet'"):
-        check_trackers(["comet"])
+    with pytest.raises(ConfigError, match=r"--run\.track: expected one of mlflow, wandb, got 'comet'"):
+        config_of("--run.track", "comet")
+    config = config_of("--run.track", "wandb")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"wandb is not installed; pip install wandb"):
-        check_trackers(["wandb"])
+        resolve(config, Facts(PLACEHOLDERS["nodes"], {}, None))
 
 
 def test_flat_names():

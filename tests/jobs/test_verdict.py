@@ -17,7 +17,7 @@ def test_a_score_below_a_baseline_is_a_warning_and_an_error_only_where_it_must_n
     assert end_of_run(summary, require_baselines=False) == 0
     assert capsys.readouterr().err == f"warning: {text}\n"
     assert end_of_run(summary, require_baselines=True) == 1
-    assert capsys.readouterr().err == f"error: {text} (--require-baselines)\n"
+    assert capsys.readouterr().err == f"error: {text} (--run.require_baselines)\n"
 
 
 @pytest.mark.parametrize("required", [False, True])

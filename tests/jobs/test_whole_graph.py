@@ -15,7 +15,6 @@ from cluster.options import TrainOptions
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
-from jobs.products_geco import ModelOptions, build_model_config
 from jobs.run import memory_check, whole_graph
 from jobs.run.geco_classifier import GECOClassifier, GECOShardClassifier
 from jobs.run.whole_graph import WholeGraphData, choose_shards
@@ -30,6 +29,7 @@ from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.recording_reporter import RecordingReporter
+from tests.runs import node_run
 
 CPU = torch.device("cpu")
 EPOCHS = 3
@@ -47,10 +47,10 @@ def folder(tmp_path_factory) -> Path:
 
 
 def model_config(graph: StoredGraph) -> GECOConfig:
-    options = ModelOptions(
-        width=8, layers=2, dropout=0.3, input_dropout=0.1, permutation="dynamic", hops=2, recompute=True
-    )
-    return build_model_config(options, 0, graph.manifest.feature_dim, graph.manifest.num_classes)
+    words = "--model.width 8 --model.num_layers 2 --model.input_dropout 0.1 --model.permutation dynamic --model.hops 2"
+    config = node_run(graph, *words.split(), "--model.recompute", "yes").model_config
+    assert isinstance(config, GECOConfig)
+    return config
 
 
 def train_spec(graph: StoredGraph) -> TrainSpec:
@@ -157,7 +157,7 @@ def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
     monkeypatch.setattr(whole_graph, "available_bytes", lambda: 2**20)
     for refused in (lambda: data.check_memory(graph, 1), data.open):
         with pytest.raises(
-            ConfigError, match=r"needs about .* GiB per worker, 0.0 GiB are free.*--recompute.*--workers"
+            ConfigError, match=r"needs about .* GiB per worker, 0.0 GiB are free.*--model.recompute yes.*--workers"
         ):
             refused()
     assert memory_check.available_bytes() > 2**20
@@ -169,7 +169,9 @@ def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
     assert inference_bytes(large, 2_449_029, 123_000_000, 1) < 0.6 * one
     monkeypatch.setattr(whole_graph, "available_bytes", lambda: 2**10)
     predicting = replace(data, training=False)
-    with pytest.raises(ConfigError, match=r"are free for each; use more --workers on more machines, or pass"):
+    with pytest.raises(
+        ConfigError, match=r"are free for each; use more --workers on more machines, or set --run.parallel data"
+    ):
         predicting.open()
 
 
