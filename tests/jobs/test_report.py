@@ -326,7 +326,7 @@ def test_partitions_are_shown_where_the_graph_is_still_the_runs(tmp_path: Path) 
     pinned = read_run(make_run(tmp_path / "pinned", summary={**SUMMARY, "graph": url, "snapshot": 1}))
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=200)), url, IngestOptions(num_partitions=2, overwrite=True))
     assert stored_partitions(pinned) == parts  # of the run's own snapshot, not the newest
-    running = read_run(make_run(tmp_path / "running", summary=None, graph={"graph": url, "snapshot": 1}))
+    running = read_run(make_run(tmp_path / "running", summary=None, data={"path": url, "snapshot": 1}))
     assert stored_partitions(running) == parts
     for number, odd in enumerate(("1", 1.0, True, -1, 0, 2**70, [1])):
         crafted = make_run(tmp_path / f"odd{number}", summary={**SUMMARY, "graph": url, "snapshot": odd})
@@ -387,7 +387,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-known_names = st.sampled_from([*epoch(0), *SUMMARY, "fit", "graph", "epochs", "valid_x", "time", "kind", *COLUMNS])
+known_names = st.sampled_from([*epoch(0), *SUMMARY, "fit", "data", "task", "graph", "epochs", "valid_x", "time", "kind", *COLUMNS])
 
 
 @example(
