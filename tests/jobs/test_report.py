@@ -387,7 +387,9 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-known_names = st.sampled_from([*epoch(0), *SUMMARY, "fit", "data", "task", "graph", "epochs", "valid_x", "time", "kind", *COLUMNS])
+known_names = st.sampled_from(
+    [*epoch(0), *SUMMARY, "fit", "data", "task", "graph", "epochs", "valid_x", "time", "kind", *COLUMNS]
+)
 
 
 @example(
