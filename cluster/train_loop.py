@@ -118,6 +118,7 @@ class EpochClock:
     def __init__(self, loader: Loader, earlier: Mapping[str, float]) -> None:
         self._stats, self._earlier = loader.stats, earlier
         self._before, self._start = loader.stats.as_dict(), time.perf_counter()
+        self._cpu, self._thread_cpu = time.process_time(), time.thread_time()
 
     def spent(self) -> dict[str, float]:
         done = {name: value - self._before[name] for name, value in self._stats.as_dict().items()}
@@ -125,6 +126,8 @@ class EpochClock:
             "train_s": time.perf_counter() - self._start,
             "wait_s": done["wait_s"],
             "batches": done["num_batches"],
+            "cpu_s": time.process_time() - self._cpu,  # of all threads
+            "train_cpu_s": time.thread_time() - self._thread_cpu,
             **{name: done[name] for name in STAGE_SECONDS},
         }
         return {name: value + self._earlier.get(name, 0.0) for name, value in found.items()}

@@ -20,8 +20,8 @@ from jobs.run.exit_codes import run
 from tests.stored_files import newest_manifest, stored_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# `scaling_point` is not for users, `scaling_sweep` starts it; `tune_sweep` has tests of its own.
-ELSEWHERE = {"sweeps.scaling_point", "tune_sweep", "scaling_sweep"}
+# It has tests of its own.
+ELSEWHERE = {"sweep"}
 
 
 class Row(NamedTuple):
@@ -214,7 +214,7 @@ ROWS = (
     Row("papers.equivariant_basis", "--steps 0", ("--steps", "0")),
     Row("papers.equivariant_basis", "--device tpu --scale smoke", ("tpu", "--device")),
     Row("plan.cost_model", "--train-ms 0", ("--train-ms",)),
-    Row("plan.cost_model", "--points {missing}", ("missing", "scaling_sweep")),
+    Row("plan.cost_model", "--points {missing}", ("missing", "sweep.py")),
     Row("bench.ingest", "--nodes 0", ("--nodes", "0")),
     Row("bench.ingest", "--edges 100000000000000 --nodes 100000000", ("mean_degree", "--edges")),
     Row("bench.ingest", "--edges 30000000000 --nodes 1000000000", ("disk", "--edges", "--work")),

@@ -1,0 +1,174 @@
+"""Tries options, seeds, worker counts and graph sizes of a training run: each trial is a run of its own; one table, pages and CSV files.
+
+    python jobs/sweep.py --grid fit.learning_rate=1e-3,3e-3 model.width=64,128 --seeds 0 1 2      all combinations, three seeds each
+    python jobs/sweep.py recipe.yaml --draw fit.learning_rate=1e-4..1e-2:log --trials 20 --prune  twenty draws, the weak ones stopped early
+    python jobs/sweep.py --kind graphs --grid model=tokengt,grit,ppgt -- --fit.epochs 20          what stands after -- goes to every trial
+    python jobs/sweep.py --workers 1 2 4 --nodes 20000 200000 -- --fit.epochs 4                   how training scales
+    python jobs/sweep.py --resume runs/sweep-20260101-120000                                      goes on, or shows what there is
+
+A trial is `python jobs/train_nodes.py OUT/trial-000.yaml` (or train_graphs.py), a run like any other, in OUT/trial-000; run alone it gives
+the same scores to the last digit. A trial that fails is told with its cause, and the sweep goes on; the exit status is then 1, and
+`--resume OUT --retry` runs it again. Ctrl-C ends all trials in seconds; --resume continues them from their checkpoints, and
+`--resume OUT --trials 40` adds draws.
+
+With --workers or --nodes, trials run one at a time, and what each cost is kept in OUT/points.jsonl (`python -m jobs.plan.cost_model --points`
+reads it) and shown in report.html beside the ideal line. The first epoch warms up and does not count; the last one
+alone is validated.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.run.exit_codes import run
+from jobs.run.reader import UsageError, build, complain, merge, parse, read_words, to_tree
+from jobs.sweeps.plan import SweepOptions, SweepPlan, at_once, lower_is_better, metric_of, plan_sweep, say
+from storage.errors import ConfigError
+
+_MAY_CHANGE = ("resume", "trials", "retry", "at_once", "cpus", "trial_timeout_s")
+_STOP_TIMEOUT_S = 40.0  # for trials that a killed sweep has left
+
+
+def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, list[str]]:
+    """The command line's options and what stood after `--`; with --resume the sweep's own. Raises ConfigError for what may not change."""
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    own, words = list(arguments[:cut]), list(arguments[cut + 1 :])
+    options = parse(SweepOptions, __doc__, ("recipe",), own)
+    if options.resume is None:
+        return options, words
+    from jobs.sweeps.search import saved_attributes
+
+    saved = saved_attributes(Path(options.resume))
+    first, said = read_words(own)
+    changed = (
+        [f"--{name}" for name in said if name not in _MAY_CHANGE]
+        + ["the recipe"] * bool(first)
+        + ["what stands after --"] * bool(words)
+    )
+    if changed:
+        raise ConfigError(
+            f"--resume {options.resume}: the sweep keeps its own {', '.join(changed)}; leave that out, or start another"
+        )
+    if options.trials is not None and options.trials < (saved["options"]["trials"] or 0):
+        raise ConfigError(
+            f"--trials: expected at least the {saved['options']['trials']} of the sweep that is resumed, got {options.trials}"
+        )
+    return build(SweepOptions, merge(saved["options"], said)), saved["words"]
+
+
+def sweep(options: SweepOptions, words: Sequence[str]) -> int:
+    """Runs the trials that are missing; 1 where one has failed."""
+    plan = plan_sweep(options, words)
+    slots = {slot.number: slot for slot in plan.slots()}
+    configs = plan.configs()
+    metric = metric_of(plan, configs)
+    out = _out(options)
+    together = _together(plan, configs)
+    from jobs.run.child_process import end_tagged, new_tag
+    from jobs.sweeps.scaling import ScalingClock
+    from jobs.sweeps.search import FILE, Search, saved_attributes, status_of
+    from jobs.sweeps.table import print_table, write_pages
+    from jobs.sweeps.trials import TrialRunner, prepare, trial_record
+
+    for config in configs:
+        prepare(config)
+    tag = saved_attributes(out)["tag"] if options.resume else new_tag()
+    end_tagged(tag, _STOP_TIMEOUT_S)  # what a killed part of the sweep has left
+    out.mkdir(parents=True, exist_ok=True)
+    kept = to_tree(options) | {"resume": None, "out": None, "retry": False}
+    search = Search(out, plan, lower_is_better(metric), {"options": kept, "words": list(words), "tag": tag})
+    before = {number: status_of(trial) for number, trial in search.trials().items()}
+    again = [number for number in slots if options.retry and before.get(number) == "failed"]
+    for number in again:
+        shutil.rmtree(out / slots[number].name, ignore_errors=True)
+        (out / f"{slots[number].name}.log").unlink(missing_ok=True)
+    missing = [slots[n] for n in slots if n in again or before.get(n, "not ended") == "not ended"]
+    print(
+        f"{len(slots)} trials, {len(slots) - len(missing)} of them run before; kept in {out}; {together} at once",
+        flush=True,
+    )
+    clock = ScalingClock(plan, out) if plan.measures_scaling else None
+    ended: list[int] = []
+
+    def on_end(record: dict[str, Any]) -> None:
+        ended.append(record["number"])
+        print(f"[{len(ended)}/{len(missing)}] {_say_trial(record, metric, out)}", flush=True)
+        if clock is not None:
+            clock.keep(slots[record["number"]], record, search.trials()[record["number"]].params)
+
+    runner = TrialRunner(plan, search, out, metric, together, tag, clock.look if clock else lambda number, pid: None)
+    try:
+        runner.run(iter(missing), on_end)
+    except BaseException:
+        print(f"\nto continue: python jobs/sweep.py --resume {shlex.quote(str(out))}", file=sys.stderr)
+        raise
+    finally:
+        status = {number: status_of(trial) for number, trial in search.trials().items() if number in slots}
+        records = [
+            trial_record(slots[number], search.trials()[number], out / slots[number].name, metric)
+            for number in sorted(status)
+            if status[number] in ("finished", "stopped", "failed")
+        ]
+        planned = len(slots) - sum(one == "repeats" for one in status.values())
+        write_pages(plan, words, configs[0].kind, records, metric, planned, out)
+        if clock is not None:
+            clock.write_report()
+    print_table(records, metric)
+    print(f"kept in {out}: {FILE}, trials.csv, sweep.html, and each trial's recipe, log and run")
+    failed = sum(one["status"] == "failed" for one in records)
+    if failed:
+        print(f"error: {failed} of {len(slots)} trials failed; --resume {out} --retry runs them again", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _out(options: SweepOptions) -> Path:
+    if options.resume is not None:
+        return Path(options.resume)
+    out = Path(options.out or f"runs/sweep-{time.strftime('%Y%m%d-%H%M%S')}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(
+            f"{out}: expected nothing here, found something; pass --resume {out} to continue it, or another --out"
+        )
+    return out
+
+
+def _together(plan: SweepPlan, configs: Iterable[Any]) -> int:
+    """How many trials run together: where they join a cluster, or scaling is measured, one unless more are asked for."""
+    from cluster.session import joins_a_cluster
+
+    options = plan.options
+    if any(joins_a_cluster(config.ray) for config in configs):
+        return options.at_once or 1
+    import torch
+
+    from cluster.placement import Resources
+
+    here = Resources(options.cpus or os.cpu_count() or 1, torch.cuda.device_count())
+    most = at_once(options.at_once, [config.workers for config in configs], here)
+    return options.at_once or (1 if plan.measures_scaling else most)
+
+
+def _say_trial(record: Mapping[str, Any], metric: str, out: Path) -> str:
+    """A trial in one line."""
+    name = f"trial-{record['number']:03d}"
+    what = f"{name} ({say(record['options'])})"
+    if record["status"] == "failed":
+        return f"{what}: failed: {record['cause']}; log: {out / name}.log"
+    after = f"stopped after epoch {record['epochs']}" if record["status"] == "stopped" else f"{record['epochs']} epochs"
+    return f"{what}: {metric} {record['score']:.4f} at epoch {record['best_epoch']}, {after}"
+
+
+def main() -> int:
+    try:
+        return sweep(*read_options(sys.argv[1:]))
+    except UsageError as error:
+        complain(str(error))
+
+
+if __name__ == "__main__":
+    run(main)

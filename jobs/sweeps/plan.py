@@ -1,0 +1,384 @@
+"""What a sweep will run: its options, the values that it tries, and every trial's configuration, checked before anything starts.
+
+Options are set by their paths, as on a training command's own line. A grid is `model.num_layers=2,3`, a range to draw from is
+`fit.learning_rate=1e-4..1e-2:log`. For each draw every combination of the grid runs once with each seed.
+"""
+
+import itertools
+import math
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from cluster.options import WorkerOptions
+from cluster.placement import Resources
+from cluster.placement import resolve as resolve_workers
+from jobs.run.config import RunConfig, config_tree, read_config, read_recipe
+from jobs.run.reader import HEAD, Tree, UsageError, option_names, read_words
+from jobs.run.registry import PLACEHOLDERS, Component, Kind
+from jobs.run.resolve import Facts, resolve
+from storage.errors import ConfigError
+
+_OWN = ("run.dir", "run.resume")  # the sweep sets these for each trial
+_METRICS = {
+    "classification": ("accuracy",),
+    "regression": ("mae", "rmse"),
+    "binary": ("rocauc", "ap"),
+    "classes": ("accuracy",),
+}
+_LOWER_IS_BETTER = ("loss", "mae", "rmse")
+SCALING = "scaling"  # a grid value of the sweep's own: what the worker count does to the batch
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Options, seeds, worker counts and graph sizes to try."""
+
+    recipe: str | None = None
+    """What every trial begins from: a recipe file; the default is the defaults of the model."""
+    kind: Kind = "nodes"
+    """Train on the nodes of one graph, or on many graphs; a recipe says it itself."""
+    grid: tuple[str, ...] = ()
+    """OPTION=A,B …: values of which every combination runs; "sampler.fanouts=10 5,5 5" for options of several values."""
+    draw: tuple[str, ...] = ()
+    """OPTION=LOW..HIGH or OPTION=LOW..HIGH:log …: ranges to draw from."""
+    trials: int | None = None
+    """Number of draws; each runs with every combination of the grid and every seed."""
+    search: Literal["tpe", "random"] = "tpe"
+    """How to draw: tpe: near what scored well (Optuna's TPE, at random for the first ten); random: blindly."""
+    seeds: tuple[int, ...] = ()
+    """Training seeds (fit.seed): each combination runs once with each; the table shows mean and deviation."""
+    workers: tuple[int, ...] = ()
+    """Worker counts, to measure scaling: shorthand for --grid workers.num_workers=…"""
+    nodes: tuple[int, ...] = ()
+    """Sizes of the embedded graph, to measure scaling: shorthand for --grid data.nodes=…"""
+    scaling: tuple[Literal["weak", "strong"], ...] = ()
+    """weak: the batch of one worker stays the same; strong: the batch of all workers together."""
+    metric: str | None = None
+    """What trials are compared by: valid_accuracy, valid_mae, valid_loss …; the default is what selects a run's best epoch."""
+    prune: bool = False
+    """Stop a trial whose best validation is worse than the median of the others at the same epoch, once five have ended."""
+    prune_after: int = 1
+    """Epochs that every trial gets before it may be stopped."""
+    at_once: int | None = None
+    """Trials that run together; the default is as many as cores and GPUs hold, and one where scaling is measured."""
+    cpus: int | None = None
+    """Cores that the trials may use together; the default is this machine's."""
+    trial_timeout_s: float = 86_400.0
+    """Longest that a trial may take."""
+    seed: int = 0
+    """Seed of the draws."""
+    out: str | None = None
+    """Where the sweep is kept; the default is runs/sweep-<time>."""
+    resume: str | None = None
+    """A sweep's directory, to continue it."""
+    retry: bool = False
+    """With --resume: run failed trials again, from their start."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("trials", 1), ("at_once", 1), ("cpus", 1), ("prune_after", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name}: expected at least {least}, got {value}; set {name}")
+        if not self.trial_timeout_s > 0:
+            raise ConfigError(f"trial_timeout_s: expected more than 0 seconds, got {self.trial_timeout_s}")
+        if self.draw and self.trials is None:
+            raise ConfigError(f"draw {self.draw[0]}: expected how often to draw; set trials")
+        if self.trials is not None and not self.draw and self.resume is None:
+            raise ConfigError("trials: nothing is drawn; set draw, or leave trials out")
+        if "strong" in self.scaling and not self.workers:
+            raise ConfigError("scaling: expected worker counts to compare; set workers")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """All of these values, one after another."""
+
+    path: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values between two bounds, both included; evenly, or evenly in their logarithm; whole where the option takes no others."""
+
+    path: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def at(self, bound: str) -> float | int:
+        value: float = getattr(self, bound)
+        return int(value) if self.whole else value
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The place of a trial in the sweep."""
+
+    number: int
+    draw: int
+    first: int
+    """The number of the trial whose drawn values this one shares."""
+    values: Mapping[str, str]
+    """Of the grid."""
+    seed: int | None
+
+    @property
+    def name(self) -> str:
+        return f"trial-{self.number:03d}"
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A sweep that can run."""
+
+    options: SweepOptions
+    recipe: Tree
+    words: tuple[str, ...]
+    """What stood after `--`: flags of all trials."""
+    axes: tuple[Axis, ...]
+    ranges: tuple[Range, ...]
+
+    def slots(self) -> Iterator[Slot]:
+        """All trials. More draws add trials at the end and change none before them."""
+        combinations = [
+            dict(zip([axis.path for axis in self.axes], values, strict=True))
+            for values in itertools.product(*(axis.values for axis in self.axes))
+        ]
+        seeds: tuple[int | None, ...] = self.options.seeds or (None,)
+        for draw in range(self.options.trials or 1 if self.ranges else 1):
+            first = draw * len(combinations) * len(seeds)
+            # Seeds last: a slow moment of the machine then meets different combinations.
+            for place, (seed, values) in enumerate(itertools.product(seeds, combinations)):
+                yield Slot(first + place, draw, first, values, seed)
+
+    def config(self, values: Mapping[str, Any], seed: int | None) -> RunConfig:
+        """The run that these values make: the one of the same flags on a training command's line. Raises ConfigError where there is none."""
+        try:
+            flags = [word for path, value in values.items() if path != SCALING for word in _flag(path, value)]
+            flags += [] if seed is None else _flag("fit.seed", seed)
+            said = read_words([*self.words, *flags])[1]
+            config = read_config(config_tree(self.options.kind, self.recipe, said))
+            if values.get(SCALING) == "strong":
+                config = _shared_batch(config)
+            if self.measures_scaling:
+                config = self._measured(config)
+            resolve(config, Facts(PLACEHOLDERS[config.kind], {}, None))
+        except ConfigError as error:
+            told = f"trial with {say(values)}: " if values else ""
+            raise type(error)(f"{told}{error}") from None
+        return config
+
+    def configs(self) -> list[RunConfig]:
+        """Of every combination and seed, with the bounds of what is drawn; each is checked."""
+        first = replace(self, options=replace(self.options, trials=1 if self.ranges else None))
+        return [
+            self.config({**slot.values, **{one.path: one.at(bound) for one in self.ranges}}, slot.seed)
+            for bound in ("low", "high")[: 1 + bool(self.ranges)]
+            for slot in first.slots()
+        ]
+
+    def _measured(self, config: RunConfig) -> RunConfig:
+        """Validated at the end alone, unless said otherwise: validation has messages of its own, which are not a batch's."""
+        fit = config.fit
+        if not any("eval_every" in (tree.get("fit") or {}) for tree in (self.recipe, read_words(self.words)[1])):
+            fit = replace(fit, eval_every=fit.epochs)
+        if not any((epoch + 1) % fit.eval_every for epoch in range(1, fit.epochs - 1)):
+            raise ConfigError(
+                f"scaling: expected an epoch without validation between the first and the last, got {fit.epochs} epochs, validated every "
+                f"{fit.eval_every}; set --fit.epochs to 3 or more, --fit.eval_every to as many"
+            )
+        return replace(config, fit=fit)
+
+    @property
+    def measures_scaling(self) -> bool:
+        return bool(self.options.workers or self.options.nodes)
+
+
+def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
+    """`words`: what stood after `--`. Raises ConfigError where nothing is tried, or where any trial would be refused."""
+    first, said = read_words(words)
+    if first:
+        raise UsageError(f"after --: unexpected {' '.join(first)!r}: options are written --name value")
+    recipe = read_recipe(options.recipe) if options.recipe else {}
+    grid = [_axis(text) for text in options.grid]
+    for path, values in (
+        ("workers.num_workers", options.workers),
+        ("data.nodes", options.nodes),
+        (SCALING, options.scaling),
+    ):
+        if values:
+            grid.append(Axis(path, tuple(dict.fromkeys(map(str, values)))))
+    plan = SweepPlan(options, recipe, tuple(words), tuple(grid), ())
+    if not grid and not options.draw and not options.seeds:
+        raise ConfigError("nothing is tried: give --grid option=a,b, --draw option=low..high --trials n, or --seeds")
+    _check_own(said)
+    usual = plan.config({axis.path: axis.values[0] for axis in grid}, None)
+    plan = replace(plan, ranges=tuple(_range(text, usual) for text in options.draw))
+    paths = [one.path for one in (*plan.axes, *plan.ranges)] + ["fit.seed"] * bool(options.seeds)
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigError(f"--{path} is tried twice; give one --grid, --draw or shorthand for it")
+        if path in _OWN:
+            raise ConfigError(f"the sweep sets --{path} of every trial itself; leave it out")
+    plan.configs()
+    return plan
+
+
+def _check_own(said: Tree) -> None:
+    for path in _OWN:
+        group, leaf = path.split(".")
+        if leaf in (said.get(group) or {}) or said.get("run", {}).get(HEAD):
+            raise ConfigError(f"after --: the sweep sets --{path} of every trial itself; leave it out")
+
+
+def _flag(path: str, value: Any) -> list[str]:
+    return [f"--{path}", *(value.split() if isinstance(value, str) else [repr(value)])]
+
+
+def _shared_batch(config: RunConfig) -> RunConfig:
+    """Strong scaling: the roots of a batch are shared out over the workers, a random cut has a chunk for each."""
+    workers = config.workers.num_workers
+    assert workers is not None
+    for name in ("batch_size", "max_graphs", "num_chunks"):
+        value = getattr(config.sampler.options, name, None)
+        if value is None:
+            continue
+        if name != "num_chunks" and value < workers:
+            raise ConfigError(
+                f"{name}: expected at least one per worker ({workers}), got {value}; set --sampler.{name}"
+            )
+        shared = value * workers if name == "num_chunks" else value // workers
+        return replace(
+            config, sampler=Component(config.sampler.name, replace(config.sampler.options, **{name: shared}))
+        )
+    raise ConfigError(
+        f"scaling strong: {config.sampler.name} has no batch to share over workers; leave out strong, or set --sampler.num_chunks"
+    )
+
+
+def _axis(text: str) -> Axis:
+    path, values = _split(text, "--grid", "a list, such as fit.learning_rate=1e-3,3e-3")
+    choices = tuple(value.strip() for value in values.split(","))
+    if not all(choices):
+        raise ConfigError(f"--grid {text}: expected a value between commas, got an empty one; leave the comma out")
+    if len(set(choices)) < len(choices):
+        raise ConfigError(f"--grid {text}: expected each value once; leave out what is repeated")
+    return Axis(path, choices)
+
+
+def _range(text: str, config: RunConfig) -> Range:
+    path, values = _split(text, "--draw", "a range, such as fit.learning_rate=1e-4..1e-2:log")
+    bounds, colon, how = values.partition(":")
+    low_text, dots, high_text = bounds.partition("..")
+    if not dots or (colon and how != "log"):
+        raise ConfigError(f"--draw {text}: expected LOW..HIGH or LOW..HIGH:log, got {values!r}")
+    low, high = _number(low_text, text), _number(high_text, text)
+    kinds = _types(config, path, low_text.strip())
+    whole = int in kinds and float not in kinds
+    if not whole and float not in kinds:
+        raise ConfigError(f"--draw {text}: --{path} takes no numbers of a range; give its values by --grid")
+    if whole and not (low.is_integer() and high.is_integer()):
+        raise ConfigError(f"--draw {text}: --{path} takes whole numbers; give whole bounds")
+    if low > high:
+        raise ConfigError(f"--draw {text}: expected the lower bound first, got {low_text} > {high_text}; swap them")
+    if how == "log" and low <= 0:
+        raise ConfigError(f"--draw {text}: a logarithmic range begins above 0, got {low_text}; leave out :log")
+    return Range(path, low, high, how == "log", whole)
+
+
+def _split(text: str, flag: str, example: str) -> tuple[str, str]:
+    path, equals, values = text.partition("=")
+    path = path.strip().lstrip("-").replace("-", "_")
+    if not equals or not path or not values.strip():
+        raise ConfigError(f"{flag} {text}: expected an option and {example}")
+    return path, values.strip()
+
+
+def _number(text: str, whole_text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"--draw {whole_text}: expected numbers, got {text.strip()!r}")
+    return value
+
+
+def _types(config: RunConfig, path: str, value: str) -> tuple[Any, ...]:
+    """The types that the option at this path takes. Raises UsageError where there is no such option."""
+    group, *names = path.split(".")
+    part = getattr(config, group, None)
+    hint: Any = type(part.options if isinstance(part, Component) else part)
+    for name in names or [option_names(hint)[0] if is_dataclass(part) and not isinstance(part, Component) else ""]:
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        owner = next((kind for kind in kinds if is_dataclass(kind) and name in option_names(kind)), None)  # type: ignore[arg-type]
+        if owner is None:  # the reader names the nearest option
+            read_config(config_tree(config.kind, config.tree(), read_words([f"--{path}", value])[1]))
+            return ()
+        hint = get_type_hints(owner)[name]
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def metric_of(plan: SweepPlan, configs: Iterable[RunConfig]) -> str:
+    """What trials are compared by. Raises ConfigError where a trial does not have it, or where it has to be chosen."""
+    metric = plan.options.metric
+    for config in configs:
+        how, known = config.evaluation, metrics_of(config)
+        if plan.options.metric is None and how.estimate is not None and not how.keeps_best:
+            raise ConfigError(
+                f"metric: expected a choice where scores are estimates ({how.estimate}), got none; pass --metric {(known or ('',))[0]}"
+            )
+        metric = metric or next(iter(known), None)
+        if metric is None:
+            raise ConfigError(
+                f"metric: the task {config.task.name} does not say what selects an epoch; pass --metric valid_…"
+            )
+        if known and metric not in known:
+            raise ConfigError(f"metric: expected one of {', '.join(known)}, got {metric!r}; set --metric")
+    assert metric is not None
+    return metric
+
+
+def metrics_of(config: RunConfig) -> tuple[str, ...]:
+    """What an epoch of this run says of the validation split, first what selects its best epoch; empty: a task of a user's own."""
+    chosen = getattr(config.task.options, "metric", None)
+    if config.task.name not in _METRICS or chosen is None:
+        return ()
+    prefix = "valid_" if config.evaluation.estimate is None else "valid_estimate_"
+    names = (chosen, *_METRICS[config.task.name], "loss")
+    return tuple(dict.fromkeys([f"{prefix}{name}" for name in names] + ["train_loss"]))
+
+
+def lower_is_better(metric: str) -> bool:
+    return metric.rpartition("_")[2] in _LOWER_IS_BETTER
+
+
+def at_once(asked: int | None, trials: Iterable[WorkerOptions], there: Resources) -> int:
+    """How many trials run together, each with workers as it would have them alone here.
+
+    Raises ConfigError where not one fits, or fewer than asked for.
+    """
+    most, what = there.cpus, ""
+    for trial in trials:
+        try:
+            resolved, _ = resolve_workers(trial, there)
+        except ConfigError as error:
+            raise ConfigError(f"a trial's workers: {error}; --workers sets them, --cpus says what there is") from None
+        on_gpu = resolved.device == "gpu"
+        fit = max(1, min(there.cpus, there.gpus if on_gpu else there.cpus) // resolved.most)
+        if fit <= most:
+            have = f"{there.gpus} GPUs" if on_gpu else f"{there.cpus} CPUs"
+            most, what = fit, f"{have}, {resolved.most} workers a trial"
+    if asked is not None and asked > most:
+        raise ConfigError(f"at_once: expected at most {most} ({what}), got {asked}; lower --at_once")
+    return asked or most
+
+
+def say(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{path}={value:.6g}" if isinstance(value, float) else f"{path}={value}" for path, value in values.items()
+    )

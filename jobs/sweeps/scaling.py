@@ -1,0 +1,195 @@
+"""What trials cost as their workers and graphs grow: a line of OUT/points.jsonl each, for the scaling report and the cost model.
+
+Throughput, traffic and the worker's CPU time are the run's own records (metrics.jsonl, events.jsonl, summary.json); the cores in use are
+seen from outside, at the end of each epoch. The first epoch warms up and does not count. Traffic is that of epochs without validation.
+"""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from cluster.run_directory import RunDirectory
+from jobs.reporting.record_lines import append_record, load_records
+from jobs.reporting.scaling_report import write_report
+from jobs.run.config import NodeDataOptions, RunConfig
+from jobs.run.prepare_graph import prepare_graph
+from jobs.sweeps.plan import SCALING, Slot, SweepPlan
+from samplers.options import RandomPartitionOptions
+from samplers.random_partition import count_chunks
+from samplers.traffic import COLUMNS
+
+FILE = "points.jsonl"
+_SERVER, _WORKER = "ray::PartitionServer", "ray::RayTrainWorker"  # titles of Ray's processes
+
+
+class ScalingClock:
+    """Watches trials, and keeps what each has cost."""
+
+    def __init__(self, plan: SweepPlan, out: Path) -> None:
+        self._plan, self._out = plan, out
+        self._looks: dict[int, list[dict[str, float]]] = {}  # of each trial, one for every epoch that ended
+
+    def look(self, number: int, pid: int) -> None:
+        """Called often while a trial runs."""
+        epochs = len(RunDirectory(self._out / f"trial-{number:03d}").metrics())
+        looks = self._looks.setdefault(number, [])
+        if epochs > len(looks):
+            looks += [_cpu_seconds(pid)] * (epochs - len(looks))
+
+    def keep(self, slot: Slot, record: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        """Adds the record of a trial that has ended, of a run on the nodes of one graph."""
+        config = self._plan.config(values, slot.seed)
+        if not isinstance(config.data, NodeDataOptions):
+            return
+        point = {
+            "settings": _settings(config, slot, values),
+            "status": "ok" if record["status"] == "finished" else "failed",
+            "cause": record["cause"],
+            "date": record["date"],
+            "load": os.getloadavg()[0],
+        }
+        if record["status"] == "finished":
+            cores = _cores(self._looks.get(slot.number, []))
+            point |= cores | measures(self._out / slot.name, point["settings"]["workers"]) | _graph_facts(config)
+        append_record(self._out / FILE, point)
+
+    def write_report(self) -> None:
+        """points.csv and report.html."""
+        points = load_records(
+            self._out / FILE, lambda one: json.dumps(one["settings"], sort_keys=True), "a point of this sweep"
+        )
+        if points:
+            machine = {
+                "cores": os.cpu_count(),
+                "processor": platform.processor() or platform.machine(),
+                "python": platform.python_version(),
+            }
+            write_report(self._out, points, machine)
+
+
+def _settings(config: RunConfig, slot: Slot, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a point is known by; names that the cost model reads, and all that was tried."""
+    assert isinstance(config.data, NodeDataOptions)
+    scaling, sampler, graph = slot.values.get(SCALING, "weak"), config.sampler.options, prepare_graph(config.data)
+    workers = config.workers.most
+    chunks = count_chunks(sampler, graph.manifest) if isinstance(sampler, RandomPartitionOptions) else None
+    return {
+        "sampler": config.sampler.name,
+        "model": config.model.name,
+        "scaling": scaling,
+        "workers": workers,
+        "partitions": graph.manifest.num_partitions,
+        "nodes": 1,
+        "placement": "spread",
+        "local_reads": config.servers.local_reads,
+        "fanouts": list(getattr(sampler, "fanouts", None) or ()),
+        "batch_size": getattr(sampler, "batch_size", None),
+        "chunks": chunks // workers if chunks and scaling == "strong" else chunks,
+        "graph": config.data.path,
+        "graph_nodes": graph.manifest.num_nodes,
+        "address": config.ray.address,
+        **{path: value for path, value in values.items() if path not in (SCALING, "workers.num_workers", "data.nodes")},
+        "repeat": slot.seed or 0,
+    }
+
+
+def measures(run: Path, workers: int) -> dict[str, Any]:
+    """What the epochs of a finished run cost, all but the first."""
+    summary = json.loads((run / "summary.json").read_text())
+    epochs = RunDirectory(run).metrics()[1:]
+    seconds = sum(one["train_s"] for one in epochs)
+    steps = int(sum(one["batches"] for one in epochs))
+    batches = steps * workers
+
+    def total(rate: str) -> float:
+        return float(sum(one[rate] * one["train_s"] for one in epochs))
+
+    quiet = {one["epoch"]: one["batches"] * workers for one in epochs if "valid_loss" not in one}
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    told = {one["epoch"]: one for one in events if one["kind"] == "traffic" and one["epoch"] in quiet}
+    counted = sum(quiet[epoch] for epoch in told)
+    traffic = {name: sum(sum(one[name]) for one in told.values()) / counted for name in COLUMNS} if counted else {}
+    return {
+        "steps": steps,
+        "seconds": seconds,
+        "step_s": seconds / steps,
+        "epoch_s": seconds / len(epochs),
+        **{rate: total(rate) / seconds for rate in ("roots_per_s", "nodes_per_s", "edges_per_s")},
+        **{f"{what}_per_batch": total(f"{what}_per_s") / batches for what in ("roots", "nodes", "edges")},
+        "wait_s": sum(one["wait_s"] for one in epochs),
+        "wait_share": sum(one["wait_s"] for one in epochs) / seconds,
+        **{f"{name}_per_batch": value for name, value in traffic.items()},
+        # Rank 0's: its workers are alike.
+        "train_cpu_s_per_batch": sum(one["train_cpu_s"] for one in epochs) / steps,
+        "worker_cpu_s_per_step": sum(one["cpu_s"] for one in epochs) / steps * workers,
+        "num_parameters": summary["num_parameters"],
+    }
+
+
+def _graph_facts(config: RunConfig) -> dict[str, Any]:
+    from jobs.plan.cost_model import Degrees
+
+    assert isinstance(config.data, NodeDataOptions)
+    graph = prepare_graph(config.data)
+    manifest = graph.manifest
+    bins = Degrees.of(np.concatenate([np.diff(partition.indptr) for partition in graph.partitions(verify=False)]))
+    return {
+        "graph_edges": manifest.num_edges,
+        "degrees": (bins.degree.tolist(), bins.count.tolist()),
+        "feature_bytes": manifest.feature_dim * np.dtype(manifest.feature_dtype).itemsize,
+        "index_bytes": np.dtype(manifest.index_dtype).itemsize,
+        "cores": os.cpu_count(),
+        "ray_nodes": 1,
+        "raylets_on_one_machine": config.ray.address is None,
+    }
+
+
+def _cpu_seconds(pid: int) -> dict[str, float]:
+    """CPU seconds until now of a trial's processes, of its servers among them, of the machine, and those that its host kept; and the most
+    resident memory of a worker."""
+    own = servers = peak = 0.0
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        processes = []
+    for process in processes:
+        try:
+            times, title = process.cpu_times(), " ".join(process.cmdline()[:1])
+            own += times.user + times.system
+            servers += (times.user + times.system) * title.startswith(_SERVER)
+            peak = max(peak, process.memory_info().rss * title.startswith(_WORKER))
+        except psutil.NoSuchProcess:
+            continue
+    machine = psutil.cpu_times()
+    stolen = getattr(machine, "steal", 0.0)
+    idle = machine.idle + getattr(machine, "iowait", 0.0) + stolen
+    twice = getattr(machine, "guest", 0.0) + getattr(
+        machine, "guest_nice", 0.0
+    )  # Linux has the guests' time in user and nice, too
+    return {
+        "own": own,
+        "server": servers,
+        "machine": sum(machine) - idle - twice,
+        "stolen": stolen,
+        "peak": peak,
+        "time": time.monotonic(),
+    }
+
+
+def _cores(looks: list[dict[str, float]]) -> dict[str, float]:
+    """Cores in use on average between the end of the first epoch and that of the last; empty where that was too short to tell."""
+    if len(looks) < 2 or looks[-1]["time"] - looks[0]["time"] < 0.5:
+        return {}
+    elapsed = looks[-1]["time"] - looks[0]["time"]
+    cores = {
+        f"{name}_cores": (looks[-1][name] - looks[0][name]) / elapsed for name in ("own", "server", "machine", "stolen")
+    }
+    return cores | {"peak_bytes_per_worker": max(look["peak"] for look in looks)}

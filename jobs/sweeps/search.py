@@ -1,0 +1,134 @@
+"""The memory of a sweep and its search: an Optuna study in OUT/sweep.sqlite, which a killed sweep continues from.
+
+A trial of the sweep may have several entries in the study, one for each time that it was begun; the latest counts. Values are drawn from
+(seed, number of the draw), and by TPE from the scores known at that time too.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from jobs.sweeps.plan import Range, Slot, SweepPlan
+from storage.errors import FormatError
+
+FILE = "sweep.sqlite"
+_STUDY = "sweep"
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def saved_attributes(out: Path) -> dict[str, Any]:
+    """What an earlier part of the sweep has kept of itself. Raises FormatError where there is no sweep."""
+    try:
+        if not (out / FILE).is_file():
+            raise KeyError(FILE)
+        return optuna.load_study(study_name=_STUDY, storage=_url(out)).user_attrs
+    except KeyError:
+        raise FormatError(
+            f"{out}: expected a sweep's directory ({FILE}), found none; start one without --resume"
+        ) from None
+    except (optuna.exceptions.OptunaError, SQLAlchemyError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise FormatError(
+            f"{out / FILE}: expected the database of a sweep, cannot read it ({why}); start another sweep"
+        ) from None
+
+
+def _url(out: Path) -> str:
+    return f"sqlite:///{out / FILE}"
+
+
+class Search:
+    """Which values the trials have, and how they ended."""
+
+    def __init__(self, out: Path, plan: SweepPlan, lower: bool, attributes: Mapping[str, Any]) -> None:
+        self._plan = plan
+        options = plan.options
+        pruner = (
+            optuna.pruners.MedianPruner(n_warmup_steps=options.prune_after)
+            if options.prune
+            else optuna.pruners.NopPruner()
+        )
+        self._study = optuna.create_study(
+            study_name=_STUDY,
+            storage=_url(out),
+            pruner=pruner,
+            direction="minimize" if lower else "maximize",
+            load_if_exists=True,
+        )
+        for name, value in attributes.items():
+            self._study.set_user_attr(name, value)
+        self._distributions = {axis.path: CategoricalDistribution(axis.values) for axis in plan.axes} | {
+            one.path: _distribution(one) for one in plan.ranges
+        }
+        self._forget_running()
+
+    def _forget_running(self) -> None:
+        """Trials under way when the sweep was killed are begun anew; their runs continue from their checkpoints."""
+        for _ in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            self._study.tell(self._study.ask(), state=TrialState.FAIL)
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self._study.tell(trial.number, state=TrialState.FAIL)
+
+    def trials(self) -> dict[int, FrozenTrial]:
+        """The latest entry of every trial of the sweep that was begun, by its place."""
+        return {t.user_attrs["slot"]: t for t in self._study.get_trials(deepcopy=False) if "slot" in t.user_attrs}
+
+    def begin(self, slot: Slot) -> Trial | None:
+        """Draws the values of a trial. None: an earlier trial has the same values and seed, and this one need not run."""
+        fixed: dict[str, Any] = dict(slot.values)
+        drawn = self.trials().get(slot.first)
+        if drawn is not None:
+            fixed |= {one.path: drawn.params[one.path] for one in self._plan.ranges}
+        seed = self._plan.options.seed + slot.draw
+        if self._plan.options.search == "tpe":
+            self._study.sampler = optuna.samplers.TPESampler(seed=seed)
+        else:
+            self._study.sampler = optuna.samplers.RandomSampler(seed=seed)
+        self._study.enqueue_trial(fixed, user_attrs={"slot": slot.number, "seed": slot.seed})
+        trial = self._study.ask(self._distributions)
+        same = [
+            number
+            for number, one in self.trials().items()
+            if number < slot.number and one.params == trial.params and one.user_attrs["seed"] == slot.seed
+        ]
+        if not same:
+            return trial
+        trial.set_user_attr("repeats", same[0])
+        self._study.tell(trial, state=TrialState.FAIL)
+        return None
+
+    def end(self, trial: Trial, score: float | None, cause: str | None, pruned: bool = False) -> None:
+        """`cause`: of a failure."""
+        if cause is not None:
+            trial.set_user_attr("cause", cause)
+            self._study.tell(trial, state=TrialState.FAIL)
+        elif pruned:
+            self._study.tell(trial, state=TrialState.PRUNED)
+        else:
+            self._study.tell(trial, score)
+
+    def forget(self, trial: Trial) -> None:
+        """It was interrupted: the next part of the sweep continues it."""
+        self._study.tell(trial, state=TrialState.FAIL)
+
+
+def status_of(trial: FrozenTrial) -> str:
+    """finished, stopped (by the pruner), failed, repeats (an earlier trial), or not ended."""
+    names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped"}
+    if trial.state in names:
+        return names[trial.state]
+    return next(
+        (status for name, status in (("cause", "failed"), ("repeats", "repeats")) if name in trial.user_attrs),
+        "not ended",
+    )
+
+
+def _distribution(one: Range) -> optuna.distributions.BaseDistribution:
+    if one.whole:
+        return IntDistribution(int(one.low), int(one.high), log=one.log)
+    return FloatDistribution(one.low, one.high, log=one.log)

@@ -1,0 +1,103 @@
+"""What a sweep shows: one table for people, and the page and CSV file of all trials."""
+
+import os
+import platform
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jobs.reporting.tune_report import Sweep, write_report
+from jobs.sweeps.plan import SweepPlan, lower_is_better, say
+from jobs.sweeps.trials import scores
+
+_RATES = {
+    "nodes/s": ("nodes_per_s", ",.0f"),
+    "edges/s": ("edges_per_s", ",.0f"),
+    "graphs/s": ("roots_per_s", ",.0f"),
+    "waits": ("wait_share", ".1%"),
+}
+
+
+def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
+    """Best first, the seeds of a combination in one row: mean ± standard deviation of its trials that have a score."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for record in records:
+        options = {path: value for path, value in record["options"].items() if path != "fit.seed"}
+        groups.setdefault(say(options) or "as it is", []).append(record)
+    sign = 1 if lower_is_better(metric) else -1
+    rows = []
+    for name, same in groups.items():
+        good = [one for one in same if one["score"] is not None]
+        if not good:
+            continue
+        test = [one["scores"].get("test", one["scores"].get("test_estimate")) for one in good]
+        rates = [_mean([one[key] for one in good if key in one], form) for key, form in _RATES.values()]
+        seconds = [one["train_s"] / max(one["epochs"], 1) for one in good]
+        numbers = " ".join(str(one["number"]) for one in good)
+        rows.append(
+            (
+                sign * statistics.fmean(one["score"] for one in good),
+                [
+                    name,
+                    _spread([one["score"] for one in good]),
+                    _spread([s for s in test if s is not None]),
+                    *rates,
+                    _mean(seconds, ",.2f"),
+                    numbers,
+                ],
+            )
+        )
+    columns = ["options", metric, "test", *_RATES, "s per epoch", "trials"]
+    table = [columns, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))]
+    shown = [i for i in range(len(columns)) if any(row[i] != "–" for row in table[1:])]
+    widths = {i: max(len(row[i]) for row in table) for i in shown}
+    for row in table:
+        print("  ".join(row[i].ljust(widths[i]) if i == 0 else row[i].rjust(widths[i]) for i in shown))
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    return f"{statistics.fmean(values):.4f}" + (f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else "")
+
+
+def _mean(values: Sequence[float], form: str) -> str:
+    return format(statistics.fmean(values), form) if values else "–"
+
+
+def write_pages(
+    plan: SweepPlan,
+    words: Sequence[str],
+    kind: str,
+    records: Sequence[Mapping[str, Any]],
+    metric: str,
+    planned: int,
+    out: Path,
+) -> None:
+    """trials.csv and sweep.html."""
+    options = plan.options
+    better = "lower" if lower_is_better(metric) else "higher"
+    about = {
+        "begins from": options.recipe or "the model's defaults",
+        "grid": "; ".join(f"{axis.path}={','.join(axis.values)}" for axis in plan.axes) or "none",
+        "drawn": "; ".join(options.draw) or "nothing",
+        "metric": f"{metric}, the best of each trial's epochs; {better} is better",
+        "every trial's options": shlex.join(words) or "none besides",
+        "processor": f"{os.cpu_count()} cores, {platform.machine()}",
+        "python": platform.python_version(),
+    }
+    runs = {one["number"]: out / f"trial-{one['number']:03d}" for one in records}
+    curves = {
+        one["number"]: [
+            {"epoch": epoch, "score": score}
+            for epoch, score in scores(runs[one["number"]], metric)
+            if epoch <= one["epochs"]
+        ]
+        for one in records
+    }
+    commands = {number: f"python jobs/train_{kind}.py {shlex.quote(f'{path}.yaml')}" for number, path in runs.items()}
+    write_report(
+        out, Sweep(f"train_{kind}", metric, lower_is_better(metric), planned, records, curves, commands, about)
+    )

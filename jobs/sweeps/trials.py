@@ -1,0 +1,240 @@
+"""Trials as they run: each is a training command in a process of its own, with a Ray of its own, several at a time."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from cluster.run_directory import RunDirectory, write_atomic
+from jobs.run.child_process import cause_of, end, kill_tagged, start
+from jobs.run.config import GraphSetOptions, RunConfig
+from jobs.run.registry import stored_encoding
+from jobs.sweeps.plan import Slot, SweepPlan, lower_is_better
+from jobs.sweeps.search import Search, status_of
+from storage.errors import GraphmillError
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial, Trial
+
+_LOOK_EVERY_S = 0.25
+_STOP_TIMEOUT_S = 40.0  # for a run to save a checkpoint and stop its Ray
+
+# Called for each trial that ends, with its record.
+OnEnd = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class _Running:
+    """A trial under way; `reported`: epochs that the pruner was told of."""
+
+    slot: Slot
+    trial: "Trial"
+    config: RunConfig
+    process: "subprocess.Popen[bytes]"
+    deadline: float
+    lane: int
+    reported: int = 0
+
+
+@dataclass
+class TrialRunner:
+    """Runs trials, `at_once` at a time; nothing of them is left when `run` returns or raises."""
+
+    plan: SweepPlan
+    search: Search
+    out: Path
+    metric: str
+    at_once: int
+    tag: str
+    """In the environment of all processes of the sweep, so that a later part ends what a killed one has left."""
+    on_look: Callable[[int, int], None] = lambda number, pid: None
+    """Shown each trial under way, a few times a second."""
+    _running: list[_Running] = field(default_factory=list)
+
+    def run(self, missing: Iterator[Slot], on_end: OnEnd) -> None:
+        try:
+            while True:
+                while len(self._running) < self.at_once and (slot := next(missing, None)) is not None:
+                    record = self._start(slot)
+                    if record is not None:
+                        on_end(record)
+                if not self._running:
+                    return
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._running[0].process.wait(timeout=_LOOK_EVERY_S)
+                for one in list(self._running):
+                    record = self._look(one)
+                    if record is not None:
+                        on_end(record)
+        finally:
+            self._stop_all()
+
+    def _start(self, slot: Slot) -> dict[str, Any] | None:
+        """Begins a trial, or continues its run; its record where it has ended already."""
+        trial = self.search.begin(slot)
+        if trial is None:
+            return None
+        run, recipe, log = self.out / slot.name, self.out / f"{slot.name}.yaml", self.out / f"{slot.name}.log"
+        try:
+            config = self.plan.config(trial.params, slot.seed)
+            prepare(config)
+        except GraphmillError as error:
+            return self._ended(slot, trial, str(error))
+        write_atomic(recipe, yaml.safe_dump(config.tree(), sort_keys=False))
+        if (run / "summary.json").exists():  # the sweep was killed before it could note the trial's end
+            return self._ended(slot, trial, None)
+        if (run / "config.json").exists():
+            where = ("--run.resume", str(run))
+        else:
+            shutil.rmtree(run, ignore_errors=True)
+            where = (str(recipe), "--run.dir", str(run))
+        lane = min(set(range(self.at_once)) - {one.lane for one in self._running})
+        process = start([*command_of(config), *where], log, self.tag, self._environment(lane))
+        deadline = time.monotonic() + self.plan.options.trial_timeout_s
+        self._running.append(_Running(slot, trial, config, process, deadline, lane))
+        return None
+
+    def _environment(self, lane: int) -> Mapping[str, str]:
+        """Trials that run together have GPUs of their own: each starts a Ray that knows nothing of the others'."""
+        if self.at_once == 1:
+            return os.environ
+        import torch
+
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+        gpus = (
+            list(map(str, range(torch.cuda.device_count())))
+            if shown is None
+            else [one for one in shown.split(",") if one]
+        )
+        share = len(gpus) // self.at_once
+        return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[lane * share : (lane + 1) * share])}
+
+    def _look(self, one: _Running) -> dict[str, Any] | None:
+        """The record of a trial that has ended."""
+        self.on_look(one.slot.number, one.process.pid)
+        status = one.process.poll()
+        if status is None and self._is_behind(one):
+            self._end_process(one)
+            return self._ended(one.slot, one.trial, None, pruned=True)
+        if status is None and time.monotonic() > one.deadline:
+            self._end_process(one)
+            return self._ended(
+                one.slot, one.trial, f"not finished within {self.plan.options.trial_timeout_s:g} s (--trial_timeout_s)"
+            )
+        if status is None:
+            return None
+        self._running.remove(one)
+        # Status 1 may be a score below the baselines, where --run.require_baselines asks for it: a summary says that the run worked.
+        failed = not (self.out / one.slot.name / "summary.json").exists()
+        return self._ended(one.slot, one.trial, cause_of(self.out / f"{one.slot.name}.log", status) if failed else None)
+
+    def _is_behind(self, one: _Running) -> bool:
+        if not self.plan.options.prune:
+            return False
+        for epoch, score in scores(self.out / one.slot.name, self.metric)[one.reported :]:
+            one.trial.report(score, epoch)
+            one.reported += 1
+            if one.trial.should_prune():
+                return True
+        return False
+
+    def _ended(self, slot: Slot, trial: "Trial", cause: str | None, pruned: bool = False) -> dict[str, Any]:
+        run = self.out / slot.name
+        scored = scores(run, self.metric)
+        if cause is None and not scored:
+            names = {
+                name
+                for line in RunDirectory(run).metrics()
+                for name in line
+                if name.startswith(("valid_", "train_loss"))
+            }
+            cause = f"metric: expected one of {', '.join(sorted(names))}, got {self.metric}; set --metric"
+        best = (min if lower_is_better(self.metric) else max)((score for _, score in scored), default=None)
+        self.search.end(trial, best, cause, pruned)
+        return trial_record(slot, self.search.trials()[slot.number], run, self.metric)
+
+    def _end_process(self, one: _Running) -> None:
+        """A run saves a checkpoint at SIGTERM and ends; what is left of it is killed."""
+        end(one.process, _STOP_TIMEOUT_S)
+        self._running.remove(one)
+
+    def _stop_all(self) -> None:
+        for one in self._running:  # all at once, then wait for each
+            if one.process.poll() is None:
+                one.process.terminate()
+        for one in self._running:
+            if one.process.poll() is None:
+                end(one.process, _STOP_TIMEOUT_S)
+            self.search.forget(one.trial)
+        self._running.clear()
+        kill_tagged(self.tag)
+
+
+def prepare(config: RunConfig) -> None:
+    """Makes the data of a trial where it is not there, so that trials that start together do not make it twice. Raises what the run would."""
+    _prepare(config.data, stored_encoding(config.model.options), getattr(config.task.options, "target", None))
+
+
+@cache
+def _prepare(data: Any, encoding: Any, target: str | None) -> None:
+    if isinstance(data, GraphSetOptions):
+        from jobs.run.prepare_molecules import prepare_molecules
+
+        prepare_molecules(data, target)
+        return
+    from jobs.run.prepare_graph import prepare_graph, store_encoding
+
+    graph = prepare_graph(data)
+    if encoding is not None:
+        store_encoding(graph, encoding)
+
+
+def command_of(config: RunConfig) -> list[str]:
+    """The training command of this run."""
+    return [sys.executable, str(Path(__file__).resolve().parents[1] / f"train_{config.kind}.py")]
+
+
+def scores(run: Path, metric: str) -> list[tuple[int, float]]:
+    """(epoch from 1, score) of the run's epochs that were scored."""
+    return [(line["epoch"] + 1, line[metric]) for line in RunDirectory(run).metrics() if metric in line]
+
+
+def trial_record(slot: Slot, trial: "FrozenTrial", run: Path, metric: str) -> dict[str, Any]:
+    """What a report shows of a trial: its best score and the epoch that had it, and, of a finished one, its final scores."""
+    status = status_of(trial)
+    epochs = RunDirectory(run).metrics()
+    if status == "stopped":  # it may have trained on for a moment
+        epochs = [line for line in epochs if line["epoch"] < max(trial.intermediate_values, default=0)]
+    scored = [(line[metric], line["epoch"] + 1) for line in epochs if metric in line]
+    best = (min if lower_is_better(metric) else max)(scored, key=lambda one: one[0], default=(None, None))
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text()) if status == "finished" else {}
+    seed = {} if slot.seed is None else {"fit.seed": str(slot.seed)}
+    return {
+        "number": slot.number,
+        "options": {path: str(value) for path, value in trial.params.items()} | seed,
+        "status": status,
+        "cause": trial.user_attrs.get("cause"),
+        "score": best[0] if status != "failed" else None,
+        "best_epoch": best[1] if status != "failed" else None,
+        "epochs": len(epochs),
+        "scores": summary.get("scores")
+        or {f"{split}_estimate": score for split, score in summary.get("estimates", {}).items()},
+        "num_parameters": summary.get("num_parameters"),
+        "train_s": sum(line.get("train_s", 0.0) for line in epochs),
+        **{
+            name: summary[name]
+            for name in ("nodes_per_s", "edges_per_s", "roots_per_s", "wait_share")
+            if name in summary
+        },
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+    }
