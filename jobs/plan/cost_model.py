@@ -304,7 +304,9 @@ def load_points(path: Path) -> list[Point]:
             if point["status"] == "ok":
                 good.append(point)
         except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{path}, line {number}: expected a point of jobs/sweep.py --workers … ({error})") from None
+            raise FormatError(
+                f"{path}, line {number}: expected a point of jobs/sweep.py --workers … ({error})"
+            ) from None
     if not good:
         raise FormatError(f"{path}: expected points of jobs/sweep.py --workers …, found none that went well")
     return good

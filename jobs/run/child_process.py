@@ -61,7 +61,7 @@ def end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
 
 
 def end_tagged(tag: str, timeout_s: float) -> None:
-    """Asks the processes that were started with this tag to end, though others are their parents; then kills what is left of them."""
+    """Asks the processes whose tag begins with this one to end, though others are their parents; then kills what is left of them."""
     import psutil
 
     tagged = _tagged(tag)
@@ -93,6 +93,6 @@ def _tagged(tag: str) -> list["psutil.Process"]:
     found = []
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if one.environ().get(_TAG) == tag and one.status() != psutil.STATUS_ZOMBIE:
+            if one.environ().get(_TAG, "").startswith(tag) and one.status() != psutil.STATUS_ZOMBIE:
                 found.append(one)
     return found

@@ -15,12 +15,11 @@ from cluster.options import WorkerOptions
 from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
 from jobs.run.config import RunConfig, config_tree, read_config, read_recipe
-from jobs.run.reader import HEAD, Tree, UsageError, option_names, read_words
+from jobs.run.reader import Tree, UsageError, option_names, read_words
 from jobs.run.registry import PLACEHOLDERS, Component, Kind
 from jobs.run.resolve import Facts, resolve
 from storage.errors import ConfigError
 
-_OWN = ("run.dir", "run.resume")  # the sweep sets these for each trial
 _METRICS = {
     "classification": ("accuracy",),
     "regression": ("mae", "rmse"),
@@ -162,6 +161,8 @@ class SweepPlan:
             flags += [] if seed is None else _flag("fit.seed", seed)
             said = read_words([*self.words, *flags])[1]
             config = read_config(config_tree(self.options.kind, self.recipe, said))
+            if config.run.dir is not None or config.run.resume is not None:
+                raise ConfigError("the sweep sets --run.dir and --run.resume of every trial itself; leave them out")
             if values.get(SCALING) == "strong":
                 config = _shared_batch(config)
             if self.measures_scaling:
@@ -200,9 +201,9 @@ class SweepPlan:
 
 def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
     """`words`: what stood after `--`. Raises ConfigError where nothing is tried, or where any trial would be refused."""
-    first, said = read_words(words)
-    if first:
-        raise UsageError(f"after --: unexpected {' '.join(first)!r}: options are written --name value")
+    stray = read_words(words)[0]
+    if stray:
+        raise UsageError(f"after --: unexpected {' '.join(stray)!r}: options are written --name value")
     recipe = read_recipe(options.recipe) if options.recipe else {}
     grid = [_axis(text) for text in options.grid]
     for path, values in (
@@ -215,24 +216,14 @@ def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
     plan = SweepPlan(options, recipe, tuple(words), tuple(grid), ())
     if not grid and not options.draw and not options.seeds:
         raise ConfigError("nothing is tried: give --grid option=a,b, --draw option=low..high --trials n, or --seeds")
-    _check_own(said)
-    usual = plan.config({axis.path: axis.values[0] for axis in grid}, None)
-    plan = replace(plan, ranges=tuple(_range(text, usual) for text in options.draw))
-    paths = [one.path for one in (*plan.axes, *plan.ranges)] + ["fit.seed"] * bool(options.seeds)
+    first = {axis.path: axis.values[0] for axis in grid}
+    plan = replace(plan, ranges=tuple(_range(text, plan, first) for text in options.draw))
+    paths = [axis.path for axis in grid] + [one.path for one in plan.ranges] + ["fit.seed"] * bool(options.seeds)
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"--{path} is tried twice; give one --grid, --draw or shorthand for it")
-        if path in _OWN:
-            raise ConfigError(f"the sweep sets --{path} of every trial itself; leave it out")
     plan.configs()
     return plan
-
-
-def _check_own(said: Tree) -> None:
-    for path in _OWN:
-        group, leaf = path.split(".")
-        if leaf in (said.get(group) or {}) or said.get("run", {}).get(HEAD):
-            raise ConfigError(f"after --: the sweep sets --{path} of every trial itself; leave it out")
 
 
 def _flag(path: str, value: Any) -> list[str]:
@@ -270,14 +261,14 @@ def _axis(text: str) -> Axis:
     return Axis(path, choices)
 
 
-def _range(text: str, config: RunConfig) -> Range:
+def _range(text: str, plan: SweepPlan, grid: Mapping[str, str]) -> Range:
     path, values = _split(text, "--draw", "a range, such as fit.learning_rate=1e-4..1e-2:log")
     bounds, colon, how = values.partition(":")
     low_text, dots, high_text = bounds.partition("..")
     if not dots or (colon and how != "log"):
         raise ConfigError(f"--draw {text}: expected LOW..HIGH or LOW..HIGH:log, got {values!r}")
     low, high = _number(low_text, text), _number(high_text, text)
-    kinds = _types(config, path, low_text.strip())
+    kinds = _types(plan.config({**grid, path: low_text.strip()}, None), path)
     whole = int in kinds and float not in kinds
     if not whole and float not in kinds:
         raise ConfigError(f"--draw {text}: --{path} takes no numbers of a range; give its values by --grid")
@@ -308,19 +299,16 @@ def _number(text: str, whole_text: str) -> float:
     return value
 
 
-def _types(config: RunConfig, path: str, value: str) -> tuple[Any, ...]:
-    """The types that the option at this path takes. Raises UsageError where there is no such option."""
+def _types(config: RunConfig, path: str) -> tuple[Any, ...]:
+    """The types that the option at this path takes."""
     group, *names = path.split(".")
-    part = getattr(config, group, None)
-    hint: Any = type(part.options if isinstance(part, Component) else part)
-    for name in names or [option_names(hint)[0] if is_dataclass(part) and not isinstance(part, Component) else ""]:
-        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-        owner = next((kind for kind in kinds if is_dataclass(kind) and name in option_names(kind)), None)  # type: ignore[arg-type]
-        if owner is None:  # the reader names the nearest option
-            read_config(config_tree(config.kind, config.tree(), read_words([f"--{path}", value])[1]))
-            return ()
+    part = getattr(config, group)
+    kinds: tuple[Any, ...] = (type(part.options if isinstance(part, Component) else part),)
+    for name in names or option_names(kinds[0])[:1]:
+        owner = next(kind for kind in kinds if is_dataclass(kind) and name in option_names(kind))  # type: ignore[arg-type]
         hint = get_type_hints(owner)[name]
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return kinds
 
 
 def metric_of(plan: SweepPlan, configs: Iterable[RunConfig]) -> str:

@@ -56,7 +56,7 @@ class TrialRunner:
     metric: str
     at_once: int
     tag: str
-    """In the environment of all processes of the sweep, so that a later part ends what a killed one has left."""
+    """Begins the tag of every trial's processes, so that a later part of the sweep ends what a killed one has left."""
     on_look: Callable[[int, int], None] = lambda number, pid: None
     """Shown each trial under way, a few times a second."""
     _running: list[_Running] = field(default_factory=list)
@@ -94,15 +94,18 @@ class TrialRunner:
         if (run / "summary.json").exists():  # the sweep was killed before it could note the trial's end
             return self._ended(slot, trial, None)
         if (run / "config.json").exists():
-            where = ("--run.resume", str(run))
+            where = ["--run.resume", str(run)]
         else:
             shutil.rmtree(run, ignore_errors=True)
-            where = (str(recipe), "--run.dir", str(run))
+            where = [str(recipe), "--run.dir", str(run)]
         lane = min(set(range(self.at_once)) - {one.lane for one in self._running})
-        process = start([*command_of(config), *where], log, self.tag, self._environment(lane))
+        process = start([*command_of(config), *where], log, self._tag(slot), self._environment(lane))
         deadline = time.monotonic() + self.plan.options.trial_timeout_s
         self._running.append(_Running(slot, trial, config, process, deadline, lane))
         return None
+
+    def _tag(self, slot: Slot) -> str:
+        return f"{self.tag}.{slot.number:06d}"
 
     def _environment(self, lane: int) -> Mapping[str, str]:
         """Trials that run together have GPUs of their own: each starts a Ray that knows nothing of the others'."""
@@ -110,12 +113,8 @@ class TrialRunner:
             return os.environ
         import torch
 
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = (
-            list(map(str, range(torch.cuda.device_count())))
-            if shown is None
-            else [one for one in shown.split(",") if one]
-        )
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
+        gpus = [one for one in shown.split(",") if one]
         share = len(gpus) // self.at_once
         return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[lane * share : (lane + 1) * share])}
 
@@ -123,7 +122,8 @@ class TrialRunner:
         """The record of a trial that has ended."""
         self.on_look(one.slot.number, one.process.pid)
         status = one.process.poll()
-        if status is None and self._is_behind(one):
+        behind = self._is_behind(one)
+        if status is None and behind:
             self._end_process(one)
             return self._ended(one.slot, one.trial, None, pruned=True)
         if status is None and time.monotonic() > one.deadline:
@@ -134,19 +134,21 @@ class TrialRunner:
         if status is None:
             return None
         self._running.remove(one)
+        if status != 0:
+            kill_tagged(self._tag(one.slot))  # a killed run leaves its Ray behind
         # Status 1 may be a score below the baselines, where --run.require_baselines asks for it: a summary says that the run worked.
         failed = not (self.out / one.slot.name / "summary.json").exists()
         return self._ended(one.slot, one.trial, cause_of(self.out / f"{one.slot.name}.log", status) if failed else None)
 
     def _is_behind(self, one: _Running) -> bool:
+        """Tells the pruner of new epochs, those of trials that have ended too: the others are compared with them."""
         if not self.plan.options.prune:
             return False
-        for epoch, score in scores(self.out / one.slot.name, self.metric)[one.reported :]:
+        new = scores(self.out / one.slot.name, self.metric)[one.reported :]
+        for epoch, score in new:
             one.trial.report(score, epoch)
-            one.reported += 1
-            if one.trial.should_prune():
-                return True
-        return False
+        one.reported += len(new)
+        return bool(new) and one.trial.should_prune()
 
     def _ended(self, slot: Slot, trial: "Trial", cause: str | None, pruned: bool = False) -> dict[str, Any]:
         run = self.out / slot.name

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import psutil
@@ -20,7 +21,6 @@ import yaml
 
 from cluster.options import WorkerOptions
 from cluster.placement import Resources
-from jobs import sweep as sweep_job
 from jobs.plan.cost_model import fit_rates, load_points
 from jobs.run.child_process import cause_of, kill_tagged, new_tag, start
 from jobs.run.config import config_tree, read_config, read_recipe
@@ -55,7 +55,7 @@ SMALL = [
 ]
 
 
-def plan(*words: str, after: str = "", **options: object) -> SweepPlan:
+def plan(after: str = "", **options: Any) -> SweepPlan:
     return plan_sweep(SweepOptions(**options), after.split())
 
 
@@ -163,21 +163,22 @@ BAD = [
     ({"grid": ("model.skip=perhaps",)}, "--model.skip: expected yes or no, got 'perhaps'"),
     ({"grid": ("model=gat",)}, "model: expected one of geco"),
     ({"grid": ("sampler=neighbor",), "after": "--sampler.fanouts 4"}, "fanouts needs one entry per layer"),
-    ({"grid": ("run.dir=a,b",)}, "the sweep sets --run.dir of every trial itself"),
-    ({**ONE, "after": "--run.dir here"}, "the sweep sets --run.dir of every trial itself"),
-    ({**ONE, "after": "--run.resume=there"}, "the sweep sets --run.resume of every trial itself"),
+    ({"grid": ("run.dir=a,b",)}, "the sweep sets --run.dir and --run.resume"),
+    ({**ONE, "after": "--run.dir here"}, "the sweep sets --run.dir and --run.resume"),
+    ({**ONE, "after": "--run.resume=there"}, "the sweep sets --run.dir and --run.resume"),
     ({**ONE, "after": "--no-such-flag"}, "unknown option --no_such_flag"),
     ({**ONE, "after": "stray"}, "unexpected 'stray'"),
     ({**ONE, "after": "--model.width 4"}, "--model.width: given twice"),
     ({**ONE, "recipe": "nowhere.yaml"}, "nowhere.yaml: expected a recipe file"),
     ({"draw": ("fit.learning_rate=1e-2..1e-4",), "trials": 2}, "expected the lower bound first, got 1e-2 > 1e-4"),
-    ({"draw": ("fit.learning_rate=0..1e-2:log",), "trials": 2}, "a logarithmic range begins above 0, got 0"),
+    ({"draw": ("fit.weight_decay=0..1e-2:log",), "trials": 2}, "a logarithmic range begins above 0, got 0"),
     ({"draw": ("fit.learning_rate=1e-4..1e-2:exp",), "trials": 2}, "expected LOW..HIGH or LOW..HIGH:log"),
     ({"draw": ("fit.learning_rate=1e-4",), "trials": 2}, "expected LOW..HIGH"),
     ({"draw": ("fit.learning_rate=a..b",), "trials": 2}, "expected numbers, got 'a'"),
     ({"draw": ("fit.learning_rate=nan..inf",), "trials": 2}, "expected numbers, got 'nan'"),
     ({"draw": ("fit.learning_rate=-1..1",), "trials": 2}, "learning_rate: expected a positive rate, got -1.0"),
-    ({"draw": ("model.width=8.5..16",), "trials": 2}, "--model.width takes whole numbers"),
+    ({"draw": ("model.width=8..16.5",), "trials": 2}, "--model.width takes whole numbers"),
+    ({"draw": ("model.width=8.5..16",), "trials": 2}, "--model.width: expected an integer, got '8.5'"),
     ({"draw": ("model.skip=1..2",), "trials": 2}, "--model.skip takes no numbers of a range"),
     ({"draw": ("model.width=8..16",)}, "expected how often to draw; set trials"),
     ({"draw": ("model.width=8..16",), "trials": 0}, "trials: expected at least 1, got 0"),
@@ -286,7 +287,7 @@ def test_a_combination_that_is_drawn_again_does_not_run_again(tmp_path: Path) ->
 
 
 def test_tpe_draws_near_what_scored_well(tmp_path: Path) -> None:
-    made = plan(draw=("model.dropout=0..1",), trials=20)
+    made = plan(draw=("model.dropout=0..0.9",), trials=20)
     search = Search(tmp_path, made, True, {})
     for slot in made.slots():
         trial = search.begin(slot)
@@ -459,7 +460,8 @@ def test_what_a_killed_trial_leaves_behind_is_ended(tmp_path: Path) -> None:
         "print(p.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     tag = new_tag()
-    start([sys.executable, "-c", script], tmp_path / "log", tag, os.environ).wait(60)
+    start([sys.executable, "-c", script], tmp_path / "log", f"{tag}.000001", os.environ).wait(60)
+    kill_tagged(f"{tag}.000002")
     child = int((tmp_path / "log").read_text())
     assert psutil.pid_exists(child)
     kill_tagged(tag)
@@ -683,4 +685,3 @@ def test_points_of_a_scaling_sweep_are_what_the_cost_model_reads(
     before = Path("out/points.jsonl").read_bytes()
     assert run_sweep("--resume", "out") == 0
     assert Path("out/points.jsonl").read_bytes() == before
-    assert isinstance(sweep_job.__doc__, str)
