@@ -115,13 +115,14 @@ NODE_MODELS = {  # options by the model and how it is fed
     "geco chunks": "--model.recompute yes --model.skip yes",
     "primphormer chunks": "--model.num_heads 2",
     "tokengt chunks": "--model.num_heads 2 --model.identifier near_orf --model.identifier_dim 4",
-    "ppgt subgraphs": "--model.num_heads 2",
+    "ppgt subgraphs": "--model.num_heads 2 --model.attention_dropout 0",
+    "ppgt subgraphs fused dropout": "--model.num_heads 2",  # of the readout's attention
 }
 
 
 def node_case(name: str, folder: Path) -> Case:
     graph = open_graph(str(folder / "graph"))
-    kind, how = name.split()
+    kind, how = name.split()[:2]
     sampler: Any
     if how == "chunks":
         sampler = RandomPartitionOptions(num_chunks=STEPS)
