@@ -519,6 +519,8 @@ def _patches(state: Pretended) -> list[Any]:
     return [
         mock.patch.object(dist, "init_process_group", init_process_group),
         mock.patch.object(dist, "get_backend", return_value="nccl"),
+        # Objects travel on the device that nccl's group is for.
+        mock.patch.object(dist.distributed_c10d, "_get_object_coll_device", return_value="cuda"),
         mock.patch.object(torch.cuda.nccl, "version", return_value=(2, 27, 3)),
         *(mock.patch.object(torch.cuda, name, value) for name, value in cuda.items()),
         mock.patch.object(torch, "Generator", _Generator),
