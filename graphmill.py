@@ -67,6 +67,7 @@ COMMANDS = {
     "encode": "jobs.encode",
     "inspect_graph": "jobs.inspect_graph",
     "predict": "jobs.predict",
+    "sweep": "jobs.sweep",
     "report": "jobs.report",
     "prune": "jobs.prune",
     "doctor": "jobs.doctor",

@@ -1,7 +1,7 @@
 """Tries options, seeds, worker counts and graph sizes of a training run: each trial is a run of its own; one table, pages and CSV files.
 
     python jobs/sweep.py --grid fit.learning_rate=1e-3,3e-3 model.width=64,128 --seeds 0 1 2      all combinations, three seeds each
-    python jobs/sweep.py recipe.yaml --draw fit.learning_rate=1e-4..1e-2:log --trials 20 --prune  twenty draws, the weak ones stopped early
+    python jobs/sweep.py recipe.yaml --draw fit.learning_rate=1e-4..1e-2:log --trials 20 --prune   twenty draws, the weak ones stopped early
     python jobs/sweep.py --kind graphs --grid model=tokengt,grit,ppgt -- --fit.epochs 20          what stands after -- goes to every trial
     python jobs/sweep.py --workers 1 2 4 --nodes 20000 200000 -- --fit.epochs 4                   how training scales
     python jobs/sweep.py --resume runs/sweep-20260101-120000                                      goes on, or shows what there is
@@ -38,6 +38,9 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, list[str]]:
     """The command line's options and what stood after `--`; with --resume the sweep's own. Raises ConfigError for what may not change."""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     own, words = list(arguments[:cut]), list(arguments[cut + 1 :])
+    for flag in ("--grid", "--draw"):
+        if own.count(flag) > 1:
+            raise UsageError(f"{flag}: given twice; write {flag} A=… B=… instead")
     options = parse(SweepOptions, __doc__, ("recipe",), own)
     if options.resume is None:
         return options, words

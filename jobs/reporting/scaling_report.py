@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run_directory import write_atomic
-from jobs.reporting.page import print_markdown, render, write_csv
+from jobs.reporting.page import render, write_csv
 from jobs.reporting.plot import Line, Plot
 from jobs.run.run_record import is_number
 
@@ -124,15 +124,6 @@ def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     """Rows, each with a name that tells it from the others, their workers aside."""
     more = [name for name in _varying(rows, "workers") if name not in _GROUP]
     return [(_name(row, (*_GROUP, *more)), row) for row in rows]
-
-
-def print_table(points: Iterable[Point]) -> None:
-    """To standard output, as Markdown."""
-    named = _named(summarise(points))
-    print_markdown(["kind", *_COLUMNS], [[name, *row.cells] for name, row in named if row.repeats])
-    for name, row in named:
-        if row.cause:
-            print(f"failed: {name}, {row.settings['workers']} workers: {row.cause}")
 
 
 def write_report(out: Path, points: Sequence[Point], machine: Mapping[str, Any]) -> None:

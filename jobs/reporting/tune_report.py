@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run_directory import write_atomic
-from jobs.reporting.page import print_markdown, render, write_csv
+from jobs.reporting.page import render, write_csv
 from jobs.reporting.plot import NUM_COLOURS, Line, Plot, Scale
 
 Record = Mapping[str, Any]
@@ -60,14 +60,6 @@ def _table(records: Sequence[Record], metric: str, lower: bool) -> tuple[list[st
 
 def _figure(score: float | None) -> str:
     return "–" if score is None else f"{score:.4f}"
-
-
-def print_table(records: Sequence[Record], metric: str, lower: bool) -> None:
-    """To standard output, as Markdown."""
-    print_markdown(*_table(records, metric, lower))
-    for record in records:
-        if record["cause"]:
-            print(f"failed: trial {record['number']}: {record['cause']}")
 
 
 def write_report(out: Path, sweep: Sweep) -> None:

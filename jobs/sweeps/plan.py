@@ -222,6 +222,8 @@ def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"--{path} is tried twice; give one --grid, --draw or shorthand for it")
+        if any(word.partition("=")[0].replace("-", "_") == f"__{path}" for word in words):
+            raise ConfigError(f"--{path} is tried, and stands after --; leave one out")
     plan.configs()
     return plan
 

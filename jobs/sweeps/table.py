@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jobs.reporting.page import print_markdown
 from jobs.reporting.tune_report import Sweep, write_report
 from jobs.sweeps.plan import SweepPlan, lower_is_better, say
 from jobs.sweeps.trials import scores
@@ -32,29 +33,16 @@ def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
         good = [one for one in same if one["score"] is not None]
         if not good:
             continue
-        test = [one["scores"].get("test", one["scores"].get("test_estimate")) for one in good]
-        rates = [_mean([one[key] for one in good if key in one], form) for key, form in _RATES.values()]
-        seconds = [one["train_s"] / max(one["epochs"], 1) for one in good]
-        numbers = " ".join(str(one["number"]) for one in good)
-        rows.append(
-            (
-                sign * statistics.fmean(one["score"] for one in good),
-                [
-                    name,
-                    _spread([one["score"] for one in good]),
-                    _spread([s for s in test if s is not None]),
-                    *rates,
-                    _mean(seconds, ",.2f"),
-                    numbers,
-                ],
-            )
-        )
+        scores_of = [one["score"] for one in good]
+        tests = [one["scores"].get("test", one["scores"].get("test_estimate")) for one in good]
+        cells = [name, _spread(scores_of), _spread([score for score in tests if score is not None])]
+        cells += [_mean([one[key] for one in good if key in one], form) for key, form in _RATES.values()]
+        cells += [_mean([one["train_s"] / max(one["epochs"], 1) for one in good], ",.2f")]
+        rows.append((sign * statistics.fmean(scores_of), [*cells, " ".join(str(one["number"]) for one in good)]))
     columns = ["options", metric, "test", *_RATES, "s per epoch", "trials"]
-    table = [columns, *(cells for _, cells in sorted(rows, key=lambda row: row[0]))]
-    shown = [i for i in range(len(columns)) if any(row[i] != "–" for row in table[1:])]
-    widths = {i: max(len(row[i]) for row in table) for i in shown}
-    for row in table:
-        print("  ".join(row[i].ljust(widths[i]) if i == 0 else row[i].rjust(widths[i]) for i in shown))
+    table = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
+    shown = [i for i in range(len(columns)) if any(row[i] != "–" for row in table)]
+    print_markdown([columns[i] for i in shown], [[row[i] for i in shown] for row in table])
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -11,6 +11,8 @@ from jobs.run.config import config_tree, group_classes, read_config
 from jobs.run.exit_codes import run
 from jobs.run.reader import option_names
 from jobs.run.registry import TABLES
+from jobs.sweep import read_options
+from jobs.sweeps.plan import plan_sweep
 from tests.printed_commands import (
     DOCUMENTS,
     REPOSITORY,
@@ -27,9 +29,7 @@ DECISIONS = sorted(f"docs/decisions/{path.name}" for path in (REPOSITORY / "docs
 LAUNCH_FILES = ("docs/kuberay-rayjob.yaml", "runtime_env.yaml", "ray_config.yaml")
 TRAINING = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs")
 STARTS_A_JOB = re.compile(r"(?:\w+=\S+ )*(?:python jobs/|jobs/\w+\.py|make run |ray job submit |sbatch )")
-# The sweeps' tests hold the sweeps' options.
-OTHERS = ("__init__", "sweep", "tune_sweep", "scaling_sweep")
-JOBS = sorted(path.stem for path in (REPOSITORY / "jobs").glob("*.py") if path.stem not in OTHERS)
+JOBS = sorted(path.stem for path in (REPOSITORY / "jobs").glob("*.py") if path.stem != "__init__")
 
 
 def arguments_of_job(command: list[str]) -> tuple[str, list[str]] | None:
@@ -106,6 +106,10 @@ def test_a_printed_command_is_understood(document, job, arguments, monkeypatch, 
         monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments, "--help"])
         assert module.main() == 0
         return
+    if job == "sweep":
+        if "--resume" not in arguments:  # which sweep that is, its directory says
+            plan_sweep(*read_options(arguments))
+        return
     monkeypatch.setattr(sys, "argv", [f"jobs/{job}.py", *arguments])
     if "--help" in arguments:
         with pytest.raises(SystemExit) as end:
@@ -168,7 +172,17 @@ def test_an_option_that_a_sentence_names_is_one_of_training(folder):
 def test_the_documents_print_many_commands():
     jobs = {job for _, job, _ in printed()}
     assert len(printed()) >= 45
-    assert jobs >= {*TRAINING, "ingest", "predict", "doctor", "inspect_graph", "ingest_molecules", "prune", "report"}
+    assert jobs >= {
+        *TRAINING,
+        "ingest",
+        "predict",
+        "doctor",
+        "inspect_graph",
+        "ingest_molecules",
+        "prune",
+        "report",
+        "sweep",
+    }
 
 
 @pytest.mark.parametrize(
