@@ -623,7 +623,7 @@ def test_trials_repeat_the_run_alone_and_a_failing_one_is_recorded(tmp_path: Pat
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ctrl_c_ends_real_trials_and_a_killed_sweep_goes_on(tmp_path: Path) -> None:
-    line = command("--grid", "fit.learning_rate=2e-2", "--out", "out", "--", *SMALL, "--fit.epochs", "500")
+    line = command("--grid", "fit.learning_rate=2e-2", "--out", "out", "--", *SMALL, "--fit.epochs", "50000")
     metrics = tmp_path / "out" / "trial-000" / "metrics.jsonl"
 
     def run_until(epochs: int, *arguments: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
