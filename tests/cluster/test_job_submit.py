@@ -21,7 +21,7 @@ def submit(
     head: RayHead, *entrypoint: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["ray", "job", "submit", "--ray.address", head.dashboard_url, "--working-dir", ".", "--", *entrypoint],
+        ["ray", "job", "submit", "--address", head.dashboard_url, "--working-dir", ".", "--", *entrypoint],
         cwd=REPOSITORY,
         env=head.environment | (environment or {}),
         capture_output=True,

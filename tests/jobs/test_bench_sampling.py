@@ -24,7 +24,8 @@ def test_writes_its_table(config, monkeypatch, capsys, tmp_path):
     argv = ["bench_sampling.py", "--nodes=2000", "--fanouts", "4", "3", "--batch-size=32", "--batches=2", "--warmup=1"]
     argv += [
         "--rounds=2",
-        "--no-remote",
+        "--remote",
+        "no",
         "--sizes",
         "1000",
         "--wait-steps",

@@ -20,11 +20,10 @@ SMALL = TrainingConfig(nodes=600, degree=6, parts=3, width=16, layers=2, graphs=
 @pytest.fixture(autouse=True)
 def small_tokengt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published one takes seconds and half a gigabyte."""
-    from models import tokengt
     from models.options import tokengt as tokengt_options
 
     published = tokengt_options.pcqm4mv2_orf
-    monkeypatch.setattr(tokengt, "pcqm4mv2_orf", lambda: published(width=32, num_heads=4, num_layers=2))
+    monkeypatch.setattr(tokengt_options, "pcqm4mv2_orf", lambda: published(width=32, num_heads=4, num_layers=2))
 
 
 @pytest.mark.long

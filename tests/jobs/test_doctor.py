@@ -53,7 +53,7 @@ def test_one_changed_byte_fails(url):
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    done = run_job(main, ["--graph", url, "--no-ray"])
+    done = run_job(main, ["--graph", url, "--ray", "no"])
     assert done.returncode == 1
     line = next(line for line in done.stdout.splitlines() if line.startswith("fail"))
     assert "topology.arrow" in line

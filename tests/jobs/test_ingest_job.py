@@ -140,7 +140,7 @@ def test_inspect_names_a_flipped_label_without_verification(stored, tmp_path):
         (["absent.npz", "{url}"], "absent.npz: no such file"),
         (["absent.parquet", "{url}"], "absent.parquet: no such file"),
         (["ogbn-shops", "{url}"], "unknown OGB node set"),
-        (["ogbn-products", "{url}", "--no-download", "--ogb-root", "{empty}"], "products.zip"),
+        (["ogbn-products", "{url}", "--download", "no", "--ogb-root", "{empty}"], "products.zip"),
         (["synthetic", "{url}", "--synthetic.num-nodes", "50", "--partitions", "51"], "partition"),
         (["synthetic", "{url}", "--synthetic.num-nodes", "50", "--num-classes", "5"], "a class in [0, 5), got 46"),
         (["synthetic", "nosuch://x/y"], "nosuch://"),
