@@ -29,7 +29,7 @@ class Recipe:
     dataset: str
     sampler: str
     flags: tuple[str, ...]
-    runs: tuple[tuple[str, ...], ...] = (("--seed", "0"), ("--seed", "1"), ("--seed", "2"))
+    runs: tuple[tuple[str, ...], ...] = (("--fit.seed", "0"), ("--fit.seed", "1"), ("--fit.seed", "2"))
 
 
 _AMAZON = (

@@ -258,7 +258,7 @@ def test_memory_urls_cannot_be_served() -> None:
 
 @pytest.mark.parametrize("options", [{"work_threads": 0}, {"timeout_s": 0}, {"start_timeout_s": -1}])
 def test_options_that_cannot_work(options: dict) -> None:
-    with pytest.raises(ConfigError, match="expected (at least 1|more than 0)"):
+    with pytest.raises(ConfigError, match=r"expected (at least 1|more than 0)"):
         ServerOptions(**options)
 
 

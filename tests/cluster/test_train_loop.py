@@ -80,6 +80,8 @@ class Reports(RecordingReporter):
             "wait_s",
             "eval_s",
             "checkpoint_s",
+            "cpu_s",
+            "train_cpu_s",
             "roots_per_s",
             "nodes_per_s",
             "edges_per_s",
@@ -448,7 +450,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once_and_names_the_layer(rep
         run_alone(spec(4, partial(Overflowing, 4)), reports)
     line = re.fullmatch(
         r"epoch 0, step \d+, rank 0, batch (\d+): the loss is not finite; first bad layer: second\.1 \(Power\), whose inputs are "
-        r"finite; lower --learning-rate \(now 0\.01\), set --clip-norm, or check the features and targets",
+        r"finite; lower --fit\.learning_rate \(now 0\.01\), set --fit\.clip_norm, or check the features and targets",
         str(caught.value),
     )
     assert line is not None, caught.value
@@ -539,7 +541,7 @@ def test_warm_up_may_be_counted_in_steps(reports):
         ({"schedule": "steps"}, "--schedule"),
         ({"power": 0.0}, "--schedule"),
         ({"min_learning_rate": 1.0}, "--min-learning-rate"),
-        ({"warmup_steps": -1}, "warm-up"),
+        ({"warmup_steps": -1}, "warmup_steps"),
     ],
 )
 def test_options_that_cannot_work_name_their_flag(options, message):

@@ -16,7 +16,7 @@ def config(tmp_path, monkeypatch) -> Config:
     job = tmp_path / "job.py"
     job.write_text(
         "import pathlib, sys\n"
-        "run = pathlib.Path(sys.argv[sys.argv.index('--run-dir') + 1])\n"
+        "run = pathlib.Path(sys.argv[sys.argv.index('--run.dir') + 1])\n"
         "code, has_summary = (pathlib.Path(__file__).parent / 'outcome').read_text().split()\n"
         "run.mkdir()\n"
         "if has_summary == 'True':\n    (run / 'summary.json').write_text('{\"beats_baselines\": false}')\n"
