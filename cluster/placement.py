@@ -38,7 +38,7 @@ def resolve(asked: WorkerOptions, there: Resources) -> tuple[WorkerOptions, str 
     if there.gpus < needed and asked.device == "gpu":
         raise ConfigError(
             f"expected {_count(needed, 'GPU')}, the cluster has {there.gpus}; "
-            + ("lower --workers or pass --device cpu" if there.gpus else "pass --device cpu")
+            + ("lower --workers or set device to cpu" if there.gpus else "set device to cpu")
         )
     _check_cpus(needed if asked.device == "gpu" else 1, there)
     fewest = min(needed, usable)
@@ -48,7 +48,7 @@ def resolve(asked: WorkerOptions, there: Resources) -> tuple[WorkerOptions, str 
     resolved = replace(asked, num_workers=most, min_workers=fewest if is_elastic else None, device="gpu")
     if fewest == needed:
         return resolved, None
-    lacking, why = _count(there.gpus, "GPU"), "--device cpu to use CPUs"
+    lacking, why = _count(there.gpus, "GPU"), "set device to cpu to use CPUs"
     if there.cpus < there.gpus:
         lacking, why = str(there), "each takes a CPU and a GPU"
     return resolved, f"{_count(needed, 'worker')} asked for, {lacking}: training on {_count(fewest, 'worker')}; {why}"

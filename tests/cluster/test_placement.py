@@ -27,8 +27,8 @@ from storage.errors import ConfigError
         (WorkerOptions(2), 4, 0, (2, "cpu")),
         (WorkerOptions(2, "cpu"), 4, 8, (2, "cpu")),
         # A number, and fewer GPUs: those that are there.
-        (WorkerOptions(2), 4, 1, (1, "gpu", "2 workers asked for, 1 GPU: training on 1 worker; --device cpu to use CPUs")),
-        (WorkerOptions(8), 4, 3, (3, "gpu", "8 workers asked for, 3 GPUs: training on 3 workers; --device cpu to use CPUs")),
+        (WorkerOptions(2), 4, 1, (1, "gpu", "2 workers asked for, 1 GPU: training on 1 worker; set device to cpu to use CPUs")),
+        (WorkerOptions(8), 4, 3, (3, "gpu", "8 workers asked for, 3 GPUs: training on 3 workers; set device to cpu to use CPUs")),
         # A number, and fewer CPUs than GPUs: a worker takes one of each.
         (WorkerOptions(8), 2, 4, (2, "gpu", "8 workers asked for, 2 CPUs and 4 GPUs: training on 2 workers; each takes a CPU and a GPU")),
         (WorkerOptions(2), 1, 2, (1, "gpu", "2 workers asked for, 1 CPU and 2 GPUs: training on 1 worker; each takes a CPU and a GPU")),
@@ -38,7 +38,7 @@ from storage.errors import ConfigError
         (WorkerOptions(4, min_workers=2), 4, 0, (4, "cpu")),
         (WorkerOptions(4, min_workers=3), 4, 2, (4, "gpu", "3 workers asked for, 2 GPUs: training on 2 workers")),
         (WorkerOptions(min_workers=1), 8, 4, (4, "gpu")),
-        (WorkerOptions(min_workers=4), 8, 2, (2, "gpu", "4 workers asked for, 2 GPUs: training on 2 workers; --device cpu to use CPUs")),
+        (WorkerOptions(min_workers=4), 8, 2, (2, "gpu", "4 workers asked for, 2 GPUs: training on 2 workers; set device to cpu to use CPUs")),
         (WorkerOptions(min_workers=4), 8, 0, (4, "cpu")),
         (WorkerOptions(4, min_workers=1), 1, 0, (4, "cpu")),
     ],
@@ -57,9 +57,9 @@ def test_what_is_there_is_used_and_what_differs_is_said(asked, cpus, gpus, expec
         (WorkerOptions(2), 0, 2, r"expected a CPU per worker \(1\), the cluster has 0"),
         (WorkerOptions(2, "gpu"), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
         (WorkerOptions(2, "cpu"), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
-        (WorkerOptions(2, "gpu"), 4, 1, "expected 2 GPUs, the cluster has 1; lower --workers or pass --device cpu"),
-        (WorkerOptions(2, "gpu"), 4, 0, "expected 2 GPUs, the cluster has 0; pass --device cpu"),
-        (WorkerOptions(None, "gpu"), 4, 0, "expected 1 GPU, the cluster has 0; pass --device cpu"),
+        (WorkerOptions(2, "gpu"), 4, 1, "expected 2 GPUs, the cluster has 1; lower --workers or set device to cpu"),
+        (WorkerOptions(2, "gpu"), 4, 0, "expected 2 GPUs, the cluster has 0; set device to cpu"),
+        (WorkerOptions(None, "gpu"), 4, 0, "expected 1 GPU, the cluster has 0; set device to cpu"),
         (WorkerOptions(4, "gpu", min_workers=2), 4, 1, "expected 2 GPUs, the cluster has 1"),
     ],
 )

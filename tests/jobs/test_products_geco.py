@@ -223,7 +223,7 @@ BAD_OPTIONS = [
         ["--run.parallel", "graph", "--sampler.num_chunks", "2", "--fit.accumulate", "2"],
         "leave out --sampler.num_chunks, --fit.accumulate",
     ),
-    (["--run.parallel", "graph", "--workers.device", "gpu"], "the cluster has 0; pass --workers.device cpu"),
+    (["--run.parallel", "graph", "--workers.device", "gpu"], "the cluster has 0; set device to cpu"),
 ]
 
 

@@ -65,7 +65,7 @@ def test_split_sets(name, graphs):
         ("out", "one of the graph's 2", -1),
         ("no-split", "0, the graph has none", 1),
     ):
-        with pytest.raises(ConfigError, match=f"split set: expected {held}, got {split_set}; set --split-set"):
+        with pytest.raises(ConfigError, match=rf"split set: expected {held}, got {split_set}; set --data\.split_set"):
             sampler(silent(graphs[graph]), options(split_set=split_set))
 
 

@@ -264,7 +264,7 @@ def test_batches_and_splits_that_do_not_exist(routers: list[Router]) -> None:
     for batch in (-1, sampler.num_batches):
         with pytest.raises(ConfigError, match=rf"expected a number in \[0, {sampler.num_batches}\), got {batch}"):
             sampler.sample(0, batch)
-    with pytest.raises(ConfigError, match="split set: expected one of the graph's 2, got 2; set --split-set"):
+    with pytest.raises(ConfigError, match=r"split set: expected one of the graph's 2, got 2; set --data\.split_set"):
         assert NeighborSampler(routers[0], NeighborOptions(split_set=2)).num_batches
 
 

@@ -307,22 +307,22 @@ def test_two_nodes_meet_about_once_in_p_epochs(large: Router) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[Router], object], str]] = {
-    "no chunk": (lambda _: RandomPartitionOptions(num_chunks=0), "num_chunks: expected at least 1, got 0; set --chunks"),
+    "no chunk": (lambda _: RandomPartitionOptions(num_chunks=0), "num_chunks: expected at least 1, got 0; set num_chunks"),
     "no chunk in a batch": (
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(4, chunks_per_batch=0)),
-        "chunks_per_batch: expected 1 to the number of chunks (4), got 0; set --chunks-per-batch",
+        "chunks_per_batch: expected 1 to the number of chunks (4), got 0; set --sampler.chunks_per_batch",
     ),
     "more chunks in a batch than there are": (
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(chunks_per_batch=11)),
-        "expected 1 to the number of chunks (10), got 11; set --chunks-per-batch",
+        "expected 1 to the number of chunks (4), got 11; set --sampler.chunks_per_batch",
     ),
     "more partitions in a batch than there are": (
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(cut="partitions", chunks_per_batch=2)),
-        "expected 1 to the number of chunks (1), got 2; set --chunks-per-batch",
+        "expected 1 to the number of chunks (1), got 2; set --sampler.chunks_per_batch",
     ),
     "another number of chunks than partitions": (
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(10, cut="partitions")),
-        "num_chunks: with cut 'partitions' expected the graph's 1 partitions or none, got 10; leave out --chunks",
+        "num_chunks: with cut 'partitions' expected the graph's 1 partitions or none, got 10; leave out --sampler.num_chunks",
     ),
     "unknown cut": (
         lambda _: RandomPartitionOptions(cut="metis"),  # type: ignore[arg-type]
@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[Callable[[Router], object], str]] = {
     "roots of an unknown split": (lambda _: RandomPartitionOptions(root_splits=(SPLIT_VALID, 4)), "got (2, 4)"),
     "more chunks than nodes": (
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(num_chunks=301)),
-        "expected at most one per node (300), got 301; set --chunks",
+        "expected at most one per node (300), got 301; set --sampler.num_chunks",
     ),
     "unknown split set": (
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(split_set=2)),
