@@ -119,7 +119,7 @@ def main() -> None:
         print(f"{wrong}usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}", file=sys.stderr)
         sys.exit(2)
     command = words[0].replace("-", "_")
-    sys.argv = [f"graphmill {command}", *words[1:]]
+    sys.argv = [f"graphmill {command}", *words[1:]]  # how jobs/run/commands.py knows it
     run(import_module(COMMANDS[command]).main)
 
 

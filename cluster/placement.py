@@ -56,7 +56,10 @@ def resolve(asked: WorkerOptions, there: Resources) -> tuple[WorkerOptions, str 
 
 def _check_cpus(needed: int, there: Resources) -> None:
     if there.cpus < needed:
-        raise ConfigError(f"expected a CPU per worker ({needed}), the cluster has {there.cpus}; lower --workers")
+        raise ConfigError(
+            f"expected a CPU per worker ({needed}), there are {there.cpus}; lower --workers, "
+            f"or start a Ray that counts more (ray start --head --num-cpus {needed}) and set --ray.address auto"
+        )
 
 
 def place(asked: WorkerOptions) -> WorkerOptions:

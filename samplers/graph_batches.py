@@ -19,7 +19,9 @@ import torch
 from samplers.neighbor_kernels import all_positions
 from samplers.options import GraphBatchOptions
 from samplers.plans import even_split
+from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
+from storage.descriptions import describe
 from storage.errors import ConfigError, DataError
 from storage.packed_graphs import PackedGraphs
 
@@ -39,6 +41,9 @@ class GraphBatch:
     node_feature: np.ndarray | None = None  # [n, …]
     edge_feature: np.ndarray | None = None  # [m, …]
     target: np.ndarray | None = None  # [g, …]
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     @property
     def num_graphs(self) -> int:
@@ -235,6 +240,8 @@ class _Shuffle:
 class GraphBatchSampler:
     """Batches of a store's graphs; `graphs` restricts them to some, for a split, in whatever order they are given."""
 
+    __repr__, __len__ = sampler_repr, sampler_len
+
     def __init__(
         self,
         store: GraphStore,
@@ -348,6 +355,17 @@ class TorchGraphBatch:
     node_feature: torch.Tensor | None
     edge_feature: torch.Tensor | None
     target: torch.Tensor | None
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    @property
+    def num_graphs(self) -> int:
+        return len(self.graph_id)
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.node_ptr[-1])
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchGraphBatch":
         moved: dict[str, Any] = {

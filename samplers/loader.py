@@ -127,6 +127,10 @@ class Loader:
     def __len__(self) -> int:
         return self.num_steps
 
+    def __repr__(self) -> str:
+        position = self._position
+        return f"Loader(epoch {position.epoch}, step {position.step} of {self.num_steps}, {self._sampler!r})"
+
     def reset(self, epoch: int, step: int = 0) -> None:
         """Moves the position; an iteration under way ends. Raises ConfigError where there is no such step."""
         if epoch < 0 or not 0 <= step <= self.num_steps:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from samplers.device_copy import map_tensors
+from storage.descriptions import describe
 from storage.encoding_names import split_encodings
 
 
@@ -37,6 +38,9 @@ class MiniBatch:
     edge_feature: np.ndarray | None = None  # float32 [e, edge_feature_dim]
     encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the stored encodings asked for, side by side
     encoding_names: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     @property
     def encodings(self) -> dict[str, np.ndarray]:
@@ -84,9 +88,24 @@ class TorchBatch:
     encoding: torch.Tensor | None = None
     encoding_names: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return describe(self)
+
     @property
     def encodings(self) -> dict[str, torch.Tensor]:
         return {} if self.encoding is None else split_encodings(self.encoding, self.encoding_names)
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_id)
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_roots(self) -> int:
+        return len(self.root_index)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))

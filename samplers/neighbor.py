@@ -11,6 +11,7 @@ from samplers.graph_checks import check_graph
 from samplers.messages import NeighborLists
 from samplers.minibatch import MiniBatch
 from samplers.options import NeighborOptions
+from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import PositionMaps, Relabeler
 from samplers.root_batches import RootBatches
@@ -21,6 +22,8 @@ from samplers.stage_clock import stage
 
 class NeighborSampler:
     """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct)."""
+
+    __repr__, __len__ = sampler_repr, sampler_len
 
     def __init__(
         self, router: Router, options: NeighborOptions, num_ranks: int = 1, roots: np.ndarray | None = None

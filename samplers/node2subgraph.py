@@ -19,6 +19,7 @@ from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import HUB_DEGREE, advance, frontier, pack_members
 from samplers.options import Node2SubgraphOptions
+from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.root_batches import RootBatches
 from samplers.roots import find_roots
@@ -38,6 +39,8 @@ class GrownSubgraphs:
 
 class Node2SubgraphSampler:
     """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct)."""
+
+    __repr__, __len__ = sampler_repr, sampler_len
 
     def __init__(
         self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1, roots: np.ndarray | None = None

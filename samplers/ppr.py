@@ -31,6 +31,7 @@ from samplers.ppr_kernels import (
     push_known,
     start_roots,
 )
+from samplers.protocol import sampler_len, sampler_repr
 from samplers.root_batches import RootBatches
 from samplers.roots import find_roots
 from samplers.router import Router
@@ -56,6 +57,8 @@ class PprSampler:
 
     Roots are those of one split, or given `roots` (permanent ids, distinct).
     """
+
+    __repr__, __len__ = sampler_repr, sampler_len
 
     def __init__(
         self, router: Router, options: PprOptions, num_ranks: int = 1, roots: np.ndarray | None = None

@@ -7,6 +7,8 @@ A sampler keeps no position: the loader does (`Loader.state_dict`). A new sample
 import hashlib
 from typing import Any, Protocol
 
+from storage.descriptions import changed_options
+
 
 class Batch(Protocol):
     """What a sampler makes, a MiniBatch or another frozen dataclass: arrays, and how much of everything it holds."""
@@ -42,6 +44,15 @@ class Sampler(Protocol):
     def sample(self, epoch: int, batch: int) -> Batch:
         """The minibatch; the same for the same arguments, always."""
         ...
+
+
+def sampler_repr(sampler: Sampler) -> str:
+    """A sampler in a notebook."""
+    return f"{type(sampler).__name__}({sampler.num_batches:,} batches an epoch, {changed_options(sampler.options)})"
+
+
+def sampler_len(sampler: Sampler) -> int:
+    return sampler.num_batches
 
 
 def sampler_fingerprint(sampler: Sampler, num_ranks: int) -> str:

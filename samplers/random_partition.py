@@ -22,6 +22,7 @@ from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
 from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from samplers.plans import chunk_share, even_split, num_chunk_batches
+from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.roots import Roots
 from samplers.router import Router
@@ -34,6 +35,8 @@ class RandomPartitionSampler:
 
     Their roots are the nodes of some splits, or given `roots` (permanent ids, distinct).
     """
+
+    __repr__, __len__ = sampler_repr, sampler_len
 
     def __init__(
         self, router: Router, options: RandomPartitionOptions, num_ranks: int = 1, roots: np.ndarray | None = None

@@ -21,6 +21,7 @@ from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
 from samplers.options import SaintOptions
+from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.relabel import Relabeler
 from samplers.roots import Roots
@@ -53,6 +54,8 @@ class SaintSampler:
 
     Walks start at the nodes of one split, or at given `roots` (permanent ids, distinct).
     """
+
+    __repr__, __len__ = sampler_repr, sampler_len
 
     def __init__(
         self, router: Router, options: SaintOptions, num_ranks: int = 1, roots: np.ndarray | None = None

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.arrow_files import is_local, numpy_column, read_batch, split_url
+from storage.descriptions import describe
 from storage.encodings import StoredEncodings, find_encoding, list_encodings, read_encoding
 from storage.errors import ConfigError, FormatError
 from storage.manifest import Manifest, parse_manifest, partition_dir
@@ -49,6 +50,9 @@ class Partition:
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     # float32 [n, dim] by name (`storage.encodings`), mapped when asked for; KeyError for one that is not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     @property
     def num_nodes(self) -> int:
@@ -99,6 +103,36 @@ class StoredGraph:
     manifest: Manifest
     filesystem: fsspec.AbstractFileSystem
     path: str
+
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        labels = f"{manifest.num_classes} classes" if manifest.num_classes else f"labels: {manifest.label_kind}"
+        return (
+            f"StoredGraph({manifest.name!r}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
+            f"{manifest.feature_dim} features, {labels},\n"
+            f"  {manifest.num_partitions} partitions, snapshot {manifest.snapshot} at {self.url})"
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        return self.manifest.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        return self.manifest.num_edges
+
+    @property
+    def num_partitions(self) -> int:
+        return self.manifest.num_partitions
+
+    @property
+    def num_classes(self) -> int | None:
+        """None where labels are no classes."""
+        return self.manifest.num_classes
+
+    @property
+    def feature_dim(self) -> int:
+        return self.manifest.feature_dim
 
     @cached_property
     def offsets(self) -> np.ndarray:

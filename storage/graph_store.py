@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.arrow_files import absolute_url, array_from_numpy, numpy_column, read_batch, split_url
+from storage.descriptions import describe
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.graph_kernels import copy_ends, copy_rows, first_edge_outside
@@ -50,6 +51,9 @@ class GraphShard:
     edge_feature: np.ndarray | None = None  # [m, dim]
     target: np.ndarray | None = None  # float32 [g, num_targets], NaN where there is none
 
+    def __repr__(self) -> str:
+        return describe(self)
+
     @property
     def num_graphs(self) -> int:
         return len(self.node_ptr) - 1
@@ -65,6 +69,13 @@ class StoredGraphs:
 
     def __reduce__(self):  # travels by name: who receives it, perhaps in another folder, maps the same files
         return open_graphs, (absolute_url(self.url), self.manifest.snapshot)
+
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        return (
+            f"StoredGraphs({manifest.name!r}: {len(self):,} graphs, targets {', '.join(self.target_names) or 'none'},\n"
+            f"  splits {', '.join(self.split_names) or 'none'}, snapshot {manifest.snapshot} at {self.url})"
+        )
 
     def __len__(self) -> int:
         return self.manifest.num_graphs

@@ -77,9 +77,9 @@ class Manifest:
     num_split_sets: int = 0
     # None: made by hand, not by ingestion; a reader: not parsed yet, `measured` does
     statistics: "GraphStatistics | ManifestReader | None" = field(default=None, compare=False, repr=False)
-    files: Mapping[str, FileEntry] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    encodings: Mapping[str, EncodingEntry] = field(default_factory=dict)
+    files: Mapping[str, FileEntry] = field(default_factory=dict, repr=False)
+    provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
+    encodings: Mapping[str, EncodingEntry] = field(default_factory=dict, repr=False)
     snapshot: int = 0  # its number; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
 

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 from cluster.options import ServerOptions, SessionOptions, TrainOptions, WorkerOptions
 from jobs.run.reader import HEAD, Tree, UsageError, Words, build, merge, option_lines, option_names, to_tree, unknown
 from jobs.run.registry import PLACEHOLDERS, TABLES, Component, Kind, given_of, options_class
 from samplers.options import LoaderOptions
+from storage.descriptions import changed_options
 from storage.errors import ConfigError, FormatError
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -164,6 +166,16 @@ class RunConfig:
     workers: WorkerOptions = field(default_factory=WorkerOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
     run: RunOptions = field(default_factory=RunOptions)
+
+    def __repr__(self) -> str:
+        """What differs from the components' defaults, by group."""
+        words = [self.kind]
+        for group in _order(self.kind):
+            part = getattr(self, group)
+            name, options = (f" {part.name}", part.options) if isinstance(part, Component) else ("", part)
+            changed = changed_options(options)
+            words += [f"{group}{name}({changed})"] if name or changed else []
+        return fill(f"RunConfig({', '.join(words)})", 120, subsequent_indent="  ")
 
     def tree(self) -> Tree:
         """Plain values, of which `read_config` makes an equal value."""

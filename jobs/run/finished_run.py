@@ -20,6 +20,11 @@ class FinishedRun:
     summary: dict[str, Any]
     state: TrainState  # of the best weights
 
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{split} {score:.4f}" for split, score in self.scores.items())
+        kind = "estimated " if self.estimate else ""
+        return f"FinishedRun({self.path}: {kind}{self.summary['metric']} {scores}; {self.summary['epochs']} epochs)"
+
     @property
     def job(self) -> str:
         return str(self.summary["job"])

@@ -24,10 +24,9 @@ from jobs.run.training_run import (
     check_resume,
     choose_run_dir,
     follow,
-    kept_line,
     known_resources,
     open_run,
-    print_scores,
+    print_end,
     run_summary,
     session_options,
 )
@@ -63,6 +62,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
     )
     print("fitting the baselines (mean, composition only)", flush=True)
     baselines = compute_graph_baselines(store, columns, task, splits)
+    print("starting Ray", flush=True)
     with ray_session(session_options(config)):
         before = resolved.workers
         resolved = resolve_graphs(config, store, columns, task, cluster_resources(before))
@@ -87,7 +87,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
                 result = train(spec, resolved.workers, run, follow(bar, config.fit.epochs, task.metric, "graphs"))
             summary = _summary(job, store, task, baselines, result, run, time.monotonic() - started)
             run.write_summary(summary)
-    _print_summary(summary)
+    print_end(summary, f"{summary['roots_per_s']:,.0f} graphs/s", run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)
 
 
@@ -152,14 +152,3 @@ def _summary(
         **run_summary(result, run, ("roots_per_s", "nodes_per_s", "edges_per_s")),
         "wall_s": wall_s,
     }
-
-
-def _print_summary(summary: Mapping[str, Any]) -> None:
-    print_scores(summary)
-    print(
-        f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
-        f"{summary['workers']} workers on {summary['device']}\n"
-        f"{summary['roots_per_s']:,.0f} graphs/s while training; waited for batches {summary['wait_share']:.1%} of it; "
-        f"{summary['wall_s']:.0f} s in all\n"
-        f"run directory: {summary['run_dir']}"
-    )

@@ -24,10 +24,9 @@ from jobs.run.training_run import (
     check_resume,
     choose_run_dir,
     follow,
-    kept_line,
     known_resources,
     open_run,
-    print_scores,
+    print_end,
     run_summary,
     session_options,
 )
@@ -71,6 +70,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
     )
     if evaluation.estimate is not None:
         print(f"scores are estimates: {evaluation.estimate}; {evaluation.kept}", flush=True)
+    print("starting Ray and the partition servers", flush=True)
     with ray_session(session_options(config)) as session, partition_servers(graph, config.servers) as servers:
         where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
         before = resolved.workers
@@ -107,7 +107,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
                 result = train(spec, resolved.workers, run, follow(bar, fit.epochs, task.metric, "nodes"))
             summary = _summary(job, graph, config, task.metric, baselines, result, run, time.monotonic() - started)
             run.write_summary(summary)
-    _print_summary(summary)
+    print_end(summary, f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s", run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)
 
 
@@ -209,14 +209,3 @@ def _summary(
         **run_summary(result, run, ("nodes_per_s", "edges_per_s")),
         "wall_s": wall_s,
     }
-
-
-def _print_summary(summary: Mapping[str, Any]) -> None:
-    print_scores(summary)
-    print(
-        f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
-        f"{summary['workers']} workers on {summary['device']}\n"
-        f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s while training; "
-        f"waited for batches {summary['wait_share']:.1%} of it; {summary['wall_s']:.0f} s in all\n"
-        f"run directory: {summary['run_dir']}"
-    )

@@ -15,8 +15,8 @@ class Progress:
     def __init__(self, bar: Any, title: str) -> None:
         self._bar, self._title = bar, title
         self._task = None if bar is None else bar.add_task(title, total=None, note="")
-        self._printed_s = time.monotonic()
-        self._started_s = self._printed_s
+        self._started_s = time.monotonic()
+        self._printed_s = -_LINE_EVERY_S  # the first line is printed at once
 
     def update(self, done: float, total: float | None, note: str = "") -> None:
         """Says how far the task is, in its own units."""
@@ -27,8 +27,8 @@ class Progress:
         finished = total is not None and done >= total
         if now - self._printed_s >= _LINE_EVERY_S or finished:
             self._printed_s = now
-            share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-            print(f"{self._title}: {share} after {now - self._started_s:.0f} s  {note}", flush=True)
+            share = f"{int(done):,}" if total is None else f"{int(done):,}/{int(total):,}"
+            print(f"{self._title}: {share} {note} ({now - self._started_s:.0f} s)", flush=True)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The Ray that a job starts on this machine, and the workers that it will have: known before it is started."""
 
+import os
 from dataclasses import replace
 
 import torch
@@ -12,7 +13,7 @@ from cluster.session import joins_a_cluster
 def this_machine(asked: WorkerOptions) -> Resources:
     """What a local Ray has for these workers; GPUs are those that torch can use."""
     gpus = torch.cuda.device_count()
-    return Resources(max(asked.most, gpus, torch.get_num_threads()), gpus)
+    return Resources(max(len(os.sched_getaffinity(0)), WorkerOptions().most, gpus), gpus)
 
 
 def local_session(asked: WorkerOptions, session: SessionOptions) -> SessionOptions:

@@ -3,9 +3,9 @@
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.run.commands import program_name
 from jobs.run.config import RunConfig, config_help, config_tree, read_config, read_recipe, read_saved
 from jobs.run.reader import Tree, UsageError, asks_help, complain, read_words
 from jobs.run.registry import Kind
@@ -25,7 +25,7 @@ def train_main(
     words = [
         "--allow_import" if word == "--allow-import" else word for word in (sys.argv[1:] if words is None else words)
     ]
-    job = Path(sys.argv[0]).stem
+    job = program_name()
     try:
         first, said = read_words(word for word in words if word not in _SWITCHES)
         if len(first) > 1:

@@ -16,17 +16,18 @@ from cluster.reporter import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from cluster.session import joins_a_cluster
 from jobs.reporting.run_report import run_page
+from jobs.run.commands import command_line, program_name
 from jobs.run.config import RunConfig, RunOptions
 from jobs.run.environment import describe_command, describe_environment
 from jobs.run.option_checks import check_writable
 from jobs.run.progress import Progress
-from jobs.run.resume import resume_command
 from jobs.run.run_record import read_run, stored_partitions
 from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
 from jobs.run.verdict import BASELINE_NAMES
 from storage.errors import FormatError, GraphmillError
 
+TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
 # Entries of a summary, one of which it has: which epoch's weights were kept, and how that is said.
 KEPT_EPOCH = {
     "best_epoch": "best epoch",
@@ -62,7 +63,8 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             newest = latest_checkpoint(path)
             saved = "nothing saved yet" if newest is None else f"saved up to {newest.name}"
-            print(f"\nstopped, {saved}; to continue:\n{resume_command(str(path))}", file=sys.stderr)
+            command = command_line(program_name(), "--run.resume", str(path))
+            print(f"\nstopped, {saved}; to continue:\n{command}", file=sys.stderr)
         raise
     else:
         run.note("finish")
@@ -110,19 +112,24 @@ def known_resources(config: RunConfig) -> Resources | None:
 
 def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
     """Turns what rank 0 reports into progress; `unit` is "nodes" or "graphs"."""
-    note = ""
+    scores = ""
     rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
 
+    def show(done: float, step: str = "") -> None:
+        bar.update(done, num_epochs, "; ".join(part for part in ("epochs", step, scores) if part))
+
     def on_record(record: Record) -> None:
-        nonlocal note
+        nonlocal scores
         if record["kind"] == "epoch":
             exact, estimate = record.get(f"valid_{metric}"), record.get(f"valid_estimate_{metric}")
-            shown = "" if exact is None else f"  valid {metric} {exact:.4f}"
-            shown += "" if estimate is None else f"  valid {metric} {estimate:.4f} (estimate)"
-            note = f"loss {record['train_loss']:.4f}{shown}  {record[rate]:,.0f} {unit}/s"
-            bar.update(record["epoch"] + 1, num_epochs, note)
-        elif record["kind"] == "step" and record["num_steps"] > 1:
-            bar.update(record["epoch"] + record["step"] / record["num_steps"], num_epochs, note)
+            scores = f"loss {record['train_loss']:.4f}"
+            scores += "" if exact is None else f", valid {metric} {exact:.4f}"
+            scores += "" if estimate is None else f", valid {metric} {estimate:.4f} (estimate)"
+            scores += f", {record[rate]:,.0f} {unit}/s"
+            show(record["epoch"] + 1)
+        elif record["kind"] == "step" and record["step"] < record["num_steps"]:
+            step, num_steps = record["step"], record["num_steps"]
+            show(record["epoch"] + step / num_steps, f"step {step} of {num_steps}")
         elif record["kind"] == "stopping":
             again = "; Ctrl-C once more ends at once" if record["signal"] == signal.SIGINT else ""
             print(
@@ -134,10 +141,12 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
             print(f"\nan older checkpoint is used: {record['what']}", file=sys.stderr)
         elif record["kind"] == "unused":
             print(f"\nnot continued: {record['what']}", file=sys.stderr)
-        elif record["kind"] == "start" and (record["epoch"] or record["step"]):
+        elif record["kind"] == "start":
             step = f", step {record['step']}" if record["step"] else ""
-            bar.update(record["epoch"], num_epochs, f"continuing from epoch {record['epoch']}{step}")
+            continues = record["epoch"] or record["step"]
+            show(record["epoch"], f"continuing from epoch {record['epoch']}{step}" if continues else "")
 
+    show(0, "starting the workers")
     return on_record
 
 
@@ -157,6 +166,21 @@ def run_summary(result: Mapping[str, Any], run: RunDirectory, rates: Sequence[st
         **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
         "run_dir": str(run.path.resolve()),
     }
+
+
+def print_end(summary: Mapping[str, Any], speed: str, run_dir: Path) -> None:
+    """What a finished run says: scores, cost, and the commands that go on from here."""
+    print_scores(summary)
+    job = program_name() if program_name() in TRAINERS else f"train_{'graphs' if 'graphs' in summary else 'nodes'}"
+    print(
+        f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
+        f"{summary['workers']} workers on {summary['device']}\n"
+        f"{speed} while training; waited for batches {summary['wait_share']:.1%} of it; "
+        f"trained for {summary['train_s']:.0f} s of {summary['wall_s']:.0f} s\n\n"
+        f"report     {run_dir / 'report.html'}\n"
+        f"predict    {command_line('predict', str(run_dir), f'{run_dir}/predictions')}\n"
+        f"continue   {command_line(job, '--run.resume', str(run_dir), '--fit.epochs', str(2 * summary['epochs']))}"
+    )
 
 
 def kept_line(summary: Mapping[str, Any]) -> str:

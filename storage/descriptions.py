@@ -1,0 +1,31 @@
+"""What values of this library print as in a notebook: a few lines, arrays by type and shape."""
+
+from collections.abc import Sized
+from dataclasses import MISSING, fields
+from textwrap import fill
+from typing import Any
+
+_WIDTH = 120
+
+
+def describe(value: Any) -> str:
+    """A dataclass without its empty fields: numbers as they are, arrays and tensors as `x float32 [64, 100]`."""
+    parts = []
+    for field in fields(value):
+        entry = getattr(value, field.name)
+        if hasattr(entry, "dtype") and hasattr(entry, "shape"):
+            parts.append(f"{field.name} {str(entry.dtype).removeprefix('torch.')} {list(entry.shape)}")
+        elif entry is not None and not (isinstance(entry, Sized) and len(entry) == 0):
+            parts.append(f"{field.name} {entry}")
+    return fill(f"{type(value).__name__}({', '.join(parts)})", _WIDTH, subsequent_indent="  ")
+
+
+def changed_options(options: Any) -> str:
+    """The options that are not their defaults: `fanouts=(5, 5), seed=1`."""
+    changed = []
+    for field in fields(options):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        value = getattr(options, field.name)
+        if default is not MISSING and value != default:
+            changed.append(f"{field.name}={value!r}")
+    return ", ".join(changed)
