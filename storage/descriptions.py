@@ -21,9 +21,12 @@ def describe(value: Any) -> str:
 
 
 def changed_options(options: Any) -> str:
-    """The options that are not their defaults: `fanouts=(5, 5), seed=1`."""
+    """The options that are not their defaults, nor given by the data: `fanouts=(5, 5), seed=1`."""
+    given = getattr(options, "GIVEN", ())
     changed = []
     for field in fields(options):
+        if field.name in given:
+            continue
         default = field.default if field.default_factory is MISSING else field.default_factory()
         value = getattr(options, field.name)
         if default is not MISSING and value != default:

@@ -77,7 +77,11 @@ def test_a_run_leaves_everything_it_promises(first_run, workplace):
     assert list((run / "tensorboard").glob("events.*"))
     assert {path.name for path in (run / "best").iterdir()} == {"model.safetensors", "config.json", "state.json"}
     assert "features only" in first_run.stdout
-    assert str(summary["run_dir"]) in first_run.stdout
+    last = dict(line.split(None, 1) for line in first_run.stdout.strip().splitlines()[-3:])
+    assert last["report"] == "one/report.html"
+    assert last["predict"].endswith("jobs/predict.py one one/predictions")
+    assert last["continue"].endswith("jobs/products_geco.py --run.resume one --fit.epochs 8")
+    assert "0/4 epochs; starting the workers" in first_run.stdout
 
 
 @pytest.mark.ray
@@ -223,6 +227,7 @@ BAD_OPTIONS = [
         ["--run.parallel", "graph", "--sampler.num_chunks", "2", "--fit.accumulate", "2"],
         "leave out --sampler, --fit.accumulate",
     ),
+    (["--workers", "640"], "expected a CPU per worker (640)"),
     (["--run.parallel", "graph", "--workers.device", "gpu"], "the cluster has 0; set device to cpu"),
 ]
 
