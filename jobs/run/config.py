@@ -169,7 +169,7 @@ class RunConfig:
 
     def __repr__(self) -> str:
         """What differs from the components' defaults, by group."""
-        words = [self.kind]
+        words: list[str] = [self.kind]
         for group in _order(self.kind):
             part = getattr(self, group)
             name, options = (f" {part.name}", part.options) if isinstance(part, Component) else ("", part)
