@@ -17,15 +17,15 @@ epochs with one took more than those without, against one a minute. The table is
 else should run meanwhile.
 """
 
-import json
 import random
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from jobs.bench.results import keep, machine, table
 from jobs.run.config import NodeDataOptions, config_tree, read_config
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import at_least, check_object_store, check_writable
@@ -45,33 +45,29 @@ class Config:
 
     data: NodeDataOptions = field(default_factory=NodeDataOptions)
     """Which graph; the embedded one, where no other is named."""
-
     width: int = 64
     """GECO's channels."""
-
     layers: int = 3
     """GECO's layers."""
-
     chunks: int = 8
     """Random parts that an epoch's batches are."""
-
     dropout: float = 0.3
     """Of the layers, and of their input."""
-
     epochs: int = 12
     """Of each loop; one more before them is not counted."""
-
     workers: int = 2
     """DDP workers."""
-
     local_reads: bool = True
     """Read partitions in the workers' processes, where they are on this machine; no: ask their servers."""
-
     object_store_gb: float = 0.2
     """Of the local Ray."""
-
     out: Path = Path("runs/bench-checks")
     """Where the table goes."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "chunks", "workers", "epochs"):
+            at_least(self, name, 1)
+        check_object_store(self.object_store_gb)
 
 
 @dataclass(frozen=True)
@@ -85,23 +81,17 @@ class Share:
     moved: Mapping[str, float]
 
 
-def main() -> int:
+def main() -> None:
     config = parse(Config, __doc__)
-    for name in ("width", "layers", "chunks", "workers", "epochs"):
-        at_least(config, name, 1)
-    check_object_store(config.object_store_gb)
     check_writable(config.out, "--out")
     shares = measure(config)
-    text = table(config, shares)
-    config.out.mkdir(parents=True, exist_ok=True)
-    (config.out / "results.md").write_text(text)
-    (config.out / "results.json").write_text(json.dumps([vars(share) for share in shares]) + "\n")
-    print(text, end="")
-    return 0
+    text = describe(config, shares)
+    keep(config.out, config, text, shares=shares)
+    print(text)
 
 
 def measure(config: Config) -> list[Share]:
-    """What the ranks found, in their order."""
+    """What the ranks measured, in their order."""
     import tempfile
 
     from cluster.follow import followed
@@ -120,7 +110,6 @@ def measure(config: Config) -> list[Share]:
         partition_servers(graph, ServerOptions(local_reads=config.local_reads)) as servers,
     ):
         directory = RunDirectory.create(Path(folder) / "run", {})
-
         files = AttemptFiles.create(directory.path)
         with followed(files, directory.take):
             return _train(config, servers, graph.manifest, files, folder)
@@ -136,11 +125,11 @@ def _train(config: Config, servers: Any, manifest: Any, files: Any, folder: str)
         scaling_config=ray_train.ScalingConfig(num_workers=config.workers),
         run_config=ray_train.RunConfig(name="checks", storage_path=folder),
     )
-    return [Share(**json.loads(text)) for text in trainer.fit().return_value]
+    return trainer.fit().return_value
 
 
-def _measure_rank(given: dict[str, Any]) -> list[str]:
-    """Runs on every worker; each rank's Share as JSON."""
+def _measure_rank(given: dict[str, Any]) -> list[Share]:
+    """Runs on every worker; returns each rank's Share."""
     import ray.train
     import torch
     import torch.distributed as dist
@@ -163,31 +152,27 @@ def _measure_rank(given: dict[str, Any]) -> list[str]:
     for name in UNSAFE:
         workers[name].data = OpenNodes(connect(given["servers"]))
     before = {name: _flat(worker) for name, worker in workers.items()}
-    wall: dict[str, list[float]] = {name: [] for name in LOOPS}
-    cpu: dict[str, list[float]] = {name: [] for name in LOOPS}
-    losses: dict[str, list[float]] = {name: [] for name in LOOPS}
-    stall = []
-    for epoch in range(config.epochs + 1):
+    wall, cpu, losses = ({name: [0.0] * config.epochs for name in LOOPS} for _ in range(3))
+    stall = [0.0] * config.epochs
+    for epoch in range(-1, config.epochs):  # epoch -1 only warms up
         # A loader of its own for each epoch, so that nobody samples ahead in another's time. Any order but a drawn one favours somebody:
         # in turns, each would always follow the same other.
-        for name in random.Random(epoch).sample(LOOPS, len(LOOPS)):
+        for name in random.Random(epoch + 1).sample(LOOPS, len(LOOPS)):
             worker = workers[name]
             with worker.loader(spec.sampler) as loader:
                 dist.barrier()
                 began, began_cpu = time.perf_counter(), time.process_time()
                 if name == "saving":
-                    worker.next_epoch = epoch + 1
+                    worker.next_epoch = epoch + 2
                     worker.checkpoint()
-                losses[name].append((_bare if name in UNSAFE else _checked)(worker, loader, epoch))
-                wall[name].append(time.perf_counter() - began)
+                losses[name][epoch] = (_bare if name in UNSAFE else _checked)(worker, loader, epoch + 1)
+                wall[name][epoch] = time.perf_counter() - began
                 writer.wait()
-                cpu[name].append(time.process_time() - began_cpu)
+                cpu[name][epoch] = time.process_time() - began_cpu
                 if name == "saving":
-                    stall.append(writer.take_stall_s())
-    counted = [{name: values[1:] for name, values in found.items()} for found in (wall, cpu, losses)]
+                    stall[epoch] = writer.take_stall_s()
     moved = {name: float((_flat(worker) - before[name]).norm()) for name, worker in workers.items()}
-    share = Share(counted[0], counted[1], counted[2], stall[1:], moved)
-    return gather_objects(json.dumps(vars(share)))
+    return gather_objects(Share(wall, cpu, losses, stall, moved))
 
 
 def _flat(worker: "Worker") -> Any:
@@ -254,40 +239,37 @@ def _bare(worker: "Worker", loader: "Loader", epoch: int) -> float:
     return loss_sum / weight_sum
 
 
-def table(config: Config, shares: Sequence[Share]) -> str:
+def describe(config: Config, shares: Sequence[Share]) -> str:
     """The figures as Markdown."""
 
-    def of_epochs(found: Sequence[Mapping[str, Sequence[float]]], name: str) -> list[float]:
-        """Of each epoch the ranks' mean."""
-        return [statistics.fmean(values) for values in zip(*(one[name] for one in found), strict=True)]
+    def of_epochs(kind: Literal["wall_s", "cpu_s"]) -> dict[str, list[float]]:
+        """Of each loop and epoch the ranks' mean."""
+        columns = {name: [getattr(share, kind)[name] for share in shares] for name in LOOPS}
+        return {
+            name: [statistics.fmean(ranks) for ranks in zip(*column, strict=True)] for name, column in columns.items()
+        }
 
-    lines = [
-        f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop in a drawn order",
-        "",
-        f"| an epoch | {' | '.join(LOOPS)} |",
-        f"|---|{'---|' * len(LOOPS)}",
-    ]
-    for what, found in (
-        ("seconds", [one.wall_s for one in shares]),
-        ("CPU s of a worker", [one.cpu_s for one in shares]),
-    ):
-        epochs = {name: of_epochs(found, name) for name in LOOPS}
-        lines.append(f"| {what} | {' | '.join(f'{statistics.median(epochs[name]):.3f}' for name in LOOPS)} |")
+    rows = []
+    for what, epochs in (("seconds", of_epochs("wall_s")), ("CPU s of a worker", of_epochs("cpu_s"))):
+        rows.append([what, *(f"{statistics.median(epochs[name]):.3f}" for name in LOOPS)])
         ratios = [sorted(a / b for a, b in zip(epochs[name], epochs["bare"], strict=True)) for name in LOOPS]
         cells = [f"{statistics.median(r):.3f} ({r[len(r) // 4]:.3f} to {r[-1 - len(r) // 4]:.3f})" for r in ratios]
-        lines.append(f"| to bare (quartiles) | {' | '.join(cells)} |")
-    lines.append(f"| last loss | {' | '.join(f'{shares[0].losses[name][-1]:.4f}' for name in LOOPS)} |")
-    lines.append(f"| weights moved by | {' | '.join(f'{shares[0].moved[name]:.3f}' for name in LOOPS)} |")
-    stalls = [max(values) for values in zip(*(one.stall_s for one in shares), strict=True)]
-    wall = {name: of_epochs([one.wall_s for one in shares], name) for name in LOOPS}
+        rows.append(["to bare (quartiles)", *cells])
+    rows.append(["last loss", *(f"{shares[0].losses[name][-1]:.4f}" for name in LOOPS)])
+    rows.append(["weights moved by", *(f"{shares[0].moved[name]:.3f}" for name in LOOPS)])
+    stalls = [max(ranks) for ranks in zip(*(share.stall_s for share in shares), strict=True)]
+    wall, middle = of_epochs("wall_s"), statistics.median(stalls)
     more = statistics.median(a - b for a, b in zip(wall["saving"], wall["checked"], strict=True))
-    middle = statistics.median(stalls)
-    lines += [
+    lines = [
+        f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop in a "
+        f"drawn order; {machine('torch', 'ray')}",
+        "",
+        *table(dict.fromkeys(("an epoch", *LOOPS), ""), rows),
         "",
         f"A checkpoint stops training for {1e3 * middle:.1f} ms (median of {len(stalls)}; longest {1e3 * max(stalls):.1f} ms): "
         f"{middle / 60:.2%} of the time at one a minute. An epoch in which one is written takes {1e3 * more:.1f} ms more (median): {more / 60:.2%}.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -2,68 +2,65 @@
 
     python -m jobs.bench gpu                                      all of it, on one GPU with 80 GB: about 45 minutes
     python -m jobs.bench gpu --rows checks                        the models' numbers alone: two minutes
-    python -m jobs.bench gpu --device cpu --rows checks pipeline --pipeline-nodes 2000      the same code, on a CPU
+    python -m jobs.bench gpu --device cpu --rows checks waits --wait-nodes 2000 --wait-steps 2      the same code, on a CPU
 
     checks     every model, float32 and bfloat16, outputs and gradients, against the CPU in float64; dropout's masks bit for bit
     speed      GECO against flash attention on up to 2^21 nodes (`jobs/bench/speed.py`)
     training   an epoch or a step at the published sizes (`jobs/bench/training.py`)
-    pipeline   batches sampled, copied and trained on a second: whether the GPU waits for its batches
+    waits      what share of its steps the GPU waits for its batches (`jobs/bench/waits.py`)
 
 Prints a table with what is predicted beside what was measured; it and the parts' own files go to --out. Exit status 1 where a check is missed
-or there is no such device. Needs torch, numpy, pyarrow, fsspec and numba, and no Ray (where the package is not installed: `python -m
+or there is no such device. Needs torch, numpy, pyarrow, fsspec, numba and psutil, and no Ray (where the package is not installed: `python -m
 jobs.bench.gpu` in its root).
 """
 
-import json
+import copy
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from jobs.bench.results import keep, machine, table
 from jobs.bench.speed import PAPER_NODES, PAPER_RATIO
 from jobs.bench.training import PAPER_EPOCH_S
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_device, check_writable
+from jobs.run.option_checks import at_least, check_device, check_writable
 from jobs.run.reader import parse
-from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-ROWS = ("checks", "speed", "training", "pipeline")
-# Largest ‖found - exact‖ / ‖exact‖ of outputs, and of all gradients together: bfloat16 has 8 bits, and means over many nodes cancel (0.2 seen).
+# Largest ‖seen - exact‖ / ‖exact‖ of outputs, and of all gradients together: bfloat16 has 8 bits, and means over many nodes cancel (0.2 seen).
 LIMITS = {"float32": (1e-3, 1e-3), "bfloat16": (1e-1, 4e-1)}
-MIN_SAMPLED_SHARE = 0.95  # of the steps a second without any sampling: below, the GPU waits for its batches
+MAX_WAIT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class GpuConfig:
-    """Every option, as --log2-to 20 and so on."""
+    """What a GPU has to show."""
 
-    rows: tuple[str, ...] = ROWS
-    device: str = "cuda"  # or cuda:1, or cpu
-    log2_to: int = 21  # of the speed rows
-    budget_s: float = 900.0  # of the speed rows
-    nodes: int = 2_449_029  # of the training rows
-    pipeline_nodes: int = 500_000
-    batch_size: int = 1024
-    batches: int = 40  # that are timed
-    threads: int = 8  # of the loader
+    rows: tuple[Literal["checks", "speed", "training", "waits"], ...] = ("checks", "speed", "training", "waits")
+    device: str = "cuda"
+    """Or cuda:1, or cpu."""
+    log2_to: int = 21
+    """Of the speed rows."""
+    budget_s: float = 900.0
+    """Of the speed rows."""
+    nodes: int = 2_449_029
+    """Of the training rows."""
+    wait_nodes: int = 500_000
+    wait_steps: int = 40
+    threads: int = 8
+    """Of the loader."""
     out: Path = Path("runs/bench-gpu")
 
     def __post_init__(self) -> None:
-        if not self.rows or set(self.rows) - set(ROWS):
-            raise ConfigError(f"rows: expected some of {', '.join(ROWS)}, got {self.rows}; set --rows")
-        for name in ("log2_to", "nodes", "pipeline_nodes", "batch_size", "batches", "threads"):
-            if getattr(self, name) < 1:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}; set --{flag}")
+        for name in ("log2_to", "nodes", "wait_nodes", "wait_steps", "threads"):
+            at_least(self, name, 1)
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One line of the table."""
 
     what: str
@@ -74,27 +71,24 @@ class Result:
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
     """Each model of molecules, small. TokenGT without eigenvectors: those of equal eigenvalues are the solver's choice."""
-    from models import geco_graphs, grit, ppgt, primphormer, tokengt
-    from models.options import geco_graphs as geco_graphs_options
-    from models.options import grit as grit_options
-    from models.options import ppgt as ppgt_options
-    from models.options import primphormer as primphormer_options
-    from models.options import tokengt as tokengt_options
+    from models.geco_graphs import GECOGraphs
+    from models.grit import GRIT
+    from models.options import geco_graphs, grit, ppgt, primphormer, tokengt
     from models.options.gps import GPSOptions
     from models.options.primphormer import PrimalOptions
+    from models.ppgt import PPGT
+    from models.primphormer import Primphormer
+    from models.tokengt import TokenGT
 
-    layer = GPSOptions(dropout=0.0)
+    layer, primal = GPSOptions(dropout=0.0), PrimalOptions(dropout=0.0)
+    tokens: Any = {"num_layers": 2, "identifier": "near_orf"}
     return {
-        "TokenGT, softmax": lambda: tokengt.TokenGT(tokengt_options.small(num_layers=2, identifier="near_orf")),
-        "TokenGT, Performer": lambda: tokengt.TokenGT(
-            tokengt_options.small(num_layers=2, identifier="near_orf", attention="performer")
-        ),
-        "GRIT": lambda: grit.GRIT(grit_options.small(num_layers=2)),
-        "PPGT": lambda: ppgt.PPGT(ppgt_options.small(num_layers=2)),
-        "Primphormer": lambda: primphormer.Primphormer(
-            primphormer_options.small(num_layers=2, layer=layer, primal=PrimalOptions(dropout=0.0))
-        ),
-        "GECO of graphs, GPS": lambda: geco_graphs.GECOGraphs(geco_graphs_options.small(num_layers=2)),
+        "TokenGT, softmax": lambda: TokenGT(tokengt.small(**tokens)),
+        "TokenGT, Performer": lambda: TokenGT(tokengt.small(**tokens, attention="performer")),
+        "GRIT": lambda: GRIT(grit.small(num_layers=2)),
+        "PPGT": lambda: PPGT(ppgt.small(num_layers=2)),
+        "Primphormer": lambda: Primphormer(primphormer.small(num_layers=2, layer=layer, primal=primal)),
+        "GECO of graphs, GPS": lambda: GECOGraphs(geco_graphs.small(num_layers=2)),
     }
 
 
@@ -108,35 +102,29 @@ def check_models(device: str) -> list[Result]:
     for name, build in models().items():
         torch.manual_seed(0)
         model = build().eval()  # random signs and masks rest; gradients are taken all the same
-        results += _compared(name, model, device, lambda m, d: m(graphs.to(d)))
+        results += compare(name, model, device, lambda m, d: m(graphs.to(d)))
     torch.manual_seed(0)
-    model, forward = _node_model()
-    return results + _compared("GECO of one graph", model, device, forward) + [check_masks(device)]
+    return [*results, *compare("GECO of one graph", *node_model(device)), check_masks(device)]
 
 
-def _node_model() -> "tuple[nn.Module, Callable[[Any, Any], Tensor]]":
-    """GECO on a ring of 2,000 nodes with chords."""
+def node_model(device: str) -> "tuple[nn.Module, str, Callable[[Any, str], Tensor]]":
+    """GECO on 2,000 nodes."""
     import torch
 
+    from jobs.bench.speed_subjects import RegularGraph
     from models.geco import GECO
     from models.options.geco import node_classification
-    from models.propagation import Adjacency
 
-    num = 2000
-    step = torch.tensor([-1, 1, -7, 7])
-    indices = ((torch.arange(num)[:, None] + step) % num).flatten()
-    indptr, x = torch.arange(0, 4 * num + 1, 4), torch.randn(num, 16)
+    x = torch.randn(2000, 16)
 
-    def forward(model: Any, device: Any) -> "Tensor":
-        dtype = next(model.parameters()).dtype
-        return model(x.to(device, dtype), Adjacency(indptr.to(device), indices.to(device)))
+    def forward(model: Any, where: str) -> "Tensor":
+        return model(x.to(where, next(model.parameters()).dtype), RegularGraph(2000, 4, where).adjacency)
 
-    return GECO(node_classification(16, 5, num_layers=2, width=32)).eval(), forward
+    return GECO(node_classification(16, 5, num_layers=2, width=32)).eval(), device, forward
 
 
-def _compared(name: str, model: "nn.Module", device: str, forward: "Callable[[Any, Any], Tensor]") -> list[Result]:
-    import copy
-
+def compare(name: str, model: "nn.Module", device: str, forward: "Callable[[Any, str], Tensor]") -> list[Result]:
+    """The model on the device, in float32 and under bfloat16's autocast, against the CPU in float64."""
     import torch
 
     def outcome(of: "nn.Module", where: str, half: bool) -> "tuple[Tensor, Tensor]":
@@ -151,10 +139,10 @@ def _compared(name: str, model: "nn.Module", device: str, forward: "Callable[[An
     exact = outcome(copy.deepcopy(model).double(), "cpu", half=False)
     results = []
     for precision, limits in LIMITS.items():
-        found = outcome(copy.deepcopy(model).to(device), device, half=precision == "bfloat16")
-        errors = [float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in zip(found, exact, strict=True)]
-        measured = f"outputs {errors[0]:.1e}, gradients {errors[1]:.1e}"
+        seen = outcome(copy.deepcopy(model).to(device), device, half=precision == "bfloat16")
+        errors = [float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in zip(seen, exact, strict=True)]
         missed = not all(error <= limit for error, limit in zip(errors, limits, strict=True))  # NaN is missed too
+        measured = f"outputs {errors[0]:.1e}, gradients {errors[1]:.1e}"
         results.append(Result(f"{name}, {precision}", "at most {:g} and {:g}".format(*limits), measured, missed))
     return results
 
@@ -173,177 +161,92 @@ def check_masks(device: str) -> Result:
     return Result("dropout's mask against the CPU's", "0 differ", f"{differing} of {x.numel()} differ", differing > 0)
 
 
-def speed(config: GpuConfig, say: Callable[[str], None]) -> Iterator[Result]:
+def speed_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
     """GECO against flash attention; the paper's ratio on its own GPU is the prediction."""
-    from jobs.bench.speed import SpeedConfig, bench
+    from jobs.bench.speed import SpeedConfig, bench, ratios
 
-    out = config.out / "speed"
-    bench(
-        SpeedConfig(
-            subjects=("geco", "softmax", "performer", "primphormer"),
-            log2_from=min(14, config.log2_to),
-            log2_to=config.log2_to,
-            budget_s=config.budget_s,
-            device=config.device,
-            bf16=True,
-            out=out,
-        ),
-        say,
+    subset = SpeedConfig(
+        subjects=("geco", "softmax", "performer", "primphormer"),
+        log2_from=min(14, config.log2_to),
+        log2_to=config.log2_to,
+        budget_s=config.budget_s,
+        device=config.device,
+        bf16=True,
+        out=config.out / "speed",
     )
-    found = json.loads((out / "results.json").read_text())
-    seconds = {(p["subject"], p["level"], p["nodes"]): p["step_s"] for p in found["points"]}
-    for (subject, level, nodes), geco_s in seconds.items():
-        if subject != "geco" or ("softmax", level, nodes) not in seconds:
-            continue
-        ratio = seconds["softmax", level, nodes] / geco_s
-        predicted = f"{PAPER_RATIO:g} (the paper, its GPU)" if nodes == PAPER_NODES else "rises as N / log N"
-        yield Result(f"flash attention / GECO, {level}, {nodes:,} nodes, step", predicted, f"{ratio:.3g}")
-    for skip in found["skipped"]:
-        yield Result(f"{skip['subject']}, {skip['level']}, {skip['nodes']:,} nodes", "", f"skipped: {skip['reason']}")
+    points, skips = bench(subset, say)
+    results = []
+    for level in subset.levels:
+        for nodes, _, ratio in ratios(points, level):
+            predicted = f"{PAPER_RATIO:g} (the paper, its GPU)" if nodes == PAPER_NODES else "rises as N / log N"
+            what = f"flash attention / GECO, {level}, {nodes:,} nodes, step"
+            results.append(Result(what, predicted, f"{ratio:.3g}"))
+    return results + [Result(f"{s.subject}, {s.level}, {s.nodes:,} nodes", "", f"skipped: {s.reason}") for s in skips]
 
 
-def training(config: GpuConfig, say: Callable[[str], None]) -> Iterator[Result]:
+def training_rows(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
     """Training at the published sizes."""
     from jobs.bench.training import TrainingConfig, bench
 
-    out = config.out / "training"
-    bench(TrainingConfig(nodes=config.nodes, device=config.device, bf16=config.device != "cpu", out=out), say)
-    found = json.loads((out / "results.json").read_text())
-    for row in found["rows"]:
-        predicted = f"{PAPER_EPOCH_S:g} s (the paper, its GPU)" if row["name"] == "primphormer" else "none published"
-        yield Result(row["what"], predicted, f"{row['seconds']:.4g} s, {(row['peak_bytes'] or 0) / 1e9:.1f} GB")
-    for name, why in found["skipped"].items():
-        yield Result(name, "", f"skipped: {why}")
+    bf16, out = config.device != "cpu", config.out / "training"
+    rows, skipped = bench(TrainingConfig(nodes=config.nodes, device=config.device, bf16=bf16, out=out), say)
+    results = []
+    for row in rows:
+        predicted = f"{PAPER_EPOCH_S:g} s (the paper, its GPU)" if row.name == "primphormer" else "none published"
+        results.append(Result(row.what, predicted, f"{row.seconds:.4g} s, {(row.peak_bytes or 0) / 1e9:.1f} GB"))
+    return results + [Result(name, "", f"skipped: {why}") for name, why in skipped.items()]
 
 
-def pipeline(config: GpuConfig) -> Iterator[Result]:
-    """Batches a second: sampled alone, sampled and copied to the device, and trained on with and without sampling."""
-    from samplers.neighbor import NeighborSampler
-    from samplers.options import NeighborOptions
-    from samplers.router import local_router
+def wait_rows(config: GpuConfig) -> list[Result]:
+    """Whether the GPU waits for its batches: neighbor batches of 1,024 roots, Node2Subgraph batches of 64."""
+    from jobs.bench.waits import Setting, measure_waits
     from storage.graph import open_graph
     from storage.ingest import IngestOptions, ingest
     from storage.synthetic import SyntheticGraph, SyntheticOptions
 
+    share = min(1.0, 1024 * (config.wait_steps + 2) / config.wait_nodes)
     with tempfile.TemporaryDirectory() as folder:
-        options = SyntheticOptions(num_nodes=config.pipeline_nodes, train_share=0.5)
+        options = SyntheticOptions(num_nodes=config.wait_nodes, train_share=share, valid_share=0.0)
         ingest(SyntheticGraph(options), f"{folder}/graph", IngestOptions(num_partitions=2))
-        router = local_router(open_graph(f"{folder}/graph"))
-        sampler = NeighborSampler(router, NeighborOptions(fanouts=(15, 10), batch_size=config.batch_size), 1)
-        count = min(config.batches, sampler.num_batches - 1)
-        if count < 1:
-            raise ConfigError(
-                f"pipeline: expected at least 2 batches, got {sampler.num_batches}; raise --pipeline-nodes or lower --batch-size"
-            )
-        sampled = _rate(config, sampler, "cpu", count, lambda batch: None)
-        copied = _rate(config, sampler, config.device, count, lambda batch: None)
-        step = _trainer(options.feature_dim, options.num_classes, config.device)
-        trained = _rate(config, sampler, config.device, count, step)
-        alone = _rate_alone(config, sampler, count, step)
-    what = f"batches/s, {config.batch_size:,} roots, fan-outs 15 10, {config.threads} threads"
-    yield Result(f"{what}: sampled", "", f"{sampled:.3g}")
-    yield Result(f"{what}: sampled and on the device", "as sampled", f"{copied:.3g}")
-    yield Result(f"{what}: GECO 3 x 128 trains on one batch", "", f"{alone:.3g}")
-    share = f"at least {MIN_SAMPLED_SHARE * min(1.0, sampled / alone):.2f} of that"
-    yield Result(f"{what}: GECO 3 x 128 trains on sampled ones", share, f"{trained:.3g}, {trained / alone:.2f} of that")
-
-
-def _trainer(in_dim: int, out_dim: int, device: str) -> Callable[[Any], None]:
-    import torch
-
-    from models.geco import GECO
-    from models.options.geco import node_classification
-    from models.propagation import Adjacency
-
-    model = GECO(node_classification(in_dim, out_dim)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def step(batch: Any) -> None:
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
-            out = model(batch.x, Adjacency(batch.indptr, batch.indices), node_id_N=batch.node_id)
-        root = batch.root_index
-        torch.nn.functional.cross_entropy(out[root].float(), batch.y[root]).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def _rate(config: GpuConfig, sampler: Any, device: str, count: int, use: Callable[[Any], None]) -> float:
-    """Batches a second through the loader, after one that warms up."""
-    import torch
-
-    from samplers.loader import Loader
-    from samplers.minibatch import to_torch
-    from samplers.options import LoaderOptions
-
-    options = LoaderOptions(threads=config.threads, prefetch=2 * config.threads)
-    start = 0.0
-    with Loader(sampler, options, device=torch.device(device), collate=to_torch) as loader:
-        for index, batch in enumerate(loader.epoch(0)):
-            use(batch)
-            if index == 0:
-                _wait_for(device)
-                start = time.perf_counter()
-            if index == count:
-                break
-        _wait_for(device)
-        return count / (time.perf_counter() - start)
-
-
-def _rate_alone(config: GpuConfig, sampler: Any, count: int, use: Callable[[Any], None]) -> float:
-    """The same without sampling: one batch, again and again."""
-    from samplers.minibatch import to_torch
-
-    batch = to_torch(sampler.sample(0, 0)).to(config.device)
-    use(batch)
-    _wait_for(config.device)
-    start = time.perf_counter()
-    for _ in range(count):
-        use(batch)
-    _wait_for(config.device)
-    return count / (time.perf_counter() - start)
-
-
-def _wait_for(device: str) -> None:
-    import torch
-
-    if device != "cpu":
-        torch.cuda.synchronize()
+        on_cpu = config.device == "cpu"
+        roots = {} if on_cpu else {"neighbor_roots": 1024, "subgraph_roots": 64}
+        setting = Setting(config.wait_steps, (15, 10), threads=config.threads, device=config.device, **roots)
+        waits = measure_waits(open_graph(f"{folder}/graph"), setting)
+    limit = f"waits at most {MAX_WAIT_SHARE:.0%}"
+    return [
+        Result(w.name, limit, f"{1e3 * w.total_s / w.num_steps:,.1f} ms a step, waits {w.share:.1%}") for w in waits
+    ]
 
 
 def bench(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
-    """Runs the rows and writes the files; returns the table's lines."""
-    import torch
-
+    """Runs the rows, and writes and says the table."""
     check_device(config.device)
     check_writable(config.out, "--out")
-    config.out.mkdir(parents=True, exist_ok=True)
-    parts: dict[str, Callable[[], Any]] = {
+    parts: dict[str, Callable[[], Iterable[Result]]] = {
         "checks": lambda: check_models(config.device),
-        "speed": lambda: speed(config, say),
-        "training": lambda: training(config, say),
-        "pipeline": lambda: pipeline(config),
+        "speed": lambda: speed_rows(config, say),
+        "training": lambda: training_rows(config, say),
+        "waits": lambda: wait_rows(config),
     }
     results: list[Result] = []
     for name in config.rows:
         say(f"{name} …")
-        for result in parts[name]():
-            results.append(result)
-            say(f"{'MISSED: ' if result.missed else ''}{result.what}: {result.measured}")
-    chip = torch.cuda.get_device_name() if config.device != "cpu" else "CPU"
-    lines = [f"{chip}, torch {torch.__version__}", "", "| what | predicted | measured | |", "|---|---|---|---|"]
-    lines += [f"| {r.what} | {r.predicted} | {r.measured} | {'missed' if r.missed else ''} |" for r in results]
-    (config.out / "results.md").write_text("\n".join(lines) + "\n")
-    found = {"config": asdict(config) | {"out": str(config.out)}, "results": [asdict(r) for r in results]}
-    (config.out / "results.json").write_text(json.dumps(found, indent=1) + "\n")
-    say("\n".join(["", *lines]))
+        results += parts[name]()
+    rows = [(r.what, r.predicted, r.measured, "missed" if r.missed else "") for r in results]
+    text = "\n".join(
+        [
+            machine("torch", device=config.device),
+            "",
+            *table(dict.fromkeys(("what", "predicted", "measured", ""), ""), rows),
+        ]
+    )
+    keep(config.out, config, text, results=[r._asdict() for r in results])
+    say(text)
     return results
 
 
 def main() -> int:
-    config = parse(GpuConfig, __doc__)
-    results = bench(replace(config, out=Path(config.out)), lambda line: print(line, flush=True))
+    results = bench(parse(GpuConfig, __doc__), lambda line: print(line, flush=True))
     return 1 if any(result.missed for result in results) else 0
 
 

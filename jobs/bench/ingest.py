@@ -17,17 +17,17 @@ on; the exit code is then 1. A size that does not fit the disk is refused at onc
 import json
 import multiprocessing
 import os
-import platform
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import at_least, check_writable, existing_part, more_than_0
 from jobs.run.reader import parse
@@ -86,7 +86,7 @@ class BenchIngestConfig:
 
     @property
     def folder(self) -> Path:
-        return self.out if self.work is None else self.work
+        return self.work or self.out
 
     def options(self, partitioner: Partitioner) -> "IngestOptions":
         from storage.ingest import IngestOptions
@@ -153,12 +153,13 @@ def check_memory(partitioner: str, cost: "IngestCost", num_edges: int, available
 def disk_rate(folder: Path, num_bytes: int) -> float:
     """Bytes per second of one file, written in sequence and fsynced."""
     block = os.urandom(min(num_bytes, _PROBE_BLOCK_BYTES))
+    blocks = -(-num_bytes // len(block))
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-", buffering=0) as file:
         start_s = time.perf_counter()
-        for _ in range(-(-num_bytes // len(block))):
+        for _ in range(blocks):
             file.write(block)
         os.fsync(file.fileno())
-        return -(-num_bytes // len(block)) * len(block) / (time.perf_counter() - start_s)
+        return blocks * len(block) / (time.perf_counter() - start_s)
 
 
 def source_rate(config: BenchIngestConfig) -> float:
@@ -179,61 +180,62 @@ def written_bytes() -> int:
     return int(fields["write_bytes"]) - int(fields["cancelled_write_bytes"])
 
 
-def sync_files(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-
-
 def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, result: Path) -> None:
     """One row, in a process of its own; writes what it measured, or the reason why not, to `result`."""
-    from jobs.run.memory_check import available_bytes, own_bytes
-    from jobs.run.progress import progress
+    from jobs.run.memory_check import available_bytes
     from storage.errors import GraphmillError
     from storage.ingest import ingest
     from storage.ingest_cost import ingest_cost
 
     source, options = BareGraph(config), config.options(partitioner)
-    graph = result.parent / "graph"
-    stages: dict[str, float] = {}
     try:
         check_memory(partitioner, ingest_cost(source.info, options), config.edges, available_bytes())
         small = replace(config, nodes=1000, edges=16_000, partitions=min(8, config.partitions))
-        ingest(
-            BareGraph(small), str(result.parent / "small"), replace(options, num_partitions=small.partitions)
-        )  # compiles
-        with progress(partitioner) as bar:
-            current, since_s = "nodes", time.perf_counter()
-            start_s, written, cpu_s = since_s, written_bytes(), time.process_time()
-
-            def report(stage: str, done: int, total: int | None) -> None:
-                nonlocal current, since_s
-                now_s = time.perf_counter()
-                ended = current if done == 0 else stage  # a stage announces itself with 0, or reports what it has done
-                stages[ended] = stages.get(ended, 0.0) + now_s - since_s
-                current, since_s = stage, now_s
-                bar.update(done, None if total is None else max(done, total), stage)
-
-            manifest = ingest(source, str(graph), options, report)
-            stages[current] = stages.get(current, 0.0) + time.perf_counter() - since_s
-            synced_s = time.perf_counter()
-            sync_files(graph)
-            stages["sync"] = time.perf_counter() - synced_s
-            seconds = time.perf_counter() - start_s
-        row = {
-            "edges": manifest.num_edges,
-            "seconds": seconds,
-            "cpu_seconds": time.process_time() - cpu_s,
-            "stages": stages,
-            "written_bytes": written_bytes() - written,
-            "graph_bytes": sum(entry.num_bytes for entry in manifest.files.values()),
-            "peak_bytes": own_bytes("VmHWM"),
-        }
-        row |= quality(str(graph))
+        ingest(BareGraph(small), str(result.with_name("small")), small.options(partitioner))  # compiles
+        row = timed_ingestion(partitioner, source, result.with_name("graph"), options)
     except (GraphmillError, OSError, MemoryError) as error:
         row = {"error": " ".join(str(error).split()) or type(error).__name__}
     result.write_text(json.dumps(row))
+
+
+def timed_ingestion(
+    partitioner: Partitioner, source: "BareGraph", graph: Path, options: "IngestOptions"
+) -> dict[str, Any]:
+    """Ingests to the disk; the seconds of each stage, and what the stored graph is like."""
+    from jobs.run.memory_check import own_bytes
+    from jobs.run.progress import progress
+    from storage.ingest import ingest
+
+    stages: dict[str, float] = {}
+    with progress(partitioner) as bar:
+        current, since_s = "nodes", time.perf_counter()
+        start_s, written, cpu_s = since_s, written_bytes(), time.process_time()
+
+        def report(stage: str, done: int, total: int | None) -> None:
+            nonlocal current, since_s
+            now_s = time.perf_counter()
+            ended = current if done == 0 else stage  # a stage announces itself with 0, or reports what it has done
+            stages[ended] = stages.get(ended, 0.0) + now_s - since_s
+            current, since_s = stage, now_s
+            bar.update(done, None if total is None else max(done, total), stage)
+
+        manifest = ingest(source, str(graph), options, report)
+        report("sync", 0, None)
+        for path in graph.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        report("", 0, None)
+    return {
+        "edges": manifest.num_edges,
+        "seconds": since_s - start_s,
+        "cpu_seconds": time.process_time() - cpu_s,
+        "stages": stages,
+        "written_bytes": written_bytes() - written,
+        "graph_bytes": sum(entry.num_bytes for entry in manifest.files.values()),
+        "peak_bytes": own_bytes("VmHWM"),
+        **quality(str(graph)),
+    }
 
 
 def quality(url: str) -> dict[str, float]:
@@ -258,7 +260,7 @@ def quality(url: str) -> dict[str, float]:
 def count_between(values: "np.ndarray", low: int, high: int) -> int:
     import numpy as np
 
-    step = 1 << 24
+    step = 1 << 24  # temporaries stay small
     parts = (values[start : start + step] for start in range(0, len(values), step))
     return sum(int(np.count_nonzero((part >= low) & (part < high))) for part in parts)
 
@@ -268,9 +270,8 @@ def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: in
     with tempfile.TemporaryDirectory(prefix=".bench-ingest-", dir=config.folder) as folder:
         rate = disk_rate(Path(folder), probe_bytes)
         result = Path(folder, "row.json")
-        process = multiprocessing.get_context("spawn").Process(
-            target=ingest_row, args=(partitioner, config, result), daemon=True
-        )
+        arguments = (partitioner, config, result)
+        process = multiprocessing.get_context("spawn").Process(target=ingest_row, args=arguments, daemon=True)
         process.start()
         try:
             process.join(config.timeout_s)
@@ -290,28 +291,33 @@ def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: in
 
 
 def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfig) -> str:
-    """The table as Markdown."""
-    done = [row for row in rows if "error" not in row]
+    """The table as Markdown; the balances are the largest partition's nodes and edges against the mean."""
     disk = statistics.median(row["disk_bytes_per_s"] for row in rows)
-    lines = [
-        f"{config.nodes:,} nodes in {config.partitions} partitions, budget {config.memory_mib} MiB; {platform.machine()}, {os.cpu_count()} "
-        f"cores, Python {platform.python_version()}. The disk writes {disk / 1e6:,.0f} MB/s (median of {len(rows)}), the generator alone makes "
-        f"{source / 1e6:.1f} M edges/s.",
-        "",
-        "| partitioner | edges | s | CPU s | edges/s | peak RSS, GB | written, GB | of the disk's rate | graph alone, GB | of the disk's rate | "
-        "cut | nodes max/mean | edges max/mean |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    done = [
+        {
+            **row,
+            "edges/s": row["edges"] / row["seconds"],
+            **{f"{kind}, GB": row[f"{kind}_bytes"] / 1e9 for kind in ("peak", "written", "graph")},
+            **{
+                f"{kind}, of the disk's rate": row[f"{kind}_bytes"] / row["seconds"] / disk
+                for kind in ("written", "graph")
+            },
+        }
+        for row in rows
+        if "error" not in row
     ]
-    for row in done:
-        seconds = row["seconds"]
-        shares = [row[key] / seconds / disk for key in ("written_bytes", "graph_bytes")]
-        lines.append(
-            f"| {row['partitioner']} | {row['edges']:,} | {seconds:.1f} | {row['cpu_seconds']:.1f} | {row['edges'] / seconds:,.0f} | {row['peak_bytes'] / 1e9:.2f} | "
-            f"{row['written_bytes'] / 1e9:.1f} | {shares[0]:.0%} | {row['graph_bytes'] / 1e9:.1f} | {shares[1]:.0%} | "
-            f"{row['cut']:.1%} | {row['node_balance']:.3f} | {row['edge_balance']:.3f} |"
-        )
-    lines += [f"\n{row['partitioner']} failed: {row['error']}" for row in rows if "error" in row]
-    return "\n".join(lines) + "\n"
+    columns = {"partitioner": "", "edges": ",", "seconds": ".1f", "cpu_seconds": ".1f", "edges/s": ",.0f"}
+    columns |= {"peak, GB": ".2f", "written, GB": ".1f", "written, of the disk's rate": ".0%"}
+    columns |= {"graph, GB": ".1f", "graph, of the disk's rate": ".0%"}
+    columns |= {"cut": ".1%", "node_balance": ".3f", "edge_balance": ".3f"}
+    lines = [
+        f"{config.nodes:,} nodes in {config.partitions} partitions, budget {config.memory_mib} MiB; {machine('numpy')}. The disk writes "
+        f"{disk / 1e6:,.0f} MB/s (median of {len(rows)}), the generator alone makes {source / 1e6:.1f} M edges/s.",
+        "",
+        *table(columns, done),
+        *(f"\n{row['partitioner']} failed: {row['error']}" for row in rows if "error" in row),
+    ]
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -322,8 +328,7 @@ def main() -> int:
     check_writable(config.out, "--out")
     check_writable(config.folder, "--work")
     check_disk(cost, shutil.disk_usage(existing_part(config.folder)).free, config.reserve_gib, config.folder)
-    for folder in (config.out, config.folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    config.folder.mkdir(parents=True, exist_ok=True)
     print(
         f"{config.nodes:,} nodes, {config.edges:,} edges: {cost.peak_disk / 1e9:.1f} GB of disk at once, {cost.written / 1e9:.1f} GB to write, "
         f"{cost.memory / 1e9:.1f} GB of memory",
@@ -334,9 +339,9 @@ def main() -> int:
     for partitioner in config.partitioners:
         rows.append(measure(partitioner, config, min(config.probe_mib << 20, max(1, cost.graph))))
         text = describe(rows, source, config)
-        body = {"config": asdict(config), "source_edges_per_s": source, "cost": asdict(cost), "rows": rows}
-        (config.out / "results.md").write_text(text)  # after each row: a run that is interrupted keeps those it has
-        (config.out / "results.json").write_text(json.dumps(body, indent=1, default=str) + "\n")
+        keep(
+            config.out, config, text, source_edges_per_s=source, cost=cost, rows=rows
+        )  # after each row: an interrupted run keeps them
     print(text)
     return 1 if any("error" in row for row in rows) else 0
 

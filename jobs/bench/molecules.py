@@ -9,17 +9,16 @@ kept as results.md and results.json under --out, with what PCQM4Mv2's 3,746,620 
 --rounds rounds; nothing else should run meanwhile. Rates of one process are per second of its own processor time.
 """
 
-import functools
-import json
-import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.bench.device import seconds_of
+from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import all_at_least_1, at_least, check_writable
 from jobs.run.reader import parse
@@ -46,7 +45,7 @@ class BenchMoleculesConfig:
     """Molecules in one batch."""
     rounds: int = 3
     """Rounds; the best counts."""
-    out: str = "runs/bench_molecules"
+    out: Path = Path("runs/bench_molecules")
     """Directory for results.md and results.json."""
 
     def __post_init__(self) -> None:
@@ -55,14 +54,11 @@ class BenchMoleculesConfig:
         all_at_least_1(self, "workers")
 
 
-def best_rate(count: int, rounds: int, work: Callable[[], object], clock: Callable[[], float]) -> float:
+def best_rate(
+    count: int, rounds: int, work: Callable[[], object], clock: Callable[[], float] = time.process_time
+) -> float:
     """Units per second in the fastest round."""
-    times = []
-    for _ in range(rounds):
-        start_s = clock()
-        work()
-        times.append(clock() - start_s)
-    return count / min(times)
+    return count / min(seconds_of(work, "cpu", clock) for _ in range(rounds))
 
 
 def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -> dict[str, float]:
@@ -77,31 +73,26 @@ def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -
 
     smiles = [each for rows in source.chunks(2000) for each in rows.smiles]
     smiles = smiles[:: max(1, len(smiles) // config.molecules)][: config.molecules]
-    count, featuriser = len(smiles), Featuriser()
-    everything = MoleculeRows(
-        index=0,
-        row=np.arange(count),
-        line=np.arange(count),
-        smiles=smiles,
-        target=np.zeros((count, 0), np.float32),
-        split=np.zeros(count, np.int8),
-    )
+    count, number, featuriser = len(smiles), np.arange(len(smiles)), Featuriser()
+    target, split = np.zeros((count, 0), np.float32), np.zeros(count, np.int8)
+    everything = MoleculeRows(index=0, row=number, line=number, smiles=smiles, target=target, split=split)
     refused = {reject.text for reject in featuriser.featurise(everything).rejects}
     readable = [each for each in smiles if each not in refused]  # OGB's function fails on the others
+    rounds = config.rounds
     with BlockLogs():
-        works: dict[str, Callable[[], object]] = {
-            "parse": lambda: [Chem.MolFromSmiles(each) for each in smiles],
-            "smiles2graph": lambda: [smiles2graph(each) for each in readable],
-            "featurise": lambda: featuriser.featurise(everything),
+        return {
+            "RDKit's parser alone, one core": best_rate(
+                count, rounds, lambda: [Chem.MolFromSmiles(each) for each in smiles]
+            ),
+            "smiles2graph alone, one core": best_rate(
+                len(readable), rounds, lambda: [smiles2graph(each) for each in readable]
+            ),
+            "our featurisation, one core": best_rate(count, rounds, lambda: featuriser.featurise(everything)),
         }
-        counts = {"parse": count, "smiles2graph": len(readable), "featurise": count}
-        return {name: best_rate(counts[name], config.rounds, work, time.process_time) for name, work in works.items()}
 
 
 def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folder: Path) -> dict[str, float]:
     """Rows per second by the clock, from the table to the published directory; Ray is up and its workers have started."""
-    from contextlib import nullcontext
-
     from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
     from cluster.options import SessionOptions
     from cluster.session import ray_session
@@ -110,14 +101,18 @@ def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folde
     count = sum(len(rows.row) + len(rows.rejects) for rows in source.chunks(2000))
     for workers in config.workers:
         options = MoleculeIngestOptions(workers=workers, chunk_rows=1000, overwrite=True)
-        ingest = functools.partial(ingest_molecules, source, str(folder / f"by{workers}"), options)
+
+        def ingest(options: MoleculeIngestOptions = options) -> None:
+            ingest_molecules(source, str(folder / f"by{options.workers}"), options)
+
         with ray_session(SessionOptions(address="local", num_cpus=workers)) if workers > 1 else nullcontext():
             ingest()
-            rates[f"ingest_{workers}"] = best_rate(count, config.rounds, ingest, time.perf_counter)
+            rate = best_rate(count, config.rounds, ingest, time.perf_counter)
+        rates[f"ingestion as a whole, {workers} worker(s)"] = rate
     return rates
 
 
-def time_batches(url: str, config: BenchMoleculesConfig) -> float:
+def time_batches(url: str, config: BenchMoleculesConfig) -> dict[str, float]:
     """Molecules per second of one core in batches, from Arrow files that are mapped."""
     from samplers.graph_batches import GraphBatchSampler
     from samplers.options import GraphBatchOptions
@@ -125,48 +120,36 @@ def time_batches(url: str, config: BenchMoleculesConfig) -> float:
 
     graphs = open_graphs(url)
     sampler = GraphBatchSampler(graphs, GraphBatchOptions(max_graphs=config.batch_graphs))
-    for batch in range(sampler.num_batches):  # compiles, and reads the pages in
-        sampler.sample(0, batch)
-    epochs = iter(range(1, config.rounds + 1))
+    epochs = iter(range(config.rounds + 1))
 
     def epoch() -> None:
         number = next(epochs)
         for batch in range(sampler.num_batches):
             sampler.sample(number, batch)
 
-    return best_rate(len(graphs), config.rounds, epoch, time.process_time)
+    epoch()  # compiles, and reads the pages in
+    return {f"batches of {config.batch_graphs} from Arrow, one core": best_rate(len(graphs), config.rounds, epoch)}
 
 
-def describe(rates: dict[str, float], config: BenchMoleculesConfig, name: str) -> str:
+def describe(rates: dict[str, float], name: str) -> str:
     """The table as Markdown."""
-    ogb = rates["smiles2graph"]
-    lines = [
-        f"Molecules of {name}; {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        "",
-        "| measure | molecules/s | against smiles2graph alone | PCQM4Mv2 (3,746,620) |",
-        "|---|---|---|---|",
+    ogb = rates["smiles2graph alone, one core"]
+    rows = [
+        (title, rate, None if title.startswith("batches") else rate / ogb, PCQM4MV2_ROWS / rate / 60)
+        for title, rate in rates.items()
     ]
-    names = {
-        "parse": "RDKit's parser alone, one core",
-        "smiles2graph": "smiles2graph alone, one core",
-        "featurise": "our featurisation, one core",
-        **{f"ingest_{each}": f"ingestion as a whole, {each} worker(s)" for each in config.workers},
-        "batches": f"batches of {config.batch_graphs} from Arrow, one core",
-    }
-    for key, title in names.items():
-        took = PCQM4MV2_ROWS / rates[key]
-        against = "" if key == "batches" else f"{rates[key] / ogb:.2f}"
-        lines.append(f"| {title} | {rates[key]:,.0f} | {against} | {took / 60:.1f} min |")
-    return "\n".join(lines) + "\n"
+    columns = {"measure": "", "molecules/s": ",.0f", "against smiles2graph alone": ".2f"}
+    columns |= {f"minutes of PCQM4Mv2 ({PCQM4MV2_ROWS:,})": ".1f"}
+    return "\n".join([f"Molecules of {name}; {machine('rdkit', 'ogb')}", "", *table(columns, rows)])
 
 
-def main() -> int | None:
+def main() -> None:
     config = parse(BenchMoleculesConfig, __doc__)
     from storage.importers.enumerated_molecules import EnumeratedMolecules
     from storage.importers.smiles import SmilesTable
     from storage.importers.smiles_options import SmilesOptions
 
-    check_writable(Path(config.out), "--out")
+    check_writable(config.out, "--out")
     source: MoleculeSource = (
         EnumeratedMolecules(config.molecules)
         if config.table is None
@@ -174,14 +157,10 @@ def main() -> int | None:
     )
     with tempfile.TemporaryDirectory(prefix="graphmill-bench-") as folder:
         rates = time_featurisation(source, config) | time_ingestion(source, config, Path(folder))
-        rates["batches"] = time_batches(str(Path(folder) / f"by{config.workers[0]}"), config)
-    text = describe(rates, config, source.info.name)
-    out = Path(config.out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "results.md").write_text(text)
-    (out / "results.json").write_text(json.dumps({"source": source.info.name, "rates": rates}, indent=1) + "\n")
+        rates |= time_batches(str(Path(folder) / f"by{config.workers[0]}"), config)
+    text = describe(rates, source.info.name)
+    keep(config.out, config, text, source=source.info.name, rates=rates)
     print(text)
-    return None
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ Expect the same losses to about 1e-6, bytes sent as predicted (a first step's, a
 """
 
 import json
-import socket
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from jobs.bench.device import reset_peak
+from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.memory_check import own_bytes
 from jobs.run.option_checks import all_at_least_1, at_least, check_writable, more_than_0
@@ -26,42 +27,31 @@ class Config:
 
     graph: str
     """A prepared graph's path."""
-
     workers: tuple[int, ...] = (1, 2, 4)
     """Numbers of workers, one after another."""
-
     steps: int = 2
     """Optimizer steps of each."""
-
     width: int = 128
     """Channels."""
-
     layers: int = 3
     """Layers."""
-
     dropout: float = 0.0
     """Of the layers."""
-
     recompute: bool = False
     """Compute each layer again in the backward pass instead of keeping it."""
-
     timeout_s: float = 900.0
     """Longest wait in one collective call."""
+    out: Path = Path("runs/bench-parallel")
+    """Where the table goes."""
 
-    out: str | None = None
-    """Write the results to this JSON file too."""
-
-
-def resident_bytes() -> tuple[int, int]:
-    """(resident, peak) bytes of this process; the peak counts from `reset_peak` on."""
-    return own_bytes("VmRSS"), own_bytes("VmHWM")
-
-
-def reset_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
+    def __post_init__(self) -> None:
+        all_at_least_1(self, "workers")
+        for name in ("steps", "width", "layers"):
+            at_least(self, name, 1)
+        more_than_0(self, "timeout_s")
 
 
-def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None:
+def worker(rank: int, size: int, config: Config, folder: str) -> None:
     import torch
     import torch.distributed as dist
     from torch.nn.functional import cross_entropy
@@ -75,13 +65,8 @@ def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None
     from storage.graph import open_graph
 
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=config.timeout_s),
-    )
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group("gloo", f"file://{folder}/peers", timeout, world_size=size, rank=rank)
     graph = open_graph(config.graph)
     manifest = graph.manifest
     model_config = GECOConfig(
@@ -98,13 +83,11 @@ def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     warm_up(model, model_config)
     reset_peak()
-    baseline, _ = resident_bytes()
+    baseline = own_bytes("VmRSS")
     data = WholeGraphData.of(graph, 0, model_config)
     opened = data.open()
     shard, batch = opened.shard, opened.sampler(data.roots()["train"], size).sample(0, rank)
-    _, planned = resident_bytes()
     peers = shard.layout.peers
-    planning = dict(peers.sent_bytes)
     losses = []
     target = batch.y[batch.root_index]
     count = float(peers.sum(torch.tensor(float(len(target)))))
@@ -118,8 +101,10 @@ def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(float(peers.sum(loss.detach().double())))
-    _, peak = resident_bytes()
     plan = shard.adjacency.plan
+    predicted = sent_bytes(
+        model_config, shard.layout.rows, rank, sum(plan.send), plan.num_halo, symmetric=manifest.symmetric
+    )
     result = {
         "workers": size,
         "rank": rank,
@@ -127,15 +112,10 @@ def worker(rank: int, size: int, port: int, config: Config, folder: str) -> None
         "nodes": batch.num_nodes,
         "edges": batch.num_edges,
         "halo": plan.num_halo,
-        "baseline_bytes": baseline,
-        "planned_bytes": planned - baseline,
-        "peak_bytes": peak - baseline,
+        "peak_bytes": own_bytes("VmHWM") - baseline,
         "estimated_bytes": training_bytes(model_config, manifest.num_nodes, manifest.num_edges, size),
         "sent": sent,
-        "predicted": sent_bytes(
-            model_config, shard.layout.rows, rank, sum(plan.send), plan.num_halo, symmetric=manifest.symmetric
-        ),
-        "planning": planning,
+        "predicted": predicted,
     }
     Path(folder, f"{rank}.json").write_text(json.dumps(result))
     dist.barrier()
@@ -163,47 +143,41 @@ def measure(size: int, config: Config) -> list[dict[str, Any]]:
     """The results of all workers of one run."""
     import torch.multiprocessing as multiprocessing
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.start_processes(worker, args=(size, port, config, folder), nprocs=size, start_method="spawn")
+        multiprocessing.start_processes(worker, args=(size, config, folder), nprocs=size, start_method="spawn")
         return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(size)]
 
 
-def main() -> int:
-    config = parse(Config)
+def main() -> None:
+    config = parse(Config, __doc__)
     from storage.graph import open_graph
 
-    all_at_least_1(config, "workers")
-    for name in ("steps", "width", "layers"):
-        at_least(config, name, 1)
-    more_than_0(config, "timeout_s")
-    if config.out is not None:
-        check_writable(Path(config.out).parent, "--out")
+    check_writable(config.out, "--out")
     manifest = open_graph(config.graph).manifest
-    print(
+    results: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    for size in config.workers:
+        ranks = measure(size, config)
+        results += ranks
+        sent, predicted = (max(sum(rank[key].values()) for rank in ranks) / 1e6 for key in ("sent", "predicted"))
+        peak, estimate = (max(rank[key] for rank in ranks) / 1e6 for key in ("peak_bytes", "estimated_bytes"))
+        row = {
+            "workers": size,
+            "loss of the last step": ranks[0]["losses"][-1],
+            "peak MB": peak,
+            "estimate MB": estimate,
+        }
+        first = rows[0]["peak MB"] if rows else peak
+        rows.append(row | {"of the first peak": peak / first, "sent MB": sent, "predicted MB": predicted})
+        print(f"{size} workers: loss {row['loss of the last step']:.9f}, peak {peak:.0f} MB", flush=True)
+    head = (
         f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges; {config.layers} x {config.width}"
     )
-    results: list[dict[str, Any]] = []
-    print(
-        f"{'workers':>8}{'loss of the last step':>24}{'peak MB':>10}{'share':>8}{'estimate':>10}{'sent MB':>10}{'predicted':>10}"
-    )
-    for size in config.workers:
-        found = measure(size, config)
-        results += found
-        peak = max(r["peak_bytes"] for r in found)
-        first = max(r["peak_bytes"] for r in results if r["workers"] == results[0]["workers"])
-        sent, predicted = (max(sum(r[key].values()) for r in found) for key in ("sent", "predicted"))
-        print(
-            f"{size:>8}{found[0]['losses'][-1]:>24.9f}{peak / 1e6:>10.0f}{peak / first:>8.2f}"
-            f"{found[0]['estimated_bytes'] / 1e6:>10.0f}{sent / 1e6:>10.1f}{predicted / 1e6:>10.1f}",
-            flush=True,
-        )
-    if config.out is not None:
-        body = {"config": asdict(config), "results": results}
-        Path(config.out).write_text(json.dumps(body, indent=1) + "\n")
-    return 0
+    columns = {"workers": "", "loss of the last step": ".9f", "peak MB": ".0f", "of the first peak": ".2f"}
+    columns |= {"estimate MB": ".0f", "sent MB": ".1f", "predicted MB": ".1f"}
+    text = "\n".join([f"{head}; {machine('torch')}", "", *table(columns, rows)])
+    keep(config.out, config, text, results=results)
+    print(text)
 
 
 if __name__ == "__main__":

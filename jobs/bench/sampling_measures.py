@@ -1,15 +1,14 @@
 """What `jobs/bench/sampling.py` times: our sampler, the same reads and nothing else, feature rows, and owners behind Ray.
 
-Every measure is the best of `rounds` rounds over the same batches, after a warm-up: the machine's noise only ever adds.
+Every rate is the best of `rounds` rounds over the same batches, after a warm-up: the machine's noise only ever adds.
 """
 
 import pickle
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from jobs.run.memory_check import own_bytes
 from samplers.array_pool import ArrayPool
 from samplers.draw_kernels import draw_uniform, list_keys
 from samplers.messages import Request
-from samplers.minibatch import MiniBatch
 from samplers.neighbor import NeighborSampler
 from samplers.neighbor_kernels import entries, list_bounds
 from samplers.node2subgraph import Node2SubgraphSampler
@@ -30,7 +28,7 @@ from samplers.router import Owner, Pending, Router, local_router
 from samplers.row_kernels import take_rows
 from samplers.stage_clock import StageClock, listen
 from storage.compiled import compiled
-from storage.graph import Partition, open_graph
+from storage.graph import Partition, StoredGraph, open_graph
 
 
 @dataclass(frozen=True)
@@ -42,32 +40,38 @@ class Effort:
     rounds: int
 
 
-@dataclass(frozen=True)
-class Rate:
-    """Best and median rate of some rounds."""
-
-    best: float
-    median: float
-
-    @staticmethod
-    def of(rates: list[float]) -> "Rate":
-        return Rate(max(rates), statistics.median(rates))
-
-
-@dataclass(frozen=True)
-class SamplerRate:
+class SamplerRate(NamedTuple):
     """Edges per second of a sampler."""
 
-    whole: Rate  # by the clock, all of `sample`
-    sampling: Rate  # without fetching rows (permanent ids, labels, splits): drawing and relabelling
+    whole: float  # by the clock, all of `sample`
+    sampling: float  # without fetching rows (permanent ids, labels, splits): drawing and relabelling
     edges_per_batch: float
     nodes_per_batch: float
+
+
+def rounds_of(
+    work: Callable[[Any], Any], items: Sequence[Any], warmup: Sequence[Any], threads: int, rounds: int
+) -> list[tuple[float, list[Any]]]:
+    """Seconds and results of each round of `work` over the items, by so many threads."""
+    measured = []
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, warmup))
+        for _ in range(rounds):
+            start = time.perf_counter()
+            done = list(pool.map(work, items))
+            measured.append((time.perf_counter() - start, done))
+    return measured
+
+
+def _numbers(effort: Effort, threads: int, num_batches: int) -> tuple[list[int], list[int]]:
+    """The batches to time, and those before."""
+    numbers = [i % num_batches for i in range(effort.warmup + effort.batches)]
+    return numbers[effort.warmup :], numbers[: max(effort.warmup, threads)]
 
 
 def time_sampler(router: Router, options: NeighborOptions, threads: int, effort: Effort) -> SamplerRate:
     """Batches of epoch 0 by `threads` threads; every output array is fresh."""
     sampler = NeighborSampler(router, options)
-    numbers = [i % sampler.num_batches for i in range(effort.warmup + effort.batches)]
 
     def sample(number: int) -> tuple[int, int, float]:
         with listen(StageClock()) as clock:
@@ -75,28 +79,25 @@ def time_sampler(router: Router, options: NeighborOptions, threads: int, effort:
         clock.enter("done")
         return batch.num_edges, batch.num_nodes, sum(clock.seconds.values()) - clock.seconds.get("fetch", 0.0)
 
-    whole, sampling = [], []
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(sample, numbers[: max(effort.warmup, threads)]))
-        for _ in range(effort.rounds):
-            start = time.perf_counter()
-            done = list(pool.map(sample, numbers[effort.warmup :]))
-            elapsed = time.perf_counter() - start
-            num_edges = sum(edges for edges, _, _ in done)
-            whole.append(num_edges / elapsed)
-            sampling.append(num_edges / sum(seconds for _, _, seconds in done) * threads)
-    count = len(done)
-    return SamplerRate(Rate.of(whole), Rate.of(sampling), num_edges / count, sum(n for _, n, _ in done) / count)
+    rounds = rounds_of(sample, *_numbers(effort, threads, sampler.num_batches), threads, effort.rounds)
+    count, done = effort.batches, rounds[0][1]
+    edges, nodes, _ = (sum(column) for column in zip(*done, strict=True))
+    sampling = max(edges / sum(busy for _, _, busy in done) * threads for _, done in rounds)
+    return SamplerRate(max(edges / s for s, _ in rounds), sampling, edges / count, nodes / count)
 
 
-@dataclass(frozen=True)
-class SizeCost:
+def batch_roots(graph: StoredGraph, options: NeighborOptions, count: int) -> list[np.ndarray]:
+    """Stored ids of the roots of our first batches of epoch 0, in their order: what every peer samples around."""
+    router = local_router(graph)
+    sampler = NeighborSampler(router, options)
+    return [router.find_nodes(sampler.roots_of(0, i % sampler.num_batches)) for i in range(count)]
+
+
+class SizeCost(NamedTuple):
     """What batches of one graph cost."""
 
-    edges_per_s: float
-    limit: float  # the same of the loop that only reads
-    nodes_per_batch: float
-    milliseconds: float
+    rate: SamplerRate
+    limit: float  # edges per second of the loop that only reads
     before: int  # private bytes after a first round
     grown: int  # and how many more after the last
 
@@ -110,20 +111,15 @@ def measure_size(url: str, options: NeighborOptions, effort: Effort) -> SizeCost
     before = own_bytes("RssAnon")  # not the mapped graph, which the system may drop and share
     rate = time_sampler(router, options, 1, effort)
     grown = own_bytes("RssAnon") - before
-    sampler = NeighborSampler(router, options)
-    roots = [router.find_nodes(sampler.roots_of(0, i % sampler.num_batches)) for i in range(effort.batches)]
-    limit = time_reads(next(iter(graph.partitions())), roots, options.fanouts, 1, effort)
-    best = rate.sampling.best
-    milliseconds = rate.edges_per_batch / best * 1e3
-    return SizeCost(best, limit.best, rate.nodes_per_batch, milliseconds, before, grown)
+    limit = time_reads(graph, batch_roots(graph, options, effort.batches), options.fanouts, 1, effort.rounds)
+    return SizeCost(rate, limit, before, grown)
 
 
-@dataclass(frozen=True)
-class _Reads:
+class _Reads(NamedTuple):
     """What one hop of one batch reads: rows of `indptr`, and of each how many entries at which offsets."""
 
     row: np.ndarray
-    count: np.ndarray
+    num_entries: np.ndarray
     offset: np.ndarray
 
 
@@ -158,28 +154,18 @@ def _only_read(indptr, indices, position_of_id, row, count, offset):
 
 
 def time_reads(
-    partition: Partition, roots: list[np.ndarray], fanouts: tuple[int, ...], threads: int, effort: Effort
-) -> Rate:
+    graph: StoredGraph, roots: Sequence[np.ndarray], fanouts: tuple[int, ...], threads: int, rounds: int
+) -> float:
     """Edges per second of a loop that reads what sampling must (list bounds, entries, relabel map), in the same order."""
-    recorded = [_record(partition, some, fanouts, batch) for batch, some in enumerate(roots[: effort.batches])]
+    partition = next(iter(graph.partitions()))
+    recorded = [_record(partition, some, fanouts, batch) for batch, some in enumerate(roots)]
     num_edges = sum(len(reads.offset) for hops in recorded for reads in hops)
-
     position_of_id = np.zeros(partition.num_nodes, np.int32)
 
     def read(hops: list[_Reads]) -> int:
-        return sum(
-            _only_read(partition.indptr, partition.indices, position_of_id, one.row, one.count, one.offset)
-            for one in hops
-        )
+        return sum(_only_read(partition.indptr, partition.indices, position_of_id, *one) for one in hops)
 
-    rates = []
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(read, recorded))
-        for _ in range(effort.rounds):
-            start = time.perf_counter()
-            list(pool.map(read, recorded))
-            rates.append(num_edges / (time.perf_counter() - start))
-    return Rate.of(rates)
+    return num_edges / min(seconds for seconds, _ in rounds_of(read, recorded, recorded, threads, rounds))
 
 
 def _record(partition: Partition, roots: np.ndarray, fanouts: tuple[int, ...], batch: int) -> list[_Reads]:
@@ -210,36 +196,22 @@ def time_gather(ours: np.ndarray, in_memory: torch.Tensor, node: np.ndarray, rou
             start = time.perf_counter()
             gather()
             seconds[name].append(time.perf_counter() - start)
-    num_bytes = out_torch.numel() * out_torch.element_size()
-    return {name: num_bytes / min(some[1:]) / 1e9 for name, some in seconds.items()}
+    return {name: out_torch.nbytes / min(some[1:]) / 1e9 for name, some in seconds.items()}
 
 
-@dataclass(frozen=True)
-class SubgraphRate:
-    """Subgraphs per second, and how large one is."""
-
-    per_s: Rate
-    nodes: float
-    edges: float
-
-
-def time_subgraphs(router: Router, options: Node2SubgraphOptions, threads: int, effort: Effort) -> SubgraphRate:
-    """Batches of epoch 0 by `threads` threads, by the clock."""
+def time_subgraphs(
+    router: Router, options: Node2SubgraphOptions, threads: int, effort: Effort
+) -> tuple[float, float, float]:
+    """(subgraphs per second by the clock, nodes and edges of one) of batches of epoch 0."""
     sampler = Node2SubgraphSampler(router, options)
-    numbers = [i % sampler.num_batches for i in range(effort.warmup + effort.batches)]
-    rates = []
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda number: sampler.sample(0, number), numbers[: max(effort.warmup, threads)]))
-        for _ in range(effort.rounds):
-            start = time.perf_counter()
-            done = list(pool.map(lambda number: _sizes(sampler.sample(0, number)), numbers[effort.warmup :]))
-            roots, nodes, edges = (sum(column) for column in zip(*done, strict=True))
-            rates.append(roots / (time.perf_counter() - start))
-    return SubgraphRate(Rate.of(rates), nodes / roots, edges / roots)
 
+    def sizes(number: int) -> tuple[int, int, int]:
+        batch = sampler.sample(0, number)
+        return batch.num_roots, batch.num_nodes, batch.num_edges
 
-def _sizes(batch: MiniBatch) -> tuple[int, int, int]:
-    return batch.num_roots, batch.num_nodes, batch.num_edges
+    rounds = rounds_of(sizes, *_numbers(effort, threads, sampler.num_batches), threads, effort.rounds)
+    roots, nodes, edges = (sum(column) for column in zip(*rounds[0][1], strict=True))
+    return roots / min(seconds for seconds, _ in rounds), nodes / roots, edges / roots
 
 
 class CountingOwner:
@@ -247,14 +219,15 @@ class CountingOwner:
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self.calls: dict[str, int] = {}
-        self.sent_bytes = self.received_bytes = 0
+        self.counts: dict[str, int] = {}
 
     def submit(self, request: Request) -> Pending:
-        name = type(request).__name__
-        self.calls[name] = self.calls.get(name, 0) + 1
-        self.sent_bytes += _num_bytes(request)
+        self.add(type(request).__name__, 1)
+        self.add("sent", _num_bytes(request))
         return _CountingPending(self._owner.submit(request), self)
+
+    def add(self, name: str, number: int) -> None:
+        self.counts[name] = self.counts.get(name, 0) + number
 
 
 class _CountingPending:
@@ -263,7 +236,7 @@ class _CountingPending:
 
     def result(self) -> Any:
         reply = self._pending.result()
-        self._owner.received_bytes += _num_bytes(reply)
+        self._owner.add("received", _num_bytes(reply))
         return reply
 
 
@@ -273,30 +246,15 @@ def _num_bytes(message: Any) -> int:
     return sum(array.nbytes for array in arrays) + len(pickle.dumps(rest))
 
 
-@dataclass(frozen=True)
-class RemoteCost:
-    """What a batch costs when every partition is another process."""
-
-    rate: SamplerRate
-    calls_per_batch: dict[str, float]
-    sent_bytes_per_batch: float
-    received_bytes_per_batch: float
-
-
-def time_remote(router: Router, owners: list[CountingOwner], options: NeighborOptions, effort: Effort) -> RemoteCost:
-    """One thread; counts are of one batch sampled apart, its roots known already."""
-    rate = time_sampler(router, options, 1, effort)
+def count_messages(router: Router, owners: list[CountingOwner], options: NeighborOptions) -> dict[str, int]:
+    """Calls by kind, and bytes "sent" and "received", of one batch whose roots are known already."""
     sampler = NeighborSampler(router, options)
     sampler.sample(0, 0)
-    before = [(dict(owner.calls), owner.sent_bytes, owner.received_bytes) for owner in owners]
+    for owner in owners:
+        owner.counts.clear()
     sampler.sample(0, 1 % sampler.num_batches)
-    calls: dict[str, float] = {}
-    for owner, (earlier, _, _) in zip(owners, before, strict=True):
-        for name, count in owner.calls.items():
-            calls[name] = calls.get(name, 0) + count - earlier.get(name, 0)
-    return RemoteCost(
-        rate,
-        {name: count for name, count in calls.items() if count},
-        sum(owner.sent_bytes - sent for owner, (_, sent, _) in zip(owners, before, strict=True)),
-        sum(owner.received_bytes - received for owner, (_, _, received) in zip(owners, before, strict=True)),
-    )
+    total: dict[str, int] = {}
+    for owner in owners:
+        for name, number in owner.counts.items():
+            total[name] = total.get(name, 0) + number
+    return total

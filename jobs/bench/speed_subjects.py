@@ -1,12 +1,13 @@
-"""What `jobs/bench/speed.py` times: one post-norm block around each mixer, stacks of them, and GECO once more in plain PyTorch.
+"""What `jobs/bench/speed.py` times: attentions alone, one post-norm block around each, stacks of blocks, and plain PyTorch forms beside ours.
 
     X' = LN(Mix(X) + X),  X'' = LN(FFN(X') + X')
 
-GECO's layer has this form, so every other mixer gets it too, with the same feed-forward network. `PlainGECOLayer` is the paper's
-formulas written down line by line with what PyTorch offers: torch.sparse, autograd through torch.fft, the filter's FFN over all
-positions, everything kept for the backward pass. It uses the weights of a GECOLayer and computes the same (a test compares them).
+GECO's layer has this form, so every other mixer gets it too, with the same feed-forward network. The plain forms compute the same with the
+same weights (tests compare them): `PlainGECOLayer` writes down the paper's formulas with what PyTorch offers (torch.sparse, autograd through
+torch.fft, the filter's FFN over all positions, everything kept for the backward pass); `PlainGrit` and `PlainPpgt` list all pairs, gather and
+scatter, as GRIT's released code does.
 
-Imports torch and models only: a GPU box may have nothing else. Shapes: N nodes, E edges, D width, K order, H heads.
+Imports torch and models only: a GPU box may have nothing else. Shapes: N nodes, E edges, P pairs, D width, K order, H heads.
 """
 
 import math
@@ -31,6 +32,7 @@ from models.propagation import Adjacency
 from models.sl2_attention import Sl2Attention
 
 IN_DIM, OUT_DIM = 100, 47  # of the whole models: ogbn-products'
+DROPOUT = 0.2  # of GRIT's and PPGT's attention
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,11 @@ class Shape:
     heads: int
     layers: int
     order: int
+    graphs: int = 1
+    """The nodes are these many graphs of equal size; GECO takes them as one."""
 
 
-class SyntheticGraph:
+class RegularGraph:
     """N nodes of `degree` neighbours each, at random places: i and j are neighbours where σ(i) - σ(j) is one of a few random offsets.
 
     Symmetric, without self loops or parallel edges; made in O(E) on the device. `degree` must be even and at most N - 2.
@@ -56,7 +60,7 @@ class SyntheticGraph:
         generator = torch.Generator().manual_seed(seed)
         place_N = torch.randperm(num_nodes, generator=generator).to(device)
         node_N = inverse_order(place_N)
-        offsets = distinct_offsets((num_nodes - 1) // 2, degree // 2, generator)
+        offsets = (1 + torch.randperm((num_nodes - 1) // 2, generator=generator)[: degree // 2]).tolist()
         dtype = torch.int32 if self.num_edges < 2**31 else torch.int64
         source_NE = torch.empty(num_nodes, degree, dtype=dtype, device=device)
         for column, offset in enumerate([*offsets, *(-o for o in offsets)]):
@@ -75,83 +79,54 @@ class SyntheticGraph:
         size = (self.num_nodes, self.num_nodes)
         return torch.sparse_csr_tensor(self.indptr, self.indices, values, size=size, check_invariants=False)
 
-    def packed(self) -> Graphs:
-        """As a batch of one, without its edges, which no attention reads."""
-        device = self.indices.device
+    def packed(self, graphs: int = 1) -> Graphs:
+        """The nodes as a batch of so many graphs, without edges, which no attention reads."""
+        device, size = self.indices.device, self.num_nodes // graphs
         return Graphs(
-            node_ptr=torch.tensor([0, self.num_nodes], device=device),
+            node_ptr=torch.arange(graphs + 1, device=device) * size,
             edge_index=torch.empty(2, 0, dtype=torch.int64, device=device),
             node_id=self.node_id_N,
-            max_nodes=self.num_nodes,
+            max_nodes=size,
         )
 
 
-def distinct_offsets(largest: int, count: int, generator: torch.Generator) -> list[int]:
-    """`count` distinct numbers of 1 … largest."""
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(int(torch.randint(1, largest + 1, (1,), generator=generator)))
-    return sorted(found)
+# A mixer takes x [N, D] and the states of pairs, or whatever its predecessor handed on, and returns its output and what it hands on.
 
 
-class SoftmaxMixer(nn.Module):
-    """Multi-head softmax attention through SDPA; on CUDA its flash kernel, which takes half precision only, so Q, K and V get it."""
+class ProjectedMixer(nn.Module):
+    """Attention of q, k, v [G, H, n, d] between the usual projections."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
-        self.heads = shape.heads
+        self.shape, self.attend = shape, attend
         self.qkv, self.out = nn.Linear(shape.width, 3 * shape.width), nn.Linear(shape.width, shape.width)
 
-    def forward(self, x_ND: Tensor) -> Tensor:
-        q, k, v = self.qkv(x_ND).view(1, x_ND.shape[0], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if x_ND.is_cuda:
-            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                y = functional.scaled_dot_product_attention(q.bfloat16(), k.bfloat16(), v.bfloat16()).to(x_ND.dtype)
-        else:
-            y = functional.scaled_dot_product_attention(q, k, v)
-        return self.out(y.transpose(1, 2).reshape(x_ND.shape))
+    def forward(self, x_ND: Tensor, handed: Any) -> tuple[Tensor, Any]:
+        q, k, v = (
+            self.qkv(x_ND)
+            .view(self.shape.graphs, -1, 3, self.shape.heads, self.shape.width // self.shape.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
+        return self.out(self.attend(q, k, v).transpose(1, 2).reshape(x_ND.shape)), handed
 
 
-class PerformerMixer(nn.Module):
-    """Performer's linear attention (FAVOR+) with the usual projections."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.heads = shape.heads
-        self.qkv, self.out = nn.Linear(shape.width, 3 * shape.width), nn.Linear(shape.width, shape.width)
-        self.attend = FavorAttention(shape.width // shape.heads)
-
-    def forward(self, x_ND: Tensor) -> Tensor:
-        q, k, v = self.qkv(x_ND).view(1, x_ND.shape[0], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        return self.out(self.attend(q, k, v).transpose(1, 2).reshape(x_ND.shape))
+def softmax_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Through SDPA; on CUDA its flash kernel, which takes half precision only, so Q, K and V get it."""
+    if not q.is_cuda:
+        return functional.scaled_dot_product_attention(q, k, v)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return functional.scaled_dot_product_attention(q.bfloat16(), k.bfloat16(), v.bfloat16()).to(q.dtype)
 
 
 class PrimalMixer(nn.Module):
-    """Primphormer's attention; its KSVD loss is computed but not differentiated."""
+    """Primphormer's attention; hands on its KSVD loss."""
 
     def __init__(self, shape: Shape, batch: Graphs) -> None:
         super().__init__()
         self.batch, self.attend = batch, PrimalAttention(shape.width, shape.heads, PrimalOptions())
 
-    def forward(self, x_ND: Tensor) -> Tensor:
-        return self.attend(x_ND, self.batch)[0]
-
-
-class Block(nn.Module):
-    """The post-norm block around a mixer; with `pairs`, the mixer reads and may renew pair states."""
-
-    def __init__(self, mixer: Callable[..., Any], width: int, renews_pairs: bool = False) -> None:
-        super().__init__()
-        self.mixer, self.renews_pairs = mixer, renews_pairs
-        self.ffn = FeedForward(width, "gelu", 0.0)
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-
-    def forward(self, x_ND: Tensor, pairs: Any = None) -> tuple[Tensor, Any]:
-        mixed = self.mixer(x_ND) if pairs is None else self.mixer(x_ND, pairs)
-        if self.renews_pairs:
-            mixed, pairs = mixed
-        x_ND = self.norm_1(mixed + x_ND)
-        return self.norm_2(self.ffn(x_ND) + x_ND), pairs
+    def forward(self, x_ND: Tensor, handed: Any) -> tuple[Tensor, Tensor]:
+        return self.attend(x_ND, self.batch)[:2]
 
 
 class GritMixer(nn.Module):
@@ -159,21 +134,99 @@ class GritMixer(nn.Module):
 
     def __init__(self, shape: Shape, batch: Graphs) -> None:
         super().__init__()
-        self.padding, self.attend = batch.padding, ConditionalAttention(shape.width, shape.heads, clamp=5.0)
+        self.padding = batch.padding
+        self.attend = ConditionalAttention(shape.width, shape.heads, clamp=5.0, attention_dropout=DROPOUT)
 
-    def forward(self, x_ND: Tensor, pairs: Pairs) -> tuple[Tensor, Pairs]:
-        return self.attend(x_ND, pairs, self.padding)
+    def forward(self, x_ND: Tensor, pairs: Tensor | Pairs) -> tuple[Tensor, Pairs]:
+        return self.attend(x_ND, Pairs(pairs) if isinstance(pairs, Tensor) else pairs, self.padding)
+
+
+class PlainGrit(nn.Module):
+    """GRIT's attention in the form of its released code, on the weights of a layer and over rows of pairs."""
+
+    def __init__(self, layer: ConditionalAttention, width: int, batch: Graphs) -> None:
+        super().__init__()
+        self.layer, self.norm, self.index = layer, nn.BatchNorm1d(width), complete_index(batch)
+
+    def forward(self, x_ND: Tensor, e_PD: Tensor) -> tuple[Tensor, Tensor]:
+        layer, index, size, heads = self.layer, self.index, x_ND.shape[0], self.layer.num_heads
+        q, k, v = (part(x_ND).view(size, heads, -1) for part in (layer.query, layer.key, layer.value))
+        w, b = layer.edge(e_PD).view(e_PD.shape[0], heads, -1).chunk(2, dim=-1)
+        score = (k[index[0]] + q[index[1]]) * w
+        score = torch.sqrt(torch.relu(score)) - torch.sqrt(torch.relu(-score))
+        hat = torch.relu(score + b)
+        score = torch.einsum("ehd,dhc->ehc", hat, layer.score)
+        if layer.clamp is not None:
+            score = score.clamp(-layer.clamp, layer.clamp)
+        alpha = functional.dropout(scatter_softmax(score, index[1], size), layer.attention_dropout, layer.training)
+        row = scatter_sum(hat * alpha, index[1], size)
+        out = scatter_sum(v[index[0]] * alpha, index[1], size) + torch.einsum("nhd,dhc->nhc", row, layer.edge_value)
+        fresh = functional.dropout(hat.flatten(1), layer.dropout, layer.training)
+        return out.flatten(1), self.norm(layer.edge_out(fresh) + e_PD)
 
 
 class PpgtMixer(nn.Module):
-    """PPGT's sL2 attention with URPE over all pairs."""
+    """PPGT's sL2 attention with URPE over all pairs, which it reads and hands on."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.attend = Sl2Attention(shape.width, shape.heads, shape.width)
+        self.graphs, self.attend = shape.graphs, Sl2Attention(shape.width, shape.heads, shape.width, dropout=DROPOUT)
 
-    def forward(self, x_ND: Tensor, pairs: Tensor) -> Tensor:
-        return self.attend(x_ND.unsqueeze(0), pairs, None).squeeze(0)
+    def forward(self, x_ND: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.attend(x_ND.view(self.graphs, -1, x_ND.shape[1]), pairs, None).flatten(0, 1), pairs
+
+
+class PlainPpgt(nn.Module):
+    """sL2 attention with URPE over rows of pairs, gathered and scattered, on the weights of a layer."""
+
+    def __init__(self, layer: Sl2Attention, batch: Graphs) -> None:
+        super().__init__()
+        self.layer, self.index = layer, complete_index(batch)
+
+    def forward(self, x_ND: Tensor, p_PD: Tensor) -> tuple[Tensor, Tensor]:
+        layer, index, size = self.layer, self.index, x_ND.shape[0]
+        q, k, v = layer.qkv(x_ND).view(size, 3, layer.num_heads, -1).unbind(1)
+        theta, phi = layer.pair(p_PD).chunk(2, dim=-1)
+        key = k[index[0]]
+        score = (q[index[1]] * key).sum(-1) * layer.qk_scale
+        score = score - key.square().sum(-1) / (2 * math.sqrt(q.shape[-1])) + theta
+        alpha = functional.dropout(phi * scatter_softmax(score, index[1], size), layer.dropout, layer.training)
+        return layer.out(scatter_sum(v[index[0]] * alpha.unsqueeze(-1), index[1], size).flatten(1)), p_PD
+
+
+def complete_index(batch: Graphs) -> Tensor:
+    """int64 [2, P]: key over query, of all pairs of every graph."""
+    mask = batch.padding.pair_mask_BNN.nonzero()
+    start = batch.node_ptr[mask[:, 0]]
+    return torch.stack([start + mask[:, 2], start + mask[:, 1]])
+
+
+def scatter_sum(rows: Tensor, index: Tensor, size: int) -> Tensor:
+    """Rows summed by index, through scatter_add with the index broadcast, as torch_scatter does."""
+    wide = index.view(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
+    return rows.new_zeros(size, *rows.shape[1:]).scatter_add_(0, wide, rows)
+
+
+def scatter_softmax(score: Tensor, index: Tensor, size: int) -> Tensor:
+    """Softmax over the rows of one index."""
+    wide = index.view(-1, *[1] * (score.dim() - 1)).expand_as(score)
+    most = score.new_full((size, *score.shape[1:]), -math.inf).scatter_reduce(0, wide, score.detach(), "amax")
+    out = (score - most[index]).exp()
+    return out / (scatter_sum(out, index, size)[index] + 1e-16)
+
+
+class Block(nn.Module):
+    """The post-norm block around a mixer."""
+
+    def __init__(self, mixer: nn.Module, width: int) -> None:
+        super().__init__()
+        self.mixer, self.ffn = mixer, FeedForward(width, "gelu", 0.0)
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x_ND: Tensor, pairs: Any) -> tuple[Tensor, Any]:
+        mixed, pairs = self.mixer(x_ND, pairs)
+        x_ND = self.norm_1(mixed + x_ND)
+        return self.norm_2(self.ffn(x_ND) + x_ND), pairs
 
 
 class Stack(nn.Module):
@@ -184,17 +237,17 @@ class Stack(nn.Module):
         self.encoder, self.head = nn.Linear(IN_DIM, shape.width), nn.Linear(shape.width, OUT_DIM)
         self.blocks = nn.ModuleList(make() for _ in range(shape.layers))
 
-    def forward(self, x_NF: Tensor, pairs: Any = None) -> Tensor:
+    def forward(self, x_NF: Tensor, pairs: Any) -> tuple[Tensor, Any]:
         x_ND = functional.gelu(self.encoder(x_NF))
         for block in self.blocks:
             x_ND, pairs = block(x_ND, pairs)
-        return self.head(x_ND)
+        return self.head(x_ND), pairs
 
 
 class PlainGECOLayer(nn.Module):
     """The paper's layer in plain operators, on a GECOLayer's weights, filters and projections; mean propagation, no dropout, no skip."""
 
-    def __init__(self, layer: GECOLayer, graph: SyntheticGraph) -> None:
+    def __init__(self, layer: GECOLayer, graph: RegularGraph) -> None:
         super().__init__()
         self.layer, self.matrix = layer, graph.mean_matrix()
         self.order_N, self.inverse_N = graph.order_N, graph.inverse_N
@@ -217,7 +270,7 @@ class PlainGECOLayer(nn.Module):
 class PlainGECO(nn.Module):
     """The whole model in plain PyTorch, on a GECO's weights."""
 
-    def __init__(self, model: GECO, graph: SyntheticGraph) -> None:
+    def __init__(self, model: GECO, graph: RegularGraph) -> None:
         super().__init__()
         self.model = model
         self.plain = nn.ModuleList(PlainGECOLayer(layer, graph) for layer in model.layers)  # type: ignore[arg-type]
@@ -229,16 +282,15 @@ class PlainGECO(nn.Module):
         return self.model.head(x_ND)
 
 
-class _Bound(nn.Module):
+class Call(nn.Module):
     """A module and the arguments after x that it always gets."""
 
     def __init__(self, module: nn.Module, *arguments: Any) -> None:
         super().__init__()
         self.module, self.arguments = module, arguments
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.module(x, *self.arguments)
-        return y[0] if isinstance(y, tuple) else y
+    def forward(self, x: Tensor) -> Any:
+        return self.module(x, *self.arguments)
 
 
 def geco_config(shape: Shape) -> GECOConfig:
@@ -247,57 +299,27 @@ def geco_config(shape: Shape) -> GECOConfig:
     )
 
 
-def _geco(level: str, shape: Shape, graph: SyntheticGraph) -> nn.Module:
-    if level == "layer":
-        return _Bound(GECOLayer(geco_config(shape)), graph.adjacency, graph.order_N, graph.inverse_N)
-    return _Bound(GECO(geco_config(shape)), graph.adjacency)
+def _geco(level: str, plain: bool, shape: Shape, graph: RegularGraph) -> nn.Module:
+    """GECO's attention cannot be had without its layer."""
+    if level == "model":
+        model = GECO(geco_config(shape))
+        return PlainGECO(model, graph) if plain else Call(model, graph.adjacency)
+    layer = GECOLayer(geco_config(shape))
+    return PlainGECOLayer(layer, graph) if plain else Call(layer, graph.adjacency, graph.order_N, graph.inverse_N)
 
 
-def _geco_plain(level: str, shape: Shape, graph: SyntheticGraph) -> nn.Module:
-    if level == "layer":
-        return PlainGECOLayer(GECOLayer(geco_config(shape)), graph)
-    return PlainGECO(GECO(geco_config(shape)), graph)
+def _grit_plain(shape: Shape, batch: Graphs) -> nn.Module:
+    return PlainGrit(GritMixer(shape, batch).attend, shape.width, batch)
 
 
-def _blocks(level: str, shape: Shape, make: Callable[[], nn.Module], pairs: Any = None) -> nn.Module:
-    return _Bound(make() if level == "layer" else Stack(shape, make), pairs)
-
-
-def _softmax(level: str, shape: Shape, graph: SyntheticGraph) -> nn.Module:
-    return _blocks(level, shape, lambda: Block(SoftmaxMixer(shape), shape.width))
-
-
-def _performer(level: str, shape: Shape, graph: SyntheticGraph) -> nn.Module:
-    return _blocks(level, shape, lambda: Block(PerformerMixer(shape), shape.width))
-
-
-def _primphormer(level: str, shape: Shape, graph: SyntheticGraph) -> nn.Module:
-    batch = graph.packed()
-    return _blocks(level, shape, lambda: Block(PrimalMixer(shape, batch), shape.width))
-
-
-def _pairs(shape: Shape, graph: SyntheticGraph) -> Tensor:
-    size = (1, graph.num_nodes, graph.num_nodes, shape.width)
-    return torch.randn(size, device=graph.indices.device, requires_grad=True)
-
-
-def _grit(level: str, shape: Shape, graph: SyntheticGraph) -> nn.Module:
-    batch, pairs = graph.packed(), Pairs(_pairs(shape, graph))
-    return _blocks(level, shape, lambda: Block(GritMixer(shape, batch), shape.width, renews_pairs=True), pairs)
-
-
-def _ppgt(level: str, shape: Shape, graph: SyntheticGraph) -> nn.Module:
-    return _blocks(level, shape, lambda: Block(PpgtMixer(shape), shape.width), _pairs(shape, graph))
-
-
-SUBJECTS: dict[str, Callable[[str, Shape, SyntheticGraph], nn.Module]] = {
-    "geco": _geco,
-    "geco, plain": _geco_plain,
-    "primphormer": _primphormer,
-    "performer": _performer,
-    "softmax": _softmax,
-    "grit": _grit,
-    "ppgt": _ppgt,
+MIXERS: dict[str, Callable[[Shape, Graphs], nn.Module]] = {
+    "primphormer": PrimalMixer,
+    "performer": lambda shape, batch: ProjectedMixer(shape, FavorAttention(shape.width // shape.heads)),
+    "softmax": lambda shape, batch: ProjectedMixer(shape, softmax_attention),
+    "grit": GritMixer,
+    "grit, plain": _grit_plain,
+    "ppgt": lambda shape, batch: PpgtMixer(shape),
+    "ppgt, plain": lambda shape, batch: PlainPpgt(PpgtMixer(shape).attend, batch),
 }
 # Time and memory as powers of N, for the estimate of the next size (N log N counts as 1.1).
 TIME_POWER = {"softmax": 2.0, "grit": 2.0, "ppgt": 2.0}
@@ -310,29 +332,54 @@ FIRST_ARRAYS = {
     "performer": 60,
     "softmax": 30,
     "grit": 8,
+    "grit, plain": 24,
     "ppgt": 8,
+    "ppgt, plain": 24,
 }
 
 
+def _module(name: str, level: str, shape: Shape, graph: RegularGraph) -> nn.Module:
+    subject, _, plain = name.partition(", ")
+    if subject == "geco":
+        return _geco(level, bool(plain), shape, graph)
+    batch, pairs = graph.packed(shape.graphs), None
+    if subject in ("grit", "ppgt"):
+        size = graph.num_nodes // shape.graphs
+        pairs = torch.randn(shape.graphs, size, size, shape.width, device=graph.indices.device)
+        pairs = (pairs.flatten(0, 2) if plain else pairs).requires_grad_()
+    if level == "attention":
+        return Call(MIXERS[name](shape, batch), pairs)
+
+    def block() -> nn.Module:
+        return Block(MIXERS[name](shape, batch), shape.width)
+
+    return Call(block() if level == "layer" else Stack(shape, block), pairs)
+
+
 def build_subject(
-    name: str, level: str, shape: Shape, graph: SyntheticGraph, *, bf16: bool = False, compiled: bool = False
+    name: str, level: str, shape: Shape, graph: RegularGraph, *, bf16: bool = False, compiled: bool = False
 ) -> Callable[[], Tensor]:
-    """A function that runs the layer or the whole model forward on fixed inputs and returns a number to differentiate."""
+    """A function that runs an attention, a layer or a whole model forward on fixed inputs and returns a number to differentiate."""
     torch.manual_seed(0)
     device = graph.indices.device
-    module = SUBJECTS[name](level, shape, graph).to(device)
+    module = _module(name, level, shape, graph).to(device)
     if compiled:
         module = torch.compile(module)  # type: ignore[assignment]
-    in_dim, out_dim = (shape.width, shape.width) if level == "layer" else (IN_DIM, OUT_DIM)
+    in_dim, out_dim = (IN_DIM, OUT_DIM) if level == "model" else (shape.width, shape.width)
     # A layer's input takes a gradient, as it does inside a model; features do not.
-    x = torch.randn(graph.num_nodes, in_dim, device=device, requires_grad=level == "layer")
+    x = torch.randn(graph.num_nodes, in_dim, device=device, requires_grad=level != "model")
     probe = torch.randn(out_dim, device=device)  # a plain sum would have no gradient behind a LayerNorm
 
     def step() -> Tensor:
+        x.grad = None
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             y = module(x)
-        x.grad = None
-        return (y.float() @ probe).mean()
+        y, handed = y if isinstance(y, tuple) else (y, None)
+        loss = (y.float() @ probe).mean()
+        # A next layer would read all pairs that an attention has renewed, and training its penalty: so does the loss.
+        if level != "attention" or handed is None or name.startswith("ppgt"):
+            return loss
+        return loss + (handed.states() if isinstance(handed, Pairs) else handed).sum()
 
     return step
 
@@ -352,27 +399,18 @@ def floor_bytes(num_nodes: int, num_edges: int, width: int, order: int, *, backw
     return num_nodes * width * item * arrays + (2 if backward else 1) * 4 * (num_edges + num_nodes)
 
 
-def gather_bytes(num_nodes: int, num_edges: int, width: int, *, backward: bool, item: int = 4) -> int:
-    """What the propagation reads beyond `floor_bytes` where each edge fetches its source's row from memory."""
-    return (2 if backward else 1) * (num_edges - num_nodes) * width * item
+def gather_bytes(num_nodes: int, num_edges: int, width: int, item: int = 4) -> int:
+    """What both passes of the propagation read beyond `floor_bytes` where each edge fetches its source's row from memory."""
+    return 2 * (num_edges - num_nodes) * width * item
 
 
-def layer_flops(
-    num_nodes: int, num_edges: int, width: int, order: int, features: int, *, backward: bool
-) -> dict[str, float]:
-    """Floating-point operations of one GECO layer as it is computed here, recomputation included.
+def layer_flops(num_nodes: int, num_edges: int, width: int, order: int, features: int) -> float:
+    """Floating-point operations of one GECO layer's two passes as it is computed here, recomputation included.
 
-    Products: the projection of 2 D to (K+1) D (again in the backward pass, and twice for its gradients), the FFN's two D×D, the
-    filters' spectra of I features (forward; again, and twice for gradients, in the backward pass). Transforms: 2.5 L log₂ L each, 2 K
-    per channel and one per feature forward; 3 K per channel and one per feature more in the backward pass.
+    Products: the projection of 2 D to (K+1) D and the filters' spectra of I features (forward; again, and twice for gradients, in the backward
+    pass), the FFN's two D×D (forward, and twice). Transforms: 2.5 L log₂ L each, 5 K per channel and two per feature.
     """
-    projection, ffn = 4 * width * width * (order + 1), 4 * width * width
-    spectra = 2 * order * width * features
-    transform = 2.5 * num_nodes * math.log2(max(num_nodes, 2))
-    products = projection + ffn + spectra
-    transforms = 2 * order * width + features
-    if backward:
-        products += 3 * projection + 2 * ffn + 3 * spectra
-        transforms += 3 * order * width + features
-    propagation = 2.0 * num_edges * width * (2 if backward else 1)
-    return {"products": float(products) * num_nodes, "transforms": transforms * transform, "propagation": propagation}
+    projection, ffn, spectra = 4 * width * width * (order + 1), 4 * width * width, 2 * order * width * features
+    products = (4 * projection + 3 * ffn + 4 * spectra) * num_nodes
+    transforms = (5 * order * width + 2 * features) * 2.5 * num_nodes * math.log2(max(num_nodes, 2))
+    return products + transforms + 4.0 * num_edges * width

@@ -10,66 +10,69 @@ Three rows, each with forward, backward and AdamW's step:
     tokengt       molecules of PCQM4Mv2's size, TokenGT 12 x 768 with orthogonal identifiers; 1M steps of 1,024 molecules are what was published
 
 The graph is of --degree neighbours a node at random places, its features and labels are noise: times and memory are those of training, scores are not.
-A row that needs more memory than there is, is skipped with the estimate. Needs torch and numpy only (where the package is not installed:
+A row that needs more memory than there is, is skipped with the estimate. Needs torch, numpy and psutil (where the package is not installed:
 `python -m jobs.bench.training` in its root). results.md and results.json go to --out.
 """
 
-import json
-import platform
 import statistics
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jobs.bench.layers import peak_bytes
+from jobs.bench.device import free_bytes, peak_bytes, seconds_of
+from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.memory_check import trim_heap
-from jobs.run.option_checks import check_device, check_writable
+from jobs.run.option_checks import at_least, check_device, check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-ROWS = ("geco", "primphormer", "tokengt")
+    from models.graphs import Graphs
+    from models.options.geco import GECOConfig
+
 PUBLISHED_BATCH, PUBLISHED_STEPS = 1024, 1_000_000  # TokenGT on PCQM4Mv2
 PAPER_EPOCH_S, PAPER_GB = 22.1, 13.35  # Primphormer on ogbn-products
 IN_DIM, OUT_DIM, TRAIN_SHARE = 100, 47, 0.08
+RowName = Literal["geco", "primphormer", "tokengt"]
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Every option, as --parts 10 and so on."""
+    """Training steps at the published sizes."""
 
-    rows: tuple[str, ...] = ROWS
+    rows: tuple[RowName, ...] = ("geco", "primphormer", "tokengt")
     nodes: int = 2_449_029
-    degree: int = 50  # even
-    parts: int = 10  # of primphormer's graph
-    width: int = 128  # of geco and primphormer
-    layers: int = 3  # of geco; primphormer has 2
-    graphs: int = 128  # molecules of a batch
-    recompute: bool = False  # geco: keep of a layer its input alone
-    rounds: int = 3  # steps that are timed, or epochs of primphormer's; one more before them
-    memory_gb: float = 0.0  # at most this; 0: what the device has free
+    degree: int = 50
+    """Even."""
+    parts: int = 10
+    """Of primphormer's graph."""
+    width: int = 128
+    """Of geco and primphormer."""
+    layers: int = 3
+    """Of geco; primphormer has 2."""
+    graphs: int = 128
+    """Molecules of a batch."""
+    recompute: bool = False
+    """geco: keep only the input of each layer."""
+    rounds: int = 3
+    """Steps that are timed, or epochs of primphormer's; one more before them."""
+    memory_gb: float = 0.0
+    """At most this; 0: what the device has free."""
     threads: int = 1
-    device: str = "cpu"  # cpu or cuda
-    bf16: bool = False  # autocast; transforms stay float32
+    device: str = "cpu"
+    bf16: bool = False
+    """Autocast; transforms stay float32."""
     out: Path = Path("runs/bench-training")
 
     def __post_init__(self) -> None:
-        if not self.rows or set(self.rows) - set(ROWS):
-            raise ConfigError(f"rows: expected some of {', '.join(ROWS)}, got {self.rows}; set --rows")
         for name in ("nodes", "parts", "width", "layers", "graphs", "rounds", "threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}; set --{name}")
+            at_least(self, name, 1)
+        at_least(self, "memory_gb", 0)
         if self.degree % 2 or not 0 < self.degree <= self.nodes // 2:
             raise ConfigError(f"degree: expected an even number up to nodes / 2, got {self.degree}; set --degree")
-        if self.memory_gb < 0 or self.device.split(":")[0] not in ("cpu", "cuda"):
-            raise ConfigError(
-                f"bench: expected cpu or cuda and memory of at least 0, got {self.device} and {self.memory_gb:g}"
-            )
 
 
 @dataclass(frozen=True)
@@ -81,30 +84,15 @@ class Row:
     seconds: float  # median of the rounds
     fastest_s: float
     peak_bytes: int | None
-    notes: dict[str, float] = field(default_factory=dict)
+    note: str
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """A row ready to run: `losses()` yields one loss per step of a round."""
 
     model: "nn.Module"
-    losses: Callable[[], "Iterator[Callable[[], Tensor]]"]
+    losses: "Callable[[], Iterator[Callable[[], Tensor]]]"
     what: str
-
-
-def free_bytes(config: TrainingConfig) -> int:
-    """What a row may still take."""
-    import torch
-
-    if config.device != "cpu":
-        torch.cuda.empty_cache()
-        free = torch.cuda.mem_get_info()[0]
-    else:
-        trim_heap()
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
-    return min(free, int(config.memory_gb * 1e9)) if config.memory_gb else free
 
 
 def needed_bytes(name: str, config: TrainingConfig) -> int:
@@ -122,7 +110,7 @@ def needed_bytes(name: str, config: TrainingConfig) -> int:
     return 4 * (4 * 48_000_000 + config.graphs * 12 * (tokens * 20 * 768 + 4 * 32 * tokens * tokens))
 
 
-def _geco_config(config: TrainingConfig) -> Any:
+def _geco_config(config: TrainingConfig) -> "GECOConfig":
     from models.geco import FilterConfig
     from models.options.geco import GECOConfig
 
@@ -138,9 +126,15 @@ def _geco_config(config: TrainingConfig) -> Any:
 
 
 def _large_graph(config: TrainingConfig) -> Any:
-    from jobs.bench.speed_subjects import SyntheticGraph
+    """(graph, features, labels, generator) of the rows on nodes."""
+    import torch
 
-    return SyntheticGraph(config.nodes, config.degree, config.device)
+    from jobs.bench.speed_subjects import RegularGraph
+
+    generator = torch.Generator(config.device).manual_seed(0)
+    x = torch.randn(config.nodes, IN_DIM, device=config.device, generator=generator)
+    y = torch.randint(OUT_DIM, (config.nodes,), device=config.device, generator=generator)
+    return RegularGraph(config.nodes, config.degree, config.device), x, y, generator
 
 
 def _geco(config: TrainingConfig) -> Work:
@@ -149,10 +143,7 @@ def _geco(config: TrainingConfig) -> Work:
 
     from models.geco import GECO
 
-    graph = _large_graph(config)
-    generator = torch.Generator(config.device).manual_seed(0)
-    x = torch.randn(config.nodes, IN_DIM, device=config.device, generator=generator)
-    y = torch.randint(OUT_DIM, (config.nodes,), device=config.device, generator=generator)
+    graph, x, y, _ = _large_graph(config)
     root = torch.arange(max(1, int(TRAIN_SHARE * config.nodes)), device=config.device)
     model = GECO(_geco_config(config)).to(config.device)
 
@@ -172,10 +163,7 @@ def _primphormer(config: TrainingConfig) -> Work:
     from models.options.primphormer import products
     from models.primphormer import Primphormer
 
-    graph = _large_graph(config)
-    generator = torch.Generator(config.device).manual_seed(0)
-    x = torch.randn(config.nodes, IN_DIM, device=config.device, generator=generator)
-    y = torch.randint(OUT_DIM, (config.nodes,), device=config.device, generator=generator)
+    graph, x, y, generator = _large_graph(config)
     model = Primphormer(products(IN_DIM, OUT_DIM, width=config.width)).to(config.device)
     sources = graph.indices.view(config.nodes, config.degree)
 
@@ -222,8 +210,8 @@ def _tokengt(config: TrainingConfig) -> Work:
     return Work(model, lambda: iter([loss]), what)
 
 
-def molecules(count: int, seed: int = 0) -> Any:
-    """Chains of 8 to 20 atoms (14 on average, as in PCQM4Mv2) with one ring each, and random categories: a batch of `models.graphs.Graphs`."""
+def molecules(count: int, seed: int = 0) -> "Graphs":
+    """Chains of 8 to 20 atoms (14 on average, as in PCQM4Mv2) with one ring each, and random categories."""
     import torch
 
     from models.graphs import Graphs
@@ -253,6 +241,11 @@ def molecules(count: int, seed: int = 0) -> Any:
 
 
 BUILD = {"geco": _geco, "primphormer": _primphormer, "tokengt": _tokengt}
+LESS = {
+    "geco": "--recompute, or a smaller --nodes or --width",
+    "primphormer": "a smaller --nodes, --width, or more --parts",
+    "tokengt": "a smaller --graphs",
+}
 
 
 def measure(name: str, config: TrainingConfig) -> Row:
@@ -272,32 +265,23 @@ def measure(name: str, config: TrainingConfig) -> Row:
             loss_of(step).backward()
             optimizer.step()
 
-    def clock() -> float:
-        if config.device != "cpu":
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
     one_round()  # moments, caches
     optimizer.zero_grad(set_to_none=True)
     first = next(work.losses())
     peak = peak_bytes(lambda: loss_of(first), config.device)
-    times = []
-    for _ in range(config.rounds):
-        began = clock()
-        one_round()
-        times.append(clock() - began)
-    seconds = statistics.median(times)
-    notes: dict[str, float] = {}
+    times = [seconds_of(one_round, config.device) for _ in range(config.rounds)]
+    seconds, note = statistics.median(times), ""
     if name == "tokengt":
         rate = config.graphs / seconds
-        notes = {"molecules_per_s": rate, "published_hours": PUBLISHED_BATCH * PUBLISHED_STEPS / rate / 3600}
+        hours = PUBLISHED_BATCH * PUBLISHED_STEPS / rate / 3600
+        note = f"{rate:,.5g} molecules a second; {hours:,.5g} hours for the published steps"
     if name == "primphormer":
-        notes = {"paper_epoch_s": PAPER_EPOCH_S, "paper_gb": PAPER_GB}
-    return Row(name, work.what, seconds, min(times), peak, notes)
+        note = f"the paper: {PAPER_EPOCH_S} s, {PAPER_GB} GB"
+    return Row(name, work.what, seconds, min(times), peak, note)
 
 
-def bench(config: TrainingConfig, say: Callable[[str], None]) -> str:
-    """Measures, writes the files and returns the table."""
+def bench(config: TrainingConfig, say: Callable[[str], None]) -> tuple[list[Row], dict[str, str]]:
+    """Measures, and writes and says the table. Returns the rows, and why others were skipped."""
     import torch
 
     torch.set_num_threads(config.threads)
@@ -306,45 +290,28 @@ def bench(config: TrainingConfig, say: Callable[[str], None]) -> str:
     rows: list[Row] = []
     skipped: dict[str, str] = {}
     for name in config.rows:
-        needed, free = needed_bytes(name, config), free_bytes(config)
+        needed, free = needed_bytes(name, config), free_bytes(config.device, config.memory_gb)
         if needed > free:
-            advice = "--graphs" if name == "tokengt" else "--nodes, --width, or more --parts"
-            advice = "--recompute, or a smaller --nodes or --width" if name == "geco" else f"a smaller {advice}"
-            skipped[name] = f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB there; {advice}, takes less"
+            skipped[name] = f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB there; {LESS[name]}, takes less"
         else:
             try:
                 rows.append(measure(name, config))
             except torch.OutOfMemoryError as error:
                 skipped[name] = f"out of memory: {str(error).splitlines()[0]}"
         say(f"{name}: {skipped[name]}" if name in skipped else f"{name}: {rows[-1].seconds:.3g} s")
-    chip = torch.cuda.get_device_name() if config.device != "cpu" else f"{platform.machine()}, {config.threads} threads"
-    head = f"{chip}, torch {torch.__version__}, {'bf16' if config.bf16 else 'float32'}"
-    text = "\n".join([head, "", *table(rows, skipped)])
-    config.out.mkdir(parents=True, exist_ok=True)
-    (config.out / "results.md").write_text(text + "\n")
-    found = {
-        "config": asdict(config) | {"out": str(config.out)},
-        "on": head,
-        "rows": [asdict(row) for row in rows],
-        "skipped": skipped,
-    }
-    (config.out / "results.json").write_text(json.dumps(found, indent=1) + "\n")
-    return text
-
-
-def table(rows: list[Row], skipped: dict[str, str]) -> list[str]:
-    """Markdown."""
-    lines = ["| row | s | fastest | peak GB | |", "|---|---|---|---|---|"]
-    for row in rows:
-        peak = "–" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f}"
-        notes = "; ".join(f"{name.replace('_', ' ')} {value:,.5g}" for name, value in row.notes.items())
-        lines.append(f"| {row.what} | {row.seconds:.4g} | {row.fastest_s:.4g} | {peak} | {notes} |")
-    return lines + [f"\n{name} skipped: {why}" for name, why in skipped.items()]
+    on = f"{machine('torch', device=config.device)}, {config.threads} threads, {'bf16' if config.bf16 else 'float32'}"
+    lines = table(
+        {"row": "", "s": ".4g", "fastest": ".4g", "peak GB": ".2f", "beside": ""},
+        [(r.what, r.seconds, r.fastest_s, r.peak_bytes and r.peak_bytes / 1e9, r.note) for r in rows],
+    )
+    text = "\n".join([on, "", *lines, *(f"\n{name} skipped: {why}" for name, why in skipped.items())])
+    keep(config.out, config, text, on=on, rows=rows, skipped=skipped)
+    say(text)
+    return rows, skipped
 
 
 def main() -> None:
-    config = parse(TrainingConfig, __doc__)
-    print(bench(config, lambda line: print(line, flush=True)))
+    bench(parse(TrainingConfig, __doc__), lambda line: print(line, flush=True))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from jobs.bench.results import table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
@@ -129,17 +130,15 @@ def read_graph6(text: str) -> "np.ndarray":
     import numpy as np
 
     codes = np.frombuffer(text.encode("ascii"), dtype=np.uint8).astype(np.int64) - 63
-    skip, sizes = (1, codes[:1]) if codes.size == 0 or codes[0] < 63 else (4, codes[1:4])
-    if codes.size > 1 and skip == 4 and codes[1] == 63:
-        skip, sizes = 8, codes[2:8]
+    # n < 63 is one character; a first character of 126 ("~") stands before three, or as "~~" before six.
+    skip = 1 if codes.size == 0 or codes[0] < 63 else 8 if codes.size > 1 and codes[1] == 63 else 4
     n = 0
-    for code in sizes:
+    for code in codes[{1: 0, 4: 1, 8: 2}[skip] : skip]:
         n = n * 64 + int(code)
     bits = n * (n - 1) // 2
-    if codes.size == 0 or codes.size != skip + -(-bits // 6) or codes.min() < 0 or codes.max() > 63:
-        raise FormatError(
-            f"graph6: expected {skip + -(-bits // 6)} characters for {n} nodes, found {codes.size}: {text[:40]!r}"
-        )
+    length = skip + -(-bits // 6)
+    if codes.size == 0 or codes.size != length or codes.min() < 0 or codes.max() > 63:
+        raise FormatError(f"graph6: expected {length} characters for {n} nodes, got {codes.size}: {text[:40]!r}")
     flags = ((codes[skip:, None] >> np.arange(5, -1, -1)) & 1).reshape(-1)[:bits].astype(bool)
     adjacency = np.zeros((n, n), dtype=bool)
     # Bits run down the columns of the upper triangle, that is along the rows of the lower one.
@@ -202,11 +201,9 @@ def build_model(config: BrecConfig) -> "nn.Module":
     network = {"grit": "GRIT", "ppgt": "PPGT", "primphormer": "Primphormer"}[config.model]
     module = importlib.import_module(f"models.{config.model}")
     presets = importlib.import_module(f"models.options.{config.model}")
-    changes: dict[str, Any] = {
-        name: value for name in ("width", "num_layers") if (value := getattr(config, name)) is not None
-    }
+    changes = {"width": config.width, "num_layers": config.num_layers}
     try:
-        return getattr(module, network)(presets.brec(**changes))
+        return getattr(module, network)(presets.brec(**{k: v for k, v in changes.items() if v is not None}))
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -226,9 +223,12 @@ def measure_pair(config: BrecConfig, name: str, first: "np.ndarray", second: "np
 
     began = time.perf_counter()
     generator = np.random.default_rng([config.seed, number])
-    pair = relabelled_copies(first, second, generator)
-    same = relabelled_copies(first, first, generator)
-    batches = [pack(pair[i : i + config.batch_size], config.device) for i in range(0, 2 * COPIES, config.batch_size)]
+
+    def batches_of(other: "np.ndarray") -> "list[Graphs]":
+        copies = relabelled_copies(first, other, generator)
+        return [pack(copies[i : i + config.batch_size], config.device) for i in range(0, 2 * COPIES, config.batch_size)]
+
+    batches, same = batches_of(second), batches_of(first)
     torch.manual_seed(config.seed)
     model = build_model(config).to(config.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
@@ -241,13 +241,7 @@ def measure_pair(config: BrecConfig, name: str, first: "np.ndarray", second: "np
             break
         schedule.step(losses[-1])
     model.eval()
-    t2 = hotelling_t2(differences(model, batches))
-    t2_same = hotelling_t2(
-        differences(
-            model,
-            [pack(same[i : i + config.batch_size], config.device) for i in range(0, 2 * COPIES, config.batch_size)],
-        )
-    )
+    t2, t2_same = (hotelling_t2(differences(model, each)) for each in (batches, same))
     return Result(
         pair=f"{name}:{number}",
         told_apart=t2 > THRESHOLD and abs(t2 - t2_same) > SAME_T2 + 1e-5 * abs(t2_same),
@@ -301,37 +295,35 @@ def settings(config: BrecConfig) -> dict[str, Any]:
 def known_results(config: BrecConfig) -> dict[str, Result]:
     """Results by pair, of earlier runs with the same settings. A line that a kill cut short is passed over."""
     path = config.out / f"{config.model}.jsonl"
-    found: dict[str, Result] = {}
-    if not path.exists():
-        return found
-    for line in path.read_text().splitlines():
+    known: dict[str, Result] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
         try:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
         if entry["settings"] == settings(config):
-            found[entry["result"]["pair"]] = Result(**entry["result"])
-    return found
+            known[entry["result"]["pair"]] = Result(**entry["result"])
+    return known
+
+
+def asked_pairs(config: BrecConfig) -> "list[tuple[str, range, list[tuple[np.ndarray, np.ndarray]]]]":
+    """Of each part of --pairs the category, the numbers, and all of the category's pairs."""
+    return [(name, numbers, read_pairs(config.data, name)) for name, numbers in map(parse_pairs, config.pairs)]
 
 
 def run_pairs(config: BrecConfig) -> Iterator[Result]:
     """Yields each asked pair's result, run now or known."""
-    known = known_results(config)
-    wanted = [parse_pairs(part) for part in config.pairs]
-    found = {name: read_pairs(config.data, name) for name, _ in wanted}
+    known, asked = known_results(config), asked_pairs(config)
     config.out.mkdir(parents=True, exist_ok=True)
-    for name, numbers in wanted:
-        pairs = found[name]
+    for name, numbers, pairs in asked:
         for number in numbers:
             result = known.get(f"{name}:{number}")
             if result is None:
                 result = measure_pair(config, name, *pairs[number], number)
+                entry = json.dumps({"settings": settings(config), "result": result._asdict()})
                 with (config.out / f"{config.model}.jsonl").open("a") as file:
                     # A cut line of a killed run must not swallow this one.
-                    file.write(
-                        "\n" * (file.tell() > 0)
-                        + json.dumps({"settings": settings(config), "result": result._asdict()})
-                    )
+                    file.write("\n" * (file.tell() > 0) + entry)
             yield result
 
 
@@ -339,27 +331,21 @@ def print_bound(config: BrecConfig) -> None:
     """A line per category: how many of the asked pairs colour refinement tells apart, and which."""
     from jobs.papers.color_refinement import tells_apart
 
-    wanted = [parse_pairs(part) for part in config.pairs]
-    found = {name: read_pairs(config.data, name) for name, _ in wanted}
-    for name, numbers in wanted:
-        apart = [number for number in numbers if tells_apart(*found[name][number], WALK_STEPS[config.model])]
-        print(
-            f"{name}: {len(apart)} of {len(numbers)}: {' '.join(f'{name}:{number}' for number in apart) or 'none'}",
-            flush=True,
-        )
+    for name, numbers, pairs in asked_pairs(config):
+        apart = [number for number in numbers if tells_apart(*pairs[number], WALK_STEPS[config.model])]
+        listed = " ".join(f"{name}:{number}" for number in apart) or "none"
+        print(f"{name}: {len(apart)} of {len(numbers)}: {listed}", flush=True)
 
 
-def table(results: list[Result]) -> str:
+def describe(results: list[Result]) -> str:
     """Markdown: by category, the pairs told apart, and those of them whose check failed."""
-    lines = ["| category | told apart | of | unreliable | s/pair |", "|---|---|---|---|---|"]
-    groups = {name: [r for r in results if r.pair.split(":")[0] == name] for name in CATEGORIES}
-    for name, group in [*groups.items(), ("all", results)]:
+    groups = {name: [r for r in results if r.pair.split(":")[0] == name] for name in CATEGORIES} | {"all": results}
+    rows = []
+    for name, group in groups.items():
         if group:
-            right = sum(r.told_apart and r.reliable for r in group)
-            failed = sum(not r.reliable for r in group)
-            seconds = sum(r.seconds for r in group) / len(group)
-            lines.append(f"| {name} | {right} | {len(group)} | {failed} | {seconds:.1f} |")
-    return "\n".join(lines)
+            right, failed = sum(r.told_apart and r.reliable for r in group), sum(not r.reliable for r in group)
+            rows.append((name, right, len(group), failed, sum(r.seconds for r in group) / len(group)))
+    return "\n".join(table({"category": "", "told apart": "", "of": "", "unreliable": "", "s/pair": ".1f"}, rows))
 
 
 def main() -> None:
@@ -379,7 +365,7 @@ def main() -> None:
             f"{result.epochs} epochs, {result.nodes} nodes, {result.seconds:.1f} s",
             flush=True,
         )
-    text = table(results)
+    text = describe(results)
     (config.out / f"{config.model}.md").write_text(text + "\n")
     print(text)
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+from jobs.bench.results import table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
@@ -310,15 +311,13 @@ def run_row(
     }
 
 
-def table(results: dict[str, dict[str, float]], which: str) -> str:
+def describe(results: dict[str, dict[str, float]], which: str) -> str:
     """The results as Markdown, the published losses beside them."""
-    lines = ["| row | train | test | paper train | paper test | seconds |", "|---|---|---|---|---|---|"]
-    for name, found in results.items():
-        paper = getattr(ROWS[name], which)
-        lines.append(
-            f"| {name} | {found['train']:.3f} | {found['test']:.3f} | {paper[0]} | {paper[1]} | {found['seconds']:.0f} |"
-        )
-    return "\n".join(lines)
+    columns = {"row": "", "train": ".3f", "test": ".3f", "paper train": "", "paper test": "", "seconds": ".0f"}
+    rows = [
+        (name, row["train"], row["test"], *getattr(ROWS[name], which), row["seconds"]) for name, row in results.items()
+    ]
+    return "\n".join(table(columns, rows))
 
 
 def main() -> None:
@@ -340,11 +339,8 @@ def main() -> None:
     results: dict[str, dict[str, float]] = {}
     config.out.mkdir(parents=True, exist_ok=True)
     for name in config.rows:
-        results[name] = run_row(name, config, sizes, samples[held:], samples[:held])
-        found = results[name]
-        print(
-            f"{name:>17}  train {found['train']:.3f}  test {found['test']:.3f}  ({found['seconds']:.0f} s)", flush=True
-        )
+        row = results[name] = run_row(name, config, sizes, samples[held:], samples[:held])
+        print(f"{name:>17}  train {row['train']:.3f}  test {row['test']:.3f}  ({row['seconds']:.0f} s)", flush=True)
         # After every row: a run that is stopped leaves what it has.
         described = {
             "command": shlex.join(["python", *sys.argv]),
@@ -354,8 +350,8 @@ def main() -> None:
             "results": results,
         }
         (config.out / f"{config.input}.json").write_text(json.dumps(described, indent=1) + "\n")
-        (config.out / f"{config.input}.md").write_text(table(results, config.input) + "\n")
-    print(f"\n{table(results, config.input)}\n\nsaved: {config.out / config.input}.json, .md")
+        (config.out / f"{config.input}.md").write_text(describe(results, config.input) + "\n")
+    print(f"\n{describe(results, config.input)}\n\nsaved: {config.out / config.input}.json, .md")
 
 
 if __name__ == "__main__":

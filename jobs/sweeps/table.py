@@ -13,6 +13,7 @@ from jobs.reporting.tune_report import Sweep, write_report
 from jobs.sweeps.plan import SweepPlan, lower_is_better, say
 from jobs.sweeps.trials import scores
 
+_REPEATS = ("fit.seed", "data.split_set")
 _RATES = {
     "nodes/s": ("nodes_per_s", ",.0f"),
     "edges/s": ("edges_per_s", ",.0f"),
@@ -22,10 +23,10 @@ _RATES = {
 
 
 def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """Best first, the seeds of a combination in one row: mean ± standard deviation of its trials that have a score."""
+    """Best first, the seeds and splits of a combination in one row: mean ± standard deviation of its trials that have a score."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
-        options = {path: value for path, value in record["options"].items() if path != "fit.seed"}
+        options = {path: value for path, value in record["options"].items() if path not in _REPEATS}
         groups.setdefault(say(options) or "as it is", []).append(record)
     sign = 1 if lower_is_better(metric) else -1
     rows = []

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from jobs.bench import checks as bench_checks
-from jobs.bench.checks import LOOPS, Config, Share, table
+from jobs.bench.checks import LOOPS, Config, Share, describe
 
-SMALL = "--nodes 600 --width 8 --layers 1 --chunks 4 --epochs 2 --dropout 0"
+SMALL = "--data.nodes 600 --width 8 --layers 1 --chunks 4 --epochs 2 --dropout 0"
 
 
 @pytest.mark.ray
@@ -18,10 +18,10 @@ SMALL = "--nodes 600 --width 8 --layers 1 --chunks 4 --epochs 2 --dropout 0"
 @pytest.mark.long
 def test_both_loops_train_on_the_same_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     out = tmp_path / "out"
-    arguments = [*SMALL.split(), "--data-dir", str(tmp_path / "data"), "--out", str(out)]
+    arguments = [*SMALL.split(), "--data.folder", str(tmp_path / "data"), "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["bench_checks.py", *arguments])
-    assert bench_checks.main() == 0
-    shares = json.loads((out / "results.json").read_text())
+    bench_checks.main()
+    shares = json.loads((out / "results.json").read_text())["shares"]
     assert len(shares) == 2
     for share in shares:
         assert {len(values) for values in (*share["wall_s"].values(), *share["cpu_s"].values())} == {2}
@@ -40,7 +40,7 @@ def test_the_table_shows_the_median_of_the_epochs_own_ratios() -> None:
     one = {"checked": [2.0, 3.3, 8.0], "saving": [2.0, 3.6, 9.0], "bare": [2.0, 3.0, 2.0], "control": [2.0, 3.0, 2.0]}
     losses = {name: [3.0, 2.5] for name in LOOPS}
     share = Share(one, one, losses, [0.1, 0.6], dict.fromkeys(LOOPS, 0.5))
-    text = table(Config(), [share, replace(share, stall_s=[0.3, 0.2])])
+    text = describe(Config(), [share, replace(share, stall_s=[0.3, 0.2])])
     assert "| seconds | 3.300 | 3.600 | 2.000 | 2.000 |" in text
     assert "| to bare (quartiles) | 1.100 (1.000 to 4.000) | 1.200 (1.000 to 4.500) | 1.000 (1.000 to 1.000) |" in text
     assert "stops training for 450.0 ms (median of 2; longest 600.0 ms): 0.75% of the time at one a minute" in text

@@ -97,7 +97,7 @@ def test_cut_and_balance_are_counted_from_the_stored_graph(tmp_path: Path) -> No
 
     part = assign_partitions("random", source, 3, 0)
     src, dst = (np.concatenate([getattr(chunk, end) for chunk in source.edges(1000)]) for end in ("src", "dst"))
-    found = bench_ingest.quality(str(tmp_path / "graph"))
-    assert found["cut"] == pytest.approx((part[src] != part[dst]).mean())
-    assert found["node_balance"] == pytest.approx(np.bincount(part).max() * 3 / 500)
-    assert found["edge_balance"] == pytest.approx(np.bincount(part[dst]).max() * 3 / len(dst))
+    counted = bench_ingest.quality(str(tmp_path / "graph"))
+    assert counted["cut"] == pytest.approx((part[src] != part[dst]).mean())
+    assert counted["node_balance"] == pytest.approx(np.bincount(part).max() * 3 / 500)
+    assert counted["edge_balance"] == pytest.approx(np.bincount(part[dst]).max() * 3 / len(dst))

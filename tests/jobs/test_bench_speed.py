@@ -13,8 +13,10 @@ import torch
 from jobs.bench import speed as bench_speed
 from jobs.bench import speed_subjects
 from jobs.bench.speed import Point, SpeedConfig
-from jobs.bench.speed_subjects import Shape, SyntheticGraph
+from jobs.bench.speed_subjects import RegularGraph, Shape
+from jobs.plan.saved_bytes import saved_bytes
 from models.geco import GECO, GECOLayer
+from models.grit_attention import Pairs
 from storage.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -23,7 +25,7 @@ TINY = {"nodes": (64, 134), "degree": 6, "width": 8, "heads": 2, "layers": 1, "r
 
 
 def test_the_graph_is_regular_symmetric_and_without_loops():
-    graph = SyntheticGraph(30, 6, "cpu")
+    graph = RegularGraph(30, 6, "cpu")
     dense = torch.zeros(30, 30, dtype=torch.int64)
     row_E = torch.arange(30).repeat_interleave(6)
     dense.index_put_((row_E, graph.indices.long()), torch.ones(180, dtype=torch.int64), accumulate=True)
@@ -32,13 +34,13 @@ def test_the_graph_is_regular_symmetric_and_without_loops():
     assert int(dense.diagonal().sum()) == 0
     assert dense.sum(1).tolist() == [6] * 30
     with pytest.raises(ValueError, match="degree must be even"):
-        SyntheticGraph(30, 5, "cpu")
+        RegularGraph(30, 5, "cpu")
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_plain_geco_equals_geco_with_its_gradients():
     torch.manual_seed(0)
-    graph = SyntheticGraph(67, 6, "cpu")  # a prime: our transforms are padded, the plain ones are not
+    graph = RegularGraph(67, 6, "cpu")  # a prime: our transforms are padded, the plain ones are not
     settings = speed_subjects.geco_config(SHAPE)
     layer, model = GECOLayer(settings), GECO(settings)
     x = torch.randn(67, 8, requires_grad=True)
@@ -55,20 +57,64 @@ def test_plain_geco_equals_geco_with_its_gradients():
     )
 
 
+def test_plain_grit_and_ppgt_equal_the_layers():
+    torch.manual_seed(0)
+    shape = Shape(width=8, heads=2, layers=1, order=2, graphs=3)
+    batch = RegularGraph(27, 4, "cpu").packed(3)
+    x, pairs = torch.randn(27, 8), torch.randn(3, 9, 9, 8)
+    for name in ("grit", "ppgt"):
+        ours = speed_subjects.MIXERS[name](shape, batch)
+        ours.attend.attention_dropout = ours.attend.dropout = 0.0
+        plain_form = speed_subjects.PlainPpgt(ours.attend, batch)
+        if name == "grit":
+            plain_form = speed_subjects.PlainGrit(ours.attend, 8, batch)
+        out, handed = ours(x, pairs)
+        plain, fresh = plain_form(x, pairs.flatten(0, 2))
+        torch.testing.assert_close(plain, out, rtol=1e-4, atol=1e-5)
+        handed = handed.states() if isinstance(handed, Pairs) else handed
+        torch.testing.assert_close(fresh, handed.flatten(0, 2), rtol=1e-4, atol=1e-5)
+
+
+def test_grit_keeps_at_most_half_of_the_plain_form():
+    shape, graph = Shape(width=64, heads=8, layers=1, order=2, graphs=2), RegularGraph(40, 8, "cpu")
+    steps = (speed_subjects.build_subject(name, "attention", shape, graph) for name in ("grit", "grit, plain"))
+    ours, plain = map(saved_bytes, steps)
+    assert ours < plain / 2
+
+
 def test_a_tiny_run_writes_table_json_and_plot(tmp_path: Path):
     said: list[str] = []
-    text = bench_speed.bench(SpeedConfig(**TINY, clock="process", out=tmp_path), said.append)
-    found = json.loads((tmp_path / "results.json").read_text())
-    keys = {(p["subject"], p["level"], p["nodes"]) for p in found["points"]}
-    assert keys == {(s, level, n) for s in bench_speed.NAMES for level in bench_speed.LEVELS for n in (64, 134)}
-    assert found["skipped"] == []
-    assert all(p["forward_s"] > 0 and p["step_s"] > 0 and p["saved_bytes"] > 0 for p in found["points"])
+    bench_speed.bench(SpeedConfig(**TINY, clock="process", out=tmp_path), said.append)
+    kept = json.loads((tmp_path / "results.json").read_text())
+    keys = {(p["subject"], p["level"], p["nodes"]) for p in kept["points"]}
+    assert keys == {(s, level, n) for s in SpeedConfig().subjects for level in ("layer", "model") for n in (64, 134)}
+    assert kept["skipped"] == []
+    assert all(p["forward_s"] > 0 and p["step_s"] > 0 and p["saved_bytes"] > 0 for p in kept["points"])
+    text = (tmp_path / "results.md").read_text()
+    assert text == said[-1] + "\n"
     assert "softmax / geco" in text
     assert "of its saved memory" in text
-    assert (tmp_path / "results.md").read_text().endswith(text + "\n")
     root = ElementTree.fromstring((tmp_path / "ratio.svg").read_text())
     labels = [element.text for element in root.iter() if element.tag.endswith("text")]
     assert {"layer, forward", "model, both", "N / log N", "paper, 169"} <= set(labels)
+
+
+def test_attentions_of_a_batch_of_graphs_with_their_exponents(tmp_path: Path):
+    subjects = tuple(speed_subjects.MIXERS)
+    config = SpeedConfig(
+        **TINY | {"nodes": (5, 9, 12)}, subjects=subjects, levels=("attention",), graphs=4, out=tmp_path
+    )
+    said: list[str] = []
+    points, skips = bench_speed.bench(config, said.append)
+    assert {(p.subject, p.nodes) for p in points} == {(s, n) for s in subjects for n in (5, 9, 12)}
+    assert not skips
+    assert "| attention | nodes | exponent of time, both | of saved memory |" in said[-1]
+    assert [
+        line.split(" | ")[:2] for line in said[-1].splitlines() if line.startswith(("| grit | 9", "| ppgt | 9"))
+    ] == [
+        ["| grit", "9"],
+        ["| ppgt", "9"],
+    ]
 
 
 def test_what_does_not_fit_is_skipped_with_its_estimate(tmp_path: Path):
@@ -79,7 +125,7 @@ def test_what_does_not_fit_is_skipped_with_its_estimate(tmp_path: Path):
     assert ("grit", 64) in {(s["subject"], s["nodes"]) for s in skipped}
     assert any("GB there" in line and "grit, 64 nodes: skipped, needs about" in line for line in said)
     # Two rounds of 100 s do not fit 120 s.
-    before = {"softmax": Point("softmax", "layer", 64, 384, 1, 20.0, 80.0, 1, 1)}
+    before = {"softmax": Point("softmax", "layer", 64, 1, 20.0, 80.0, 1, 1)}
     points, skips = bench_speed.measure_size(
         "layer", 128, SpeedConfig(**settings | {"subjects": ("softmax",)}), before, {"softmax": 120.0}, said.append
     )
@@ -89,7 +135,7 @@ def test_what_does_not_fit_is_skipped_with_its_estimate(tmp_path: Path):
 
 def test_estimates_grow_with_the_largest_arrays():
     config = SpeedConfig(**TINY)
-    before = Point("grit", "layer", 100, 600, 1, 1.0, 2.0, 5, 1000)
+    before = Point("grit", "layer", 100, 1, 1.0, 2.0, 5, 1000)
     assert bench_speed.memory_needed("grit", "layer", 200, config, before) == int(1.15 * 4000)
     assert bench_speed.memory_needed("geco", "layer", 200, config, before) == int(1.15 * 2000)
     assert bench_speed.time_needed("softmax", 200, before) == pytest.approx(12.0)
@@ -98,13 +144,14 @@ def test_estimates_grow_with_the_largest_arrays():
 
 def test_ratios_and_their_slope():
     points = [
-        Point(name, "layer", n, 20 * n, 1, time, time, 1, 1)
+        Point(name, "layer", n, 1, time, time, 1, 1)
         for n in (2**15, 2**16, 2**17)
         for name, time in (("softmax", 1e-9 * n * n), ("geco", 1e-9 * n * math.log2(n)))
     ]
-    found = bench_speed.ratios(points, "layer", "softmax", "geco")
-    assert [n for n, _, _ in found] == [2**15, 2**16, 2**17]
-    assert found[0][1] == pytest.approx(2**15 / 15)
+    assert bench_speed.fit_exponent([1, 2, 4, 8], [3.0, 12.0, 48.0, 192.0]) == pytest.approx(2.0)
+    ratios = bench_speed.ratios(points, "layer")
+    assert [n for n, _, _ in ratios] == [2**15, 2**16, 2**17]
+    assert ratios[0][1] == pytest.approx(2**15 / 15)
     text = bench_speed.tables(SpeedConfig(levels=("layer",)), points, [], 1e10)
     assert "Slope of both against N / log N from 2^15 on: 1.00." in text
 
@@ -113,14 +160,14 @@ def test_floor_counts_each_array_once_per_pass():
     forward = speed_subjects.floor_bytes(10, 40, 8, 2, backward=False)
     assert forward == 10 * 8 * 4 * 11 + 4 * 50
     assert speed_subjects.floor_bytes(10, 40, 8, 2, backward=True) == forward + 10 * 8 * 4 * 21 + 4 * 50
-    flops = speed_subjects.layer_flops(1024, 0, 8, 1, 4, backward=False)
-    assert flops["transforms"] == 20 * 2.5 * 1024 * 10
-    assert flops["products"] == 1024 * (2 * 16 * 16 + 2 * 2 * 64 + 2 * 8 * 4)
+    products = 4 * 2 * 16 * 16 + 3 * 2 * 2 * 64 + 4 * 2 * 8 * 4
+    assert speed_subjects.layer_flops(1024, 0, 8, 1, 4) == 1024 * products + 48 * 2.5 * 1024 * 10
+    assert speed_subjects.layer_flops(1024, 7, 8, 1, 4) - speed_subjects.layer_flops(1024, 0, 8, 1, 4) == 4 * 7 * 8
 
 
 def test_the_plot_shows_every_ratio_on_logarithmic_axes_beside_the_papers(tmp_path):
     seconds = {"softmax": 6.0, "geco": 2.0}
-    points = [Point(name, "layer", n, 6 * n, 1, s, 2 * s, 1, 1) for n in (64, 128) for name, s in seconds.items()]
+    points = [Point(name, "layer", n, 1, s, 2 * s, 1, 1) for n in (64, 128) for name, s in seconds.items()]
     axes = bench_speed.plot(SpeedConfig(levels=("layer",)), points, "head", tmp_path / "ratio.svg")
     lines = {line.get_label(): line for line in axes.lines}
     assert list(lines) == ["layer, forward", "layer, both", "N / log N", "paper, 169"]
@@ -132,23 +179,19 @@ def test_the_plot_shows_every_ratio_on_logarithmic_axes_beside_the_papers(tmp_pa
 
 def test_bad_options_are_refused():
     for options, message in (
-        ({"subjects": ("gat",)}, "subjects: expected some of"),
         ({"degree": 7}, "degree: expected an even number"),
-        ({"heads": 3}, "heads that divide the width"),
-        ({"clock": "sun"}, "wall or process"),
+        ({"heads": 3}, "expected a divisor of the width"),
+        ({"graphs": 2}, "graphs: expected 1 for GECO"),
     ):
         with pytest.raises(ConfigError, match=message):
             SpeedConfig(**options)
-    assert bench_speed.parse(["--nodes", "64", "128", "--bf16", "--log2-to", "14"]) == SpeedConfig(
-        nodes=(64, 128), bf16=True, log2_to=14
-    )
 
 
 @pytest.mark.long
-def test_it_imports_without_ray_arrow_and_tyro():
+def test_it_imports_without_ray_and_arrow():
     code = (
         "import sys\n"
-        "for name in ('ray', 'pyarrow', 'tyro', 'numba', 'scipy'): sys.modules[name] = None\n"
+        "for name in ('ray', 'pyarrow', 'numba', 'scipy'): sys.modules[name] = None\n"
         "import jobs.bench.speed, jobs.bench.speed_subjects"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, timeout=200)

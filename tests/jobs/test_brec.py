@@ -151,7 +151,7 @@ def test_a_stopped_run_continues(tmp_path, monkeypatch):
     assert [r.told_apart for r in results] == [False, True, True]
     assert [r.told_apart for r in brec.run_pairs(config)] == [False, True, True]
     assert calls == [0, 1, 2]
-    assert "| basic | 2 | 3 | 0 | 0.5 |" in brec.table(results)
+    assert "| basic | 2 | 3 | 0 | 0.5 |" in brec.describe(results)
     other = small(tmp_path, pairs=("basic:0",), lr=1e-2)
     list(brec.run_pairs(other))
     assert calls == [0, 1, 2, 0]

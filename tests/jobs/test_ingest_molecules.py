@@ -126,5 +126,5 @@ def test_bench_prints_and_keeps_a_table(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "| smiles2graph alone" in done.stdout
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["rates"]["featurise"] > 0
+    assert results["rates"]["our featurisation, one core"] > 0
     assert (tmp_path / "results.md").read_text() in done.stdout

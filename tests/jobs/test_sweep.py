@@ -576,6 +576,11 @@ def test_one_row_for_all_seeds(capsys) -> None:
     assert lines[0] == ["options", "valid_accuracy", "test", "nodes/s", "s per epoch", "trials"]
     assert lines[2] == ["model.width=16", "0.9000", "0.5000", "2,000", "2.00", "2"]
     assert lines[3] == ["model.width=8", "0.6000 ± 0.1414", "0.5000 ± 0.0000", "2,000", "2.00", "0 1"]
+    splits = [record(number, 0.5 + number / 10, "8", "0") for number in range(3)]
+    for number, one in enumerate(splits):
+        one["options"] |= {"data.split_set": str(number)}
+    print_table(splits, "valid_accuracy")
+    assert "| 0.6000 ± 0.1000 |" in capsys.readouterr().out
 
 
 # ---- real trials

@@ -1,0 +1,66 @@
+"""Time and memory of a piece of work on the CPU or on a GPU."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.run.memory_check import available_bytes, own_bytes, trim_heap
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def seconds_of(call: Callable[[], object], device: str, clock: Callable[[], float] = time.perf_counter) -> float:
+    """One run of `call`, to the end of the device's work. On a GPU `clock` should be the wall clock."""
+    wait_for(device)
+    began = clock()
+    call()
+    wait_for(device)
+    return clock() - began
+
+
+def wait_for(device: str) -> None:
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def free_bytes(device: str, at_most_gb: float) -> int:
+    """What may still be taken on the device, and no more than `at_most_gb`, where that is not 0."""
+    trim_heap()  # a pass over a million nodes left 9 GB there
+    if device == "cpu":
+        free = available_bytes()
+    else:
+        import torch
+
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info()[0]
+    return min(free, int(at_most_gb * 1e9)) if at_most_gb else free
+
+
+def reset_peak() -> None:
+    """From here on the process's VmHWM counts from what is resident now. Raises OSError where the system cannot."""
+    trim_heap()  # what the allocator holds free would hide the growth
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes(step: "Callable[[], Tensor]", device: str) -> int | None:
+    """The growth of memory over one forward and backward pass; None where the system does not tell (it does on Linux and CUDA)."""
+    if device != "cpu":
+        import torch
+
+        wait_for(device)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step().backward()
+        wait_for(device)
+        return torch.cuda.max_memory_allocated() - before
+    try:
+        reset_peak()
+    except OSError:
+        return None
+    before = own_bytes("VmRSS")
+    step().backward()
+    return own_bytes("VmHWM") - before

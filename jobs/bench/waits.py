@@ -1,0 +1,106 @@
+"""What share of its steps a training loop waits for batches: GECO over neighbor batches, PPGT over Node2Subgraph.
+
+The first batch, for which there is no computation to hide behind, does not count. The device's work is waited for after each step, so
+that a wait is one in which the device is idle.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from jobs.bench.device import wait_for
+from jobs.run.model_inputs import node_batch_graphs
+from models import ppgt
+from models.geco import GECO
+from models.options import ppgt as ppgt_options
+from models.options.features import Features
+from models.options.geco import GECOConfig
+from models.propagation import Adjacency
+from samplers.loader import Loader
+from samplers.minibatch import TorchBatch
+from samplers.neighbor import NeighborSampler
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import LoaderOptions, NeighborOptions, Node2SubgraphOptions
+from samplers.protocol import Sampler
+from samplers.router import local_router
+from storage.errors import ConfigError
+from storage.graph import StoredGraph
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One loop's steps."""
+
+    name: str
+    wait_s: float
+    total_s: float
+    num_steps: int
+    parameters: int
+
+    @property
+    def share(self) -> float:
+        return self.wait_s / self.total_s
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the loops run; by default on a CPU with two cores, one of which samples."""
+
+    num_steps: int
+    fanouts: tuple[int, ...]
+    neighbor_roots: int = 32
+    subgraph_roots: int = 8
+    threads: int = 1
+    device: str = "cpu"
+
+
+def measure_waits(graph: StoredGraph, setting: Setting) -> list[Wait]:
+    """Both loops, `num_steps` counted steps each."""
+    manifest, router = graph.manifest, local_router(graph)
+    assert manifest.num_classes is not None
+    geco = GECO(GECOConfig(in_dim=manifest.feature_dim, out_dim=manifest.num_classes))
+    config = ppgt_options.arxiv(out_dim=manifest.num_classes, node=Features(dim=manifest.feature_dim))
+    attention = ppgt.PPGT(config)
+
+    def geco_logits(batch: TorchBatch) -> Tensor:
+        return geco(batch.x, Adjacency(batch.indptr, batch.indices), node_id_N=batch.node_id)[batch.root_index]
+
+    roots, few = setting.neighbor_roots, setting.subgraph_roots
+    neighbors = NeighborSampler(router, NeighborOptions(fanouts=setting.fanouts, batch_size=roots))
+    subgraphs = Node2SubgraphSampler(router, Node2SubgraphOptions(max_hops=10, max_nodes=100, batch_size=few))
+    ppgt_name = f"PPGT, the paper's arxiv model, Node2Subgraph batches of {few} roots"
+    return [
+        _measure(
+            f"GECO, width 128, 3 layers, neighbor batches of {roots} roots", neighbors, geco, geco_logits, setting
+        ),
+        _measure(ppgt_name, subgraphs, attention, lambda batch: attention(node_batch_graphs(batch)), setting),
+    ]
+
+
+def _measure(
+    name: str, sampler: Sampler, model: nn.Module, logits: Callable[[TorchBatch], Tensor], setting: Setting
+) -> Wait:
+    if sampler.num_batches <= setting.num_steps:
+        raise ConfigError(
+            f"{name}: expected more than {setting.num_steps} batches, got {sampler.num_batches}; take a larger graph or fewer steps"
+        )
+    optimizer = torch.optim.AdamW(model.to(setting.device).parameters(), lr=1e-3)
+    waited = started = 0.0
+    with Loader(sampler, LoaderOptions(threads=setting.threads), device=setting.device) as loader:
+        for step, batch in enumerate(loader):
+            if step == 0:
+                waited, started = loader.stats.wait_s, time.perf_counter()
+            if step == setting.num_steps:
+                break
+            loss = functional.cross_entropy(logits(batch), batch.y[batch.root_index], ignore_index=-1)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            wait_for(setting.device)
+        total = time.perf_counter() - started
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        return Wait(name, loader.stats.wait_s - waited, total, setting.num_steps, parameters)
