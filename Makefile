@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 ARGS ?=
 
-.PHONY: run test test-all check lint audit lock clean
+.PHONY: run test test-all check lint docs audit lock clean
 
 run: $(VENV)/.run-installed
 	$(BIN)/python jobs/products_geco.py $(ARGS)
@@ -25,6 +25,10 @@ check: lint
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# The site of guides and of the Python API, into build/site.
+docs: $(VENV)/.dev-installed
+	$(BIN)/mkdocs build --strict
 
 audit: $(VENV)/.dev-installed
 	$(BIN)/python .ci/audit.py
@@ -48,4 +52,4 @@ lock: $(VENV)/.dev-installed
 	mv constraints.tmp constraints.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis

@@ -2,7 +2,8 @@
 
 graph = gm.open_graph("graphs/products")
 sampler = gm.samplers.NeighborSampler(gm.router(graph), gm.samplers.NeighborOptions(fanouts=(15, 10, 5)))
-run = gm.train(gm.config("--model", "geco", "--fit.epochs", 3))
+run = gm.train(gm.config("--data", "graphs/products", "--fit.epochs", 3))
+predictions = gm.predict(run)
 """
 
 import sys
@@ -14,10 +15,12 @@ _NAMES = {
     "open_graphs": "storage.graph_store:open_graphs",
     "ingest": "storage.ingest:ingest",
     "IngestOptions": "storage.ingest:IngestOptions",
+    "ArrayGraph": "storage.importers.array_graph:ArrayGraph",
     "router": "samplers.router:local_router",
     "RunConfig": "jobs.run.config:RunConfig",
     "config": "jobs.run.train:config",
     "train": "jobs.run.train:train",
+    "predict": "jobs.predict:predict",
     "read_run": "jobs.run.finished_run:read_run",
 }
 _SAMPLERS = {

@@ -21,6 +21,7 @@ from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
     from cluster.options import WorkerOptions
     from cluster.prediction import Piece, PredictionSpec
@@ -71,8 +72,24 @@ class PredictConfig:
     """Print what the prediction would use, and what would be refused; start and write nothing."""
 
 
-def main() -> int | None:
-    config = parse(PredictConfig, __doc__, ("run", "out"))
+def main() -> None:
+    _predict(parse(PredictConfig, __doc__, ("run", "out")))
+
+
+def predict(run: "str | FinishedRun", out: str | None = None, **options: Any) -> "pa.Table":
+    """Predicts with a finished run, as `graphmill predict` does with the same options; returns the table, ids ascending.
+
+    `out` is the folder of predictions, by default `predictions` in the run's directory. Raises what the command would say.
+    """
+    from storage.prediction_files import PredictionFolder
+
+    path = str(getattr(run, "path", run))
+    config = PredictConfig(path, out or f"{path}/predictions", **options)
+    _predict(config)
+    return PredictionFolder(config.out).table()
+
+
+def _predict(config: PredictConfig) -> None:
     _check(config)
     from cluster.options import SessionOptions, WorkerOptions
     from cluster.placement import place
@@ -117,7 +134,7 @@ def main() -> int | None:
             workers.most,
             lambda served: _plan(config, finished, subject, served, chosen, workers),
         )
-        return None
+        return
     print(subject.text, flush=True)
     if summary is not None:
         folder.remove_pieces()  # an end that was interrupted may have left them
@@ -136,7 +153,6 @@ def main() -> int | None:
                     spec, folder, settings, plan, pool, lambda stage, done, total: bar.update(done, total, stage)
                 )
     _print_summary(config, finished, subject, summary)
-    return None
 
 
 def _check(config: PredictConfig) -> None:

@@ -118,6 +118,12 @@ class PredictionFolder:
         self.write_json(SUMMARY, summary)
         self.remove_pieces()
 
+    def table(self) -> pa.Table:
+        """All predictions of a folder that is whole, ids ascending."""
+        filesystem, path = self._open()
+        with one_line_errors(self.url, "read these predictions"):
+            return pq.read_table(path, filesystem=filesystem)
+
     def remove_pieces(self) -> None:
         """Of predictions that are whole."""
         filesystem, path = self._open()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from storage.descriptions import describe
 from storage.errors import DataError
 from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, NodeChunk, SourceInfo
 
@@ -40,6 +41,9 @@ class ArrayGraph:
     num_classes: int | None = None
     undirected_once: bool = False
     provenance: Mapping[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def __post_init__(self) -> None:
         if self.label is not None:
