@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import nbformat
@@ -111,6 +112,15 @@ else:
     raise AssertionError
 """
     done = run_code(code + check, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.ray
+@pytest.mark.long
+def test_the_readmes_python(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    check = "assert len(predictions) == graph.num_nodes == 5000; assert len(batch.root_index) == len(sampler.roots_of(0, 0))"
+    done = run_code(f"if __name__ == '__main__':\n{textwrap.indent(code + check, '    ')}", tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
