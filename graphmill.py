@@ -103,6 +103,8 @@ def _load(path: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("graphmill")
     if name not in _NAMES:
         raise AttributeError(f"module 'graphmill' has no attribute {name!r}")
     return _load(_NAMES[name])
@@ -117,6 +119,9 @@ def main() -> None:
     from jobs.run.exit_codes import run
 
     words = sys.argv[1:]
+    if words == ["--version"]:
+        print(f"graphmill {__getattr__('__version__')}")
+        return
     if not words or words[0].replace("-", "_") not in COMMANDS:
         wrong = "" if not words or words[0] in ("-h", "--help") else f"unknown command {words[0]}; "
         print(f"{wrong}usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}", file=sys.stderr)

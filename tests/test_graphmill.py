@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,14 @@ def test_every_command_has_help(command, monkeypatch, capsys):
     said = capsys.readouterr()
     assert end.value.code == (2 if command == "bench" else 0)
     assert "usage" in said.out + said.err
+
+
+def test_the_version_is_that_of_the_project(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["graphmill", "--version"])
+    gm.main()
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"graphmill {project['version']}\n"
+    assert gm.__version__ == project["version"]
 
 
 def test_a_wrong_command_is_one_line(monkeypatch, capsys):
