@@ -34,6 +34,13 @@ class EventFile:
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         self._append(step=step, summary=Summary(value=values))
 
+    def write_options(self, name: str, options: Mapping[str, Any]) -> None:
+        """A run's options, by their flat names, as what TensorBoard calls hyper-parameters. Raises OSError where they cannot be written."""
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+        shown = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in options.items()}
+        self._append(step=0, summary=hparams_pb(shown, trial_id=name))
+
     def _append(self, **fields: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter

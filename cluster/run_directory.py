@@ -22,7 +22,17 @@ from typing import Any, TextIO
 from cluster.event_file import EventFile
 from storage.errors import ConfigError, FormatError
 
-_SCALARS = ("train_loss", "learning_rate", "roots_per_s", "nodes_per_s", "edges_per_s", "train_s", "wait_s", "eval_s")
+# What TensorBoard shows of an epoch, and in which group; scores of the validation are "valid/…".
+_SCALARS = {
+    "train_loss": "train/loss",
+    "learning_rate": "train/learning_rate",
+    "roots_per_s": "speed/roots_per_s",
+    "nodes_per_s": "speed/nodes_per_s",
+    "edges_per_s": "speed/edges_per_s",
+    "train_s": "time/train_s",
+    "wait_s": "time/wait_s",
+    "eval_s": "time/eval_s",
+}
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -93,6 +103,7 @@ class RunDirectory:
             write_atomic(self._metrics, "".join(lines))
         self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
         self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
+        self._events.write_options(self.path.name, flat(load_config(self.path)))
 
     def make_up(self, reports: Iterable[Mapping[str, Any]], next_epoch: int) -> None:
         """Records epochs before `next_epoch` that were reported to a driver that was killed before it recorded them."""
@@ -131,7 +142,7 @@ class RunDirectory:
             stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
             _sync(stream)  # a checkpoint that a loss of power spares must not follow an epoch that it took
         scalars = {
-            name.replace("_", "/", 1) if name.startswith("valid_") else name: value
+            _SCALARS.get(name) or name.replace("_", "/", 1): value
             for name, value in epoch_record.items()
             if name in _SCALARS or name.startswith("valid_")
         }
@@ -151,6 +162,17 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomic(self.path / "summary.json", json.dumps(dict(summary), indent=1, allow_nan=False) + "\n")
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"fit": {"epochs": 3}} → {"fit.epochs": 3}"""
+    options: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            options |= flat(value, f"{prefix}{name}.")
+        else:
+            options[prefix + name] = value
+    return options
 
 
 def load_config(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cluster.run_directory import RunDirectory, write_atomic
+from cluster.run_directory import RunDirectory, flat, write_atomic
 from storage.errors import ConfigError
 
 _PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
@@ -94,17 +94,6 @@ def _kept(file: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(
             f"{file}: expected the trackers' entries, got {error!r}; remove it to begin new entries, or leave --run.track out"
         ) from None
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"fit": {"epochs": 3}} → {"fit.epochs": 3}"""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from cluster.run_directory import RunDirectory, load_config
 from storage.errors import ConfigError, FormatError
@@ -21,7 +22,20 @@ def recorded(run: RunDirectory) -> list[int]:
 def events(run: RunDirectory) -> list[int]:
     accumulator = EventAccumulator(str(run.path / "tensorboard"))
     accumulator.Reload()
-    return [event.step for event in accumulator.Scalars("train_loss")]
+    return [event.step for event in accumulator.Scalars("train/loss")]
+
+
+def test_tensorboard_has_groups_and_the_options(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", {"fit": {"epochs": 3, "schedule": "cosine", "clip_norm": None}})
+    run.start(0)
+    record(run, 0)
+    accumulator = EventAccumulator(str(run.path / "tensorboard"))
+    accumulator.Reload()
+    assert set(accumulator.Tags()["scalars"]) == {"train/loss", "valid/accuracy"}
+    content = accumulator.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    options = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert options["fit.epochs"].number_value == 3
+    assert options["fit.schedule"].string_value == "cosine"
 
 
 def test_a_restart_from_an_earlier_epoch_replaces_the_later_ones(tmp_path):
