@@ -66,7 +66,6 @@ COMMANDS = {
     "train_nodes": "jobs.train_nodes",
     "train_graphs": "jobs.train_graphs",
     "ingest": "jobs.ingest",
-    "ingest_molecules": "jobs.ingest_molecules",
     "encode": "jobs.encode",
     "inspect_graph": "jobs.inspect_graph",
     "predict": "jobs.predict",

@@ -11,14 +11,14 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
 import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
 
-from cluster.options import SessionOptions
+from cluster.options import MoleculeIngestOptions, SessionOptions
 from cluster.session import ray_session
 from storage.arrow_files import is_local, split_url
 from storage.durable import remove_if_empty
@@ -38,39 +38,6 @@ if TYPE_CHECKING:
 
 _PIECES_VERSION = 1
 Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
-
-
-@dataclass(frozen=True)
-class MoleculeIngestOptions:
-    """How a source becomes shards."""
-
-    workers: int = 1
-    """1: in this process, without Ray. More: Ray tasks of one CPU; a cluster that has the CPUs may run up to twice as many."""
-    chunk_rows: int = 2000
-    """Rows that one task featurises, and that an interruption costs."""
-    shard_rows: int = 200_000
-    """Rows of the source in one shard; joined in memory, about 0.3 KB each."""
-    overwrite: bool = False
-    """Publish a new snapshot of the set at the url; the old ones stay."""
-    retries: int = 3
-    """How often a chunk is given to another worker when its worker dies."""
-    deadline_s: float = 600.0
-    """Longest wait for the next finished chunk."""
-    scratch: str | None = None
-    """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("chunk_rows", 1), ("retries", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"{name}: expected at least {least}, got {getattr(self, name)}; set --{name.replace('_', '-')}"
-                )
-        if self.shard_rows < self.chunk_rows:
-            raise ConfigError(
-                f"shard_rows: expected at least chunk_rows = {self.chunk_rows}, got {self.shard_rows}; set --shard-rows"
-            )
-        if not self.deadline_s > 0:
-            raise ConfigError(f"deadline_s: expected more than 0 seconds, got {self.deadline_s}; set --deadline-s")
 
 
 def ingest_molecules(

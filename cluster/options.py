@@ -270,3 +270,36 @@ def check_smoothing(share: float) -> None:
     """Raises ConfigError for a share of the target that cannot be spread."""
     if not 0 <= share < 1:
         raise ConfigError(f"label_smoothing: expected 0 or more and less than 1, got {share}; set label_smoothing")
+
+
+@dataclass(frozen=True)
+class MoleculeIngestOptions:
+    """How a source becomes shards."""
+
+    workers: int = 1
+    """1: in this process, without Ray. More: Ray tasks of one CPU; a cluster that has the CPUs may run up to twice as many."""
+    chunk_rows: int = 2000
+    """Rows that one task featurises, and that an interruption costs."""
+    shard_rows: int = 200_000
+    """Rows of the source in one shard; joined in memory, about 0.3 KB each."""
+    overwrite: bool = False
+    """Publish a new snapshot of the set at the url; the old ones stay."""
+    retries: int = 3
+    """How often a chunk is given to another worker when its worker dies."""
+    deadline_s: float = 600.0
+    """Longest wait for the next finished chunk."""
+    scratch: str | None = None
+    """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("chunk_rows", 1), ("retries", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"{name}: expected at least {least}, got {getattr(self, name)}; set --{name.replace('_', '-')}"
+                )
+        if self.shard_rows < self.chunk_rows:
+            raise ConfigError(
+                f"shard_rows: expected at least chunk_rows = {self.chunk_rows}, got {self.shard_rows}; set --shard-rows"
+            )
+        if not self.deadline_s > 0:
+            raise ConfigError(f"deadline_s: expected more than 0 seconds, got {self.deadline_s}; set --deadline-s")

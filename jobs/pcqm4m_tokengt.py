@@ -4,7 +4,7 @@
     python jobs/pcqm4m_tokengt.py --data molecules.csv --task.target gap    a table of SMILES and numbers
     ray job submit --working-dir . -- python jobs/pcqm4m_tokengt.py
 
-PCQM4Mv2 itself: `python jobs/ingest_molecules.py pcqm4mv2 graphs/pcqm4mv2 --root data/ogb`, then
+PCQM4Mv2 itself: `python jobs/ingest.py pcqm4mv2 graphs/pcqm4mv2 --root data/ogb`, then
 `python jobs/train_graphs.py recipes/tokengt/pcqm4mv2_lap.yaml --data graphs/pcqm4mv2`.
 """
 

@@ -1,7 +1,7 @@
 """Trains a model on many graphs: TokenGT, GRIT, PPGT, GECO or Primphormer, by DDP workers.
 
     python jobs/train_graphs.py                                           TokenGT on embedded molecules
-    python jobs/train_graphs.py --model grit --data runs/qm9              a set prepared by jobs/ingest_molecules.py
+    python jobs/train_graphs.py --model grit --data runs/qm9              a set prepared by jobs/ingest.py
     python jobs/train_graphs.py --data molecules.csv --task.target gap    a table of SMILES and numbers
     python jobs/train_graphs.py --data hiv --task binary                  yes-or-no targets: ROC-AUC
 

@@ -93,8 +93,8 @@ def time_featurisation(source: "MoleculeSource", config: BenchMoleculesConfig) -
 
 def time_ingestion(source: "MoleculeSource", config: BenchMoleculesConfig, folder: Path) -> dict[str, float]:
     """Rows per second by the clock, from the table to the published directory; Ray is up and its workers have started."""
-    from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
-    from cluster.options import SessionOptions
+    from cluster.molecule_ingest import ingest_molecules
+    from cluster.options import MoleculeIngestOptions, SessionOptions
     from cluster.session import ray_session
 
     rates = {}

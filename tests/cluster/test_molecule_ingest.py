@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import cluster.molecule_ingest as molecule_ingest
-from cluster.molecule_ingest import MoleculeIngestOptions, ingest_molecules
+from cluster.molecule_ingest import ingest_molecules
+from cluster.options import MoleculeIngestOptions
 from storage.errors import ConfigError, ConflictError, DataError, DeadlineError, FormatError, StageError
 from storage.graph_set_manifest import Reject
 from storage.graph_store import open_graphs

@@ -172,17 +172,25 @@ def test_wrong_flags_exit_2(tmp_path, flags):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("job", ["ingest", "inspect_graph"])
-def test_help_loads_nothing_heavy(job):
+@pytest.mark.parametrize(
+    ("job", "words", "option"),
+    [
+        ("ingest", [], "--partitioner"),
+        ("ingest", ["embedded"], "--table.targets"),
+        ("inspect_graph", [], "--verify"),
+    ],
+)
+def test_help_loads_nothing_heavy(job, words, option):
     code = (
-        f"import sys; sys.argv = ['{job}', '--help']\nimport runpy\n"
+        f"import sys; sys.argv = {[job, *words, '--help']}\nimport runpy\n"
         f"try:\n    runpy.run_path({str(ROOT / 'jobs' / f'{job}.py')!r}, run_name='__main__')\n"
-        "except SystemExit as ended:\n    print(ended.code, sorted({'torch', 'pyarrow', 'ray', 'numba'} & set(sys.modules)))"
+        "except SystemExit as ended:\n    print(ended.code, sorted({'torch', 'pyarrow', 'ray', 'numba', 'rdkit'} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=True
     )
     assert "usage: " in done.stdout
+    assert f"  {option} " in done.stdout
     assert done.stdout.splitlines()[-1] == "0 []"
 
 

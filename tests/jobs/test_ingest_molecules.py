@@ -1,4 +1,4 @@
-"""The molecule jobs as commands: what they print, how they exit, what an interruption leaves."""
+"""Molecules as commands ingest and bench them: what they print, how they exit, what an interruption leaves."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import ingest_molecules
+from jobs import ingest
 from jobs.bench import molecules
 from storage.snapshots import has_graph
 from tests.job_in_process import run_job
@@ -22,7 +22,7 @@ pytest.importorskip("ogb")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _run(*arguments, cwd=Path("."), main=ingest_molecules.main):
+def _run(*arguments, cwd=Path("."), main=ingest.main):
     return run_job(main, [*map(str, arguments)], cwd)
 
 
@@ -38,7 +38,7 @@ def test_embedded_molecules_are_written_and_described(tmp_path):
 
 def test_rejected_rows_are_counted_and_shown(tmp_path):
     (tmp_path / "m.csv").write_text("smiles,y\nCC,1\nC(C)(C)(C)(C)C,2\nCO,\nCN,x\n")
-    done = _run(tmp_path / "m.csv", tmp_path / "out")
+    done = _run(f"smiles:{tmp_path / 'm.csv'}", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "m: 2 molecules, 4 atoms, 2 bonds" in done.stdout
     assert "(1 without target)" in done.stdout
@@ -52,7 +52,7 @@ def test_rejected_rows_are_counted_and_shown(tmp_path):
     ("arguments", "message"),
     [
         (("qm10", "out"), "unknown source 'qm10'"),
-        (("none.csv", "out"), "none.csv: cannot open this file"),
+        (("smiles:none.csv", "out"), "none.csv: cannot open this file"),
         (("pcqm4mv2", "out"), "raw/data.csv.gz and split_dict.pt missing"),
         (("embedded", "memory://out"), "memory:// ends with this process"),
         (("embedded", "out", "--workers", "0"), "set --workers"),
@@ -67,7 +67,7 @@ def test_what_cannot_work_is_one_line(tmp_path, arguments, message):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("job", ["ingest_molecules", "bench/molecules"])
+@pytest.mark.parametrize("job", ["bench/molecules"])
 def test_help_loads_nothing_heavy(job):
     code = (
         f"import runpy, sys; sys.argv = ['{job}', '--help']\n"
@@ -91,8 +91,8 @@ def test_help_loads_nothing_heavy(job):
 def test_killed_and_started_again_it_goes_on(tmp_path):
     """SIGKILL half way; the second run takes the pieces of the first and writes what an undisturbed run writes."""
     (tmp_path / "m.csv").write_text("smiles,y\n" + "".join(f"{'C' * (n % 30 + 1)}O,{n}\n" for n in range(8_000)))
-    arguments = (tmp_path / "m.csv", tmp_path / "out", "--chunk-rows", 100)
-    command = [sys.executable, str(ROOT / "jobs" / "ingest_molecules.py"), *map(str, arguments)]
+    arguments = (f"smiles:{tmp_path / 'm.csv'}", tmp_path / "out", "--chunk-rows", 100)
+    command = [sys.executable, str(ROOT / "jobs" / "ingest.py"), *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
         while len(pieces := list((tmp_path / "out" / "pieces").glob("*/chunk-*"))) < 5:
@@ -113,7 +113,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path):
     assert before_one.stat().st_mtime_ns == before[before_one.name]
     done = _run(*arguments)
     assert done.returncode == 0, done.stderr
-    whole = _run(tmp_path / "m.csv", tmp_path / "whole", "--chunk-rows", 100)
+    whole = _run(f"smiles:{tmp_path / 'm.csv'}", tmp_path / "whole", "--chunk-rows", 100)
     assert whole.returncode == 0, whole.stderr
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert not (tmp_path / "out" / "pieces").exists()

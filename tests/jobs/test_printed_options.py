@@ -178,7 +178,6 @@ def test_the_documents_print_many_commands():
         "predict",
         "doctor",
         "inspect_graph",
-        "ingest_molecules",
         "prune",
         "report",
         "sweep",

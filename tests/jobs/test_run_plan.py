@@ -295,7 +295,7 @@ def test_molecules(plan, molecules):
 def test_molecules_before_they_are_made(plan):
     pytest.importorskip("rdkit")
     told = plan("pcqm4m_tokengt", "--data.molecules", "200")
-    assert "python jobs/ingest_molecules.py embedded data/molecules-200 --count 200" in told["graphs"]
+    assert "python jobs/ingest.py embedded data/molecules-200 --count 200" in told["graphs"]
     assert "TokenGT" in told["model"]
     assert told["splits"].startswith("train about 160")
 

@@ -264,7 +264,7 @@ def test_kinds_are_told_apart(stored):
 
 
 def test_nothing_there(tmp_path):
-    with pytest.raises(FormatError, match=r"found none; make one with: python jobs/ingest_molecules\.py"):
+    with pytest.raises(FormatError, match=r"found none; make one with: python jobs/ingest\.py"):
         open_graphs(str(tmp_path / "none"))
 
 
