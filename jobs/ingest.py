@@ -251,7 +251,8 @@ def rejected(graphs: "StoredGraphs") -> str:
 def main() -> int | None:
     sources = read_words(sys.argv[1:])[0]
     molecules = bool(sources) and holds_molecules(sources[0])
-    config = parse(IngestMoleculesConfig if molecules else IngestConfig, __doc__, ("source", "url"))
+    kind: type[IngestConfig | IngestMoleculesConfig] = IngestMoleculesConfig if molecules else IngestConfig
+    config = parse(kind, __doc__, ("source", "url"))
     from jobs.run.progress import progress
 
     refuse_memory(config.url)
