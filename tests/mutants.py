@@ -1,0 +1,278 @@
+"""Would a test notice? Draws small faults in product lines and runs the tests that import the module: `python -m tests.mutants`.
+
+    python -m tests.mutants --count 60 --seed 0 --out runs/mutants        under an hour on one core
+
+A mutant is one changed expression or a left-out statement of a line drawn at random. It is made in a copy of the checkout (of HEAD), and the files
+of `make test` that import its module, or where there is none a module that imports it, are run until one fails: without tests marked `ray`,
+`slow` or `long`. A failure counts only where the same test passes without the mutant. A mutant that no test notices is either missed, or its line
+is not run by these tests at all: then another one is drawn in its place. One that takes longer than --limit-s without a failure is undecided.
+The list is kept as results.md and results.json under --out; a run that is started again goes on.
+"""
+
+import argparse
+import ast
+import copy
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PRODUCT = ("storage", "samplers", "models", "cluster", "jobs")
+NOT_MUTATED = ("jobs/bench/", "jobs/papers/")
+COMPARED = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+COMPUTED = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.MatMult: ast.Add,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One changed place: bytes [start, end) of a file, and what stands there instead."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+    probe: str
+    """What notes that the place is run, and otherwise does what was there."""
+
+
+def changed(node: ast.AST) -> ast.AST | None:
+    """The node with one fault, or None where there is none to make."""
+    other = copy.deepcopy(node)
+    match other:
+        case ast.Compare(ops=[operator, *_]):
+            other.ops[0] = COMPARED[type(operator)]()
+        case ast.BinOp(op=operator):
+            other.op = COMPUTED[type(operator)]() if type(operator) in COMPUTED else ast.Sub()
+        case ast.BoolOp(op=operator):
+            other.op = ast.Or() if isinstance(operator, ast.And) else ast.And()
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return operand
+        case ast.Constant(value=bool(value)):
+            other.value = not value
+        case ast.Constant(value=int(value) | float(value)):
+            other.value = value + 1
+        case ast.IfExp(test=test):
+            other.test = ast.UnaryOp(ast.Not(), test)
+        case ast.AugAssign(op=ast.Add()):
+            other.op = ast.Sub()
+        case ast.Return(value=ast.expr()):
+            other.value = ast.Constant(None)
+        case ast.Expr(value=ast.Call()):
+            return ast.Pass()
+        case _:
+            return None
+    return other
+
+
+def mutants_of(path: str, marker: Path) -> Iterator[Mutant]:
+    """All that can be made of a file; nothing in annotations, assertions, decorators and texts."""
+    source = (REPOSITORY / path).read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def visit(node: ast.AST) -> Iterator[Mutant]:
+        if isinstance(
+            node, (ast.JoinedStr, ast.Assert, ast.Raise, ast.Import, ast.ImportFrom, ast.arguments, ast.pattern)
+        ):
+            return
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            return
+        other = changed(node)
+        if other is not None:
+            start = starts[node.lineno - 1] + node.col_offset
+            end = starts[node.end_lineno - 1] + node.end_col_offset
+            text, note = source[start:end].decode(), f"__import__('pathlib').Path({str(marker)!r}).touch()"
+            after, probe = f"({ast.unparse(other)})", f"({note} or ({text}))"
+            if isinstance(node, ast.stmt):
+                after, probe = ast.unparse(other), f"{note}; {text}"
+            yield Mutant(path, node.lineno, start, end, text, after, probe)
+        for name, value in ast.iter_fields(node):
+            if name in (
+                "annotation",
+                "returns",
+                "decorator_list",
+                "keywords" if isinstance(node, ast.ClassDef) else "",
+            ):
+                continue
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    yield from visit(child)
+
+    yield from visit(ast.parse(source))
+
+
+def imports_of(path: Path) -> set[str]:
+    """Modules of ours that a file imports, as paths; `from a import b` is a/b.py where there is one."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    paths = {name.replace(".", "/") + ".py" for name in names}
+    return {one for one in paths if (REPOSITORY / one).exists()}
+
+
+def tests_by_module(product: Sequence[str]) -> dict[str, list[str]]:
+    """Of each module the test files that import it; of one that none imports, those of the modules that do."""
+    tests = sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "tests").rglob("test_*.py"))
+    importers: dict[str, set[str]] = defaultdict(set)
+    for path in [*tests, *product]:
+        for module in imports_of(REPOSITORY / path):
+            importers[module].add(path)
+    chosen = {}
+    for module in product:
+        stem, folder = Path(module).stem, Path(module).parts[0]
+        ring = seen = {module}
+        while ring and not any(path in tests for path in ring):
+            ring = set().union(*(importers[one] for one in ring)) - seen
+            seen = seen | ring
+        # First the tests of the module itself, then of its folder: they end most runs soon.
+        chosen[module] = sorted(ring & set(tests), key=lambda path: (stem not in path, f"/{folder}/" not in path, path))
+    return chosen
+
+
+def copied_checkout(folder: Path) -> Path:
+    """HEAD's files, with the data folders beside them that tests look for."""
+    tree = folder / "tree"
+    tree.mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=REPOSITORY, capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(tree)], input=archive, check=True)
+    if (REPOSITORY.parent / "shared").exists():
+        (folder / "shared").symlink_to((REPOSITORY.parent / "shared").resolve())
+    return tree
+
+
+def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
+    """("passed", "failed" or "too long", the failed tests) of a run that ends with the first failure."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not ray and not slow",
+        *tests,
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    process = subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.communicate()
+        return "too long", []
+    failed = re.findall(r"^FAILED (.+) \((?:setup|call|teardown)\): ", output, re.MULTILINE)
+    return "passed" if process.returncode in (0, 5) else "failed", failed
+
+
+def judge(mutant: Mutant, tree: Path, tests: Sequence[str], marker: Path, limit_s: float) -> tuple[str, str]:
+    """("caught", by which test), ("missed", ""), ("not run", "") or ("undecided", "")."""
+    file, source = tree / mutant.path, (tree / mutant.path).read_bytes()
+    skipped: list[str] = []
+    if not tests:
+        return "not run", ""
+    try:
+        while True:
+            file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
+            outcome, failed = run_tests(tree, [*tests, *skipped], limit_s)
+            if outcome == "too long":
+                return "undecided", ""
+            if outcome == "passed":
+                break
+            file.write_bytes(source)
+            again, _ = run_tests(tree, failed or tests, limit_s)
+            if again == "passed" or not failed:
+                return "caught", " ".join(failed)
+            skipped += [f"--deselect={one}" for one in failed]
+        marker.unlink(missing_ok=True)
+        file.write_bytes(source[: mutant.start] + mutant.probe.encode() + source[mutant.end :])
+        outcome, _ = run_tests(tree, [*tests, *skipped], limit_s)
+        return ("missed" if marker.exists() or outcome == "failed" else "not run"), ""
+    finally:
+        file.write_bytes(source)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit-s", type=float, default=150.0)
+    parser.add_argument("--out", type=Path, default=Path("runs/mutants"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    kept = options.out / "results.json"
+    results = json.loads(kept.read_text()) if kept.exists() else []
+    product = [
+        str(path.relative_to(REPOSITORY)) for folder in PRODUCT for path in sorted((REPOSITORY / folder).rglob("*.py"))
+    ]
+    product = [path for path in [*product, "graphmill.py"] if not path.startswith(NOT_MUTATED)]
+    tests = tests_by_module(product)
+    draw = random.Random(options.seed)
+    folder = Path(tempfile.mkdtemp(prefix="graphmill-mutants-"))
+    marker = folder / "was-run"
+    try:
+        tree = copied_checkout(folder)
+        by_line: dict[tuple[str, int], list[Mutant]] = defaultdict(list)
+        for path in product:
+            for mutant in mutants_of(path, marker):
+                by_line[mutant.path, mutant.line].append(mutant)
+        lines = sorted(by_line)
+        draw.shuffle(lines)
+        for number, line in enumerate(lines):
+            mutant = draw.choice(by_line[line])
+            if number >= len(results):
+                outcome, by = judge(mutant, tree, tests[mutant.path], marker, options.limit_s)
+                results.append({**asdict(mutant), "outcome": outcome, "by": by})
+                kept.write_text(json.dumps(results, indent=1) + "\n")
+                print(
+                    f"{mutant.path}:{mutant.line}: {outcome} {by}\n    {mutant.before}  ->  {mutant.after}", flush=True
+                )
+            if sum(one["outcome"] in ("caught", "missed") for one in results) >= options.count:
+                break
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    counts = {
+        name: sum(one["outcome"] == name for one in results) for name in ("caught", "missed", "undecided", "not run")
+    }
+    text = [f"seed {options.seed}: {counts}", "", "| missed | was | mutant |", "|---|---|---|"]
+    for one in results:
+        if one["outcome"] in ("missed", "undecided"):
+            before, after = (" ".join(one[key].split()).replace("|", "\\|") for key in ("before", "after"))
+            text.append(f"| {one['path']}:{one['line']} ({one['outcome']}) | `{before}` | `{after}` |")
+    (options.out / "results.md").write_text("\n".join(text) + "\n")
+    print("\n".join(text))
+
+
+if __name__ == "__main__":
+    main()
