@@ -133,3 +133,13 @@ def same_bytes(one: MiniBatch, other: MiniBatch) -> None:
             assert value.tobytes() == against.tobytes(), name
         else:
             assert value == against, name
+
+
+def assert_same_batch(a: MiniBatch, b: MiniBatch) -> None:
+    """Equal to the bit."""
+    for name, value in vars(a).items():
+        other = getattr(b, name)
+        if isinstance(value, np.ndarray):
+            assert (value.dtype, value.tobytes()) == (other.dtype, other.tobytes()), name
+        else:
+            assert value == other, name

@@ -1,5 +1,7 @@
 """Runs as tests make them: the configuration of a command line's words, resolved for a graph or a set."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 from jobs.run.config import RunConfig, config_tree, read_config
@@ -23,3 +25,11 @@ def node_run(graph: Any, *words: object) -> ResolvedRun:
 def set_run(manifest: Any, out_dim: int, *words: object) -> ResolvedRun:
     """The run of these words on a set of graphs with this manifest."""
     return resolve(config_of(*words, kind="graphs"), Facts(set_inputs(manifest, out_dim), {}, None))
+
+
+def curve(run: Path, *scores: str) -> list[tuple[float, ...]]:
+    """Each epoch's training loss and scores (of node classification, where none are named), of a run's directory."""
+    scores = scores or ("valid_loss", "valid_accuracy")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(len(lines)))
+    return [tuple(line[name] for name in ("train_loss", *scores)) for line in lines]

@@ -1,7 +1,5 @@
 """Ranks that hold different counts of roots: loss, gradient and scores are those of one process, on real gloo processes."""
 
-import socket
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,12 +15,6 @@ COUNTS = (5, 1, 0)
 TASK = Classification(2, label_smoothing=0.1)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
     model = nn.Linear(4, 2).double()
@@ -30,9 +22,9 @@ def problem() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return model, x, y
 
 
-def one_rank(rank: int, port: int, results: str) -> None:
+def one_rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=len(COUNTS))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=len(COUNTS))
     model, x, y = problem()
     start = sum(COUNTS[:rank])
     x, y = x[start : start + COUNTS[rank]], y[start : start + COUNTS[rank]]
@@ -44,14 +36,14 @@ def one_rank(rank: int, port: int, results: str) -> None:
     scores = SplitScores(torch.device("cpu"), binary=True)
     scores.update(logits.detach(), y)
     rows = gather_rows(x)
-    torch.save({"grad": model.weight.grad, "scores": scores.compute(), "rows": rows}, f"{results}/{rank}.pt")
+    torch.save({"grad": model.weight.grad, "scores": scores.compute(), "rows": rows}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_uneven_ranks_equal_one_process(tmp_path):
     multiprocessing.start_processes(
-        one_rank, args=(free_port(), str(tmp_path)), nprocs=len(COUNTS), join=True, start_method="spawn"
+        one_rank, args=(str(tmp_path),), nprocs=len(COUNTS), join=True, start_method="spawn"
     )
     model, x, y = problem()
     (TASK.loss(model(x), y) / TASK.weight(y)).backward()

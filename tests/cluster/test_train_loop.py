@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -138,15 +137,9 @@ def run_alone(
     return worker, reporter, dict(outcome.summary) if isinstance(outcome, Finished) else outcome
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def one_of_two(rank: int, port: int, folder: str, build_model, store: Rings | None) -> None:
+def one_of_two(rank: int, folder: str, build_model, store: Rings | None) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     a_spec = spec(3, build_model, store, accumulate=4, weight_decay=0.1)
     found: dict = {"error": ""}
     worker = Worker(a_spec, Reports(), rank, 2, CPU)
@@ -165,7 +158,7 @@ def one_of_two(rank: int, port: int, folder: str, build_model, store: Rings | No
 def run_two(folder: Path, build_model, store: Rings | None = None) -> list[dict]:
     multiprocessing.start_processes(
         one_of_two,
-        args=(free_port(), str(folder), build_model, store),
+        args=(str(folder), build_model, store),
         nprocs=2,
         join=True,
         start_method="spawn",

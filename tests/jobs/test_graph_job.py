@@ -24,7 +24,7 @@ from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, GraphmillError
 from tests import job_in_process
 from tests.recording_reporter import RecordingReporter
-from tests.runs import config_of, set_run
+from tests.runs import config_of, curve, set_run
 
 pytest.importorskip("rdkit")
 
@@ -209,12 +209,6 @@ def run_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]
     return job_in_process.run_job(pcqm4m_tokengt.main, arguments, cwd)
 
 
-def curve(run: Path) -> list[tuple[float, float]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines] == list(range(len(lines)))
-    return [(line["train_loss"], line["valid_mae"]) for line in lines]
-
-
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # several runs
@@ -242,7 +236,7 @@ def test_a_run_leaves_what_it_promises_and_resumes_exactly(shared_ray, tmp_path)
     )
     resumed = run_job(["--run.resume", "two", "--fit.epochs", "3"], tmp_path)
     assert "Traceback" not in resumed.stderr
-    assert curve(tmp_path / "two") == curve(tmp_path / "one")
+    assert curve(tmp_path / "two", "valid_mae") == curve(tmp_path / "one", "valid_mae")
     other = run_job(["--run.resume", "two", "--fit.epochs", "4", "--model", "grit"], tmp_path)
     assert other.returncode == 1
     assert "another architecture" in other.stderr

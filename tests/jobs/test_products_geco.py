@@ -15,6 +15,7 @@ from storage.errors import GraphmillError
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests import job_in_process
+from tests.runs import curve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -41,12 +42,6 @@ def start_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[st
 
 def run_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     return job_in_process.run_job(products_geco.main, arguments, cwd)
-
-
-def curve(run: Path) -> list[tuple[float, float, float]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines] == list(range(len(lines)))
-    return [(line["train_loss"], line["valid_loss"], line["valid_accuracy"]) for line in lines]
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from jobs.sweeps.scaling import measures
 from jobs.sweeps.search import Search
 from jobs.sweeps.table import print_table
 from storage.errors import ConfigError, FormatError, GraphmillError
+from tests.runs import curve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -584,11 +585,6 @@ def test_one_row_for_all_seeds(capsys) -> None:
 
 
 # ---- real trials
-
-
-def curve(run: Path) -> list[tuple[float, float, float]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(line["train_loss"], line["valid_loss"], line["valid_accuracy"]) for line in lines]
 
 
 @pytest.mark.ray

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from jobs.run.trackers import flat, tracked
 from jobs.run.training_run import open_run
 from storage.errors import ConfigError
 from tests.runs import config_of
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = {"fit": {"epochs": 4, "seed": 0}, "run": {"workers": 2}}
@@ -60,13 +60,6 @@ def hidden(store: Path, path: Path, away: Path) -> Path:
 def sent(path: Path) -> int:
     """The last epoch that was."""
     return json.loads((path / "tracking.json").read_text())["mlflow"]["sent"]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 LOSSES = [(epoch, 1.0 / (1 + epoch)) for epoch in range(4)]

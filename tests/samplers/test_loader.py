@@ -20,6 +20,7 @@ from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillErr
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
+from tests.waiting import wait_until
 
 
 def tiny_batch(epoch: int, batch: int, num_bytes: int = 800) -> MiniBatch:
@@ -67,13 +68,6 @@ def raising(error: BaseException, at: int = 0) -> Callable[[int, int], MiniBatch
         return tiny_batch(epoch, batch)
 
     return act
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from samplers.messages import FetchRows, InducedSubgraphs, ListNeighbors, NodeList
-from samplers.minibatch import MiniBatch, to_torch
+from samplers.minibatch import to_torch
 from samplers.node2subgraph import Node2SubgraphSampler, grow_subgraphs
 from samplers.options import Node2SubgraphOptions
 from samplers.partition_owner import PartitionOwner
@@ -31,6 +31,7 @@ from tests.memory_graph import (
     memory_router,
     random_graph,
 )
+from tests.reference_sampler import assert_same_batch
 
 
 def _hash(key: int, counter: int) -> int:
@@ -63,16 +64,6 @@ def reference_subgraph(
         found |= dict.fromkeys(new, hop)
         layer = new
     return sorted((hop, row) for row, hop in found.items())
-
-
-def assert_same_batch(a: MiniBatch, b: MiniBatch) -> None:
-    for name, value in vars(a).items():
-        other = getattr(b, name)
-        if isinstance(value, np.ndarray):
-            assert value.dtype == other.dtype, name
-            assert value.tobytes() == other.tobytes(), name
-        else:
-            assert value == other, name
 
 
 @st.composite

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samplers.messages import FetchRows, InducedSubgraphs, ListNeighbors
-from samplers.minibatch import MiniBatch
 from samplers.options import PprOptions
 from samplers.ppr import PprSampler, PushedRoots, push_roots
 from samplers.router import Router
 from storage.errors import ConfigError
 from tests.memory_graph import MemoryGraph, counting_owners, cut, memory_graphs, memory_router, random_graph
+from tests.reference_sampler import assert_same_batch
 
 
 def exact_ppr(graph: MemoryGraph, alpha: float, direction: str) -> np.ndarray:
@@ -52,15 +52,6 @@ def reference_push(graph: MemoryGraph, root: int, options: PprOptions) -> tuple[
 
 def of_root(pushed: PushedRoots, g: int) -> slice:
     return slice(int(pushed.offset[g]), int(pushed.offset[g] + pushed.size[g]))
-
-
-def assert_same_batch(a: MiniBatch, b: MiniBatch) -> None:
-    for name, value in vars(a).items():
-        other = getattr(b, name)
-        if isinstance(value, np.ndarray):
-            assert (value.dtype, value.tobytes()) == (other.dtype, other.tobytes()), name
-        else:
-            assert value == other, name
 
 
 @st.composite

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from samplers.messages import FetchRows, InducedEdges, StepWalks
-from samplers.minibatch import MiniBatch, to_torch
+from samplers.minibatch import to_torch
 from samplers.options import SaintOptions
 from samplers.random_streams import Purpose, stream_key
 from samplers.router import Router
@@ -17,6 +17,7 @@ from samplers.saint import SaintSampler
 from storage.counter_random import hash_counters
 from storage.errors import ConfigError
 from tests.memory_graph import MemoryGraph, counting_owners, cut, memory_graphs, memory_router, random_graph
+from tests.reference_sampler import assert_same_batch
 
 
 def reference_walks(
@@ -40,15 +41,6 @@ def reference_walks(
             rows.append(neighbors[draw(step, walk, len(neighbors))])
         walks.append(rows)
     return walks
-
-
-def assert_same_batch(a: MiniBatch, b: MiniBatch) -> None:
-    for name, value in vars(a).items():
-        other = getattr(b, name)
-        if isinstance(value, np.ndarray):
-            assert (value.dtype, value.tobytes()) == (other.dtype, other.tobytes()), name
-        else:
-            assert value == other, name
 
 
 @given(

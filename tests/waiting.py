@@ -1,0 +1,11 @@
+"""Waits for what another thread or process does, with a bound."""
+
+import time
+from collections.abc import Callable
+
+
+def wait_until(holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # there is nothing to wait on
