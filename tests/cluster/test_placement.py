@@ -53,10 +53,10 @@ def test_what_is_there_is_used_and_what_differs_is_said(asked, cpus, gpus, expec
 @pytest.mark.parametrize(
     ("asked", "cpus", "gpus", "said"),
     [
-        (WorkerOptions(2), 1, 0, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
-        (WorkerOptions(2), 0, 2, r"expected a CPU per worker \(1\), the cluster has 0"),
-        (WorkerOptions(2, "gpu"), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
-        (WorkerOptions(2, "cpu"), 1, 2, r"expected a CPU per worker \(2\), the cluster has 1; lower --workers"),
+        (WorkerOptions(2), 1, 0, r"expected a CPU per worker \(2\), there are 1; lower --workers"),
+        (WorkerOptions(2), 0, 2, r"expected a CPU per worker \(1\), there are 0"),
+        (WorkerOptions(2, "gpu"), 1, 2, r"expected a CPU per worker \(2\), there are 1; lower --workers"),
+        (WorkerOptions(2, "cpu"), 1, 2, r"expected a CPU per worker \(2\), there are 1; lower --workers"),
         (WorkerOptions(2, "gpu"), 4, 1, "expected 2 GPUs, the cluster has 1; lower --workers or set device to cpu"),
         (WorkerOptions(2, "gpu"), 4, 0, "expected 2 GPUs, the cluster has 0; set device to cpu"),
         (WorkerOptions(None, "gpu"), 4, 0, "expected 1 GPU, the cluster has 0; set device to cpu"),
@@ -121,7 +121,7 @@ def test_who_joins_in_time_is_used(joining, looks, asked, expected, waits, capsy
 def test_who_does_not_join_is_missed(joining, grows, monkeypatch, capsys):
     monkeypatch.setattr(placement, "may_grow", lambda: grows)
     joining.append(Resources(1, 0))
-    with pytest.raises(ConfigError, match=r"expected a CPU per worker \(2\), the cluster has 1"):
+    with pytest.raises(ConfigError, match=r"expected a CPU per worker \(2\), there are 1"):
         place(WorkerOptions(2))
     assert ("waiting" in capsys.readouterr().out) == grows
 

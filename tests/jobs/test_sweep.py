@@ -190,9 +190,9 @@ BAD = [
     ({**ONE, "at_once": 0}, "at_once: expected at least 1, got 0"),
     ({**ONE, "prune_after": 0}, "prune_after: expected at least 1, got 0"),
     ({**ONE, "trial_timeout_s": 0.0}, "trial_timeout_s: expected more than 0"),
-    ({**ONE, "cpus": 1}, "a trial's workers: expected a CPU per worker (2), the cluster has 1"),
+    ({**ONE, "cpus": 1}, "a trial's workers: expected a CPU per worker (2), there are 1"),
     ({**ONE, "cpus": 4, "at_once": 3}, "at_once: expected at most 2 (4 CPUs, 2 workers a trial), got 3"),
-    ({"workers": (1, 9), "cpus": 2, "after": "--fit.epochs 3"}, "expected a CPU per worker (9), the cluster has 2"),
+    ({"workers": (1, 9), "cpus": 2, "after": "--fit.epochs 3"}, "expected a CPU per worker (9), there are 2"),
 ]  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def test_how_many_trials_run_together() -> None:
     assert at_once(None, [WorkerOptions(4, min_workers=1)], Resources(2, 0)) == 1
     with pytest.raises(ConfigError, match=r"at most 2 \(4 GPUs, 2 workers a trial\), got 3"):
         at_once(3, [WorkerOptions(2, "gpu")], Resources(16, 4))
-    with pytest.raises(ConfigError, match=r"a trial's workers: expected a CPU per worker \(2\), the cluster has 1"):
+    with pytest.raises(ConfigError, match=r"a trial's workers: expected a CPU per worker \(2\), there are 1"):
         at_once(None, [two], Resources(1, 0))
 
 
