@@ -1,4 +1,4 @@
-"""A small training job on real processes, for tests that disturb it: how it is started and watched, and what no fault may change."""
+"""A small training job on real processes for fault tests: how to start and watch it, and what no fault may change."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Runs a module's cases on real gloo processes: one start for all cases of a module."""
+"""Runs the cases of a module on real gloo processes, started once per module."""
 
 import tempfile
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A job run in this process, as `python jobs/….py` would end: several jobs then share one Ray and one set of imports."""
+"""Runs a job in this process and returns what `python jobs/….py` would: several jobs then share one Ray and one set of imports."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""A tiny graph of which every file says which one it is, so that a mixture of two is seen."""
+"""A tiny graph whose files all carry its number, so that a mixture of two graphs is detected."""
 
 from collections.abc import Callable, Iterator
 

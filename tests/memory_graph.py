@@ -1,4 +1,4 @@
-"""Small graphs behind a `Router`, cut into partitions at will, without files; and owners that count what they are asked."""
+"""Small graphs behind a `Router`, partitioned in memory, without files; and owners that count their requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Tensors that pretend to be on a GPU: code written for CUDA runs on the CPU, and fails where CUDA would refuse it.
+"""Tensors that pretend to be on a GPU: CUDA code runs on the CPU, and fails where CUDA would refuse it.
 
 Inside `pretend_cuda()` a tensor made with device="cuda", or moved there, says that it is on cuda:0 and keeps its numbers on the host. An
 operation that takes it raises RuntimeError where an operand is on the CPU (CUDA's exceptions are allowed: copies, numbers without a

@@ -1,4 +1,4 @@
-"""The commands that README.md and the guides print: their blocks, and what stands in backticks."""
+"""The commands that README.md and the guides print: code blocks, and commands in backticks."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""A real `ray start --head` for tests: its own directory, ports and token, and an end that leaves nothing behind.
+"""A real `ray start --head` for tests, with its own directory, ports and token; nothing of it is left at the end.
 
 Nothing here touches another Ray on the machine: no fixed port, no shared `/tmp/ray`, no `ray stop`.
 """

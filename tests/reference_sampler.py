@@ -1,4 +1,4 @@
-"""The samplers once more, slowly: Python integers, dicts and lists, over `tests.listed_graph.NodeRow`s.
+"""Slow reference samplers: Python integers, dicts and lists, over `tests.listed_graph.NodeRow`s.
 
 It pins the numbers of every draw: whoever changes them changes all runs of all users, and should mean to.
 """

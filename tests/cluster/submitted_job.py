@@ -1,4 +1,4 @@
-"""What tests/cluster/test_job_submit.py submits: says where it runs and what was uploaded; `--fail` ends it with an error."""
+"""Submitted by tests/cluster/test_job_submit.py: prints where it runs and what was uploaded; `--fail` ends it with an error."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""When a run that fails again and again is given up, by times and places alone."""
+"""When a run that fails repeatedly is ended: depends on the times of the failures and on the progress between them."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while training: the first asks, the second ends; real signals to this process."""
+"""Ctrl-C and SIGTERM while training: the first asks the run to stop, the second ends it; with real signals to this process."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The files that start clusters: valid by Ray's own schema, and in step with the repository they start."""
+"""The files that start clusters are valid by Ray's own schema and match the repository."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A run's figures on Ray's metrics port, as Prometheus would read them, and the board that draws them."""
+"""A run's metrics on Ray's port, as Prometheus reads them, and the dashboard that draws them."""
 
 import json
 import re

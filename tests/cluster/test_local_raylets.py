@@ -1,4 +1,4 @@
-"""Raylets beside a local Ray: nodes to Ray, gone at the end; partitions on one are far from another."""
+"""Raylets on this machine beside a local Ray count as nodes, are gone at the end, and their partitions are remote to each other."""
 
 from pathlib import Path
 

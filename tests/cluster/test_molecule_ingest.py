@@ -1,4 +1,4 @@
-"""Ingestion of molecules: the same bytes whoever featurises, only what is missing after an interruption, an end to every wait."""
+"""Ingestion of molecules: equal bytes for any number of workers, an interrupted one continues, every wait ends."""
 
 import gzip
 import os

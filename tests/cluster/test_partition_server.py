@@ -1,4 +1,4 @@
-"""Partition servers in a real Ray: the same batches as in process, and every way to fail ends in one line, in time."""
+"""Partition servers on a real Ray: the same batches as in process; every failure ends in time, with one line."""
 
 import os
 import shutil

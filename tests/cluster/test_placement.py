@@ -1,4 +1,4 @@
-"""How many workers train, on which devices: by what is asked for and what the cluster has; and that a job waits for a cluster's nodes."""
+"""How many workers train and on which devices, for the options and the cluster's resources; a job waits for nodes that join."""
 
 import pytest
 from hypothesis import given

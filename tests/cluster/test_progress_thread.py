@@ -1,4 +1,4 @@
-"""Records are shown from a thread of its own: in order, without holding up who tells them, and its errors reach the main thread."""
+"""Progress is shown by a separate thread: in order, without delaying training; its errors reach the main thread."""
 
 import threading
 import time

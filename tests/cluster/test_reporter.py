@@ -1,4 +1,4 @@
-"""What rank 0 reports reaches the driver once and in order, whoever is killed in between."""
+"""Every record of rank 0 reaches the driver once and in order, even if either is killed."""
 
 import json
 import os

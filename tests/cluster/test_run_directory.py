@@ -1,4 +1,4 @@
-"""A run's directory: what is recorded stays, what will be run again is forgotten, and no line is ever half a line."""
+"""A run's directory: records stay, those of epochs that run again are dropped, and no line is incomplete."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sessions against real Ray: what is started is stopped, what is not ours is left alone, and bad options are one line."""
+"""Sessions on a real Ray: what a session starts it stops, other Rays are left alone, and bad options end in one line."""
 
 import contextlib
 import os

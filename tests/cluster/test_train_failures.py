@@ -1,4 +1,4 @@
-"""What the user is told when training ends by an error."""
+"""The messages that a user sees when training ends with an error."""
 
 from pathlib import Path
 from typing import Any

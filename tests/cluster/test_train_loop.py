@@ -1,4 +1,4 @@
-"""The training loop without Ray: what a step's gradient is, what is averaged, what resumes exactly, and what stops it."""
+"""The training loop without Ray: gradients, averages, exact resumption, and the errors that stop it."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Workers that die while they train, on a real Ray: how often they are started again, and when the run is given up."""
+"""Workers that die while training, on a real Ray: how often they are restarted, and when the run ends."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What reads bytes that somebody else wrote: one target per kind of file.
+"""The readers of foreign bytes: one fuzzing target for each kind of file.
 
 A target lays out a valid folder once and puts the bytes under test in place of one of its files; size and checksum in the manifest are
 then those of the bytes, so that reading gets past them. Bytes are either read or refused with a GraphmillError; anything else is

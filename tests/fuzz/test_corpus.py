@@ -1,4 +1,4 @@
-"""Every input that fuzzing found worth keeping, and the valid one that it began with, by the functions that were fuzzed."""
+"""All inputs that fuzzing found worth keeping, and each target's valid first input."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What every job does with what cannot work: one line, a status that is not 0, and nothing written.
+"""Every job with options or files that cannot work: one line, an exit status other than 0, and nothing written.
 
 Rows run in this process, for a Python process with torch costs seconds; one row of every job runs once more as a user would start it,
 and must say the same.

@@ -1,4 +1,4 @@
-"""BREC's protocol: reading graph6, the statistic, resuming, and that it can tell a hexagon from two triangles and nothing from itself."""
+"""BREC: the graph6 reader, the statistic, resuming; a model tells a hexagon from two triangles and no graph from itself."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Published checkpoints through the converter and back."""
+"""Published checkpoints are converted, and their numbers come back."""
 
 import argparse
 import json

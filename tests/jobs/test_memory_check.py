@@ -1,4 +1,4 @@
-"""What a process keeps of the memory it has freed, seen from outside it."""
+"""How much freed memory a process keeps, measured from outside."""
 
 import ctypes
 import subprocess

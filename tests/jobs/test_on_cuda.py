@@ -1,4 +1,4 @@
-"""Every model and job's loop on a pretended GPU (tests/pretend_cuda.py): training, checkpoint, resume, evaluation and prediction.
+"""Every model and every job's loop on a pretended GPU (tests/pretend_cuda.py): training, checkpoint, resume, evaluation, prediction.
 
 No device is mixed with another, what a run draws follows from its position, and the numbers are the CPU's.
 """

@@ -1,4 +1,4 @@
-"""Predictions of finished runs: the scores are the run's own to the last digit, the files whole and in order, bad input one line."""
+"""Predictions of finished runs: scores equal the run's to the last digit, files are complete and ordered, bad input is one line."""
 
 import json
 import sys

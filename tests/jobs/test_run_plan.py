@@ -1,4 +1,4 @@
-"""`--plan`: counts as the run has them, nothing started or written, and what would be refused said."""
+"""`--plan`: its counts are those of the run, nothing is started or written, and what the run would refuse is reported."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Final scores beside baselines: what warns, and what ends a job with 1."""
+"""Final scores beside the baselines: what prints a warning, and what ends a job with status 1."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The whole graph as one batch over workers: the trainer's own steps on real processes, and what is refused before a run."""
+"""Graph-parallel training: the trainer's own steps on real processes, and what is refused before a run starts."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Memory is used again when, and only when, nobody holds it."""
+"""The pool reuses an array when, and only when, nobody holds it."""
 
 import copy
 import gc

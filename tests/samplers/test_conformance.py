@@ -1,4 +1,4 @@
-"""What every sampler keeps, whatever it does: one suite over all of them, in process and through partition servers.
+"""What holds for every sampler: one suite for all of them, in process and through partition servers.
 
 A new sampler is one line of SAMPLERS. Laws: a batch is a function of (epoch, batch) alone; the loader hands batches over in order and
 resumes at any step, in the same data alone; threads, servers and partitions (but where these are the batches) change no byte; ranks share

@@ -1,4 +1,4 @@
-"""What a graph lacks is said when the sampler is made, before any owner is asked."""
+"""A graph without what the options need is refused when the sampler is built, before any request."""
 
 from dataclasses import replace
 

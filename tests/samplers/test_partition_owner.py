@@ -1,4 +1,4 @@
-"""One owner's answers: what it owns, what it refuses, and both ways to induce edges."""
+"""One owner's replies: which ids it owns, what it refuses, and both ways to induce edges."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Plans: everything is covered exactly once, and every rank takes equally many steps."""
+"""Plans: every root is covered exactly once, and all ranks take equally many steps."""
 
 from itertools import pairwise
 

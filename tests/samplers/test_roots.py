@@ -1,4 +1,4 @@
-"""Which nodes are roots, whatever says so."""
+"""Which nodes are roots, for each way to choose them."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Questions split by owner and answers merged: as one owner would answer."""
+"""Requests split by owner and replies merged equal the replies of a single owner."""
 
 from pathlib import Path
 

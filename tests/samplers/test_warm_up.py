@@ -1,4 +1,4 @@
-"""Warming up compiles what answers need, and asks nothing that a graph cannot answer."""
+"""Warming up compiles what replies need, and requests nothing that the graph lacks."""
 
 import numpy as np
 import pytest

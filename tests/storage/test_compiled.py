@@ -1,4 +1,4 @@
-"""Compiled loops on disk: what one process leaves, any other may load, whoever compiled what at the same moment."""
+"""Compiled loops on disk: one process writes them and any other may load them, also when several compile at once."""
 
 import itertools
 import os

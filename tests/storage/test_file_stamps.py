@@ -1,4 +1,4 @@
-"""Files that change under a run are found by their looks, and judged by their bytes."""
+"""Files that change during a run are noticed by their stamps and judged by their bytes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A map over threads is a map: the order, the errors, what is taken when, and no thread left behind."""
+"""A map over threads: order, errors, how far it reads ahead, and no thread left behind."""
 
 import threading
 import time

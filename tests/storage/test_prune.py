@@ -1,4 +1,4 @@
-"""Pruning: the only thing that deletes. Whatever else lies in a graph's folder stays."""
+"""Pruning deletes what it should and nothing else in the folder of a graph."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""Readers beside a writer, writers that are killed, and power that is cut: whoever opens finds one whole snapshot.
+"""Readers beside a writer, killed writers, and power cuts: every reader gets one complete snapshot.
 
 The short form of each is part of every run; `--long` runs the counts that docs/performance.md reports.
 """

@@ -1,4 +1,4 @@
-"""Publishing: the exclusive creation of the next manifest is the commit, and nothing that others wrote is ever deleted."""
+"""Publishing: the exclusive creation of the next manifest is the commit, and no file of another writer is deleted."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What a writer did not publish, on filesystems that remove folders with all that they hold."""
+"""Files of an unpublished graph, on filesystems that remove folders with their content."""
 
 from pathlib import Path
 
