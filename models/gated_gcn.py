@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
 from models.graphs import Graphs
-from models.options.choices import Local
 
 
 class GatedGCN(nn.Module):
@@ -83,10 +82,3 @@ class GCN(nn.Module):
         root_n1 = (graphs.by_destination.size_S + 1).to(h_nD.dtype).rsqrt().unsqueeze(1)
         h_nD = h_nD * root_n1
         return root_n1 * (graphs.adjacency.propagate(h_nD, "sum") + h_nD) + self.bias, e_ED
-
-
-def num_parameters(local: Local, width: int, distance_gate: bool = False) -> int:
-    """Returns the closed-form number of parameters of the local block."""
-    if local == "gated_gcn":
-        return 5 * (width + 1) * width + 4 * width + (3 * width + 1 if distance_gate else 0)
-    return (width + 1) * width if local == "gcn" else 0

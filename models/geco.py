@@ -257,21 +257,5 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: fl
     return [group for group in groups if group["params"]]
 
 
-def num_parameters(config: GECOConfig) -> int:
-    """Returns the closed-form number of parameters of `GECO(config)`."""
-    d, k, f = config.width, config.order, config.filter
-    inner = f.inner_width
-    filters = (2 * f.bands + 2) * inner + f.num_inner_layers * (inner + 1) * inner + (f.num_inner_layers + 1) * inner
-    filters += inner * k * d
-    layer = ((config.hops + 1) * d + 1) * (k + 1) * d + filters + 2 * d * d + 4 * d
-    layer += (k * d if config.skip else 0) + ((d + 1) * d if config.output_projection else 0)
-    ends = (
-        (config.in_dim + config.encoding_dim + 1) * d
-        + (d + 1) * config.out_dim
-        + (2 * d if config.norm == "pre" else 0)
-    )
-    return config.num_layers * layer + ends
-
-
 def _activation(name: str) -> nn.Module:
     return nn.GELU() if name == "gelu" else nn.ReLU()

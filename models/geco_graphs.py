@@ -28,9 +28,7 @@ from models.dropout import Dropout
 from models.filters import ImplicitFilter, circular_convolve
 from models.geco import FeedForward, LocalBlock
 from models.gps import GPSLayer
-from models.gps import num_parameters as layer_parameters
 from models.gps_ends import Readout, Stem
-from models.gps_ends import num_parameters as end_parameters
 from models.graphs import Graphs
 from models.layer_norm import LayerNorm
 from models.node_order import gather_rows, inverse_order, node_order
@@ -237,26 +235,3 @@ def _smooth(length: int) -> int:
             power_3 *= 3
         power_5 *= 5
     return best
-
-
-def num_parameters(config: GECOGraphsConfig) -> int:
-    """Returns the closed-form number of parameters of `GECOGraphs(config)`."""
-    d, k, f = config.width, config.order, config.filter
-    inner = f.inner_width
-    operator = (2 * d + 1) * (k + 1) * d + (k * d if config.skip else 0) + inner * k * d
-    operator += (2 * f.bands + 2) * inner + f.num_inner_layers * (inner + 1) * inner + (f.num_inner_layers + 1) * inner
-    pure = config.layer.local == "none"
-    layer = 2 * d * d + 4 * d if pure else layer_parameters(d, config.layer, config.position.gates)
-    edges = config.layer.local == "gated_gcn"
-    ends = end_parameters(
-        config.node,
-        config.edge,
-        d,
-        config.position,
-        edges,
-        config.out_dim,
-        config.task,
-        config.head,
-        config.head_layers,
-    )
-    return ends + config.num_layers * (operator + layer)

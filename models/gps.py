@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
 from models.gated_gcn import GCN, GatedGCN
-from models.gated_gcn import num_parameters as local_parameters
 from models.graphs import Graphs
 from models.layer_norm import LayerNorm
 from models.options.gps import GPSOptions
@@ -70,18 +69,6 @@ class GPSLayer(nn.Module):
         if self.norm_mlp is None:
             return self.mlp(h_nD), e_ED, said
         return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED, said
-
-
-def num_parameters(width: int, options: GPSOptions, distance_gate: bool = False) -> int:
-    """Returns the closed-form number of parameters of a layer without its global block."""
-    inner = options.mlp_ratio * width
-    norms = 1 + (options.local != "none") + (options.mlp == "residual")
-    return (
-        local_parameters(options.local, width, distance_gate)
-        + (0 if options.norm == "none" else norms * 2 * width)
-        + (width + 1) * inner
-        + (inner + 1) * width
-    )
 
 
 def _norm(name: str, width: int) -> nn.Module:

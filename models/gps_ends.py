@@ -14,8 +14,6 @@ may change in the last digits, or more, with the padding or the device (models/e
 Shapes: n nodes of B graphs, E edges, D width, P channels of the encoding, k modes or steps.
 """
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +28,6 @@ from models.options.choices import Head, Pool, Task
 from models.options.features import Features
 from models.options.gps import PositionOptions
 from models.stable_expressive import StableExpressive
-from models.stable_expressive import num_parameters as stable_parameters
 
 
 class PositionEncoder(nn.Module):
@@ -161,37 +158,3 @@ class Readout(nn.Module):
         if self.task == "graph":
             return self.head(pool_nodes(x_nD, graphs, self.pool))
         return self.head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])
-
-
-def num_parameters(
-    node: Features,
-    edge: Features,
-    width: int,
-    position: PositionOptions,
-    edges: bool,
-    out_dim: int,
-    task: Task,
-    head: Head,
-    head_layers: int,
-) -> int:
-    """Returns the closed-form number of parameters of a `Stem` and a `Readout`."""
-    own, steps = width - position.channels, position.num_steps
-    total = _encoder(node, own) + (_encoder(edge, width) if edges else 0)
-    if position.kind == "laplacian":
-        p = position.dim
-        total += 6 * p + (2 * p + 1) * p
-    elif position.kind == "stable_expressive":
-        total += stable_parameters(position.dim)
-    elif position.kind != "none":
-        total += (steps + 1) * (width if position.gates else position.dim)
-        total += 2 * steps if position.kind == "random_walk" else 0
-    if task == "link":
-        return total
-    sizes = [width // (2**i if head == "halving" else 1) for i in range(head_layers)] + [out_dim]
-    return total + sum((a + 1) * b for a, b in pairwise(sizes))
-
-
-def _encoder(features: Features, width: int) -> int:
-    if features.empty:
-        return width
-    return sum(features.categories) * width if features.categories else (features.dim + 1) * width

@@ -15,8 +15,6 @@ training uses the running statistics, since there is no variance.
 Legend: n nodes, B graphs, N places per graph, E edges, D width, K walk channels.
 """
 
-from itertools import pairwise
-
 import torch
 from torch import Tensor, nn
 
@@ -157,23 +155,3 @@ def _head(config: GRITConfig) -> nn.Module:
     for _ in range(config.head_layers - 1):
         steps += [nn.Linear(config.width, config.width), _ACTIVATIONS[config.activation]()]
     return nn.Sequential(*steps, nn.Linear(config.width, config.out_dim))
-
-
-def num_parameters(config: GRITConfig) -> int:
-    """The closed-form number of parameters of `GRIT(config)`, the last layer's idle edge path included."""
-    d, c = config.width, config.width // config.num_heads
-    linear = (d + 1) * d
-    attention = linear + 2 * d * d + (d + 1) * 2 * d + d + d * c
-    ffn = (d + 1) * 2 * d + (2 * d + 1) * d
-    layer = attention + 2 * linear + ffn + 6 * d + (0 if config.degree_scaler == "none" else 2 * d)
-    encoders = 2 * config.rrwp_steps * d
-    for features in (config.node, config.edge):
-        encoders += sum(features.categories) * d + ((features.dim + 1) * d if features.dim else 0)
-    if config.task == "link":
-        head = 0
-    elif config.head != "halving":
-        head = (config.head_layers - 1) * linear + (d + 1) * config.out_dim
-    else:
-        sizes = [d >> i for i in range(config.head_layers)]
-        head = sum((a + 1) * b for a, b in pairwise(sizes)) + (sizes[-1] + 1) * config.out_dim
-    return config.num_layers * layer + encoders + head

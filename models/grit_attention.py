@@ -120,8 +120,6 @@ class ConditionalAttention(nn.Module):
         pair_memory: int = PAIR_MEMORY,
     ) -> None:
         super().__init__()
-        if num_heads < 1 or width % num_heads:
-            raise ValueError(f"width must be a multiple of the heads, got {width} and {num_heads}; set num_heads")
         self.num_heads, self.clamp, self.dropout, self.attention_dropout = num_heads, clamp, dropout, attention_dropout
         self.pair_memory = pair_memory
         channels = width // num_heads

@@ -36,7 +36,6 @@ from models.encodings.spe import spe
 from models.features import FeatureEncoder
 from models.graphs import Graphs
 from models.heads import HalvingMLP, pool_nodes
-from models.options.features import Features
 from models.options.ppgt import PPGTConfig
 from models.random_numbers import uniform
 from models.sl2_attention import Sl2Attention, sl2_attention
@@ -396,35 +395,3 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float) -> list[dict[
         {"name": "weights", "params": [p for p in trainable if p.dim() > 1], "lr": lr, "weight_decay": weight_decay},
         {"name": "biases_and_norms", "params": [p for p in trainable if p.dim() < 2], "lr": lr, "weight_decay": 0.0},
     ]
-
-
-def num_parameters(config: PPGTConfig) -> int:
-    """Returns the closed-form number of parameters of `PPGT(config)`."""
-    d, e, heads = config.width, config.edge_width, config.num_heads
-
-    def linear(inputs: int, outputs: int) -> int:
-        return (inputs + 1) * outputs
-
-    def encoder(features: Features, width: int) -> int:
-        return sum(features.categories) * width or (linear(features.dim, width) if features.dim else 0)
-
-    def ffn(width: int, ratio: int) -> int:
-        return linear(width, ratio * width) + linear(ratio * width, width)
-
-    codes = (1 + 2 * config.spe_scales) * config.pair_channels
-    pair = linear(codes, config.stem_hidden) + linear(config.stem_hidden, e) + encoder(config.edge, e)
-    pair += config.stem_layers * (ffn(e, 2) + 2 * e) + 2 * e
-    node = encoder(config.node, d) + linear(config.walk_channels, d) + (4 * d if config.node_sizes else 0)
-    node += d if config.root_embedding else 0
-    block = 4 * linear(d, d) + ffn(d, config.ffn_ratio) + 4 * d + (0 if config.layer_scale is None else 2 * d)
-    layer = block + linear(e, heads if config.urpe == "none" else 2 * heads)
-    total = pair + node + config.num_layers * layer + 2 * d
-    if config.readout == "class_attention":
-        total += d + linear(1, max(d // 2, 1)) + linear(max(d // 2, 1), d) + config.class_layers * block
-    if config.task == "link":
-        return total
-    if config.pool_norm and config.task == "graph":
-        total += 2 * d
-    halving = config.head_shape == "halving"
-    sizes = [d >> i if halving else d for i in range(config.head_layers)] + [config.out_dim]
-    return total + sum(linear(sizes[i], sizes[i + 1]) for i in range(config.head_layers))

@@ -51,12 +51,8 @@ class PrimalAttention(nn.Module):
     """Primphormer's attention over all nodes of each graph; see the module's docstring for the equations."""
 
     def __init__(self, width: int, num_heads: int, options: PrimalOptions, first: bool = True) -> None:
-        """`first`: the layer that owns F where virtual nodes are a running state. Raises ValueError on an uneven split."""
+        """`first`: the layer that owns F where virtual nodes are a running state."""
         super().__init__()
-        if num_heads < 1 or width % num_heads:
-            raise ValueError(
-                f"width must be a multiple of the heads, got {width} and {num_heads}; set width or num_heads"
-            )
         self.options, self.num_heads, self.head_width = options, num_heads, width // num_heads
         virtual, scores = options.num_virtual, options.scores
         self.query = nn.Linear(width, width, bias=False)
@@ -141,11 +137,3 @@ def primal_scores(phi_nHP: Tensor, weight_HMP: Tensor, virtual: VirtualNode, gra
 
 def _orthogonal(num_heads: int, rows: int, columns: int) -> Tensor:
     return torch.stack([nn.init.orthogonal_(torch.empty(rows, columns)) for _ in range(num_heads)])
-
-
-def num_parameters(width: int, num_heads: int, options: PrimalOptions, first: bool = True) -> int:
-    """Returns the closed-form number of parameters of a `PrimalAttention`."""
-    virtual, scores = options.num_virtual, options.scores
-    common = scores * virtual if first or options.virtual_nodes != "running" else 0
-    shift = width * scores if options.virtual_nodes != "none" else 0
-    return 2 * width**2 + 2 * virtual * width + scores + common + shift + 2 * scores * width + width

@@ -7,8 +7,7 @@
 
 `model(graphs)` returns predictions; `model.forward_with_penalty(graphs)` also returns η Σ_l J_l², to be added to the loss.
 
-Published parameter counts and ours (`num_parameters`) stand beside each other in `PUBLISHED`; none is reproduced to the digit,
-since the paper gives neither the encoders nor the heads, and has no public code.
+No published number of parameters is reproduced to the digit: the paper gives neither the encoders nor the heads, and has no public code.
 """
 
 from functools import partial
@@ -17,13 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from models.gps import GPSLayer
-from models.gps import num_parameters as layer_parameters
 from models.gps_ends import Readout, Stem
-from models.gps_ends import num_parameters as end_parameters
 from models.graphs import Graphs
 from models.options.primphormer import PrimphormerConfig
 from models.primal_attention import PrimalAttention, VirtualNode
-from models.primal_attention import num_parameters as primal_parameters
 
 
 class Primphormer(nn.Module):
@@ -73,25 +69,3 @@ def _attend(
 ) -> tuple[Tensor, tuple[Tensor, VirtualNode]]:
     out = attention(x_nD, graphs, virtual)
     return out.x_nD, (out.loss, out.virtual)
-
-
-def num_parameters(config: PrimphormerConfig) -> int:
-    """Returns the closed-form number of parameters of `Primphormer(config)`."""
-    edges = config.layer.local == "gated_gcn"
-    ends = end_parameters(
-        config.node,
-        config.edge,
-        config.width,
-        config.position,
-        edges,
-        config.out_dim,
-        config.task,
-        config.head,
-        config.head_layers,
-    )
-    layer = layer_parameters(config.width, config.layer, config.position.gates)
-    attentions = (
-        primal_parameters(config.width, config.num_heads, config.primal, first=index == 0)
-        for index in range(config.num_layers)
-    )
-    return ends + config.num_layers * layer + sum(attentions)

@@ -5,12 +5,12 @@ sum per node gives AX, and the transposed lists give Aᵀ for the backward pass.
 and after; no normalised edge weights are ever stored.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from models.options.choices import NORMALISATIONS, Normalisation
+from models.options.choices import Normalisation
 from models.segments import at_least_float32
 
 
@@ -108,8 +108,15 @@ class Adjacency:
         return moved
 
     def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor:
-        """Returns ÂX [N, D] in x's dtype: see `propagate`."""
-        return propagate(x_ND, self, normalisation)
+        """Returns ÂX [N, D] in x's dtype, with Â = D_in⁻¹A (mean), A (sum) or D_in^-½ A D_out^-½ (sym).
+
+        A[i, j] counts (or weighs) the edges j → i. Degrees are sums of edge weights where there are any. For an undirected
+        graph `sym` is the usual D^-½AD^-½; for a directed one the source is scaled by its out-degree. A node without
+        in-edges gets a zero row. No self loops are added. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
+        shape or normalisation.
+        """
+        check_propagation(x_ND, self.num_nodes, normalisation)
+        return _Propagate.apply(x_ND, self, normalisation, False)
 
     def rows(self, transposed: bool) -> SourceLists:
         """The lists of in-neighbours, or of out-neighbours when `transposed` (built on first use)."""
@@ -133,24 +140,16 @@ class Adjacency:
         return self._factors[key]
 
 
-def propagate(x_ND: Tensor, adjacency: Adjacency, normalisation: Normalisation = "mean") -> Tensor:
-    """Returns ÂX [N, D] with Â = D_in⁻¹A (mean), A (sum) or D_in^-½ A D_out^-½ (sym).
-
-    A[i, j] counts (or weighs) the edges j → i. Degrees are sums of edge weights where there are any. For an undirected
-    graph `sym` is the usual D^-½AD^-½; for a directed one the source is scaled by its out-degree. A node without
-    in-edges gets a zero row. No self loops are added. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
-    shape or normalisation.
-    """
-    if normalisation not in NORMALISATIONS:
+def check_propagation(x_ND: Tensor, num_nodes: int, normalisation: str) -> None:
+    """Raises ValueError on a wrong shape or normalisation."""
+    allowed = get_args(Normalisation)
+    if normalisation not in allowed:
+        raise ValueError(f"propagation must be one of {', '.join(allowed)}, got {normalisation!r}; set propagation")
+    if x_ND.dim() != 2 or x_ND.shape[0] != num_nodes:
         raise ValueError(
-            f"propagation must be one of {', '.join(NORMALISATIONS)}, got {normalisation!r}; set propagation"
-        )
-    if x_ND.dim() != 2 or x_ND.shape[0] != adjacency.num_nodes:
-        raise ValueError(
-            f"propagate needs one row per node: {adjacency.num_nodes} nodes, got shape {tuple(x_ND.shape)}; "
+            f"propagate needs one row per node: {num_nodes} nodes, got shape {tuple(x_ND.shape)}; "
             "pass the features and the adjacency of the same batch"
         )
-    return _Propagate.apply(x_ND, adjacency, normalisation, False)
 
 
 class _Propagate(torch.autograd.Function):

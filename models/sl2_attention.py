@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from models.dropout import dropout_factors
-from models.options.choices import URPES, Urpe
+from models.options.choices import Urpe
 from models.options.ppgt import PAIR_MEMORY
 
 # Scores of a block: on a CPU as many as its caches hold, elsewhere enough to fill the device.
@@ -242,12 +242,7 @@ class Sl2Attention(nn.Module):
         dropout: float = 0.0,
         pair_memory: int = PAIR_MEMORY,
     ) -> None:
-        """Raises ValueError where the heads do not divide the width, or `urpe` is unknown."""
         super().__init__()
-        if num_heads < 1 or width % num_heads:
-            raise ValueError(f"width must be a multiple of num_heads, got {width} and {num_heads}; set num_heads")
-        if urpe not in URPES:
-            raise ValueError(f"urpe must be one of {', '.join(URPES)}, got {urpe!r}; set urpe")
         self.num_heads, self.urpe, self.dropout, self.pair_memory = num_heads, urpe, dropout, pair_memory
         self.qk_scale = 1.0 if unscaled_qk else 1 / math.sqrt(width // num_heads)
         self.qkv = nn.Linear(width, 3 * width)

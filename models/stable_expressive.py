@@ -53,9 +53,3 @@ class StableExpressive(nn.Module):
             near_BNNC = torch.bmm(incoming_BNN, h_BNNC.flatten(2)).view_as(h_BNNC)
             h_BNNC = mlp((1 + epsilon) * h_BNNC + near_BNNC) * real_BNN1
         return self.out(padding.unpad(h_BNNC.sum(2)))
-
-
-def num_parameters(out: int, channels: int = 16, num_layers: int = 3) -> int:
-    """Returns the closed-form number of parameters of a `StableExpressive`."""
-    phi = 4 * channels + (2 * channels + 1) * channels
-    return phi + num_layers * (2 * (channels + 1) * channels + 1) + (channels + 1) * out

@@ -418,26 +418,3 @@ def switch_attention(model: TokenGT, attention: Literal["softmax", "performer"],
     if unexpected or any(".favor." not in name for name in missing):
         raise RuntimeError(f"the models differ in more than attention: {sorted(missing)}, {sorted(unexpected)}")
     return switched.train(model.training)
-
-
-def num_parameters(config: TokenGTConfig) -> int:
-    """Returns the closed-form number of parameters of `TokenGT(config)`, dead modules included."""
-    d, f = config.width, config.ffn_width or config.width
-
-    def table(features: Features) -> int:
-        if features.dim:
-            return (features.dim + 1) * d
-        rows = SLOT * len(features.categories) if config.feature_table == "slots" else sum(features.categories)
-        return rows * d
-
-    embedding = table(config.node) + table(config.edge) + config.num_special * d
-    embedding += (2 * config.identifier_dim * d if config.identifier != "none" else 0) + 2 * d * config.type_identifier
-    layer = 4 * (d + 1) * d + (d + 1) * f + (f + 1) * d + 4 * d
-    if config.task == "link":
-        head = 2 * d
-    elif config.head == "paper":
-        head = 2 * d + (d + 1) * config.out_dim
-    else:
-        head = (d + 1) * d + 2 * d + d * config.out_dim + 1
-    ends = 2 * d * config.embedding_norm + ((d + 1) * d + 2 * d) * config.dead_modules
-    return embedding + config.num_layers * layer + head + ends

@@ -1,12 +1,14 @@
 """Options and presets of GECO over many graphs; the network is in `models.geco_graphs`."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import ClassVar
 
-from models.options.choices import NORMALISATIONS, Head, Normalisation, Pool, Task
+from models.options.checks import check_least
+from models.options.choices import Head, Normalisation, Permutation, Pool, Task
 from models.options.features import Features, atoms, bonds
 from models.options.geco import FilterConfig
-from models.options.gps import GPSOptions, PositionOptions, check_ends, check_stem
+from models.options.gps import GPSOptions, PositionOptions, check_hybrid
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class GECOGraphsConfig:
     """K: filters and gates per layer."""
     propagation: Normalisation = "mean"
     """Â of the local block; never with added self loops."""
-    permutation: Literal["static", "dynamic", "none"] = "static"
+    permutation: Permutation = "static"
     """One order | one per epoch and layer | as given."""
     seed: int = 0
     """Of the order."""
@@ -44,30 +46,20 @@ class GECOGraphsConfig:
     """On numeric features."""
 
     def __post_init__(self) -> None:
-        check_ends(self.out_dim, self.task, self.pool, self.head, self.head_layers, self.width, self.num_layers)
-        if self.order < 1:
-            raise ValueError(f"order must be at least 1, got {self.order}; set order")
-        choices = {"propagation": NORMALISATIONS, "permutation": ("static", "dynamic", "none")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
-        for name in ("head_dropout", "input_dropout"):
-            if not (0 <= getattr(self, name) < 1):
-                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}; set {name}")
-        check_stem(self.node, self.edge, self.width, self.position, self.layer.local, self.input_dropout)
+        check_least(self, 1, "order")
+        check_hybrid(self)
 
 
-def small(**options: Any) -> GECOGraphsConfig:
-    """Molecules of QM9's size, one number, the GPS hybrid: 0.5M parameters. Use `models.geco.param_groups` for the filters."""
-    defaults: dict[str, Any] = {
-        "node": atoms(),
-        "edge": bonds(),
-        "width": 76,
-        "num_layers": 5,
-        "filter": FilterConfig(inner_width=32, scale="length"),
-        # Not by batch: the gated convolution is of third degree in its input, and statistics of molecules of twenty atoms let those of
-        # two or three grow without bound.
-        "layer": GPSOptions(mlp="residual", norm="layer"),
-        "position": PositionOptions("random_walk", 16),
-    }
-    return GECOGraphsConfig(**defaults | options)
+small = partial(
+    GECOGraphsConfig,
+    node=atoms(),
+    edge=bonds(),
+    width=76,
+    num_layers=5,
+    filter=FilterConfig(inner_width=32, scale="length"),
+    # Not by batch: the gated convolution is of third degree in its input, and statistics of molecules of twenty atoms let those of
+    # two or three grow without bound.
+    layer=GPSOptions(mlp="residual", norm="layer"),
+    position=PositionOptions("random_walk", 16),
+)
+"""Molecules of QM9's size, one number, the GPS hybrid: 0.5M parameters. Use `models.geco.param_groups` for the filters."""

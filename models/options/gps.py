@@ -1,10 +1,10 @@
 """Options of the GPS hybrid layer and of what stands before it (arXiv:2205.12454); the modules are in `models.gps` and `models.gps_ends`."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from models.options.choices import HEADS, LOCALS, POOLS, TASKS, Local
-from models.options.features import Features
+from models.options.checks import check_choices, check_least, check_shares
+from models.options.choices import Local
 
 
 @dataclass(frozen=True)
@@ -20,30 +20,12 @@ class GPSOptions:
     mlp_ratio: int = 2
 
     def __post_init__(self) -> None:
-        choices: dict[str, tuple[str, ...]] = {
-            "local": LOCALS,
-            "mlp": ("plain", "residual"),
-            "norm": ("batch", "layer", "none"),
-            "activation": ("relu", "gelu"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}; set {name}")
-        if not (0 <= self.dropout < 1):
-            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}; set dropout")
-        if self.mlp_ratio < 1:
-            raise ValueError(f"mlp_ratio must be at least 1, got {self.mlp_ratio}; set mlp_ratio")
+        check_choices(self)
+        check_shares(self, "dropout")
+        check_least(self, 1, "mlp_ratio")
 
 
 EncodingKind = Literal["none", "laplacian", "laplacian_linear", "stable_laplacian", "stable_expressive", "random_walk"]
-KINDS: tuple[str, ...] = (
-    "none",
-    "laplacian",
-    "laplacian_linear",
-    "stable_laplacian",
-    "stable_expressive",
-    "random_walk",
-)
 
 
 @dataclass(frozen=True)
@@ -62,11 +44,8 @@ class PositionOptions:
     """random_walk: return probabilities over reversed edges too, for directed graphs."""
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"position kind must be one of {', '.join(KINDS)}, got {self.kind!r}; set kind")
-        for name, value in (("dim", self.dim), ("steps", self.num_steps)):
-            if value < 1:
-                raise ValueError(f"position {name} must be at least 1, got {value}; set {name}")
+        check_choices(self)
+        check_least(self, 1, "dim", "steps")
         if self.reverse and (self.kind != "random_walk" or self.stored is not None):
             raise ValueError("reverse goes with the kind random_walk, computed; leave it out")
         if self.stored is not None and self.kind in ("laplacian", "stable_expressive"):
@@ -88,33 +67,20 @@ class PositionOptions:
         return self.kind == "stable_laplacian"
 
 
-def check_ends(out_dim: int, task: str, pool: str, head: str, head_layers: int, width: int, num_layers: int) -> None:
-    """Raises ValueError on values that cannot work; shared by the configs of the models."""
-    for name, value in (
-        ("out_dim", out_dim),
-        ("head_layers", head_layers),
-        ("width", width),
-        ("num_layers", num_layers),
-    ):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}; set {name}")
-    for name, got, allowed in (("task", task, TASKS), ("pool", pool, POOLS), ("head", head, HEADS)):
-        if got not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {got!r}; set {name}")
-
-
-def check_stem(
-    node: Features, edge: Features, width: int, position: PositionOptions, local: Local, input_dropout: float
-) -> None:
-    """Raises ValueError where a `Stem` and the layers' local block do not fit each other or the features."""
-    if width <= position.channels:
+def check_hybrid(config: Any) -> None:
+    """What PrimphormerConfig and GECOGraphsConfig have in common: ends, and a local block that fits them and the features."""
+    check_least(config, 1, "out_dim", "head_layers", "width", "num_layers")
+    check_shares(config, "head_dropout", "input_dropout")
+    check_choices(config)
+    if config.width <= config.position.channels:
         raise ValueError(
-            f"the encoding leaves no channel for the features: width {width}, encoding {position.channels}; "
+            f"the encoding leaves no channel for the features: width {config.width}, encoding {config.position.channels}; "
             "set a smaller position dim"
         )
-    if local != "gated_gcn" and not edge.empty:
+    local = config.layer.local
+    if local != "gated_gcn" and not config.edge.empty:
         raise ValueError("edge features are read by GatedGCN only; set edge to Features(), or local to gated_gcn")
-    if local != "gated_gcn" and position.gates:
+    if local != "gated_gcn" and config.position.gates:
         raise ValueError("a stable_laplacian encoding gates GatedGCN's edges; set local to gated_gcn, or another kind")
-    if input_dropout and not node.dim:
+    if config.input_dropout and not config.node.dim:
         raise ValueError("input_dropout acts on numeric features, and there are none; set input_dropout to 0")

@@ -3,7 +3,11 @@
 N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
 """
 
-from models.geco import num_parameters
+from functools import cache
+
+import torch
+
+from models.geco import GECO
 from models.options.geco import GECOConfig
 from models.parallel.gated_sequences import CHUNK_BYTES, channel_bytes
 from models.parallel.shards import Shards
@@ -76,3 +80,10 @@ def _shard_bytes(
     parameters = copies * 4 * num_parameters(config)
     parameters += max(min(CHUNK_BYTES, 2 * rows * (k + 1) * d), channel_bytes(k + 1, num_nodes))
     return 4 * rows * numbers + 12 * -(-num_edges // num_workers) + replicated * num_nodes + parameters
+
+
+@cache
+def num_parameters(config: GECOConfig) -> int:
+    """Of `GECO(config)`, built without memory."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in GECO(config).parameters())

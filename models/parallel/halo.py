@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from models.options.choices import NORMALISATIONS, Normalisation
+from models.options.choices import Normalisation
 from models.parallel.collectives import Arriving, Peers
 from models.parallel.shards import Shards
-from models.propagation import SourceLists, power_or_zero, sum_rows
+from models.propagation import SourceLists, check_propagation, power_or_zero, sum_rows
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,7 @@ class ShardedAdjacency:
 
     def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
         """Returns this worker's rows of ÂX [n, D] for its rows of X."""
-        if normalisation not in NORMALISATIONS:
-            raise ValueError(
-                f"propagation must be one of {', '.join(NORMALISATIONS)}, got {normalisation!r}; set propagation"
-            )
-        if x_nD.dim() != 2 or x_nD.shape[0] != self.num_nodes:
-            raise ValueError(
-                f"propagate needs one row per node of the shard: {self.num_nodes}, got shape {tuple(x_nD.shape)}"
-            )
+        check_propagation(x_nD, self.num_nodes, normalisation)
         return _Propagate.apply(x_nD, self, normalisation, False)
 
     def product(self, x_nD: Tensor, transposed: bool) -> Tensor:

@@ -96,7 +96,7 @@ def test_mixed_sizes_get_what_each_graph_gets_alone(name):
 @pytest.mark.parametrize("preset", [ppgt_options.peptides_func, ppgt_options.zinc, grit_options.peptides_struct])
 def test_a_training_batch_of_one_graph(preset):
     config = preset(node=Features(categories=(5,)), edge=Features(categories=(5,)), out_dim=2, num_layers=1)
-    model = (PPGT if preset.__module__ == "models.options.ppgt" else GRIT)(config).train()
+    model = (PPGT if preset.func is ppgt_options.PPGTConfig else GRIT)(config).train()
     graphs = Graphs(
         torch.tensor([0, 3]),
         torch.tensor([[0, 1], [1, 0]]),

@@ -93,10 +93,10 @@ def test_frequency_trains_only_when_asked():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bands": 0}, "filter.bands must be at least 1, got 0"),
-        ({"num_inner_layers": -1}, "filter.num_inner_layers must be at least 0, got -1"),
-        ({"frequency": float("nan")}, "filter.frequency must be positive and finite, got nan"),
-        ({"scale": "n"}, "filter.scale must be none, length or sqrt_length, got 'n'"),
+        ({"bands": 0}, "bands must be at least 1, got 0"),
+        ({"num_inner_layers": -1}, "num_inner_layers must be at least 0, got -1"),
+        ({"frequency": float("nan")}, "frequency must be positive and finite, got nan"),
+        ({"scale": "n"}, "scale must be one of none, length, sqrt_length, got 'n'"),
     ],
 )
 def test_refusals(options, message):

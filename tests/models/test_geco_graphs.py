@@ -9,7 +9,7 @@ from torch import Tensor
 from models.filters import ImplicitFilter, circular_convolve
 from models.geco import GlobalBlock as OneGraphBlock
 from models.geco import param_groups
-from models.geco_graphs import Convolutions, GECOGraphs, GlobalBlock, graph_order, num_parameters
+from models.geco_graphs import Convolutions, GECOGraphs, GlobalBlock, graph_order
 from models.graphs import Graphs
 from models.options import geco_graphs as geco_graphs_options
 from models.options.features import Features
@@ -199,18 +199,10 @@ def test_bfloat16_autocast() -> None:
     torch.testing.assert_close(out.float(), model(graphs), rtol=0.1, atol=0.1)
 
 
-@LOCAL
-@pytest.mark.parametrize("skip", [True, False])
-def test_parameter_count(local: str, skip: bool) -> None:
-    settings = config(local, skip=skip, position=PositionOptions("laplacian", 4))
-    assert sum(p.numel() for p in GECOGraphs(settings).parameters()) == num_parameters(settings)
-
-
 def test_small_has_half_a_million_parameters_and_its_filters_their_own_group() -> None:
     settings = geco_graphs_options.small()
     model = GECOGraphs(settings)
-    assert sum(p.numel() for p in model.parameters()) == num_parameters(settings)
-    assert 480_000 < num_parameters(settings) < 520_000
+    assert 480_000 < sum(p.numel() for p in model.parameters()) < 520_000
     groups = {group["name"]: group for group in param_groups(model, 1e-3, 0.1, filter_lr=1e-2)}
     assert len(groups["filters"]["params"]) == sum("glob.filter" in name for name, _ in model.named_parameters())
 

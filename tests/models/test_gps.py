@@ -7,10 +7,9 @@ import torch
 
 from models import geco_graphs, primphormer
 from models.batch_norm import RowBatchNorm
-from models.gps import GPSLayer, num_parameters
+from models.gps import GPSLayer
 from models.gps_ends import Readout
 from models.graphs import Graphs
-from models.options.choices import HEADS
 from models.options.features import Features
 from models.options.gps import GPSOptions
 
@@ -39,7 +38,6 @@ def test_the_layer_is_its_formula(local: str, mlp: str, norm: str) -> None:
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(out_e, expected_e if local == "gated_gcn" else e)
     assert said == "said"
-    assert sum(p.numel() for p in layer.parameters()) == num_parameters(6, GPSOptions(local=local, mlp=mlp, norm=norm))
 
 
 def test_dropout_acts_in_training_only() -> None:
@@ -86,11 +84,14 @@ def test_graphgym_readout() -> None:
     torch.testing.assert_close(readout(x, GRAPHS), hidden @ last.weight.T + last.bias, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", ["halving", "graphgym"])
 @pytest.mark.parametrize("name", ["Primphormer", "GECOGraphs"])
 def test_heads_of_both_models(head: str, name: str) -> None:
     module = primphormer if name == "Primphormer" else geco_graphs
     chosen = getattr(module, f"{name}Config")(node=Features(dim=3), out_dim=2, head=head)
-    assert sum(p.numel() for p in getattr(module, name)(chosen).parameters()) == module.num_parameters(chosen)
+    assert getattr(module, name)(chosen)(Graphs(GRAPHS.node_ptr, GRAPHS.edge_index, x=torch.randn(4, 3))).shape == (
+        1,
+        2,
+    )
     with pytest.raises(ValueError, match="head must be one of halving, graphgym, got 'deep'"):
         replace(chosen, head="deep")

@@ -309,8 +309,3 @@ def test_norm_of_one_pair_learns_no_statistics():
     norm(torch.ones(3), torch.zeros(3), torch.tensor(1.0))
     assert not norm.running_mean.any()
     assert (norm.running_var == 1).all()
-
-
-def test_width_must_be_a_multiple_of_the_heads():
-    with pytest.raises(ValueError, match="multiple of the heads"):
-        ConditionalAttention(10, 3)

@@ -16,7 +16,6 @@ from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
 from models.heads import link_scores, pool_nodes
 from models.layer_norm import LayerNorm
-from models.options.choices import POOLS
 from models.propagation import Adjacency, sum_rows, sum_rows_bag, sum_rows_csr
 from models.segments import Grouping
 from models.sl2_attention import sl2_urpe_attention
@@ -72,7 +71,7 @@ def test_groups_forward_and_backward(groups):
     close(grad[0], torch.full((3,), MANY))
 
 
-@pytest.mark.parametrize("how", POOLS)
+@pytest.mark.parametrize("how", ["sum", "mean", "max"])
 def test_pooling(how):
     graphs = star()
     x = half(MANY + 2, 3)

@@ -338,7 +338,6 @@ def test_drop_path_keeps_the_mean_and_falls_on_whole_graphs():
     ids=["zinc", "zinc released", "arxiv", "brec released"],
 )
 def test_published_parameter_counts(config, count):
-    assert ppgt.num_parameters(config) == count
     assert sum(parameter.numel() for parameter in PPGT(config).parameters()) == count
 
 
@@ -358,26 +357,17 @@ PRESETS = [
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_closed_form_counts_every_preset(preset):
+def test_every_preset_builds(preset):
     config = preset()
     with torch.device("meta"):
-        model = PPGT(replace(config, num_layers=1))
-    expected = sum(parameter.numel() for parameter in model.parameters())
-    assert ppgt.num_parameters(replace(config, num_layers=1)) == expected
+        PPGT(replace(config, num_layers=1))
     assert preset(dropout=0.25) == replace(config, dropout=0.25)
 
 
-@pytest.mark.parametrize("options", [{"urpe": "none"}, {"task": "link"}, {"layer_scale": 0.1}, {"pool_norm": True}])
-def test_closed_form_counts_options(options):
-    for config in (replace(TINY, **options), *([] if "task" in options else [replace(ROOTED, **options)])):
-        assert ppgt.num_parameters(config) == sum(parameter.numel() for parameter in PPGT(config).parameters())
-
-
 def test_sizes_of_the_presets_that_have_no_published_one():
-    assert 0.48e6 < ppgt.num_parameters(ppgt_options.small()) < 0.52e6
+    assert 0.48e6 < sum(parameter.numel() for parameter in PPGT(ppgt_options.small()).parameters()) < 0.52e6
     config = ppgt_options.node2subgraph(745, 8, num_layers=3)
     assert (config.node, config.out_dim, config.num_layers) == (Features(dim=745), 8, 3)
-    assert ppgt.num_parameters(config) == sum(parameter.numel() for parameter in PPGT(config).parameters())
 
 
 def test_weights_decay_and_norms_do_not():
@@ -475,11 +465,3 @@ def test_learns_whether_a_cycle_is_one_or_two():
         loss.backward()
         optimizer.step()
     assert loss < 0.1
-
-
-def test_published_training_is_of_presets():
-    for name, (batch, learning_rate, epochs, warmup, weight_decay) in ppgt_options.TRAINING.items():
-        assert isinstance(getattr(ppgt_options, name)(), ppgt_options.PPGTConfig)
-        assert batch > 0 < learning_rate < 1
-        assert 0 < warmup < epochs
-        assert 0 <= weight_decay < 1

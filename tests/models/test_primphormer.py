@@ -10,8 +10,8 @@ from models.graphs import Graphs
 from models.options import primphormer as primphormer_options
 from models.options.features import Features
 from models.options.gps import GPSOptions, PositionOptions
-from models.options.primphormer import PUBLISHED, TRAINING, PrimalOptions, PrimphormerConfig
-from models.primphormer import Primphormer, num_parameters
+from models.options.primphormer import PrimalOptions, PrimphormerConfig
+from models.primphormer import Primphormer
 
 
 def ring(n: int) -> Tensor:
@@ -165,28 +165,39 @@ def test_no_features_at_all() -> None:
     assert torch.isfinite(model(bare)).all()
 
 
+PUBLISHED = {
+    "pascal_voc": 508_305,
+    "coco": 315_305,
+    "peptides_func": 470_693,
+    "peptides_struct": 468_783,
+    "pcqm_contact": 386_526,
+    "cifar10": 112_957,
+    "mnist": 101_714,
+    "malnet_tiny": 519_605,
+    "pattern": 208_387,
+    "cluster": 499_386,
+    "brec": 52_238,
+}
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_of_the_table(name: str) -> None:
     """Each column builds; its size is the published one but for encoders and heads, which the paper leaves open."""
     settings = getattr(primphormer_options, name)()
-    count = num_parameters(settings)
-    assert sum(p.numel() for p in Primphormer(settings).parameters()) == count
+    count = sum(p.numel() for p in Primphormer(settings).parameters())
     assert count == pytest.approx(PUBLISHED[name], rel=0.11 if name == "peptides_struct" else 0.07)
     assert settings.primal.scores == settings.primal.num_virtual
-    assert name in TRAINING
 
 
 def test_small_has_half_a_million_parameters() -> None:
     settings = primphormer_options.small(out_dim=2)
     assert settings.out_dim == 2
-    assert 480_000 < num_parameters(settings) < 520_000
-    assert sum(p.numel() for p in Primphormer(settings).parameters()) == num_parameters(settings)
+    assert 480_000 < sum(p.numel() for p in Primphormer(settings).parameters()) < 520_000
 
 
 def test_presets_of_large_graphs_learn_without_edge_states() -> None:
     for settings in (primphormer_options.node_classification(7, 4), primphormer_options.products(width=32)):
         model = Primphormer(settings)
-        assert sum(p.numel() for p in model.parameters()) == num_parameters(settings)
         graphs = replace(packed((30,)), x=torch.randn(30, settings.node.dim), edge_attr=None)
         assert model(graphs).shape == (30, settings.out_dim)
 
@@ -221,7 +232,7 @@ def test_it_fits_a_few_graphs(local: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_heads": 3}, "width must be a multiple of the heads, got 16 and 3"),
+        ({"num_heads": 3}, "width must be a multiple of num_heads, got 16 and 3"),
         ({"eta": -1.0}, "eta must be at least 0"),
         ({"out_dim": 0}, "out_dim must be at least 1"),
         ({"task": "edge"}, "task must be one of graph, node, link"),
@@ -238,7 +249,7 @@ def test_bad_configs(options: dict, message: str) -> None:
 def test_bad_positions_and_inputs() -> None:
     with pytest.raises(ValueError, match="stored encodings have no eigenvalues"):
         PositionOptions("laplacian", stored="lap")
-    with pytest.raises(ValueError, match="position kind must be one of"):
+    with pytest.raises(ValueError, match="kind must be one of none, laplacian"):
         PositionOptions("sine")
     with pytest.raises(ValueError, match="leaves no channel for the features"):
         Primphormer(config(position=PositionOptions("random_walk", 16)))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.propagation import Adjacency, propagate, sum_rows_bag, sum_rows_csr
+from models.propagation import Adjacency, sum_rows_bag, sum_rows_csr
 
 # Directed, 6 nodes: a self loop (2→2), a multi-edge (0→1 twice), node 4 without any edge, node 5 only a source.
 EDGES = [(0, 1), (0, 1), (1, 0), (2, 2), (2, 0), (3, 2), (1, 3), (5, 3), (5, 0)]
@@ -48,7 +48,7 @@ def test_equals_the_dense_matrix_forward_and_backward(normalisation, weighted, i
     x = torch.randn(NUM_NODES, 3, dtype=torch.float64, generator=generator, requires_grad=True)
     upstream = torch.randn(NUM_NODES, 3, dtype=torch.float64, generator=generator)
 
-    y = propagate(x, adjacency, normalisation)
+    y = adjacency.propagate(x, normalisation)
     (grad,) = torch.autograd.grad(y, x, upstream)
 
     torch.testing.assert_close(y, matrix @ x, rtol=1e-13, atol=1e-13)
@@ -63,8 +63,8 @@ def test_gradcheck_and_gradgradcheck(normalisation):
     weight = torch.tensor([0.5 + 0.1 * e for e in order], dtype=torch.float64)
     adjacency = Adjacency(indptr, indices, weight)
     x = torch.randn(NUM_NODES, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    assert torch.autograd.gradcheck(lambda v: propagate(v, adjacency, normalisation), (x,))
-    assert torch.autograd.gradgradcheck(lambda v: propagate(v, adjacency, normalisation), (x,))
+    assert torch.autograd.gradcheck(lambda v: adjacency.propagate(v, normalisation), (x,))
+    assert torch.autograd.gradgradcheck(lambda v: adjacency.propagate(v, normalisation), (x,))
 
 
 def test_kernels_agree():
@@ -81,7 +81,7 @@ def test_half_precision_sums_in_float32():
     # 4096 ones: summed in bfloat16 (8 bits) they would stop at 256.
     num = 4096
     adjacency = Adjacency(torch.tensor([0, num] + [num] * num), torch.arange(1, num + 1))
-    y = propagate(torch.ones(num + 1, 16, dtype=torch.bfloat16), adjacency, "sum")
+    y = adjacency.propagate(torch.ones(num + 1, 16, dtype=torch.bfloat16), "sum")
     assert y.dtype == torch.bfloat16
     assert torch.equal(y[0].float(), torch.full((16,), float(num)))
 
@@ -100,7 +100,7 @@ def test_symmetric_and_handed_over_transposes_equal_the_built_one():
         x = torch.randn(plain.num_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
         x.requires_grad_()
         for normalisation in ("mean", "sum", "sym"):
-            y, z = propagate(x, plain, normalisation), propagate(x, other, normalisation)
+            y, z = plain.propagate(x, normalisation), other.propagate(x, normalisation)
             torch.testing.assert_close(y, z)
             torch.testing.assert_close(*(torch.autograd.grad(v.square().sum(), x)[0] for v in (y, z)))
 
@@ -123,7 +123,7 @@ def test_no_edges_give_zero_rows_and_gradients(num_nodes):
     adjacency = Adjacency(torch.zeros(num_nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32))
     for normalisation in ("mean", "sum", "sym"):
         x = torch.ones(num_nodes, 2, requires_grad=True)
-        y = propagate(x, adjacency, normalisation)
+        y = adjacency.propagate(x, normalisation)
         y.sum().backward()
         assert torch.equal(y, torch.zeros(num_nodes, 2))
         assert torch.equal(x.grad, torch.zeros(num_nodes, 2))
@@ -145,6 +145,6 @@ def test_refusals_name_expected_and_got():
         Adjacency(indptr, indices, transposed=(torch.tensor([0, 1, 1]), torch.tensor([0]), None))
     adjacency = Adjacency(indptr, indices)
     with pytest.raises(ValueError, match=r"one row per node: 2 nodes, got shape \(3, 1\)"):
-        propagate(torch.ones(3, 1), adjacency)
+        adjacency.propagate(torch.ones(3, 1))
     with pytest.raises(ValueError, match="mean, sum, sym, got 'max'"):
-        propagate(torch.ones(2, 1), adjacency, "max")
+        adjacency.propagate(torch.ones(2, 1), "max")

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from models import tokengt
 from models.options import tokengt as tokengt_options
 from models.published_tokengt import convert
 from models.tokengt import TokenGT
@@ -61,7 +60,6 @@ def test_published_shapes_are_those_of_the_preset(options, preset):
             type_by_index=True, ffn_width=768, identifier_dim=config.identifier_dim
         )
     assert config == preset
-    assert sum(t.numel() for t in state.values()) == tokengt.num_parameters(config)
     with torch.device("meta"):
         expected = TokenGT(config).state_dict()
     assert {k: v.shape for k, v in weights.items()} == {k: v.shape for k, v in expected.items()}

@@ -180,13 +180,6 @@ def test_half_precision_is_close():
     torch.testing.assert_close(half.double(), exact, rtol=0.1, atol=0.1)
 
 
-def test_bad_options():
-    with pytest.raises(ValueError, match="multiple of num_heads, got 10 and 4"):
-        Sl2Attention(10, 4, 3)
-    with pytest.raises(ValueError, match="urpe must be one of"):
-        Sl2Attention(8, 4, 3, urpe="both")
-
-
 @pytest.mark.parametrize(("memory", "tensors"), [(0, 0), (3 * 8 * 30 * 30 * 4 - 1, 0), (3 * 8 * 30 * 30 * 4, 3)])
 def test_scores_are_kept_where_there_is_room(memory, tensors):
     layer = Sl2Attention(16, 8, 2, dropout=0.1, pair_memory=memory)

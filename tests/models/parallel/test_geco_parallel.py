@@ -254,7 +254,7 @@ def test_what_does_not_fit_is_one_clear_error():
     with pytest.raises(ValueError, match="2 edges"):
         ShardedAdjacency(torch.tensor([0, 2, 1]), ids, Shards.even(2, 1), Peers())
     adjacency = ShardedAdjacency(indptr, ids, Shards.even(2, 1), Peers())
-    with pytest.raises(ValueError, match="one row per node of the shard: 2"):
+    with pytest.raises(ValueError, match="one row per node: 2 nodes"):
         adjacency.propagate(torch.ones(3, 1))
     with pytest.raises(ValueError, match="propagation must be one of"):
         adjacency.propagate(torch.ones(2, 1), "max")  # type: ignore[arg-type]
