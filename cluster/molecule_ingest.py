@@ -239,7 +239,7 @@ class _Tasks:
             waiting = sorted(_first_line(rows) for rows in self._running.values())
             raise DeadlineError(
                 f"featurising: expected a finished chunk within {deadline_s:g} s, got none of {len(waiting)} from line {waiting[0]} on; "
-                "the cluster has no free CPU, or a molecule takes too long: raise --deadline-s, or run again to go on"
+                "the cluster has no free CPU, or a molecule takes too long: raise --deadline_s, or run again to go on"
             )
         rows = self._running.pop(ready[0])
         try:

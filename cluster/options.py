@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from samplers.messages import FeatureDtype
 from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options
 
 Schedule = Literal["constant", "cosine", "linear", "poly"]
-SCHEDULES: tuple[str, ...] = ("constant", "cosine", "linear", "poly")
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -43,34 +43,20 @@ class TrainOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "eval_every", "checkpoint_every", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name}: expected at least 1, got {getattr(self, name)}; set --{name.replace('_', '-')}"
-                )
-        if self.checkpoint_minutes is not None and not self.checkpoint_minutes >= 0:
-            raise ConfigError(
-                f"checkpoint_minutes: expected 0 or more, or none, got {self.checkpoint_minutes}; set --checkpoint-minutes"
-            )
-        if not self.learning_rate > 0:
-            raise ConfigError(f"learning_rate: expected a positive rate, got {self.learning_rate}; set --learning-rate")
-        if not 0 <= self.min_learning_rate <= self.learning_rate:
-            raise ConfigError(
-                f"min_learning_rate: expected 0 to the peak rate {self.learning_rate}, got {self.min_learning_rate}; "
-                "set --min-learning-rate"
-            )
-        if self.schedule not in SCHEDULES or not self.power > 0:
-            raise ConfigError(
-                f"schedule: expected one of {', '.join(SCHEDULES)} with a positive power, got {self.schedule!r} with "
-                f"{self.power}; set --schedule"
-            )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ConfigError(f"clip_norm: expected a positive norm or none, got {self.clip_norm}; set --clip-norm")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise ConfigError(f"ema_decay: expected a value in (0, 1) or none, got {self.ema_decay}; set --ema-decay")
-        for name in ("weight_decay", "warmup_epochs", "warmup_steps"):
-            if (getattr(self, name) or 0) < 0:
-                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}; set {name}")
+        rate, least_rate = self.learning_rate, self.min_learning_rate
+        check_options(
+            self,
+            at_least(self, 1, "epochs", "eval_every", "checkpoint_every", "accumulate")
+            | at_least(self, 0, "checkpoint_minutes", "weight_decay", "warmup_epochs", "warmup_steps")
+            | {
+                "learning_rate": (rate > 0, "a positive rate"),
+                "min_learning_rate": (0 <= least_rate <= rate, f"0 to the peak rate {rate}"),
+                "schedule": (self.schedule in get_args(Schedule), f"one of {', '.join(get_args(Schedule))}"),
+                "power": (self.power > 0, "a positive power"),
+                "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "a positive norm or none"),
+                "ema_decay": (self.ema_decay is None or 0 < self.ema_decay < 1, "a value in (0, 1) or none"),
+            },
+        )
 
 
 _CPU_WORKERS = 2  # where nobody says how many
@@ -95,21 +81,18 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         if self.num_workers is not None and self.num_workers < 1:
             raise ConfigError(f"workers: expected at least 1, or auto, got {self.num_workers}; set --workers")
-        if self.min_workers is not None and not 1 <= self.min_workers <= (self.num_workers or self.min_workers):
-            most = "" if self.num_workers is None else f" to the {self.num_workers} workers"
-            raise ConfigError(f"min_workers: expected 1{most}, got {self.min_workers}; set min_workers")
-        if self.keep_checkpoints < 1:
-            raise ConfigError(
-                f"keep_checkpoints: expected at least 1, got {self.keep_checkpoints}; set keep_checkpoints"
-            )
-        if not self.grace_s > 0:
-            raise ConfigError(f"grace_s: expected a positive number of seconds, got {self.grace_s}; set grace_s")
-        if self.failures_per_hour < 0:
-            raise ConfigError(
-                f"failures_per_hour: expected 0 or more, got {self.failures_per_hour}; set failures_per_hour"
-            )
-        if self.device not in ("auto", "cpu", "gpu"):
-            raise ConfigError(f"device: expected auto, cpu or gpu, got {self.device!r}; set device")
+        most = "" if self.num_workers is None else f" to the {self.num_workers} workers"
+        least = self.min_workers
+        check_options(
+            self,
+            at_least(self, 1, "keep_checkpoints")
+            | at_least(self, 0, "failures_per_hour")
+            | {
+                "min_workers": (least is None or 1 <= least <= (self.num_workers or least), f"1{most}"),
+                "grace_s": (self.grace_s > 0, "a positive number of seconds"),
+                "device": (self.device in ("auto", "cpu", "gpu"), "auto, cpu or gpu"),
+            },
+        )
 
     @property
     def fewest(self) -> int:
@@ -142,15 +125,16 @@ class ServerOptions:
     """Float16: halve what float32 features cost on the wire; batches then hold float16."""
 
     def __post_init__(self) -> None:
-        if self.work_threads < 1:
-            raise ConfigError(f"work_threads: expected at least 1, got {self.work_threads}; set work_threads")
-        for name in ("timeout_s", "start_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}: expected more than 0 seconds, got {getattr(self, name)}; set {name}")
-        if self.cache_bytes < 0 or self.feature_dtype not in (None, "float16", "float32"):
-            raise ConfigError(
-                f"servers: expected cache_bytes >= 0 and feature_dtype float16, float32 or none, got {self}"
-            )
+        check_options(
+            self,
+            at_least(self, 1, "work_threads")
+            | at_least(self, 0, "cache_bytes")
+            | {
+                "timeout_s": (self.timeout_s > 0, "more than 0 seconds"),
+                "start_timeout_s": (self.start_timeout_s > 0, "more than 0 seconds"),
+                "feature_dtype": (self.feature_dtype in (None, *get_args(FeatureDtype)), "float16, float32 or none"),
+            },
+        )
 
 
 MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
@@ -182,21 +166,22 @@ class SessionOptions:
     """How long a local Ray may take to stop before its processes are killed."""
 
     def __post_init__(self) -> None:
-        for name, least in (("num_cpus", 1), ("num_gpus", 0), ("object_store_gb", MIN_OBJECT_STORE_GB)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}, got {value}; set {name}")
-        if self.dashboard_port is not None and not 1 <= self.dashboard_port <= 65535:
-            raise ConfigError(
-                f"dashboard_port must be within 1 and 65535, got {self.dashboard_port}; set dashboard_port"
-            )
-        if self.address is not None and "://" in self.address:
-            raise ConfigError(
-                f"address: expected a cluster's host:port, or auto, got {self.address}; a URL is for `ray job submit --address {self.address}`"
-            )
-        for name in ("start_timeout_s", "stop_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be more than 0 seconds, got {getattr(self, name)}; set {name}")
+        port, address = self.dashboard_port, self.address
+        check_options(
+            self,
+            at_least(self, 1, "num_cpus")
+            | at_least(self, 0, "num_gpus")
+            | {
+                "object_store_gb": (self.object_store_gb >= MIN_OBJECT_STORE_GB, f"at least {MIN_OBJECT_STORE_GB}"),
+                "dashboard_port": (port is None or 1 <= port <= 65535, "1 to 65535"),
+                "address": (
+                    address is None or "://" not in address,
+                    "a cluster's host:port, or auto; a URL is for `ray job submit --address URL`",
+                ),
+                "start_timeout_s": (self.start_timeout_s > 0, "more than 0 seconds"),
+                "stop_timeout_s": (self.stop_timeout_s > 0, "more than 0 seconds"),
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -211,7 +196,7 @@ class NodeClassificationOptions:
     """balanced: classes count equally in the loss, however many nodes they have."""
 
     def __post_init__(self) -> None:
-        check_smoothing(self.label_smoothing)
+        _check_smoothing(self)
 
 
 @dataclass(frozen=True)
@@ -228,8 +213,7 @@ class RegressionOptions:
     """Of the huber loss, in standard deviations."""
 
     def __post_init__(self) -> None:
-        if not self.huber_delta > 0:
-            raise ConfigError(f"huber_delta: expected more than 0, got {self.huber_delta}; set huber_delta")
+        check_options(self, {"huber_delta": (self.huber_delta > 0, "more than 0")})
 
 
 @dataclass(frozen=True)
@@ -246,7 +230,7 @@ class BinaryOptions:
     """balanced: yes and no count equally in the loss, however many graphs they have."""
 
     def __post_init__(self) -> None:
-        check_smoothing(self.label_smoothing)
+        _check_smoothing(self)
 
 
 @dataclass(frozen=True)
@@ -263,13 +247,11 @@ class ClassesOptions:
     """balanced: classes count equally in the loss, however many graphs they have."""
 
     def __post_init__(self) -> None:
-        check_smoothing(self.label_smoothing)
+        _check_smoothing(self)
 
 
-def check_smoothing(share: float) -> None:
-    """Raises ConfigError for a share of the target that cannot be spread."""
-    if not 0 <= share < 1:
-        raise ConfigError(f"label_smoothing: expected 0 or more and less than 1, got {share}; set label_smoothing")
+def _check_smoothing(options: NodeClassificationOptions | BinaryOptions | ClassesOptions) -> None:
+    check_options(options, {"label_smoothing": (0 <= options.label_smoothing < 1, "0 or more and less than 1")})
 
 
 @dataclass(frozen=True)
@@ -292,14 +274,12 @@ class MoleculeIngestOptions:
     """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("chunk_rows", 1), ("retries", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"{name}: expected at least {least}, got {getattr(self, name)}; set --{name.replace('_', '-')}"
-                )
-        if self.shard_rows < self.chunk_rows:
-            raise ConfigError(
-                f"shard_rows: expected at least chunk_rows = {self.chunk_rows}, got {self.shard_rows}; set --shard-rows"
-            )
-        if not self.deadline_s > 0:
-            raise ConfigError(f"deadline_s: expected more than 0 seconds, got {self.deadline_s}; set --deadline-s")
+        check_options(
+            self,
+            at_least(self, 1, "workers", "chunk_rows")
+            | at_least(self, 0, "retries")
+            | {
+                "shard_rows": (self.shard_rows >= self.chunk_rows, f"at least chunk_rows = {self.chunk_rows}"),
+                "deadline_s": (self.deadline_s > 0, "more than 0 seconds"),
+            },
+        )

@@ -1,12 +1,10 @@
 """One Ray actor per partition: a thin shell over `PartitionOwner`, read-only, so that a restart is a re-map of unchanged files.
 
-Work and health checks run in concurrency groups of their own, so a check never queues behind work. Requests are idempotent and may
-be retried; every wait has a deadline.
+Requests are idempotent and may be retried; every wait has a deadline.
 """
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -47,12 +45,10 @@ class PartitionServer:
         self._graph, self._index, self._stamps = graph, partition, stamps
         self._owner: PartitionOwner | None = None
 
-    @ray.method(concurrency_group="work")
     def open(self, verify: bool) -> ServerInfo:
         self._load(verify)
         return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid())
 
-    @ray.method(concurrency_group="work")
     def answer(self, request: Request) -> Reply:
         if self._owner is None:  # after a restart: the files were verified when the run began
             self._load(verify=False)
@@ -68,10 +64,6 @@ class PartitionServer:
         owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
         warm_up(owner, graph.manifest)
         self._owner = owner
-
-    @ray.method(concurrency_group="health")
-    def ping(self) -> float:
-        return time.time()
 
 
 @dataclass(frozen=True)
@@ -139,7 +131,7 @@ def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) 
         "max_restarts": -1,
         "max_task_retries": -1,
         "scheduling_strategy": "SPREAD",
-        "concurrency_groups": {"work": options.work_threads, "health": 1},
+        "max_concurrency": options.work_threads,
         # Every request is a task, and Ray's GCS would remember the latest 100,000 of all at 3 KB each.
         "enable_task_events": False,
     }
@@ -195,14 +187,3 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
             far = CachedOwner(far, manifest, info.partition, budget)
         owners.append(far)
     return Router(manifest, owners, servers.options.feature_dtype)
-
-
-def check_health(servers: PartitionServers, timeout_s: float = 5.0) -> Sequence[float]:
-    """Seconds each server took to answer a ping. Raises DeadlineError or StageError naming the first that did not."""
-    started = time.perf_counter()
-    references = [handle.ping.remote() for handle in servers.handles]
-    times = []
-    for partition, reference in enumerate(references):
-        _get(reference, timeout_s, f"partition server {partition}")
-        times.append(time.perf_counter() - started)
-    return times

@@ -88,12 +88,6 @@ class Classification:
             raise ConfigError(
                 f"metric: expected accuracy, or rocauc with 2 classes, got {self.metric!r} with {self.num_classes}; set --task.metric"
             )
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing: expected a value in [0, 1), got {self.label_smoothing}")
-        if self.class_weight is not None and len(self.class_weight) != self.num_classes:
-            raise ConfigError(
-                f"class_weight: expected {self.num_classes} weights, got {len(self.class_weight)}; give one per class"
-            )
 
     @property
     def out_dim(self) -> int:
@@ -135,10 +129,6 @@ class BinaryClassification:
     def __post_init__(self) -> None:
         if self.metric not in ("rocauc", "ap"):
             raise ConfigError(f"metric: expected rocauc or ap, got {self.metric!r}; set --task.metric")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing: expected a value in [0, 1), got {self.label_smoothing}")
-        if self.positive_weight is not None and len(self.positive_weight) != self.num_tasks:
-            raise ConfigError(f"positive_weight: expected {self.num_tasks} weights, got {len(self.positive_weight)}")
 
     @property
     def out_dim(self) -> int:
@@ -182,7 +172,7 @@ class Regression:
             raise ConfigError(f"metric: expected mae or rmse, got {self.metric!r}; set --task.metric")
         if self.kind not in ("l1", "mse", "huber") or not self.huber_delta > 0:
             raise ConfigError(
-                f"loss: expected l1, mse or huber with a positive delta, got {self.kind!r} with {self.huber_delta}; set --loss"
+                f"loss: expected l1, mse or huber with a positive delta, got {self.kind!r} with {self.huber_delta}; set --task.loss"
             )
         if len(self.mean) != len(self.scale) or not all(value > 0 for value in self.scale):
             raise ConfigError(f"targets: expected a mean and a positive scale of each, got {self.mean}, {self.scale}")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from models.node_order import mix_int
-from models.random_numbers import draw_key, levels
+from models.random_numbers import draw_key, levels, mix_int, uniform
 
 _LEVELS = 1 << 16
 
@@ -49,6 +48,20 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+class DropPath(nn.Module):
+    """Zeroes whole graphs' rows of [B, T, D] with probability p in training and divides the others by 1 - p (stochastic depth)."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x_BTD
+        kept_B11 = uniform((x_BTD.shape[0], 1, 1), x_BTD.device) >= self.p
+        return x_BTD * (kept_B11.to(x_BTD.dtype) / (1 - self.p))
 
 
 def dropout_factors(p: float, key: int, start: int, like: Tensor) -> Tensor:

@@ -52,29 +52,24 @@ class ImplicitFilter(nn.Module):
             code_NC = positional_code(num_positions, self.config.bands, dtype=weight.dtype, device=weight.device)
             # [KD, I] @ [I, N]: the FFT axis comes out contiguous.
             filter_KDN = (weight @ self.inner(code_NC).t()).view(self.num_filters, self.width, num_positions)
-            match self.config.scale:
-                case "length":
-                    return filter_KDN / max(num_positions, 1)
-                case "sqrt_length":
-                    return filter_KDN / math.sqrt(max(num_positions, 1))
-                case _:
-                    return filter_KDN
+            return self._scaled(filter_KDN, num_positions)
 
     def factors(self, num_positions: int) -> tuple[Tensor, Tensor]:
         """Returns A [K, D, I] and Z [I, N] with `forward(N)` = A Z, scale included: see `models.gated_convolution`.
 
         The FFN's inner activations are never kept: they exist for a block of positions at a time, forward and backward.
         """
-        weight_KDI = self.out.weight.view(self.num_filters, self.width, -1)
-        match self.config.scale:
-            case "length":
-                weight_KDI = weight_KDI / max(num_positions, 1)
-            case "sqrt_length":
-                weight_KDI = weight_KDI / math.sqrt(max(num_positions, 1))
+        weight_KDI = self._scaled(self.out.weight.view(self.num_filters, self.width, -1), num_positions)
         stages = [layer for layer in self.inner if isinstance(layer, nn.Linear | Sine)]
         parameters = [p for layer in stages for p in layer.parameters()]
         with torch.autocast(weight_KDI.device.type, enabled=False):
             return weight_KDI, _Features.apply(num_positions, self.config.bands, *parameters)
+
+    def _scaled(self, values: Tensor, num_positions: int) -> Tensor:
+        if self.config.scale == "none":
+            return values
+        length = max(num_positions, 1)
+        return values / (length if self.config.scale == "length" else math.sqrt(length))
 
     def at(self, position_T: Tensor, length_T: Tensor) -> Tensor:
         """Returns [T, K·D]: the filters at each position of a sequence of that length; `forward(N)` for T pairs of any N."""

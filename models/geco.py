@@ -29,7 +29,7 @@ from models.filters import ImplicitFilter
 from models.gated_convolution import gated_convolve
 from models.layer_norm import LayerNorm
 from models.node_layout import NodeLayout
-from models.node_order import gather_rows, inverse_order, node_order
+from models.node_order import Order, node_order
 from models.options.choices import Normalisation
 from models.options.geco import FilterConfig, GECOConfig
 from models.propagation import Propagation
@@ -55,29 +55,23 @@ class GlobalBlock(nn.Module):
 
     def __init__(self, in_dim: int, width: int, order: int, filter_config: FilterConfig, skip: bool = False) -> None:
         super().__init__()
-        self.order, self.width = order, width
         self.projection = nn.Linear(in_dim, (order + 1) * width)
         self.filter = ImplicitFilter(filter_config, order, width)
         self.skip_KD = nn.Parameter(torch.ones(order, width)) if skip else None
 
-    def forward(
-        self, h_NC: Tensor, order_N: Tensor | None, inverse_N: Tensor | None, layout: NodeLayout | None = None
-    ) -> Tensor:
-        """Returns [N, D] in the rows' own order; `order_N` is π and None means the rows as given. O(D N log N).
+    def forward(self, h_NC: Tensor, order: Order | None, layout: NodeLayout | None = None) -> Tensor:
+        """Returns [N, D] in the rows' own order; `order` is π and None means the rows as given. O(D N log N).
 
         `layout` is where the rows are; None: all of them here.
         """
-        if layout is None:
-            return self._mix_here(h_NC, order_N, inverse_N)
-        return layout.convolve(self.projection(h_NC), self.filter, self.skip_KD, order_N, inverse_N)
-
-    def _mix_here(self, h_NC: Tensor, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
-        """With all rows here, the rows of H are permuted rather than those of P: 2 D numbers a node in place of (K + 1) D."""
-        if order_N is not None and inverse_N is not None:
-            h_NC = gather_rows(h_NC, order_N, inverse_N)
+        if layout is not None:
+            return layout.convolve(self.projection(h_NC), self.filter, self.skip_KD, order)
+        # With all rows here, the rows of H are permuted rather than those of P: 2 D numbers a node in place of (K + 1) D.
+        if order is not None:
+            h_NC = order.sort(h_NC)
         filter_KDI, feature_IN = self.filter.factors(h_NC.shape[0])
         y_ND = gated_convolve(h_NC, self.projection.weight, self.projection.bias, filter_KDI, feature_IN, self.skip_KD)
-        return y_ND if order_N is None or inverse_N is None else gather_rows(y_ND, inverse_N, order_N)
+        return y_ND if order is None else order.restore(y_ND)
 
 
 class FeedForward(nn.Module):
@@ -112,30 +106,21 @@ class GECOLayer(nn.Module):
         self,
         x_ND: Tensor,
         adjacency: Propagation,
-        order_N: Tensor | None,
-        inverse_N: Tensor | None,
+        order: Order | None,
         layout: NodeLayout | None = None,
         rows: MaskRows | None = None,
     ) -> Tensor:
         """`rows`: whose masks dropout draws; None: the default generator's."""
         mixed, inner, after = (None, None, None) if rows is None else (rows.of(0), rows.of(1), rows.of(2))
-        if self.pre_norm:
-            y_ND = self._mix(self.norm_1(x_ND), adjacency, order_N, inverse_N, layout)
-            x_ND = x_ND + self.dropout(y_ND, mixed)
-            return x_ND + self.dropout(self.ffn(self.norm_2(x_ND), inner), after)
-        y_ND = self._mix(x_ND, adjacency, order_N, inverse_N, layout)
-        x_ND = self.norm_1(self.dropout(y_ND, mixed) + x_ND)
-        return self.norm_2(self.dropout(self.ffn(x_ND, inner), after) + x_ND)
 
-    def _mix(
-        self,
-        x_ND: Tensor,
-        adjacency: Propagation,
-        order_N: Tensor | None,
-        inverse_N: Tensor | None,
-        layout: NodeLayout | None,
-    ) -> Tensor:
-        return self.out(self.glob(self.local(x_ND, adjacency), order_N, inverse_N, layout))
+        def mix(x_ND: Tensor) -> Tensor:
+            return self.out(self.glob(self.local(x_ND, adjacency), order, layout))
+
+        if self.pre_norm:
+            x_ND = x_ND + self.dropout(mix(self.norm_1(x_ND)), mixed)
+            return x_ND + self.dropout(self.ffn(self.norm_2(x_ND), inner), after)
+        x_ND = self.norm_1(self.dropout(mix(x_ND), mixed) + x_ND)
+        return self.norm_2(self.dropout(self.ffn(x_ND, inner), after) + x_ND)
 
 
 class GECO(nn.Module):
@@ -178,15 +163,14 @@ class GECO(nn.Module):
         if encoding_NE is not None:
             x_ND = torch.cat([x_ND, encoding_NE.to(x_ND.dtype)], dim=1)
         x_ND = self.activation(self.encoder(x_ND))
-        static = self.config.permutation == "static"
-        order = self._order(node_id_N, 0, 0) if static else (None, None)
+        order = self._order(node_id_N, 0, 0) if self.config.permutation == "static" else None
         total_ND = x_ND
         for layer_index, layer in enumerate(self.layers):
             if self.config.permutation == "dynamic":
                 # +1: the first epoch's first layer is not the static order.
                 order = self._order(node_id_N, epoch + 1, layer_index)
             rows = None if masks is None else masks.of(1 + layer_index)
-            x_ND = self._run(layer, x_ND, adjacency, *order, layout, rows)
+            x_ND = self._run(layer, x_ND, adjacency, order, layout, rows)
             total_ND = total_ND + x_ND
         if self.config.jump == "sum":
             x_ND = total_ND
@@ -197,9 +181,8 @@ class GECO(nn.Module):
             return layer(x_ND, *others)
         return checkpoint(layer, x_ND, *others, use_reentrant=False)  # with the same draws of dropout
 
-    def _order(self, node_id_N: Tensor, epoch: int, layer: int) -> tuple[Tensor, Tensor]:
-        order_N = node_order(node_id_N, self.config.seed, epoch=epoch, layer=layer)
-        return order_N, inverse_order(order_N)
+    def _order(self, node_id_N: Tensor, epoch: int, layer: int) -> Order:
+        return Order.of(node_order(node_id_N, self.config.seed, epoch=epoch, layer=layer))
 
     def _check(
         self,
@@ -237,9 +220,7 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: fl
     means `lr`. Each trainable parameter is in exactly one group; empty groups are left out.
     """
     filters = {id(p) for m in model.modules() if isinstance(m, ImplicitFilter) for p in m.parameters()}
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
-    filtered: list[nn.Parameter] = []
+    decayed, plain, filtered = list[nn.Parameter](), list[nn.Parameter](), list[nn.Parameter]()
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue

@@ -17,36 +17,37 @@ Hybrid (the paper's choice for small graphs): X_P = Norm(Drop(GECO(X, A)) + X) i
 Shapes: B graphs, n nodes, N places, L length of the transform, D width, K order, T filter rows.
 """
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
 import torch
+from scipy.fft import next_fast_len
 from torch import Tensor, nn
 
 from models.dropout import Dropout
 from models.filters import ImplicitFilter, circular_convolve
-from models.geco import FeedForward, LocalBlock
+from models.geco import FeedForward, GlobalBlock, LocalBlock
 from models.gps import GPSLayer
 from models.gps_ends import Readout, Stem
 from models.graphs import Graphs
 from models.layer_norm import LayerNorm
-from models.node_order import gather_rows, inverse_order, node_order
-from models.options.geco import FilterConfig
+from models.node_order import Order, node_order
 from models.options.geco_graphs import GECOGraphsConfig
 from models.segments import Grouping
 
 
 class Convolutions:
-    """Circular convolutions of every graph's own length; what depends on the batch's sizes alone, computed once per batch."""
+    """The `models.node_layout.NodeLayout` of many graphs: circular convolutions of every graph's own length.
+
+    Made once per batch: it holds what depends on the batch's sizes alone.
+    """
 
     def __init__(self, graphs: Graphs) -> None:
         self.graphs, self.single = graphs, graphs.num_graphs == 1
+        self.num_nodes, self.first_row = graphs.num_nodes, 0
         if self.single:
             return
         padding, size_B, device = graphs.padding, graphs.size_B, graphs.node_ptr.device
         places = padding.num_places
-        self.length = _smooth(max(2 * places - 1, 1))
+        # Transforms of other lengths than 2^a·3^b·5^c are several times slower.
+        self.length = next_fast_len(max(2 * places - 1, 1), real=True)
         # The filters' rows: one set for each size that there can be, while these are fewer than the nodes; else one per graph.
         if places * (places + 1) // 2 <= graphs.num_nodes:
             sizes = torch.arange(1, places + 1, device=device)
@@ -75,7 +76,24 @@ class Convolutions:
         rows_BLKD = self.rows.spread(filters.at(self.position_T, self.length_T)).view(shape)
         return rows_BLKD.permute(2, 0, 3, 1).contiguous()
 
-    def convolve(self, filter_DL: Tensor, signal_DN: Tensor) -> Tensor:
+    def convolve(self, rows_nE: Tensor, filters: ImplicitFilter, skip_KD: Tensor | None, order: Order | None) -> Tensor:
+        """Returns [n, D] in the filters' precision. O(D N log N) per graph."""
+        num_filters = filters.num_filters
+        if order is not None:
+            rows_nE = order.sort(rows_nE)
+        # Half-precision gates would round every product; the transform is single precision in any case.
+        p = self.spread(rows_nE.to(filters.out.weight.dtype), (num_filters + 1, filters.width))
+        filter_KDL = self.filters(filters)
+        v = p[..., num_filters, :, :]
+        for i in range(num_filters):
+            mixed = self.convolve_one(filter_KDL[i], v)
+            if skip_KD is not None:
+                mixed = mixed + skip_KD[i].unsqueeze(1) * v
+            v = p[..., i, :, :] * mixed
+        y_nD = self.collect(v)
+        return y_nD if order is None else order.restore(y_nD)
+
+    def convolve_one(self, filter_DL: Tensor, signal_DN: Tensor) -> Tensor:
         """One filter of `filters` with signals [D, N] (single) or [B, D, N], which must be zero behind a graph's end.
 
         There the result is finite but means nothing; the gates, zero there too, put it out.
@@ -100,51 +118,15 @@ class Convolutions:
         return self.graphs.padding.unpad(signal_DN.transpose(1, 2))
 
 
-class GlobalBlock(nn.Module):
-    """GCB over every graph: V ← P_i ⊙ (F_i ⊛ V) for i = 1 … K, from the LCB's rows; parameters as models.geco.GlobalBlock."""
-
-    def __init__(self, in_dim: int, width: int, order: int, filter_config: FilterConfig, skip: bool = False) -> None:
-        super().__init__()
-        self.order, self.width = order, width
-        self.projection = nn.Linear(in_dim, (order + 1) * width)
-        self.filter = ImplicitFilter(filter_config, order, width)
-        self.skip_KD = nn.Parameter(torch.ones(order, width)) if skip else None
-
-    def forward(self, h_nC: Tensor, convolutions: Convolutions, order: "Order | None") -> Tensor:
-        """Returns [n, D]; `order` None visits the nodes as given. O(D N log N) per graph."""
-        p_nC = self.projection(h_nC)
-        if order is not None:
-            p_nC = gather_rows(p_nC, order.order_n, order.inverse_n)
-        # Half-precision gates would round every product; the transform is single precision in any case.
-        p = convolutions.spread(p_nC.to(self.filter.out.weight.dtype), (self.order + 1, self.width))
-        filters = convolutions.filters(self.filter)
-        v = p[..., self.order, :, :]
-        for i in range(self.order):
-            mixed = convolutions.convolve(filters[i], v)
-            if self.skip_KD is not None:
-                mixed = mixed + self.skip_KD[i].unsqueeze(1) * v
-            v = p[..., i, :, :] * mixed
-        y_nD = convolutions.collect(v).to(h_nC.dtype)
-        return y_nD if order is None else gather_rows(y_nD, order.inverse_n, order.order_n)
-
-
-@dataclass(frozen=True)
-class Order:
-    """π of every graph, as one permutation of the packed rows that keeps each graph's rows together."""
-
-    order_n: Tensor
-    inverse_n: Tensor
-
-
 def graph_order(graphs: Graphs, seed: int, *, epoch: int = 0, layer: int = 0) -> Order:
-    """Sorts each graph's nodes by a hash of (seed, epoch, layer, id); without ids, of the place and the graph's size."""
+    """π of every graph, as one permutation of the packed rows: sorts each graph's nodes by a hash of (seed, epoch, layer, id); without ids, of the place and the graph's size."""
     key_n = graphs.node_id
     if key_n is None:
         key_n = graphs.padding.place_n + (graphs.size_B[graphs.graph_of_node] << 32)
     order_n = node_order(key_n, seed, epoch=epoch, layer=layer)
     if graphs.num_graphs > 1:
         order_n = order_n[torch.argsort(graphs.graph_of_node[order_n], stable=True)]
-    return Order(order_n, inverse_order(order_n))
+    return Order.of(order_n)
 
 
 class GECOOperator(nn.Module):
@@ -156,11 +138,11 @@ class GECOOperator(nn.Module):
         self.glob = GlobalBlock(2 * config.width, config.width, config.order, config.filter, config.skip)
 
     def forward(self, x_nD: Tensor, graphs: Graphs, convolutions: Convolutions, order: Order | None) -> Tensor:
-        return self.glob(self.local(x_nD, graphs.adjacency), convolutions, order)
+        return self.glob(self.local(x_nD, graphs.adjacency), order, convolutions).to(x_nD.dtype)
 
 
 class PureLayer(nn.Module):
-    """X' = LN(Drop(GECO(X, A)) + X), X'' = LN(Drop(FFN(X')) + X'); the global block is handed in, as GPSLayer takes it."""
+    """X' = LN(Drop(GECO(X, A)) + X), X'' = LN(Drop(FFN(X')) + X'); called as a GPSLayer is."""
 
     def __init__(self, config: GECOGraphsConfig) -> None:
         super().__init__()
@@ -169,10 +151,10 @@ class PureLayer(nn.Module):
         self.dropout = Dropout(config.layer.dropout)
 
     def forward(
-        self, x_nD: Tensor, e_ED: Tensor | None, graphs: Graphs, block: Any, position_nP: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None, None]:
-        x_nD = self.norm_1(self.dropout(block(x_nD, graphs)[0]) + x_nD)
-        return self.norm_2(self.dropout(self.ffn(x_nD)) + x_nD), e_ED, None
+        self, x_nD: Tensor, e_ED: Tensor | None, graphs: Graphs, mixed_nD: Tensor, position_nP: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        x_nD = self.norm_1(self.dropout(mixed_nD) + x_nD)
+        return self.norm_2(self.dropout(self.ffn(x_nD)) + x_nD), e_ED
 
 
 class GECOGraphs(nn.Module):
@@ -181,14 +163,7 @@ class GECOGraphs(nn.Module):
     def __init__(self, config: GECOGraphsConfig) -> None:
         super().__init__()
         self.config = config
-        self.stem = Stem(
-            config.node,
-            config.edge,
-            config.width,
-            config.position,
-            edges=config.layer.local == "gated_gcn",
-            input_dropout=config.input_dropout,
-        )
+        self.stem = Stem(config)
         self.operators = nn.ModuleList(GECOOperator(config) for _ in range(config.num_layers))
         self.layers = nn.ModuleList(
             PureLayer(config)
@@ -196,9 +171,7 @@ class GECOGraphs(nn.Module):
             else GPSLayer(config.width, config.layer, config.position.gates, update_edges=index + 1 < config.num_layers)
             for index in range(config.num_layers)
         )
-        self.readout = Readout(
-            config.width, config.out_dim, config.task, config.pool, config.head_layers, config.head_dropout, config.head
-        )
+        self.readout = Readout(config)
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
         """Returns [B, out_dim] (graph), [r, out_dim] (node; all n without roots) or states [n, width] (link).
@@ -212,26 +185,6 @@ class GECOGraphs(nn.Module):
             if permutation == "dynamic":
                 # +1: the first epoch's first layer is not the static order.
                 order = graph_order(graphs, self.config.seed, epoch=epoch + 1, layer=index)
-            block = partial(_convolve, operator, convolutions, order)
-            x_nD, e_ED, _ = layer(x_nD, e_ED, graphs, block, position_nP)
+            mixed_nD = operator(x_nD, graphs, convolutions, order)
+            x_nD, e_ED = layer(x_nD, e_ED, graphs, mixed_nD, position_nP)
         return self.readout(x_nD, graphs)
-
-
-def _convolve(
-    operator: nn.Module, convolutions: Convolutions, order: Order | None, x_nD: Tensor, graphs: Graphs
-) -> tuple[Tensor, None]:
-    return operator(x_nD, graphs, convolutions, order), None
-
-
-def _smooth(length: int) -> int:
-    """The least 2^a·3^b·5^c of at least `length`: transforms of other lengths are several times slower."""
-    best = 1 << (length - 1).bit_length()
-    power_5 = 1
-    while power_5 < best:
-        power_3 = power_5
-        while power_3 < best:
-            multiple = -(-length // power_3)
-            best = min(best, power_3 << (multiple - 1).bit_length())
-            power_3 *= 3
-        power_5 *= 5
-    return best

@@ -11,9 +11,6 @@ Without a local block X_M is left out: the layer of a pure model.
 Shapes: n nodes, E edges, D width.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from torch import Tensor, nn
 
 from models.batch_norm import RowBatchNorm
@@ -23,12 +20,9 @@ from models.graphs import Graphs
 from models.layer_norm import LayerNorm
 from models.options.gps import GPSOptions
 
-# (x [n, D], graphs) → (x [n, D], anything the model wants to know of the layer); bound by the model for each layer.
-GlobalBlock = Callable[[Tensor, Graphs], tuple[Tensor, Any]]
-
 
 class GPSLayer(nn.Module):
-    """One hybrid layer around a global block that the caller owns and hands in."""
+    """One hybrid layer around a global block that the caller owns."""
 
     def __init__(self, width: int, options: GPSOptions, distance_gate: bool = False, update_edges: bool = True) -> None:
         """`update_edges` False: the last layer, whose edge states nothing reads."""
@@ -57,18 +51,17 @@ class GPSLayer(nn.Module):
         x_nD: Tensor,
         e_ED: Tensor | None,
         graphs: Graphs,
-        block: GlobalBlock,
+        mixed_nD: Tensor,
         position_nP: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None, Any]:
-        """Returns the next x and e, and what the global block said beside its output."""
-        mixed_nD, said = block(x_nD, graphs)
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns the next x and e; `mixed_nD` is the global block's output for x."""
         h_nD = self.norm_global(self.dropout(mixed_nD) + x_nD)
         if self.local is not None and self.norm_local is not None:
             local_nD, e_ED = self.local(x_nD, e_ED, graphs, position_nP)
             h_nD = h_nD + self.norm_local(self.dropout(local_nD) + x_nD)
         if self.norm_mlp is None:
-            return self.mlp(h_nD), e_ED, said
-        return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED, said
+            return self.mlp(h_nD), e_ED
+        return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED
 
 
 def _norm(name: str, width: int) -> nn.Module:

@@ -23,11 +23,13 @@ from models.encodings.laplacian import flip_signs, laplacian_eigenvectors
 from models.encodings.random_walk import random_walk_diagonal
 from models.features import FeatureEncoder
 from models.graphs import Graphs
-from models.heads import GraphGymMLP, HalvingMLP, pool_nodes
-from models.options.choices import Head, Pool, Task
-from models.options.features import Features
+from models.heads import FullWidthMLP, HalvingMLP, UnitReLU, read_out
+from models.options.geco_graphs import GECOGraphsConfig
 from models.options.gps import PositionOptions
+from models.options.primphormer import PrimphormerConfig
 from models.stable_expressive import StableExpressive
+
+HybridConfig = PrimphormerConfig | GECOGraphsConfig
 
 
 class PositionEncoder(nn.Module):
@@ -92,25 +94,17 @@ class PositionEncoder(nn.Module):
 class Stem(nn.Module):
     """Features and encodings → node states [n, D], edge states [E, D] (where edges are read), positions for the gate."""
 
-    def __init__(
-        self,
-        node: Features,
-        edge: Features,
-        width: int,
-        position: PositionOptions,
-        edges: bool,
-        input_dropout: float = 0.0,
-    ) -> None:
-        """`edges`: the layers read edge states. Options are those that `check_stem` lets pass."""
+    def __init__(self, config: HybridConfig) -> None:
         super().__init__()
-        self.width, own = width, width - position.channels
-        self.input_dropout = Dropout(input_dropout)
-        self.node = None if node.empty else FeatureEncoder(node, own)
-        self.node_constant = nn.Parameter(torch.randn(own)) if node.empty else None
-        self.edge = FeatureEncoder(edge, width) if edges and not edge.empty else None
-        self.edge_constant = nn.Parameter(torch.randn(width)) if edges and edge.empty else None
-        self.position = None if position.kind == "none" else PositionEncoder(position, width)
-        self.gates = position.gates
+        width, own = config.width, config.width - config.position.channels
+        reads_edges = config.layer.local == "gated_gcn"
+        self.input_dropout = Dropout(config.input_dropout)
+        self.node = None if config.node.empty else FeatureEncoder(config.node, own)
+        self.node_constant = nn.Parameter(torch.randn(own)) if config.node.empty else None
+        self.edge = FeatureEncoder(config.edge, width) if reads_edges and not config.edge.empty else None
+        self.edge_constant = nn.Parameter(torch.randn(width)) if reads_edges and config.edge.empty else None
+        self.position = None if config.position.kind == "none" else PositionEncoder(config.position, width)
+        self.gates = config.position.gates
 
     def forward(self, graphs: Graphs) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if self.node is not None:
@@ -137,24 +131,15 @@ class Stem(nn.Module):
 class Readout(nn.Module):
     """Node states → [B, out] (graph), [r, out] at the roots (node), or the states themselves (link)."""
 
-    def __init__(
-        self,
-        width: int,
-        out_dim: int,
-        task: Task,
-        pool: Pool,
-        num_layers: int,
-        dropout: float = 0.0,
-        head: Head = "halving",
-    ) -> None:
+    def __init__(self, config: HybridConfig) -> None:
         super().__init__()
-        self.task, self.pool = task, pool
-        kind = GraphGymMLP if head == "graphgym" else HalvingMLP
-        self.head = None if task == "link" else kind(width, out_dim, num_layers, dropout=dropout)
+        self.task, self.pool = config.task, config.pool
+        sizes = (config.width, config.out_dim, config.head_layers)
+        self.head: nn.Module | None = None
+        if config.task != "link" and config.head == "graphgym":
+            self.head = FullWidthMLP(*sizes, UnitReLU, config.head_dropout or None)
+        elif config.task != "link":
+            self.head = HalvingMLP(*sizes, dropout=config.head_dropout)
 
     def forward(self, x_nD: Tensor, graphs: Graphs) -> Tensor:
-        if self.head is None:
-            return x_nD
-        if self.task == "graph":
-            return self.head(pool_nodes(x_nD, graphs, self.pool))
-        return self.head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])
+        return read_out(x_nD, graphs, self.head, self.task, self.pool)

@@ -18,13 +18,14 @@ Legend: n nodes, B graphs, N places per graph, E edges, D width, K walk channels
 import torch
 from torch import Tensor, nn
 
+from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
 from models.encodings.degree import log_degrees
 from models.encodings.random_walk import random_walk_probabilities
 from models.features import FeatureEncoder
 from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
-from models.heads import GraphGymMLP, HalvingMLP, pool_nodes
+from models.heads import FullWidthMLP, HalvingMLP, UnitReLU, read_out
 from models.options.grit import GRITConfig
 
 _ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -61,11 +62,7 @@ class GRIT(nn.Module):
         log_degree_n1 = log_degrees(graphs, dtype=x_nD.dtype)
         for i, layer in enumerate(self.layers):
             x_nD, pairs = layer(x_nD, pairs, padding, log_degree_n1, update_edges=i + 1 < len(self.layers))
-        if self.head is None:
-            return x_nD
-        if self.config.task == "graph":
-            return self.head(pool_nodes(x_nD, graphs, self.config.pool))
-        return self.head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])
+        return read_out(x_nD, graphs, self.head, self.config.task, self.config.pool)
 
     def embed(self, graphs: Graphs) -> tuple[Tensor, Pairs]:
         """The stem: node states [n, D] and pair states [B, N, N, D]."""
@@ -114,7 +111,7 @@ class GRITLayer(nn.Module):
             Dropout(config.dropout),
             nn.Linear(2 * width, width),
         )
-        self.norm_1, self.norm_2 = (NodeNorm(width, momentum=config.momentum) for _ in range(2))
+        self.norm_1, self.norm_2 = (RowBatchNorm(width, momentum=config.momentum) for _ in range(2))
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_nD: Tensor, pairs: Pairs, padding, log_degree_n1: Tensor, *, update_edges: bool = True):
@@ -135,23 +132,8 @@ class GRITLayer(nn.Module):
         return h_nD * (self.scaler_1D2[..., 0] + log_degree_n1 * self.scaler_1D2[..., 1])
 
 
-class NodeNorm(nn.BatchNorm1d):
-    """Batch normalisation over the rows [n, D]; with fewer than two rows there is no variance, and the running ones serve."""
-
-    def forward(self, x_nD: Tensor) -> Tensor:
-        if self.training and x_nD.shape[0] < 2:
-            return nn.functional.batch_norm(
-                x_nD, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
-            )
-        return super().forward(x_nD)
-
-
 def _head(config: GRITConfig) -> nn.Module:
+    sizes, activation = (config.width, config.out_dim, config.head_layers), _ACTIVATIONS[config.activation]
     if config.head == "halving":
-        return HalvingMLP(config.width, config.out_dim, config.head_layers, _ACTIVATIONS[config.activation])
-    if config.head == "graphgym":
-        return GraphGymMLP(config.width, config.out_dim, config.head_layers)
-    steps: list[nn.Module] = []
-    for _ in range(config.head_layers - 1):
-        steps += [nn.Linear(config.width, config.width), _ACTIVATIONS[config.activation]()]
-    return nn.Sequential(*steps, nn.Linear(config.width, config.out_dim))
+        return HalvingMLP(*sizes, activation)
+    return FullWidthMLP(*sizes, UnitReLU if config.head == "graphgym" else activation)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from models.dropout import Dropout
 from models.graphs import Graphs
-from models.options.choices import Pool
+from models.options.choices import Pool, Task
 from models.segments import at_least_float32, reduce_runs
 
 
@@ -52,18 +52,34 @@ class UnitReLU(nn.Module):
         return nn.functional.normalize(torch.relu(x_nD), dim=1)
 
 
-class GraphGymMLP(nn.Sequential):
-    """`num_layers` linear maps of the full width, ReLU and scaling to length 1 between them.
+class FullWidthMLP(nn.Sequential):
+    """`num_layers` linear maps of the full width, and before the last one dropout, unless it is None.
 
-    GraphGym's MLP, the head "default" or "inductive_node" of GRIT's and GraphGPS's code: its hidden layers take a default configuration,
-    whose `has_l2norm` is on, whatever the experiment's file says.
+    With `UnitReLU` it is GraphGym's MLP, the head "default" or "inductive_node" of GRIT's and GraphGPS's code: its hidden layers take a
+    default configuration, whose `has_l2norm` is on, whatever the experiment's file says.
     """
 
-    def __init__(self, width: int, out_dim: int, num_layers: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        out_dim: int,
+        num_layers: int,
+        activation: Callable[[], nn.Module],
+        dropout: float | None = None,
+    ) -> None:
         steps: list[nn.Module] = []
         for _ in range(num_layers - 1):
-            steps += [nn.Linear(width, width), UnitReLU()]
-        super().__init__(*steps, *([Dropout(dropout)] if dropout else []), nn.Linear(width, out_dim))
+            steps += [nn.Linear(width, width), activation()]
+        super().__init__(*steps, *([] if dropout is None else [Dropout(dropout)]), nn.Linear(width, out_dim))
+
+
+def read_out(x_nD: Tensor, graphs: Graphs, head: nn.Module | None, task: Task, pool: Pool) -> Tensor:
+    """The head's [B, out] (graph) or [r, out] at the roots (node); without a head the states themselves (link)."""
+    if head is None:
+        return x_nD
+    if task == "graph":
+        return head(pool_nodes(x_nD, graphs, pool))
+    return head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])
 
 
 def link_scores(x_nD: Tensor, pair_2P: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """How the nodes of a graph lie over processes, as far as a model has to know: row-wise layers work on the rows that are here, a global
-convolution on all N nodes. A model without a layout has all rows here; `models.parallel.sequences` is the layout of several workers.
+convolution on all N nodes. A model without a layout has all rows of one graph here; `models.parallel.sequences` is the layout of several
+workers, `models.geco_graphs` that of many graphs.
 
 Shapes: n rows here, N nodes; K filters of D channels.
 """
@@ -9,6 +10,7 @@ from typing import Protocol
 from torch import Tensor
 
 from models.filters import ImplicitFilter
+from models.node_order import Order
 
 
 class NodeLayout(Protocol):
@@ -24,14 +26,7 @@ class NodeLayout(Protocol):
         """The number of the first row that is here; the others follow it."""
         ...
 
-    def convolve(
-        self,
-        rows_nE: Tensor,
-        filters: ImplicitFilter,
-        skip_KD: Tensor | None,
-        order_N: Tensor | None,
-        inverse_N: Tensor | None,
-    ) -> Tensor:
+    def convolve(self, rows_nE: Tensor, filters: ImplicitFilter, skip_KD: Tensor | None, order: Order | None) -> Tensor:
         """The chain of gated convolutions from the projected rows here, [n, (K + 1) D] → [n, D]; a collective call.
 
         V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K, over all nodes in the order π (None: as numbered); gates come first, V last.

@@ -29,13 +29,13 @@ from torch.utils.checkpoint import checkpoint
 
 from models.ada_rms_norm import AdaRMSNorm
 from models.batch_norm import RowBatchNorm
-from models.dropout import Dropout
+from models.dropout import Dropout, DropPath
 from models.encodings.degree import inverse_degrees, inverse_orders, log_degrees, log_orders
 from models.encodings.random_walk import random_walk_probabilities
 from models.encodings.spe import spe
 from models.features import FeatureEncoder
 from models.graphs import Graphs
-from models.heads import HalvingMLP, pool_nodes
+from models.heads import FullWidthMLP, HalvingMLP, pool_nodes
 from models.options.ppgt import PPGTConfig
 from models.random_numbers import uniform
 from models.sl2_attention import Sl2Attention, sl2_attention
@@ -55,20 +55,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.dropout(nn.functional.gelu(self.hidden(x))))
-
-
-class DropPath(nn.Module):
-    """Zeroes whole graphs' rows with probability p in training and divides the others by 1 - p."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x_BND: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x_BND
-        kept_B11 = uniform((x_BND.shape[0], 1, 1), x_BND.device) >= self.p
-        return x_BND * (kept_B11.to(x_BND.dtype) / (1 - self.p))
 
 
 class LayerScale(nn.Module):
@@ -380,12 +366,8 @@ def _branch(config: PPGTConfig) -> nn.Module:
 
 
 def _head(config: PPGTConfig) -> nn.Module:
-    if config.head_shape == "halving":
-        return HalvingMLP(config.width, config.out_dim, config.head_layers, nn.GELU, config.head_dropout)
-    steps: list[nn.Module] = []
-    for _ in range(config.head_layers - 1):
-        steps += [nn.Linear(config.width, config.width), nn.GELU()]
-    return nn.Sequential(*steps, Dropout(config.head_dropout), nn.Linear(config.width, config.out_dim))
+    kind = HalvingMLP if config.head_shape == "halving" else FullWidthMLP
+    return kind(config.width, config.out_dim, config.head_layers, nn.GELU, config.head_dropout)
 
 
 def param_groups(model: nn.Module, lr: float, weight_decay: float) -> list[dict[str, Any]]:

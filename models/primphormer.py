@@ -10,8 +10,6 @@
 No published number of parameters is reproduced to the digit: the paper gives neither the encoders nor the heads, and has no public code.
 """
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
@@ -28,14 +26,7 @@ class Primphormer(nn.Module):
     def __init__(self, config: PrimphormerConfig) -> None:
         super().__init__()
         self.config = config
-        self.stem = Stem(
-            config.node,
-            config.edge,
-            config.width,
-            config.position,
-            edges=config.layer.local == "gated_gcn",
-            input_dropout=config.input_dropout,
-        )
+        self.stem = Stem(config)
         self.attentions = nn.ModuleList(
             PrimalAttention(config.width, config.num_heads, config.primal, first=index == 0)
             for index in range(config.num_layers)
@@ -44,9 +35,7 @@ class Primphormer(nn.Module):
             GPSLayer(config.width, config.layer, config.position.gates, update_edges=index + 1 < config.num_layers)
             for index in range(config.num_layers)
         )
-        self.readout = Readout(
-            config.width, config.out_dim, config.task, config.pool, config.head_layers, config.head_dropout, config.head
-        )
+        self.readout = Readout(config)
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
         """Returns [B, out_dim] (graph), [r, out_dim] (node; all n without roots) or states [n, width] (link)."""
@@ -58,14 +47,7 @@ class Primphormer(nn.Module):
         virtual: VirtualNode | None = None
         penalty = torch.zeros((), device=x_nD.device)
         for attention, layer in zip(self.attentions, self.layers, strict=True):
-            block = partial(_attend, attention, virtual)
-            x_nD, e_ED, (loss, virtual) = layer(x_nD, e_ED, graphs, block, position_nP)
+            mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
+            x_nD, e_ED = layer(x_nD, e_ED, graphs, mixed_nD, position_nP)
             penalty = penalty + loss.square()
         return self.readout(x_nD, graphs), self.config.eta * penalty
-
-
-def _attend(
-    attention: nn.Module, virtual: VirtualNode | None, x_nD: Tensor, graphs: Graphs
-) -> tuple[Tensor, tuple[Tensor, VirtualNode]]:
-    out = attention(x_nD, graphs, virtual)
-    return out.x_nD, (out.loss, out.virtual)

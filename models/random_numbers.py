@@ -13,12 +13,32 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from models.node_order import mix_int, signed
-
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+_MASK = (1 << 64) - 1
 _BLOCK = 1 << 14  # words: they and what is computed on the way stay in a CPU's cache
 Device = torch.device | str | None
+
+
+def signed(word: int) -> int:
+    """The int64 with the same 64 bits."""
+    return word - (1 << 64) if word >= (1 << 63) else word
+
+
+def mix_int(value: int) -> int:
+    """SplitMix64's next word after the state `value`."""
+    z = (value + GOLDEN) & _MASK
+    for shift, factor in _ROUNDS:
+        z = ((z ^ (z >> shift)) * factor) & _MASK
+    return z
+
+
+def mix(state: Tensor) -> Tensor:
+    """`mix_int` of each int64, whose products wrap and whose shifts are made logical."""
+    z = state + signed(GOLDEN)
+    for shift, factor in _ROUNDS:
+        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * signed(factor)
+    return z
 
 
 def draw_key() -> int:
@@ -30,13 +50,13 @@ def words(key: int, start: int, count: int, device: Device = None) -> Tensor:
     """int64 [count], all 64 bits random: words start, start + 1, … of the key."""
     out = torch.empty(count, dtype=torch.int64, device=device)
     block = _BLOCK if out.device.type == "cpu" else max(count, 1)
-    counter = torch.arange(min(block, count), device=device) * signed(_GOLDEN)
+    counter = torch.arange(min(block, count), device=device) * signed(GOLDEN)
     shifted = torch.empty_like(counter)
     first = mix_int(key)
     for done in range(0, count, block):
         word = out[done : done + block]
         bits = shifted[: len(word)]
-        torch.add(counter[: len(word)], signed((first + _GOLDEN * (start + done)) % (1 << 64)), out=word)
+        torch.add(counter[: len(word)], signed((first + GOLDEN * (start + done)) % (1 << 64)), out=word)
         for shift, factor in _ROUNDS:
             # int64 shifts copy the sign; the unsigned word's would not
             torch.bitwise_right_shift(word, shift, out=bits).bitwise_and_((1 << (64 - shift)) - 1)
@@ -66,8 +86,12 @@ def uniform(shape: Sequence[int], device: Device = None) -> Tensor:
 
 
 def gaussians(shape: Sequence[int], device: Device = None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normal numbers, by Box and Muller, computed in float64."""
+    """Standard normal numbers."""
     drawn = words(draw_key(), 0, math.prod(shape), device)
-    radius = (-2 * ((((drawn >> 32) & 0xFFFFFFFF).double() + 0.5) / (1 << 32)).log()).sqrt()
-    angle = (drawn & 0xFFFFFFFF).double() * (2 * math.pi / (1 << 32))
-    return (radius * angle.cos()).view(*shape).to(dtype)
+    return box_muller((drawn >> 32) & 0xFFFFFFFF, drawn & 0xFFFFFFFF).view(*shape).to(dtype)
+
+
+def box_muller(first: Tensor, second: Tensor) -> Tensor:
+    """float64 standard normal numbers of two independent words of 32 random bits each."""
+    radius = (-2 * ((first.double() + 0.5) / (1 << 32)).log()).sqrt()
+    return radius * (second.double() * (2 * math.pi / (1 << 32))).cos()

@@ -34,7 +34,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from models.dropout import Dropout
+from models.dropout import Dropout, DropPath
 from models.encodings.identifiers import near_orthogonal_identifiers, orthogonal_identifiers, random_identifiers
 from models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
 from models.favor import FavorAttention
@@ -43,7 +43,6 @@ from models.graphs import Graphs
 from models.layer_norm import LayerNorm
 from models.options.features import Features
 from models.options.tokengt import SLOT, TokenGTConfig
-from models.random_numbers import uniform
 from models.segments import reduce_runs
 
 MAX_DENSE_NODES = 4096  # the largest graph whose eigenvectors are computed on the fly, in O(n³)
@@ -310,23 +309,17 @@ class Block(nn.Module):
     def __init__(self, config: TokenGTConfig, layer: int) -> None:
         super().__init__()
         width, ffn_width = config.width, config.ffn_width or config.width
-        self.drop_path = config.drop_path * (layer + 1) / config.num_layers
+        self.drop_path = DropPath(config.drop_path * (layer + 1) / config.num_layers)
         self.attention_norm, self.ffn_norm = LayerNorm(width), LayerNorm(width)
         self.attention = Attention(config, layer)
         self.fc1, self.fc2 = nn.Linear(width, ffn_width), nn.Linear(ffn_width, width)
         self.activation_dropout, self.dropout = Dropout(config.activation_dropout), Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor, key_mask_BT: Tensor | None) -> Tensor:
-        x_BTD = self._add(x_BTD, self.attention(self.attention_norm(x_BTD), key_mask_BT))
+        attended_BTD = self.attention(self.attention_norm(x_BTD), key_mask_BT)
+        x_BTD = x_BTD + self.drop_path(self.dropout(attended_BTD))
         hidden = self.activation_dropout(nn.functional.gelu(self.fc1(self.ffn_norm(x_BTD))))
-        return self._add(x_BTD, self.fc2(hidden))
-
-    def _add(self, x_BTD: Tensor, branch_BTD: Tensor) -> Tensor:
-        branch_BTD = self.dropout(branch_BTD)
-        if self.training and self.drop_path:
-            kept_B11 = uniform((x_BTD.shape[0], 1, 1), x_BTD.device) >= self.drop_path
-            branch_BTD = branch_BTD * (kept_B11.to(branch_BTD.dtype) / (1 - self.drop_path))
-        return x_BTD + branch_BTD
+        return x_BTD + self.drop_path(self.dropout(self.fc2(hidden)))
 
 
 class PaperHead(nn.Module):

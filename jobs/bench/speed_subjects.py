@@ -24,7 +24,7 @@ from models.favor import FavorAttention
 from models.geco import GECO, FeedForward, GECOLayer
 from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
-from models.node_order import inverse_order, node_order
+from models.node_order import Order, node_order
 from models.options.geco import GECOConfig
 from models.options.primphormer import PrimalOptions
 from models.primal_attention import PrimalAttention
@@ -59,7 +59,7 @@ class RegularGraph:
         self.num_nodes, self.num_edges = num_nodes, num_nodes * degree
         generator = torch.Generator().manual_seed(seed)
         place_N = torch.randperm(num_nodes, generator=generator).to(device)
-        node_N = inverse_order(place_N)
+        node_N = Order.of(place_N).inverse_N
         offsets = (1 + torch.randperm((num_nodes - 1) // 2, generator=generator)[: degree // 2]).tolist()
         dtype = torch.int32 if self.num_edges < 2**31 else torch.int64
         source_NE = torch.empty(num_nodes, degree, dtype=dtype, device=device)
@@ -69,8 +69,7 @@ class RegularGraph:
         self.indices = source_NE.flatten()
         self.adjacency = Adjacency(self.indptr, self.indices, symmetric=True)
         self.node_id_N = torch.arange(num_nodes, device=device)
-        self.order_N = node_order(self.node_id_N, 0)
-        self.inverse_N = inverse_order(self.order_N)
+        self.order = Order.of(node_order(self.node_id_N, 0))
 
     def mean_matrix(self) -> Tensor:
         """D⁻¹A as a sparse CSR tensor."""
@@ -250,17 +249,17 @@ class PlainGECOLayer(nn.Module):
     def __init__(self, layer: GECOLayer, graph: RegularGraph) -> None:
         super().__init__()
         self.layer, self.matrix = layer, graph.mean_matrix()
-        self.order_N, self.inverse_N = graph.order_N, graph.inverse_N
+        self.order_N, self.inverse_N = graph.order
 
     def forward(self, x_ND: Tensor) -> Tensor:
         layer, num_nodes = self.layer, x_ND.shape[0]
         with torch.autocast(x_ND.device.type, enabled=False):  # sparse products know no bfloat16 everywhere
             h_NC = torch.cat([x_ND, torch.sparse.mm(self.matrix, x_ND)], dim=1)
         p_NE = layer.glob.projection(h_NC).index_select(0, self.order_N)
-        p_GDN = p_NE.float().t().contiguous().view(layer.glob.order + 1, -1, num_nodes)
+        p_GDN = p_NE.float().t().contiguous().view(layer.glob.filter.num_filters + 1, -1, num_nodes)
         filters_KDN = layer.glob.filter(num_nodes)
         v_DN = p_GDN[-1]
-        for i in range(layer.glob.order):
+        for i in range(layer.glob.filter.num_filters):
             spectrum_DM = torch.fft.rfft(filters_KDN[i]) * torch.fft.rfft(v_DN)
             v_DN = p_GDN[i] * torch.fft.irfft(spectrum_DM, n=num_nodes)
         x_ND = layer.norm_1(v_DN.t().index_select(0, self.inverse_N) + x_ND)
@@ -305,7 +304,7 @@ def _geco(level: str, plain: bool, shape: Shape, graph: RegularGraph) -> nn.Modu
         model = GECO(geco_config(shape))
         return PlainGECO(model, graph) if plain else Call(model, graph.adjacency)
     layer = GECOLayer(geco_config(shape))
-    return PlainGECOLayer(layer, graph) if plain else Call(layer, graph.adjacency, graph.order_N, graph.inverse_N)
+    return PlainGECOLayer(layer, graph) if plain else Call(layer, graph.adjacency, graph.order)
 
 
 def _grit_plain(shape: Shape, batch: Graphs) -> nn.Module:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.graphs import Graphs
-from models.random_numbers import gaussians, signs
+from models.random_numbers import box_muller, gaussians, mix, signs
 
 
 @torch.no_grad()
@@ -108,20 +108,11 @@ def _check(dim: int) -> None:
 
 def _counted_words(seed: int, key_n: Tensor, columns: int) -> Tensor:
     """int64 [n, columns], 0 ≤ word < 2³²: SplitMix64 of (seed, key, column), the same on any device."""
-    row_n1 = _mixed(_mixed(torch.full((1,), seed, device=key_n.device)) + key_n).unsqueeze(1)
-    return (_mixed(row_n1 + torch.arange(columns, device=key_n.device)) >> 32) & 0xFFFFFFFF
-
-
-def _mixed(word: Tensor) -> Tensor:
-    """SplitMix64's output function on int64, whose products wrap and whose shifts are made logical."""
-    word = word + (0x9E3779B97F4A7C15 - (1 << 64))
-    word = (word ^ ((word >> 30) & ((1 << 34) - 1))) * (0xBF58476D1CE4E5B9 - (1 << 64))
-    word = (word ^ ((word >> 27) & ((1 << 37) - 1))) * (0x94D049BB133111EB - (1 << 64))
-    return word ^ ((word >> 31) & ((1 << 33) - 1))
+    row_n1 = mix(mix(torch.full((1,), seed, device=key_n.device)) + key_n).unsqueeze(1)
+    return (mix(row_n1 + torch.arange(columns, device=key_n.device)) >> 32) & 0xFFFFFFFF
 
 
 def _counted_gaussians(seed: int, key_n: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-    """[n, columns] standard normal numbers, by Box and Muller, computed in float64."""
-    words = _counted_words(seed, key_n, 2 * columns).double()
-    radius = (-2 * ((words[:, 0::2] + 0.5) / (1 << 32)).log()).sqrt()
-    return (radius * (2 * math.pi * words[:, 1::2] / (1 << 32)).cos()).to(dtype)
+    """[n, columns] standard normal numbers."""
+    words = _counted_words(seed, key_n, 2 * columns)
+    return box_muller(words[:, 0::2], words[:, 1::2]).to(dtype)

@@ -132,7 +132,7 @@ def _row(
 ) -> partial[PPGTConfig]:
     """A row of the paper's table: (L, D, H), (stem_hidden, edge_width, stem_layers), K, (drop_path, attention_dropout)."""
     names = ("num_layers", "width", "num_heads", "stem_hidden", "edge_width", "stem_layers")
-    sizes = dict(zip(names, (*shape, *stem), strict=True))
+    sizes: dict[str, Any] = dict(zip(names, (*shape, *stem), strict=True))
     drop_path, attention_dropout = drops
     return partial(
         PPGTConfig,

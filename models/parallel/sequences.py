@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.filters import ImplicitFilter
-from models.node_order import gather_rows
+from models.node_order import Order
 from models.parallel.collectives import Peers
 from models.parallel.gated_sequences import gated_sequences
 from models.parallel.shards import Shards
@@ -33,22 +33,13 @@ class ShardedLayout:
     def first_row(self) -> int:
         return self.rows.range(self.peers.rank)[0]
 
-    def convolve(
-        self,
-        rows_nE: Tensor,
-        filters: ImplicitFilter,
-        skip_KD: Tensor | None,
-        order_N: Tensor | None,
-        inverse_N: Tensor | None,
-    ) -> Tensor:
+    def convolve(self, rows_nE: Tensor, filters: ImplicitFilter, skip_KD: Tensor | None, order: Order | None) -> Tensor:
         start, stop = Shards.even(filters.width, self.peers.size).range(self.peers.rank)
-        p_GCN = self.to_sequences(rows_nE, filters.num_filters + 1, order_N, inverse_N)
+        p_GCN = self.to_sequences(rows_nE, filters.num_filters + 1, order)
         v_CN = gated_sequences(p_GCN, filters, None if skip_KD is None else skip_KD[:, start:stop], start, stop)
-        return self.to_rows(v_CN, filters.width, order_N, inverse_N)
+        return self.to_rows(v_CN, filters.width, order)
 
-    def to_sequences(
-        self, rows_nE: Tensor, num_groups: int, order_N: Tensor | None, inverse_N: Tensor | None
-    ) -> Tensor:
+    def to_sequences(self, rows_nE: Tensor, num_groups: int, order: Order | None) -> Tensor:
         """[n, G·D] in the rows' own order → [G, C, N] in the order π, the node axis contiguous."""
         num_rows, wide = rows_nE.shape
         channels = Shards.even(wide // num_groups, self.peers.size)
@@ -62,15 +53,15 @@ class ShardedLayout:
             "sequences",
         )
         p_NE = flat.view(self.num_nodes, num_groups * here)  # by worker, and so by row
-        if order_N is not None and inverse_N is not None:
-            p_NE = gather_rows(p_NE, order_N, inverse_N)
+        if order is not None:
+            p_NE = order.sort(p_NE)
         return p_NE.t().reshape(num_groups, here, self.num_nodes)
 
-    def to_rows(self, v_CN: Tensor, width: int, order_N: Tensor | None, inverse_N: Tensor | None) -> Tensor:
+    def to_rows(self, v_CN: Tensor, width: int, order: Order | None) -> Tensor:
         """[C, N] in the order π → [n, D] in the rows' own order."""
         y_NC = v_CN.t().contiguous()
-        if order_N is not None and inverse_N is not None:
-            y_NC = gather_rows(y_NC, inverse_N, order_N)
+        if order is not None:
+            y_NC = order.restore(y_NC)
         num_rows, here = self.rows.sizes[self.peers.rank], v_CN.shape[0]
         sizes = Shards.even(width, self.peers.size).sizes
         received = [num_rows * size for size in sizes]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cluster.options import ServerOptions
-from cluster.partition_server import PartitionServers, RemoteOwner, check_health, connect, partition_servers
+from cluster.partition_server import PartitionServers, RemoteOwner, connect, partition_servers
 from samplers.loader import Loader
 from samplers.messages import FetchRows, NodeRows, SampleNeighbors
 from samplers.neighbor import NeighborSampler
@@ -131,8 +131,6 @@ def test_a_stopped_server_meets_the_deadline_and_goes_on_after_it(ray, servers: 
         assert 0.6 < time.perf_counter() - start < 5
         assert str(raised.value).startswith("partition server 0: no answer within 0.7 s")
         assert "\n" not in str(raised.value)
-        with pytest.raises(DeadlineError, match="partition server 0"):
-            check_health(servers, timeout_s=0.5)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert isinstance(RemoteOwner(servers.handles[0], 0, timeout_s=30).submit(FetchRows(node)).result(), NodeRows)
@@ -165,14 +163,6 @@ def test_an_error_in_a_request_names_the_server(servers: PartitionServers) -> No
     with pytest.raises(StageError, match="partition server 0: TypeError") as other:
         owner.submit(SampleNeighbors(None, 3, 0)).result()  # type: ignore[arg-type]
     assert "\n" not in str(other.value)
-
-
-def test_health_is_answered_while_all_work_threads_are_busy(ray, servers: PartitionServers) -> None:
-    busy = [servers.handles[0].answer.remote(SampleNeighbors(np.zeros(200_000, np.int64), -1, 0)) for _ in range(4)]
-    assert len(check_health(servers, timeout_s=30)) == 2
-    assert ray.wait(busy, num_returns=len(busy), timeout=0)[1]  # the answer did not queue behind them
-    for reference in busy:
-        ray.get(reference, timeout=60)
 
 
 def test_servers_end_with_their_block(ray, graph: StoredGraph) -> None:

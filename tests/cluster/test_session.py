@@ -241,11 +241,11 @@ def test_a_wrong_token_is_one_line(ray_head: RayHead, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_cpus": 0}, "num_cpus must be at least 1, got 0"),
-        ({"object_store_gb": 0.01}, "object_store_gb must be at least"),
-        ({"dashboard_port": 70000}, "dashboard_port must be within"),
-        ({"stop_timeout_s": 0.0}, "stop_timeout_s must be more than 0"),
-        ({"start_timeout_s": float("nan")}, "start_timeout_s must be more than 0"),
+        ({"num_cpus": 0}, "num_cpus: expected at least 1, got 0"),
+        ({"object_store_gb": 0.01}, "object_store_gb: expected at least"),
+        ({"dashboard_port": 70000}, "dashboard_port: expected 1 to 65535"),
+        ({"stop_timeout_s": 0.0}, "stop_timeout_s: expected more than 0"),
+        ({"start_timeout_s": float("nan")}, "start_timeout_s: expected more than 0"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, float], message: str) -> None:

@@ -8,7 +8,7 @@ from models import gated_convolution
 from models.filters import ImplicitFilter, circular_convolve
 from models.gated_convolution import gated_convolve
 from models.geco import GlobalBlock
-from models.node_order import inverse_order
+from models.node_order import Order
 from models.options.geco import FilterConfig
 from models.transform_length import transform_length
 
@@ -104,15 +104,15 @@ def test_the_block_is_its_convolutions_in_the_order_one_by_one(skip, ordered):
     torch.manual_seed(0)
     block = GlobalBlock(6, 4, 2, FilterConfig(inner_width=8), skip).double()
     h = torch.randn(67, 6, dtype=torch.float64, requires_grad=True)
-    order = torch.randperm(67) if ordered else torch.arange(67)
-    inverse, filters = inverse_order(order), block.filter(67)
-    p = block.projection(h)[order].t().view(3, 4, 67)
+    order = Order.of(torch.randperm(67) if ordered else torch.arange(67))
+    filters = block.filter(67)
+    p = block.projection(h)[order.order_N].t().view(3, 4, 67)
     v = p[2]
     for i in range(2):
         mixed = circular_convolve(filters[i], v)
         v = p[i] * (mixed if block.skip_KD is None else mixed + block.skip_KD[i].unsqueeze(1) * v)
-    expected = v.t()[inverse]
-    y = block(h, order, inverse) if ordered else block(h, None, None)
+    expected = v.t()[order.inverse_N]
+    y = block(h, order if ordered else None)
     torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-10)
     grad, leaves = torch.randn_like(y), [h, *block.parameters()]
     for got, want in zip(

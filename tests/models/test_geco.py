@@ -153,7 +153,7 @@ def test_skip_starts_as_the_identity_beside_the_filter():
     torch.nn.init.zeros_(block.filter.out.weight)
     h = torch.randn(9, 6, dtype=torch.float64)
     p1, p2, v = block.projection(h).split(4, dim=1)
-    torch.testing.assert_close(block(h, None, None), p2 * p1 * v)
+    torch.testing.assert_close(block(h, None), p2 * p1 * v)
 
 
 @pytest.mark.parametrize("num", [1, 2, 9, 16, 31])
@@ -164,7 +164,7 @@ def test_fft_path_equals_the_dense_matrix(num):
     h = torch.randn(num, 6, dtype=torch.float64)
     q, v, k = block.projection(h).split(4, dim=1)
     filters = block.filter(num)
-    y = block(h, None, None)
+    y = block(h, None)
     for d in range(4):
         matrix = torch.diag(v[:, d]) @ circulant(filters[1, d]) @ torch.diag(q[:, d]) @ circulant(filters[0, d])
         torch.testing.assert_close(y[:, d], matrix @ k[:, d], rtol=1e-12, atol=1e-12)
@@ -174,9 +174,9 @@ def test_global_block_is_equivariant_to_cyclic_shifts():
     torch.manual_seed(0)
     block = GlobalBlock(6, 4, 2, SMALL).double()
     h = torch.randn(11, 6, dtype=torch.float64)
-    y = block(h, None, None)
+    y = block(h, None)
     for shift in (1, 4, 10):
-        torch.testing.assert_close(block(h.roll(shift, 0), None, None), y.roll(shift, 0), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(block(h.roll(shift, 0), None), y.roll(shift, 0), rtol=1e-12, atol=1e-12)
 
 
 class ConstantFilter(torch.nn.Module):
@@ -195,8 +195,8 @@ def test_permutation_equivariance_fails_for_generic_and_holds_for_constant_filte
     permutation = torch.randperm(11, generator=torch.Generator().manual_seed(1))
 
     def error():
-        y = block(h, None, None)
-        return float((block(h[permutation], None, None) - y[permutation]).abs().max() / y.abs().max())
+        y = block(h, None)
+        return float((block(h[permutation], None) - y[permutation]).abs().max() / y.abs().max())
 
     assert error() > 1e-3
     block.filter = ConstantFilter(2, 4)
@@ -268,7 +268,7 @@ def test_jump_pre_norm_and_output_projection_follow_their_definitions():
         h = torch.nn.functional.gelu(model.encoder(x))
         total = h
         for layer in model.layers:
-            h = h + layer.out(layer.glob(layer.local(layer.norm_1(h), adjacency), None, None))
+            h = h + layer.out(layer.glob(layer.local(layer.norm_1(h), adjacency), None))
             h = h + layer.ffn(layer.norm_2(h))
             total = total + h
         torch.testing.assert_close(model(x, adjacency), model.head(model.head_norm(total)))

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from models.filters import ImplicitFilter, circular_convolve
-from models.geco import GlobalBlock as OneGraphBlock
-from models.geco import param_groups
-from models.geco_graphs import Convolutions, GECOGraphs, GlobalBlock, graph_order
+from models.geco import GlobalBlock, param_groups
+from models.geco_graphs import Convolutions, GECOGraphs, graph_order
 from models.graphs import Graphs
+from models.node_order import Order
 from models.options import geco_graphs as geco_graphs_options
 from models.options.features import Features
 from models.options.geco import FilterConfig
@@ -60,7 +60,7 @@ def test_each_graph_is_convolved_circularly_over_its_own_length(sizes: tuple[int
     filters, graphs = random_filter(), packed(sizes)
     convolutions, signal = Convolutions(graphs), torch.randn(sum(sizes), 3, dtype=torch.float64)
     out = convolutions.collect(
-        convolutions.convolve(convolutions.filters(filters)[1], convolutions.spread(signal, (3,)))
+        convolutions.convolve_one(convolutions.filters(filters)[1], convolutions.spread(signal, (3,)))
     )
     expected = [circular_convolve(filters(len(u))[1], u.t()).t() for u in signal.split(sizes)]
     torch.testing.assert_close(out, torch.cat(expected), rtol=1e-12, atol=1e-13)
@@ -70,7 +70,7 @@ def test_convolution_is_the_circulant_matrix() -> None:
     filters, graphs = random_filter(), packed((5, 3))
     convolutions, signal = Convolutions(graphs), torch.randn(8, 3, dtype=torch.float64)
     out = convolutions.collect(
-        convolutions.convolve(convolutions.filters(filters)[0], convolutions.spread(signal, (3,)))
+        convolutions.convolve_one(convolutions.filters(filters)[0], convolutions.spread(signal, (3,)))
     )
     f = filters(5)[0]
     for t in range(5):
@@ -81,23 +81,21 @@ def test_convolution_is_the_circulant_matrix() -> None:
 @pytest.mark.parametrize("skip", [True, False])
 def test_the_block_is_the_single_graph_block_graph_by_graph(sizes: tuple[int, ...], skip: bool) -> None:
     torch.manual_seed(0)
-    one = OneGraphBlock(6, 4, 2, FilterConfig(inner_width=8), skip).double()
-    many = GlobalBlock(6, 4, 2, FilterConfig(inner_width=8), skip).double()
-    many.load_state_dict(one.state_dict())
+    block = GlobalBlock(6, 4, 2, FilterConfig(inner_width=8), skip).double()
     graphs = packed(sizes)
     h = torch.randn(sum(sizes), 6, dtype=torch.float64, requires_grad=True)
     order = graph_order(graphs, 3)
-    out = many(h, Convolutions(graphs), order)
+    out = block(h, order, Convolutions(graphs))
     expected, start = [], 0
     for rows in h.split(sizes):
-        local = order.order_n[start : start + len(rows)] - start
-        expected.append(one(rows, local, torch.argsort(local)))
+        local = order.order_N[start : start + len(rows)] - start
+        expected.append(block(rows, Order.of(local)))
         start += len(rows)
     torch.testing.assert_close(out, torch.cat(expected), rtol=1e-11, atol=1e-12)
     weight = torch.randn_like(out)
-    names = [name for name, _ in one.named_parameters()]
-    one_grads = torch.autograd.grad((torch.cat(expected) * weight).sum(), [h, *one.parameters()])
-    many_grads = torch.autograd.grad((out * weight).sum(), [h, *many.parameters()])
+    names = [name for name, _ in block.named_parameters()]
+    one_grads = torch.autograd.grad((torch.cat(expected) * weight).sum(), [h, *block.parameters()])
+    many_grads = torch.autograd.grad((out * weight).sum(), [h, *block.parameters()])
     for name, got, want in zip(["h", *names], many_grads, one_grads, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11, msg=name)
 
@@ -105,19 +103,19 @@ def test_the_block_is_the_single_graph_block_graph_by_graph(sizes: tuple[int, ..
 def test_orders() -> None:
     graphs = packed((6, 6, 0, 9))
     order = graph_order(graphs, 1)
-    assert torch.equal(order.order_n[order.inverse_n], torch.arange(21))
-    assert torch.equal(graphs.graph_of_node[order.order_n], graphs.graph_of_node)
-    assert torch.equal(order.order_n[:6], order.order_n[6:12] - 6)  # one order for each size
-    assert torch.equal(order.order_n[12:] - 12, graph_order(packed((9,)), 1).order_n)
-    assert not torch.equal(order.order_n[12:].argsort().argsort()[:6], order.order_n[:6].argsort().argsort())
-    assert not torch.equal(graph_order(graphs, 2).order_n, order.order_n)
-    assert not torch.equal(graph_order(graphs, 1, epoch=1).order_n, order.order_n)
+    assert torch.equal(order.order_N[order.inverse_N], torch.arange(21))
+    assert torch.equal(graphs.graph_of_node[order.order_N], graphs.graph_of_node)
+    assert torch.equal(order.order_N[:6], order.order_N[6:12] - 6)  # one order for each size
+    assert torch.equal(order.order_N[12:] - 12, graph_order(packed((9,)), 1).order_N)
+    assert not torch.equal(order.order_N[12:].argsort().argsort()[:6], order.order_N[:6].argsort().argsort())
+    assert not torch.equal(graph_order(graphs, 2).order_N, order.order_N)
+    assert not torch.equal(graph_order(graphs, 1, epoch=1).order_N, order.order_N)
 
 
 def test_permanent_ids_fix_the_order_however_the_nodes_are_packed() -> None:
     ids, shuffle = torch.arange(100, 109), torch.randperm(9)
-    order = graph_order(replace(packed((9,)), node_id=ids), 1).order_n
-    shuffled = graph_order(replace(packed((9,)), node_id=ids[shuffle]), 1).order_n
+    order = graph_order(replace(packed((9,)), node_id=ids), 1).order_N
+    shuffled = graph_order(replace(packed((9,)), node_id=ids[shuffle]), 1).order_N
     assert torch.equal(ids[order], ids[shuffle][shuffled])
 
 

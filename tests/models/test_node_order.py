@@ -2,7 +2,7 @@
 
 import torch
 
-from models.node_order import inverse_order, node_order
+from models.node_order import Order, node_order
 
 MASK = (1 << 64) - 1
 
@@ -31,7 +31,7 @@ def test_is_a_permutation_that_depends_on_each_of_seed_epoch_and_layer():
     others = [node_order(node_id, 1), node_order(node_id, 0, epoch=1), node_order(node_id, 0, layer=1)]
     for order in [*others, node_id]:
         assert (order == base).float().mean() < 0.02  # as two independent orders: one agreement expected
-    assert torch.equal(base[inverse_order(base)], node_id)
+    assert torch.equal(base[Order.of(base).inverse_N], node_id)
 
 
 def test_relative_order_survives_any_batching():
@@ -46,7 +46,7 @@ def test_relative_order_survives_any_batching():
 def test_looks_uniform():
     # Each id's mean position over 400 seeds is near the middle: 5 standard errors of a uniform position.
     node_id = torch.arange(50)
-    positions = torch.stack([inverse_order(node_order(node_id, seed)) for seed in range(400)]).double()
+    positions = torch.stack([Order.of(node_order(node_id, seed)).inverse_N for seed in range(400)]).double()
     standard_error = (50**2 / 12) ** 0.5 / 400**0.5
     assert (positions.mean(0) - 24.5).abs().max() < 5 * standard_error
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from models import ppgt
+from models.dropout import DropPath
 from models.graphs import Graphs
 from models.options import ppgt as ppgt_options
 from models.options.features import Features
@@ -319,7 +320,7 @@ def test_masked_nodes_keep_their_positions():
 
 
 def test_drop_path_keeps_the_mean_and_falls_on_whole_graphs():
-    drop = ppgt.DropPath(0.25).train()
+    drop = DropPath(0.25).train()
     torch.manual_seed(0)
     out = drop(torch.ones(20_000, 2, 3))
     assert set(out.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from models.dropout import Dropout
-from models.node_order import mix_int, signed
-from models.random_numbers import draw_key, gaussians, levels, signs, uniform, words
+from models.random_numbers import draw_key, gaussians, levels, mix_int, signed, signs, uniform, words
 from tests.pretend_cuda import pretend_cuda
 
 GOLDEN = 0x9E3779B97F4A7C15
