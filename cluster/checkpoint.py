@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from storage.arrow_files import file_digest
+from storage.durable import sync_file
 from storage.errors import ConfigError, FormatError
 
 CHECKPOINT_VERSION = 2  # 1 had neither digests nor positions within an epoch, and is read still
@@ -87,7 +89,7 @@ def save_checkpoint(directory: Path, snapshot: Snapshot) -> None:
         staged.mkdir(parents=True)
         _write(staged, snapshot)
         os.rename(staged, directory)
-        _sync(directory.parent)
+        sync_file(directory.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
@@ -110,7 +112,7 @@ def _write(directory: Path, snapshot: Snapshot) -> None:
     (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
     digests = {}
     for path in sorted(directory.iterdir()):
-        _sync(path)
+        sync_file(path)
         digests[path.name] = file_digest(path)
     body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, "sha256": digests, **asdict(state)}
     _write_body(directory, body)
@@ -121,7 +123,7 @@ def _write_body(directory: Path, body: Mapping[str, Any]) -> None:
     plain = json.loads(json.dumps(dict(body), default=str, allow_nan=False))
     path = directory / "state.json"
     path.write_text(json.dumps(plain | {"digest": _body_digest(plain)}, indent=1) + "\n")
-    _sync(path)
+    sync_file(path)
 
 
 def _body_digest(body: Mapping[str, Any]) -> str:
@@ -142,23 +144,14 @@ def keep_best(checkpoint: Path, best: Path) -> None:
         names.append("config.json")
     digests = {}
     for name in names:
-        _sync(staged / name)
+        sync_file(staged / name)
         digests[name] = file_digest(staged / name)
     _write_body(staged, _state_body(checkpoint) | {"format_version": CHECKPOINT_VERSION, "sha256": digests})
     if best.exists():
         best.rename(old)
     staged.rename(best)
-    _sync(best.parent)
+    sync_file(best.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    """What was written survives a loss of power."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def verify_checkpoint(directory: Path) -> None:
@@ -186,31 +179,14 @@ def verify_checkpoint(directory: Path) -> None:
 
 def load_state(directory: Path) -> TrainState:
     """The checkpoint's state. Raises FormatError where it is missing, broken or of another version."""
-    body = _state_body(directory)
     try:
-        part = body.get("part")
-        return TrainState(
-            next_epoch=int(body["next_epoch"]),
-            best_epoch=int(body["best_epoch"]),
-            best_score=None if body["best_score"] is None else float(body["best_score"]),
-            identity=dict(body["identity"]),
-            model_config=dict(body["model_config"]),
-            part=None if part is None else _part(part),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        return TypeAdapter(TrainState).validate_python(_state_body(directory))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(name) for name in first["loc"])
         raise FormatError(
-            f"{directory / 'state.json'}: expected next_epoch, best_epoch, best_score, identity, model_config and a part "
-            f"or none; got {error!r}"
+            f"{directory / 'state.json'}: expected a training state, got {where}: {first['msg']}"
         ) from None
-
-
-def _part(body: Mapping[str, Any]) -> EpochProgress:
-    return EpochProgress(
-        step=int(body["step"]),
-        position=dict(body["position"]),
-        sums=tuple(tuple(float(value) for value in row) for row in body["sums"]),
-        spent={str(name): float(value) for name, value in body["spent"].items()},
-    )
 
 
 def _state_body(directory: Path) -> dict[str, Any]:
@@ -337,16 +313,19 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
 def load_optimizer(path: Path, optimizer: torch.optim.Optimizer) -> None:
     """Loads AdamW's moments written by `save_checkpoint`. Raises FormatError where they are not of this optimizer's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    shapes = {
+        f"{index}.{name}": () if name == "step" else tuple(parameter.shape)
+        for index, parameter in enumerate(parameters)
+        for name in _MOMENTS
+    }
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in _load_file(path).items():
-        text, _, name = key.partition(".")
-        index = int(text) if text.isdecimal() and len(text) < 10 else len(parameters)
-        if index >= len(parameters) or str(index) != text or name not in _MOMENTS:
+        if key not in shapes:
             raise FormatError(f"{path}: expected {', '.join(_MOMENTS)} of {len(parameters)} parameters, found {key!r}")
-        shape = () if name == "step" else tuple(parameters[index].shape)
-        if tuple(value.shape) != shape:
-            raise FormatError(f"{path}: expected {key!r} of shape {shape}, found {tuple(value.shape)}")
-        state.setdefault(index, {})[name] = value
+        if tuple(value.shape) != shapes[key]:
+            raise FormatError(f"{path}: expected {key!r} of shape {shapes[key]}, found {tuple(value.shape)}")
+        position, _, name = key.partition(".")
+        state.setdefault(int(position), {})[name] = value
     for index, moments in state.items():
         lacking = [name for name in _MOMENTS if name not in moments]
         if lacking:

@@ -57,19 +57,6 @@ class PredictedData(Protocol):
     def open(self) -> OpenPredicted: ...
 
 
-class ShowsStates(Protocol):
-    """A model that offers what its head reads."""
-
-    @property
-    def head(self) -> torch.nn.Module | None:
-        """The module that reads the states; None where there is none."""
-        ...
-
-    def predicted_rows(self, states: Tensor, batch: Any) -> Tensor:
-        """Those of the states that head's own input holds for which there are predictions, in their order."""
-        ...
-
-
 @dataclass(frozen=True)
 class SplitPlan:
     """One split, and how it is cut into batches."""
@@ -90,7 +77,7 @@ class PredictionSpec:
     target_names: tuple[str, ...]  # of a task with columns
     has_targets: bool
     splits: tuple[SplitPlan, ...]
-    embeddings: bool
+    embeddings: bool  # what the model's `head` reads, the rows that its `predicted_rows(states, batch)` chooses
     precision: str
     seed: int
     loader: LoaderOptions

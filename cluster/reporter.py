@@ -10,7 +10,6 @@ here. Files are opened for each use, so that network file systems show what othe
 """
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from storage.durable import sync_file
 
 Record = Mapping[str, Any]
 
@@ -39,11 +40,7 @@ class AttemptFiles:
         files = cls(folder / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f"))
         for path in files.all:
             path.touch(exist_ok=False)
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_file(folder)
         return files
 
     @classmethod
@@ -102,8 +99,7 @@ class Reporter:
 
     def flush(self) -> None:
         """All that was told survives a loss of power."""
-        with open(self._files.records, "ab") as stream:
-            os.fsync(stream.fileno())
+        sync_file(self._files.records)
 
 
 class RecordReader:

@@ -17,9 +17,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from cluster.event_file import EventFile
+from storage.durable import write_durably
 from storage.errors import ConfigError, FormatError
 
 # What TensorBoard shows of an epoch, and in which group; scores of the validation are "valid/…".
@@ -37,20 +38,8 @@ _SCALARS = {
 
 def write_atomic(path: Path, text: str) -> None:
     """Replaces a file's text; readers see the old or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # a report may be made beside the job that ends
-    try:
-        # A file name that is no UTF-8 may stand in a message, as a lone surrogate.
-        with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(text)
-            _sync(stream)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)  # a disk that is full leaves a part of it
-
-
-def _sync(stream: TextIO) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())
+    # A file name that is no UTF-8 may stand in a message, as a lone surrogate.
+    write_durably(path, text.encode("utf-8", errors="backslashreplace"))
 
 
 def check_free(path: Path) -> None:
@@ -140,7 +129,8 @@ class RunDirectory:
         assert self._events is not None
         with open(self._metrics, "a") as stream:
             stream.write(json.dumps(dict(epoch_record), allow_nan=False) + "\n")
-            _sync(stream)  # a checkpoint that a loss of power spares must not follow an epoch that it took
+            stream.flush()
+            os.fsync(stream.fileno())  # a checkpoint that a loss of power spares must not follow an epoch that it took
         scalars = {
             _SCALARS.get(name) or name.replace("_", "/", 1): value
             for name, value in epoch_record.items()

@@ -120,9 +120,8 @@ def _address(options: SessionOptions) -> str | None:
     if address is None or address == "local":
         return None
     if "://" in address:
-        origin = "the option address" if options.address else "RAY_ADDRESS"
         raise ConfigError(
-            f"{origin} must be a cluster's host:port, got {address}; a URL is for `ray job submit --address {address}`, "
+            f"RAY_ADDRESS must be a cluster's host:port, got {address}; a URL is for `ray job submit --address {address}`, "
             "which runs the job on the cluster itself"
         )
     return address

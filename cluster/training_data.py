@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cluster.partition_server import PartitionServers, connect
-from samplers.graph_batches import GraphBatch, GraphBatchSampler, GraphStore, TorchGraphBatch, graphs_to_torch
+from samplers.graph_batches import GraphBatch, GraphBatchSampler, TorchGraphBatch, graphs_to_torch
 from samplers.minibatch import MiniBatch, TorchBatch, to_torch
 from samplers.options import GraphBatchOptions
 from samplers.protocol import Sampler
@@ -19,6 +19,7 @@ from samplers.registry import build_sampler
 from samplers.router import Router
 from samplers.traffic import Traffic
 from storage.file_stamps import FileStamps
+from storage.graph_store import StoredGraphs
 
 
 class OpenData(Protocol):
@@ -97,23 +98,6 @@ class NodeData:
         return OpenNodes(connect(self.servers, traffic.watch), stamps, traffic)
 
 
-class SplitGraphStore(GraphStore, Protocol):
-    """Many graphs with splits; sent to workers by pickle (a `storage.graph_store.StoredGraphs` travels by name)."""
-
-    @property
-    def original_id(self) -> np.ndarray:
-        """int64 [num_graphs]: each graph's row in its source."""
-        ...
-
-    def split(self, name: str) -> np.ndarray:
-        """int64: the numbers of the graphs in this split, ascending."""
-        ...
-
-    def unsplit(self) -> np.ndarray:
-        """int64: the numbers of the graphs in no split, ascending."""
-        ...
-
-
 @dataclass(frozen=True)
 class GraphSplitOptions:
     """Batches of one split's graphs."""
@@ -127,7 +111,7 @@ class OpenGraphs:
 
     def __init__(
         self,
-        store: SplitGraphStore,
+        store: StoredGraphs,
         columns: tuple[int, ...] | None = None,
         labels: bool = False,
         stamps: FileStamps | None = None,
@@ -168,7 +152,7 @@ class OpenGraphs:
 class GraphData:
     """A store of many graphs, and which columns of its targets are meant (None: all)."""
 
-    store: SplitGraphStore
+    store: StoredGraphs
     columns: tuple[int, ...] | None = None
     labels: bool = False  # the one column holds numbers of classes
     stamps: FileStamps | None = None  # of the store's files, as the run began

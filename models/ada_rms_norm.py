@@ -10,16 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from models.segments import at_least_float32
+
+_EPS = 1e-6
+
 
 class _AdaRMSNorm(torch.autograd.Function):
     """The formula with its gradient in closed form: it keeps x and two numbers per row, where autograd would keep four tensors."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, alpha_D: Tensor, beta_D: Tensor, eps: float) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, alpha_D: Tensor, beta_D: Tensor) -> Tensor:
         width = x.shape[-1]
-        inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(eps).rsqrt_()
+        inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(width).add_(_EPS).rsqrt_()
         shaped = torch.addcmul(beta_D, alpha_D, x)
-        size = torch.linalg.vector_norm(shaped, dim=-1, keepdim=True).square_().div_(width).add_(eps).sqrt_()
+        size = torch.linalg.vector_norm(shaped, dim=-1, keepdim=True).square_().div_(width).add_(_EPS).sqrt_()
         ctx.save_for_backward(x, alpha_D, beta_D, inverse, size)
         return x * (inverse * size)
 
@@ -39,25 +43,19 @@ class _AdaRMSNorm(torch.autograd.Function):
         rows = dshaped.reshape(-1, width)
         dbeta = rows.sum(0)
         dalpha = (rows * x.reshape(-1, width)).sum(0)
-        return dx, dalpha, dbeta, None
+        return dx, dalpha, dbeta
 
 
 class AdaRMSNorm(nn.Module):
     """AdaRMSN over the last axis, of `width` entries; computes half-precision input in float32 and returns its type."""
 
-    def __init__(self, width: int, eps: float = 1e-6) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        if width < 1:
-            raise ValueError(f"width must be at least 1, got {width}; set width")
-        self.width, self.eps = width, eps
         self.alpha_D = nn.Parameter(torch.zeros(width))
         self.beta_D = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
         """[…, D] → […, D]."""
-        exact = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        exact = at_least_float32(x)
         alpha_D, beta_D = self.alpha_D.to(exact.dtype), self.beta_D.to(exact.dtype)
-        return _AdaRMSNorm.apply(exact, alpha_D, beta_D, self.eps).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        return f"{self.width}, eps={self.eps}"
+        return _AdaRMSNorm.apply(exact, alpha_D, beta_D).to(x.dtype)

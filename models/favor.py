@@ -41,12 +41,8 @@ def draw_projection(
 ) -> Tensor:
     """W [R, D]: each block of D rows is a uniform (Haar) orthogonal matrix, its rows stretched to lengths of Gaussian rows.
 
-    `generator` is a CPU one: a draw is the same whatever device the model is on. Raises ValueError on sizes below 1.
+    `generator` is a CPU one: a draw is the same whatever device the model is on.
     """
-    if num_features < 1 or head_width < 1:
-        raise ValueError(
-            f"FAVOR+ needs at least one feature and one channel, got {num_features} and {head_width}; set performer_features"
-        )
     blocks = -(-num_features // head_width)
     gauss = torch.randn(blocks, head_width, head_width, dtype=torch.float64, generator=generator)
     q, r = torch.linalg.qr(gauss)
@@ -211,11 +207,6 @@ class FavorAttention(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if epsilon < 0 or redraw_interval < 0:
-            raise ValueError(
-                f"epsilon and redraw_interval must not be negative, got {epsilon} and {redraw_interval}; "
-                "set performer_epsilon or redraw_interval"
-            )
         self.head_width = head_width
         self.num_features = default_num_features(head_width) if num_features is None else num_features
         self.epsilon, self.released = epsilon, released

@@ -11,10 +11,10 @@ from models.options.features import Features
 class FeatureEncoder(nn.Module):
     """Σ_f Emb_f(column f), or a Linear; rows [n, F] → [n, width]. Raises ValueError on ids outside the vocabulary (CPU)."""
 
-    def __init__(self, features: Features, width: int, bias: bool = True) -> None:
+    def __init__(self, features: Features, width: int) -> None:
         super().__init__()
         self.features, self.width = features, width
-        self.linear = nn.Linear(features.dim, width, bias=bias) if features.dim else None
+        self.linear = nn.Linear(features.dim, width) if features.dim else None
         # One table for all columns, column f from row offset[f] on: one gather and one sum.
         self.embedding = nn.Embedding(sum(features.categories), width) if features.categories else None
         self.offset: Tensor

@@ -45,18 +45,14 @@ class GatedGCN(nn.Module):
     def forward(
         self, x_nD: Tensor, e_ED: Tensor | None, graphs: Graphs, position_nP: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Raises ValueError without edge states, or where the distance gate has no positions."""
-        if e_ED is None:
-            raise ValueError("GatedGCN needs a state per edge, got none; encode the edges, or set local to gcn")
+        """Needs edge states, and positions for the distance gate."""
+        assert e_ED is not None
         own_nD, to_nD, from_n2D = self.node(x_nD).split([x_nD.shape[1], x_nD.shape[1], 2 * x_nD.shape[1]], dim=1)
         message_ED, at_source_ED = graphs.by_source.spread(from_n2D).chunk(2, dim=1)
         gate_ED = self.edge(e_ED) + graphs.by_destination.spread(to_nD) + at_source_ED
         sigma_ED = torch.sigmoid(gate_ED)
         if self.distance is not None:
-            if position_nP is None:
-                raise ValueError(
-                    "the distance gate needs positions of the nodes, got none; set a stable_laplacian encoding"
-                )
+            assert position_nP is not None
             apart_EP = graphs.by_source.spread(position_nP) - graphs.by_destination.spread(position_nP)
             sigma_ED = sigma_ED * self.distance(apart_EP.square().sum(1, keepdim=True))
         total_nD = graphs.by_destination.sum(sigma_ED * message_ED)

@@ -91,16 +91,7 @@ class GRITLayer(nn.Module):
         super().__init__()
         width = config.width
         self.scaler_place = config.degree_scaler
-        self.attention = ConditionalAttention(
-            width,
-            config.num_heads,
-            clamp=config.score_clamp,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            momentum=config.momentum,
-            sync=config.sync_norm,
-            pair_memory=config.pair_memory,
-        )
+        self.attention = ConditionalAttention(config)
         self.out = nn.Linear(width, width)
         self.scaler_1D2: nn.Parameter | None = None
         if config.degree_scaler != "none":

@@ -27,7 +27,9 @@ from torch.autograd.function import once_differentiable
 
 from models.dropout import dropout_factors
 from models.graphs import Padding
-from models.options.grit import PAIR_MEMORY
+from models.options.grit import GRITConfig
+from models.pair_blocks import pair_blocks
+from models.segments import at_least_float32
 
 # Elements of one buffer. CPU: the few buffers stay in the last-level cache, and calls are few. CUDA: fewer still.
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
@@ -55,9 +57,9 @@ class PairNorm(nn.Module):
     does, by one differentiable all-reduce of 2D + 1 numbers, so every process must run the same number of layers.
     """
 
-    def __init__(self, width: int, *, momentum: float = 0.1, eps: float = 1e-5, sync: bool = False) -> None:
+    def __init__(self, width: int, *, momentum: float = 0.1, sync: bool = False) -> None:
         super().__init__()
-        self.momentum, self.eps, self.sync = momentum, eps, sync
+        self.momentum, self.eps, self.sync = momentum, 1e-5, sync
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
         self.running_mean: Tensor
@@ -102,27 +104,16 @@ def _share_moments(mean_D: Tensor, var_D: Tensor, count: Tensor) -> tuple[Tensor
 class ConditionalAttention(nn.Module):
     """Attention and edge update of one GRIT layer; see the module's docstring.
 
-    `clamp` bounds s to ±clamp (the code's 5; the paper has none). Initialised Xavier-normal with the tensors in the reference's
-    shapes, which fix the fans. `dropout` acts on ê before W_Oe, `attention_dropout` on α. `pair_memory` is how many bytes a call may
-    keep for its backward pass beside y.
+    Initialised Xavier-normal with the tensors in the reference's shapes, which fix the fans. `dropout` acts on ê before W_Oe,
+    `attention_dropout` on α. `pair_memory` is how many bytes a call may keep for its backward pass beside y.
     """
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        *,
-        clamp: float | None = None,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        momentum: float = 0.1,
-        sync: bool = False,
-        pair_memory: int = PAIR_MEMORY,
-    ) -> None:
+    def __init__(self, config: GRITConfig) -> None:
         super().__init__()
-        self.num_heads, self.clamp, self.dropout, self.attention_dropout = num_heads, clamp, dropout, attention_dropout
-        self.pair_memory = pair_memory
+        width, num_heads = config.width, config.num_heads
         channels = width // num_heads
+        self.num_heads, self.clamp, self.pair_memory = num_heads, config.score_clamp, config.pair_memory
+        self.dropout, self.attention_dropout = config.dropout, config.attention_dropout
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
@@ -130,7 +121,7 @@ class ConditionalAttention(nn.Module):
         self.score = nn.Parameter(torch.empty(channels, num_heads, 1))  # a
         self.edge_value = nn.Parameter(torch.empty(channels, num_heads, channels))  # W_Ev: in, head, out
         self.edge_out = nn.Linear(width, width)  # W_Oe
-        self.edge_norm = PairNorm(width, momentum=momentum, sync=sync)
+        self.edge_norm = PairNorm(width, momentum=config.momentum, sync=config.sync_norm)
         for weight in (self.query.weight, self.key.weight, self.value.weight, self.edge.weight):
             nn.init.xavier_normal_(weight)
         nn.init.xavier_normal_(self.score)
@@ -217,22 +208,6 @@ def _compute_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-def _blocks(num_graphs: int, places: int, width: int, device: str) -> Iterator[tuple[slice, slice]]:
-    """Graphs and queries of each block: several whole graphs, or some queries of one graph."""
-    if places == 0:
-        return
-    room = _BLOCK_ELEMENTS.get(device, _BLOCK_ELEMENTS["cuda"])
-    graphs = room // max(places * places * width, 1)
-    if graphs >= 1:
-        for b in range(0, num_graphs, graphs):
-            yield slice(b, min(b + graphs, num_graphs)), slice(0, places)
-        return
-    rows = max(room // (places * width), 1)
-    for b in range(num_graphs):
-        for i in range(0, places, rows):
-            yield slice(b, b + 1), slice(i, min(i + rows, places))
-
-
 class _Kept(NamedTuple):
     """What the backward pass needs of a block: 2 ∂ρ/∂w, 2 ∂ρ/∂u and ê, [P, D] each; s, α and dropout's factors, [H, G, R, N] each."""
 
@@ -269,7 +244,8 @@ class _Block:
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         num_graphs, places, _, width = self.y.shape
-        return _blocks(num_graphs, places, width, self.y.device.type)
+        room = _BLOCK_ELEMENTS.get(self.y.device.type, _BLOCK_ELEMENTS["cuda"])
+        return pair_blocks(num_graphs, places, width, room)
 
     def buffer(self, name: str, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """An uninitialised tensor of `like`'s shape, in memory that stays warm from block to block. The first block is the largest."""
@@ -308,8 +284,7 @@ class _Block:
         """(s after the clamp, α, dropout's factors)."""
         g, r, places, _ = shape
         s = torch.mm(self.score_t, hat.t()).view(-1, g, r, places)
-        if s.dtype in (torch.bfloat16, torch.float16):
-            s = s.float()
+        s = at_least_float32(s)
         if self.options.clamp is not None:
             s.clamp_(-self.options.clamp, self.options.clamp)
         bounded = s

@@ -1,7 +1,8 @@
 """Layer normalisation whose gradients are sums in float32, whatever the type of its rows."""
 
-import torch
 from torch import Tensor, nn
+
+from models.segments import at_least_float32
 
 
 class LayerNorm(nn.LayerNorm):
@@ -13,7 +14,8 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """[…, D] → […, D]."""
-        if x.dtype not in (torch.float16, torch.bfloat16):
+        wide = at_least_float32(x)
+        if wide is x:
             return super().forward(x)
         weight, bias = self.weight.float(), self.bias.float()
-        return nn.functional.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
+        return nn.functional.layer_norm(wide, self.normalized_shape, weight, bias, self.eps).to(x.dtype)

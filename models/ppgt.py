@@ -21,8 +21,6 @@ block; and above `pair_memory` bytes a layer's attention computes its scores aga
 Legend: B graphs, n nodes, N places per graph, D width, E edge_width, C walk channels, r roots.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -188,15 +186,7 @@ class PPGTLayer(nn.Module):
 
     def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
-        self.attention = Sl2Attention(
-            config.width,
-            config.num_heads,
-            config.edge_width,
-            urpe=config.urpe,
-            unscaled_qk=config.unscaled_qk,
-            dropout=config.attention_dropout,
-            pair_memory=config.pair_memory,
-        )
+        self.attention = Sl2Attention(config)
         self.ffn = FeedForward(config.width, config.ffn_ratio, config.dropout)
         self.norm_1, self.norm_2 = AdaRMSNorm(config.width), AdaRMSNorm(config.width)
         self.branch_1, self.branch_2 = _branch(config), _branch(config)
@@ -368,12 +358,3 @@ def _branch(config: PPGTConfig) -> nn.Module:
 def _head(config: PPGTConfig) -> nn.Module:
     kind = HalvingMLP if config.head_shape == "halving" else FullWidthMLP
     return kind(config.width, config.out_dim, config.head_layers, nn.GELU, config.head_dropout)
-
-
-def param_groups(model: nn.Module, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Returns two optimizer groups: weights (decayed), and biases, norms and tokens (not decayed)."""
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [
-        {"name": "weights", "params": [p for p in trainable if p.dim() > 1], "lr": lr, "weight_decay": weight_decay},
-        {"name": "biases_and_norms", "params": [p for p in trainable if p.dim() < 2], "lr": lr, "weight_decay": 0.0},
-    ]

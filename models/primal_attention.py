@@ -34,10 +34,6 @@ class VirtualNode(NamedTuple):
     common_SM: Tensor  # F
     shift_BS: Tensor  # v = V X̄
 
-    def matrix(self) -> Tensor:
-        """[B, S, M]: f_X itself; for tests and inspection."""
-        return self.common_SM + self.shift_BS.unsqueeze(2)
-
 
 class Primal(NamedTuple):
     """What an attention returns."""
@@ -87,8 +83,6 @@ class PrimalAttention(nn.Module):
     def virtual_node(self, x_nD: Tensor, graphs: Graphs, previous: VirtualNode | None = None) -> VirtualNode:
         """f_X of every graph, invariant to the order of its nodes."""
         running = self.options.virtual_nodes == "running"
-        if self.common_SM is None and previous is None:
-            raise ValueError("a running virtual node needs the previous layer's; pass it, or set first")
         common_SM = self.common_SM if previous is None or not running else previous.common_SM
         assert common_SM is not None
         if self.shift is None:

@@ -5,7 +5,7 @@ sum per node gives AX, and the transposed lists give Aᵀ for the backward pass.
 and after; no normalised edge weights are ever stored.
 """
 
-from typing import NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -20,10 +20,6 @@ class SourceLists(NamedTuple):
     indptr: Tensor  # [N+1]
     indices: Tensor  # [E]
     weight: Tensor | None  # [E]
-
-    def to(self, device: torch.device | str, non_blocking: bool) -> "SourceLists":
-        move = [t if t is None else t.to(device, non_blocking=non_blocking) for t in self]
-        return SourceLists(*move)  # type: ignore[arg-type]
 
     def reversed(self, num_columns: int | None = None) -> "SourceLists":
         """The transposed lists, each in ascending row order. One stable sort of E numbers.
@@ -89,24 +85,6 @@ class Adjacency:
     def num_edges(self) -> int:
         return self._rows.indices.numel()
 
-    @property
-    def device(self) -> torch.device:
-        return self._rows.indices.device
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Adjacency":
-        """Returns the same adjacency on `device`, with what was already computed."""
-        moved = Adjacency.__new__(Adjacency)
-        moved._rows = self._rows.to(device, non_blocking)
-        if self._columns is self._rows:
-            moved._columns = moved._rows
-        else:
-            moved._columns = None if self._columns is None else self._columns.to(device, non_blocking)
-        moved._factors = {
-            key: (_move(left, device, non_blocking), _move(right, device, non_blocking))
-            for key, (left, right) in self._factors.items()
-        }
-        return moved
-
     def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor:
         """Returns ÂX [N, D] in x's dtype, with Â = D_in⁻¹A (mean), A (sum) or D_in^-½ A D_out^-½ (sym).
 
@@ -116,7 +94,15 @@ class Adjacency:
         shape or normalisation.
         """
         check_propagation(x_ND, self.num_nodes, normalisation)
-        return _Propagate.apply(x_ND, self, normalisation, False)
+        return Propagate.apply(x_ND, self, normalisation, False)
+
+    def multiply(self, x_ND: Tensor, normalisation: str, transposed: bool) -> Tensor:
+        """ÂX or ÂᵀX, without a gradient."""
+        left, right = self.factors(normalisation, x_ND.dtype)
+        if transposed:
+            left, right = right, left
+        y_ND = sum_rows(self.rows(transposed), x_ND if right is None else x_ND * right)
+        return y_ND if left is None else y_ND.mul_(left)
 
     def rows(self, transposed: bool) -> SourceLists:
         """The lists of in-neighbours, or of out-neighbours when `transposed` (built on first use)."""
@@ -152,23 +138,17 @@ def check_propagation(x_ND: Tensor, num_nodes: int, normalisation: str) -> None:
         )
 
 
-class _Propagate(torch.autograd.Function):
+class Propagate(torch.autograd.Function):
     """ÂX, or ÂᵀX when transposed; each is the other's gradient, so it differentiates any number of times."""
 
     @staticmethod
-    def forward(ctx, x_ND: Tensor, adjacency: Adjacency, normalisation: str, transposed: bool) -> Tensor:
+    def forward(ctx, x_ND: Tensor, adjacency: Any, normalisation: str, transposed: bool) -> Tensor:
         ctx.adjacency, ctx.normalisation, ctx.transposed = adjacency, normalisation, transposed
-        left, right = adjacency.factors(normalisation, x_ND.dtype)
-        if transposed:
-            left, right = right, left
-        if right is not None:
-            x_ND = x_ND * right
-        y_ND = sum_rows(adjacency.rows(transposed), x_ND)
-        return y_ND if left is None else y_ND.mul_(left)
+        return adjacency.multiply(x_ND, normalisation, transposed)
 
     @staticmethod
     def backward(ctx, grad_ND: Tensor):
-        return _Propagate.apply(grad_ND, ctx.adjacency, ctx.normalisation, not ctx.transposed), None, None, None
+        return Propagate.apply(grad_ND, ctx.adjacency, ctx.normalisation, not ctx.transposed), None, None, None
 
 
 def sum_rows(rows: SourceLists, x_ND: Tensor) -> Tensor:
@@ -262,7 +242,3 @@ def _degree(rows: SourceLists) -> Tensor:
 def power_or_zero(degree: Tensor, exponent: float) -> Tensor:
     """degree^exponent, and 0 where the degree is 0."""
     return torch.where(degree > 0, degree.clamp_min(torch.finfo(degree.dtype).tiny).pow(exponent), 0.0)
-
-
-def _move(tensor: Tensor | None, device: torch.device | str, non_blocking: bool) -> Tensor | None:
-    return None if tensor is None else tensor.to(device, non_blocking=non_blocking)

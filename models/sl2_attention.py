@@ -14,7 +14,6 @@ Legend: B graphs, H heads, N places, d = d_h channels of a head, E = D_e channel
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,8 +21,9 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from models.dropout import dropout_factors
-from models.options.choices import Urpe
-from models.options.ppgt import PAIR_MEMORY
+from models.options.ppgt import PAIR_MEMORY, PPGTConfig
+from models.pair_blocks import pair_blocks
+from models.segments import at_least_float32
 
 # Scores of a block: on a CPU as many as its caches hold, elsewhere enough to fill the device.
 _BLOCK_SCORES_CPU = 1 << 17
@@ -32,8 +32,7 @@ _BLOCK_SCORES = 1 << 26
 
 def key_bias(k_BHNd: Tensor, mask_BN: Tensor | None) -> Tensor:
     """[B, H, N]: -|k_j|²/(2√d_h); where the mask is False so low that a softmax returns 0, yet finite: rows of only padding stay so."""
-    bias_BHN = k_BHNd.float().square() if k_BHNd.dtype in (torch.float16, torch.bfloat16) else k_BHNd.square()
-    bias_BHN = bias_BHN.sum(-1) * (-0.5 / math.sqrt(k_BHNd.shape[-1]))
+    bias_BHN = at_least_float32(k_BHNd).square().sum(-1) * (-0.5 / math.sqrt(k_BHNd.shape[-1]))
     if mask_BN is not None:
         lowest = torch.finfo(k_BHNd.dtype).min / 2
         bias_BHN = bias_BHN.masked_fill(~mask_BN.unsqueeze(1), lowest)
@@ -113,15 +112,6 @@ class _Plan:
     block_scores: int
     keep: bool  # the blocks, for the backward pass
 
-    def blocks(self, size: int, heads: int, places: int) -> Iterator[tuple[slice, slice]]:
-        """Graphs and queries of each block: whole graphs where one fits, else some queries of one graph."""
-        per_graph = max(heads * places * places, 1)
-        graphs = max(self.block_scores // per_graph, 1)
-        queries = max(places if per_graph <= self.block_scores else self.block_scores // (heads * places), 1)
-        for b in range(0, size, graphs):
-            for i in range(0, places, queries):
-                yield slice(b, min(b + graphs, size)), slice(i, min(i + queries, places))
-
     def factors(self, b: slice, i: slice, like_bHIN: Tensor) -> Tensor | None:
         """Dropout's of a block, [b, H, I, N], numbered by graph, query, head, key; None without dropout."""
         if not self.dropout:
@@ -149,7 +139,7 @@ class _UrpeAttention(torch.autograd.Function):
         blocks: list[Tensor | None] = []
         size, heads, places = bias_BHN.shape
         out_BHNd = torch.empty_like(q_BHNd)
-        for b, i in plan.blocks(size, heads, places):
+        for b, i in pair_blocks(size, places, heads, plan.block_scores):
             softmax, gate = _block(q_BHNd[b, :, i], k_BHNd[b], bias_BHN[b], p_BNNE[b, i], weight_2HE, bias_2H, plan)
             kept = plan.factors(b, i, softmax)
             attention = softmax * gate
@@ -174,7 +164,7 @@ class _UrpeAttention(torch.autograd.Function):
         inputs = (k_BHNd, v_BHNd, bias_BHN, weight_2HE, bias_2H)
         sums = [torch.zeros_like(t, dtype=exact) for t in inputs]
         dk, dv, dbias_BHN, dweight, dbias_2H = sums
-        for index, (b, i) in enumerate(plan.blocks(size, heads, places)):
+        for index, (b, i) in enumerate(pair_blocks(size, places, heads, plan.block_scores)):
             q, k, v, grad, p = q_BHNd[b, :, i], k_BHNd[b], v_BHNd[b], grad_BHNd[b, :, i], p_BNNE[b, i]
             if blocks:
                 softmax, gate, kept = blocks[3 * index : 3 * index + 3]
@@ -224,29 +214,19 @@ def _block(
     scores = (q_bHId * plan.qk_scale) @ k_bHNd.transpose(-1, -2)
     scores += maps[:, :heads]
     scores += (bias_bHN + bias_2H[:heads].unsqueeze(1)).unsqueeze(2)
-    exact = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
-    return torch.softmax(scores, -1, dtype=exact).to(scores.dtype), gate
+    return torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(scores.dtype), gate
 
 
 class Sl2Attention(nn.Module):
     """Multi-head sL2 attention of every node to every node of its graph, with θ and, unless `urpe` is "none", φ of the pairs."""
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        edge_width: int,
-        *,
-        urpe: Urpe = "phi",
-        unscaled_qk: bool = False,
-        dropout: float = 0.0,
-        pair_memory: int = PAIR_MEMORY,
-    ) -> None:
+    def __init__(self, config: PPGTConfig) -> None:
         super().__init__()
-        self.num_heads, self.urpe, self.dropout, self.pair_memory = num_heads, urpe, dropout, pair_memory
-        self.qk_scale = 1.0 if unscaled_qk else 1 / math.sqrt(width // num_heads)
+        width, num_heads, self.urpe = config.width, config.num_heads, config.urpe
+        self.num_heads, self.dropout, self.pair_memory = num_heads, config.attention_dropout, config.pair_memory
+        self.qk_scale = 1.0 if config.unscaled_qk else 1 / math.sqrt(width // num_heads)
         self.qkv = nn.Linear(width, 3 * width)
-        self.pair = nn.Linear(edge_width, num_heads if urpe == "none" else 2 * num_heads)
+        self.pair = nn.Linear(config.edge_width, num_heads if self.urpe == "none" else 2 * num_heads)
         self.out = nn.Linear(width, width)
 
     def forward(self, x_BND: Tensor, p_BNNE: Tensor, mask_BN: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ def check_options(options: Any, rows: Mapping[str, tuple[bool, str]]) -> None:
     """Raises ConfigError for the first option whose row, (is its value fine?, what is expected), says no."""
     for name, (is_fine, expected) in rows.items():
         if not is_fine:
-            raise ConfigError(f"{name}: expected {expected}, got {getattr(options, name)!r}; set {name}")
+            raise ConfigError(f"{name}: expected {expected}, got {getattr(options, name)!r}; set --{name}")
 
 
 def at_least(options: Any, least: int, *names: str) -> dict[str, tuple[bool, str]]:

@@ -26,6 +26,8 @@ from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
 from models.node_order import Order, node_order
 from models.options.geco import GECOConfig
+from models.options.grit import GRITConfig
+from models.options.ppgt import PPGTConfig
 from models.options.primphormer import PrimalOptions
 from models.primal_attention import PrimalAttention
 from models.propagation import Adjacency
@@ -134,7 +136,8 @@ class GritMixer(nn.Module):
     def __init__(self, shape: Shape, batch: Graphs) -> None:
         super().__init__()
         self.padding = batch.padding
-        self.attend = ConditionalAttention(shape.width, shape.heads, clamp=5.0, attention_dropout=DROPOUT)
+        options = GRITConfig(width=shape.width, num_heads=shape.heads, score_clamp=5.0, attention_dropout=DROPOUT)
+        self.attend = ConditionalAttention(options)
 
     def forward(self, x_ND: Tensor, pairs: Tensor | Pairs) -> tuple[Tensor, Pairs]:
         return self.attend(x_ND, Pairs(pairs) if isinstance(pairs, Tensor) else pairs, self.padding)
@@ -169,7 +172,9 @@ class PpgtMixer(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.graphs, self.attend = shape.graphs, Sl2Attention(shape.width, shape.heads, shape.width, dropout=DROPOUT)
+        width, heads = shape.width, shape.heads
+        options = PPGTConfig(width=width, num_heads=heads, edge_width=width, attention_dropout=DROPOUT)
+        self.graphs, self.attend = shape.graphs, Sl2Attention(options)
 
     def forward(self, x_ND: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
         return self.attend(x_ND.view(self.graphs, -1, x_ND.shape[1]), pairs, None).flatten(0, 1), pairs

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from cluster.tasks import Classification, Regression, Task
-from cluster.training_data import SplitGraphStore, graph_labels
+from cluster.training_data import graph_labels
+from storage.graph_store import StoredGraphs
 
 _BLOCK_GRAPHS = 65_536
 _MAX_TRAIN_GRAPHS = 200_000
@@ -27,7 +28,7 @@ class GraphBaselines:
 
 
 def compute_graph_baselines(
-    store: SplitGraphStore, columns: tuple[int, ...], task: Task, splits: tuple[str, ...]
+    store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...]
 ) -> GraphBaselines:
     """Fits both on the training split and scores them on `splits`."""
     graphs = store.split("train")
@@ -50,7 +51,7 @@ def compute_graph_baselines(
     return GraphBaselines(**scores)
 
 
-def _rows(store: SplitGraphStore, graphs: np.ndarray, columns: tuple[int, ...], task: Task) -> tuple[Tensor, Tensor]:
+def _rows(store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task) -> tuple[Tensor, Tensor]:
     """(counts [g, F] as float64, targets as the task takes them)."""
     packed = store.fetch(graphs)
     counts = [packed.num_nodes[:, None], packed.num_edges[:, None]]

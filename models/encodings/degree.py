@@ -11,18 +11,16 @@ from models.graphs import Graphs
 
 
 @torch.no_grad()
-def degrees(
-    graphs: Graphs, *, reverse: bool = False, undirected: bool = False, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """[n]: out-degrees; in-degrees with `reverse`. Counted in integers, so the same in any order of edges.
+def degrees(graphs: Graphs, *, undirected: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[n]: out-degrees. Counted in integers, so the same in any order of edges.
 
     `undirected`: the numbers of nodes that a node has an edge with, either way.
     """
     if undirected:
         return graphs.padding.unpad(graphs.padding.adjacency(dtype, undirected=True).sum(2))
-    ends = graphs.edge_index[1 if reverse else 0]
-    count = torch.zeros(graphs.num_nodes, dtype=torch.int64, device=ends.device)
-    return count.index_add_(0, ends, torch.ones_like(ends)).to(dtype)
+    start = graphs.edge_index[0]
+    count = torch.zeros(graphs.num_nodes, dtype=torch.int64, device=start.device)
+    return count.index_add_(0, start, torch.ones_like(start)).to(dtype)
 
 
 def log_degrees(graphs: Graphs, *, undirected: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:

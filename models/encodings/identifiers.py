@@ -31,9 +31,8 @@ def orthogonal_identifiers(
     the same law whatever else is in the batch.
 
     With `seed` the Gaussians under each graph are the same function of (seed, place in the graph, column), so a graph's identifiers
-    depend on its size alone, up to rounding: for evaluation. Raises ValueError where dim is not positive.
+    depend on its size alone, up to rounding: for evaluation.
     """
-    _check(dim)
     padding = graphs.padding
     places, device = padding.num_places, graphs.node_ptr.device
     width = min(places, dim)
@@ -64,22 +63,20 @@ def near_orthogonal_identifiers(
     *,
     seed: int | None = None,
     key_n: Tensor | None = None,
-    unit_norm: bool = True,
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[num_nodes, dim]: random signs over √dim, rows of norm 1; over dim as the paper prints without `unit_norm`.
+    """[num_nodes, dim]: random signs over √dim, so rows of norm 1 (the paper prints: over dim).
 
     Rows are orthogonal up to O(1/√dim), with no cost that grows faster than n. With `seed` the signs are a function of
     (seed, key_n, column), where key_n (int64 [num_nodes]; default 0, 1, …) may be permanent node ids.
     """
-    _check(dim)
     if seed is None:
         signs_nD = signs((num_nodes, dim), device, dtype)
     else:
         keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
         signs_nD = (2 * (_counted_words(seed, keys, dim) & 1) - 1).to(dtype)
-    return signs_nD / (math.sqrt(dim) if unit_norm else dim)
+    return signs_nD / math.sqrt(dim)
 
 
 def random_identifiers(
@@ -92,18 +89,12 @@ def random_identifiers(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """[num_nodes, dim]: Gaussian rows of norm 1; with `seed` a function of (seed, key_n, column), as `near_orthogonal_identifiers`."""
-    _check(dim)
     if seed is None:
         gauss = gaussians((num_nodes, dim), device, dtype)
     else:
         keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
         gauss = _counted_gaussians(seed, keys, dim, dtype)
     return torch.nn.functional.normalize(gauss, dim=1)
-
-
-def _check(dim: int) -> None:
-    if dim < 1:
-        raise ValueError(f"identifiers need at least one channel, got dim={dim}; set dim")
 
 
 def _counted_words(seed: int, key_n: Tensor, columns: int) -> Tensor:

@@ -1,9 +1,9 @@
 """Eigenvectors of the graph Laplacian, for all graphs of a batch at once, and their augmentation in training.
 
-    "sym": L = I - D^-½ A D^-½, degrees clipped to ≥ 1 (TokenGT);  "none": L = D - A
+    L = I - D^-½ A D^-½, degrees clipped to ≥ 1 (TokenGT)
 
 A is the symmetrised adjacency (an edge in either direction counts once, self-loops as given). With the clipping, an isolated
-node has eigenvalue 1 in "sym", not 0.
+node has eigenvalue 1, not 0.
 
 Eigenvectors are an arbitrary choice: each has an arbitrary sign, and those of a repeated eigenvalue (a disconnected graph's
 zeros, twin atoms of a molecule) span a space with no preferred basis. The sign here is such that the largest entry is
@@ -13,27 +13,20 @@ device and precision. Models should see random signs in training.
 Legend: B graphs, n nodes, N places of the padded view, k eigenvectors.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from models.graphs import Graphs
 from models.random_numbers import signs, uniform
 
-ENDS = ("smallest", "both_ends")
-NORMALISATIONS = ("sym", "none")
-
 
 @torch.no_grad()
-def laplacian_matrix(graphs: Graphs, normalisation: str = "sym", dtype: torch.dtype = torch.float32) -> Tensor:
-    """[B, N, N]: L of each graph; padded places have zero rows. Raises ValueError on another normalisation."""
-    if normalisation not in NORMALISATIONS:
-        raise ValueError(f"normalisation must be one of {NORMALISATIONS}, got {normalisation!r}; set normalisation")
-    adjacency_BNN = graphs.padding.adjacency(dtype)
-    adjacency_BNN = torch.maximum(adjacency_BNN, adjacency_BNN.transpose(1, 2))
-    degree_BN = adjacency_BNN.sum(2)
-    if normalisation == "none":
-        return torch.diag_embed(degree_BN) - adjacency_BNN
-    root_BN = degree_BN.clamp(min=1).rsqrt()
+def laplacian_matrix(graphs: Graphs, dtype: torch.dtype = torch.float32) -> Tensor:
+    """[B, N, N]: L of each graph; padded places have zero rows."""
+    adjacency_BNN = graphs.padding.adjacency(dtype, undirected=True)
+    root_BN = adjacency_BNN.sum(2).clamp(min=1).rsqrt()
     return torch.diag_embed(graphs.padding.mask_BN.to(dtype)) - adjacency_BNN * (
         root_BN.unsqueeze(2) * root_BN.unsqueeze(1)
     )
@@ -43,21 +36,15 @@ def laplacian_matrix(graphs: Graphs, normalisation: str = "sym", dtype: torch.dt
 def laplacian_eigenvectors(
     graphs: Graphs,
     k: int,
-    which: str = "smallest",
-    normalisation: str = "sym",
+    which: Literal["smallest", "both_ends"] = "smallest",
     *,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:
-    """Returns k unit eigenvectors [n, k] per graph and their eigenvalues [B, k], both ascending, zeros where n_b < k.
+    """Returns k ≥ 1 unit eigenvectors [n, k] per graph and their eigenvalues [B, k], both ascending, zeros where n_b < k.
 
     "smallest" takes the k smallest eigenvalues, the constant mode included; "both_ends" the ⌈k/2⌉ smallest and ⌊k/2⌋ largest
     (all n_b of them where n_b ≤ k). One batched dense `eigh`, O(B N³); `storage.spectral` serves a large graph.
-    Raises ValueError where k < 1, or on another `which`.
     """
-    if k < 1:
-        raise ValueError(f"Laplacian encodings need k of at least 1, got {k}; set k")
-    if which not in ENDS:
-        raise ValueError(f"which must be one of {ENDS}, got {which!r}; set which")
     padding = graphs.padding
     places, device = padding.num_places, graphs.node_ptr.device
     if not padding.num_graphs or not places:
@@ -65,9 +52,9 @@ def laplacian_eigenvectors(
             torch.zeros(graphs.num_nodes, k, dtype=dtype, device=device),
             torch.zeros(padding.num_graphs, k, dtype=dtype, device=device),
         )
-    # Padding sits at the end of the spectrum: both Laplacians' eigenvalues are at most 2N.
+    # Padding sits at the end of the spectrum: eigenvalues are at most 2.
     behind_BN = (~padding.mask_BN).to(dtype) * (4 * places)
-    matrix_BNN = laplacian_matrix(graphs, normalisation, dtype) + torch.diag_embed(behind_BN)
+    matrix_BNN = laplacian_matrix(graphs, dtype) + torch.diag_embed(behind_BN)
     with torch.autocast(device.type, enabled=False):
         values_BN, vectors_BNN = torch.linalg.eigh(matrix_BNN)
     rank_Bk, kept_Bk = _ranks(graphs.size_B, k, which)
@@ -103,12 +90,7 @@ def flip_signs(vectors_nk: Tensor, graphs: Graphs) -> Tensor:
 
 
 def drop_entries(vectors_nk: Tensor, p: float) -> Tensor:
-    """[n, k]: each entry zeroed with probability p, the rest over 1 - p (TokenGT's eigenvector dropout, for training).
-
-    Raises ValueError when p is not in [0, 1).
-    """
-    if not 0 <= p < 1:
-        raise ValueError(f"eigenvector dropout must lie in [0, 1), got {p}; set eigenvector_dropout")
+    """[n, k]: each entry zeroed with probability p, the rest over 1 - p (TokenGT's eigenvector dropout, for training)."""
     if p == 0:
         return vectors_nk
     kept = uniform(vectors_nk.shape, vectors_nk.device) >= p

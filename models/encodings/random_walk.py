@@ -12,12 +12,14 @@ asked precision, since a walk's zeros carry the shortest-path distance and bf16 
 Legend: B graphs, n nodes, N places of the padded view, K channels.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from models.graphs import Graphs
 
-NORMALISATIONS = ("walk", "sym")
+Normalisation = Literal["walk", "sym"]
 
 
 @torch.no_grad()
@@ -26,15 +28,10 @@ def transition_matrix(
     *,
     reverse: bool = False,
     undirected: bool = False,
-    normalisation: str = "walk",
+    normalisation: Normalisation = "walk",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base); `reverse` takes Aᵀ for A, `undirected` max(A, Aᵀ).
-
-    Raises ValueError on another normalisation.
-    """
-    if normalisation not in NORMALISATIONS:
-        raise ValueError(f"normalisation must be one of {NORMALISATIONS}, got {normalisation!r}; set normalisation")
+    """[B, N, N]: M = D⁻¹A ("walk"), or D_out^-½ A D_in^-½ ("sym", PPGT-base); `reverse` takes Aᵀ for A, `undirected` max(A, Aᵀ)."""
     adjacency_BNN = graphs.padding.adjacency(dtype, undirected=undirected)
     if reverse:
         adjacency_BNN = adjacency_BNN.transpose(1, 2)
@@ -51,61 +48,42 @@ def random_walk_probabilities(
     graphs: Graphs,
     steps: int,
     *,
-    identity: bool = True,
     reverse: bool = False,
     undirected: bool = False,
-    normalisation: str = "walk",
+    normalisation: Normalisation = "walk",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """[B, N, N, K]: the channels I, M, …, M^(steps-1); without `identity`: M, …, M^steps.
+    """[B, N, N, K]: the channels I, M, …, M^(steps-1); steps ≥ 1 counts the identity.
 
-    `steps` counts the forward channels, I included: GRIT's K is `steps=K`, PPGT's "PE-dim K" (which keeps I … M^K) is
-    `steps=K + 1`. `reverse` appends the walks over reversed edges, without a second I: 2·steps - 1 channels with the
-    identity (PPGT's dual walks, K=5: `steps=6`, 11 channels), 2·steps without. See `random_walk_channels`.
-    `undirected` lets walks take an edge either way.
+    GRIT's K is `steps=K`, PPGT's "PE-dim K" (which keeps I … M^K) is `steps=K + 1`. `reverse` appends the walks over reversed
+    edges, without a second I: 2·steps - 1 channels (PPGT's dual walks, K=5: `steps=6`, 11 channels). `undirected` lets walks
+    take an edge either way.
     """
-    _check(steps)
-    padding = graphs.padding
-    walks = steps - 1 if identity else steps
-    parts = []
-    if identity:
-        parts.append(torch.diag_embed(padding.mask_BN.to(dtype)).unsqueeze(1))
+    parts = [torch.diag_embed(graphs.padding.mask_BN.to(dtype)).unsqueeze(1)]
     for backward in (False, True) if reverse else (False,):
         matrix_BNN = transition_matrix(
             graphs, reverse=backward, undirected=undirected, normalisation=normalisation, dtype=dtype
         )
-        parts += _powers(matrix_BNN, walks)
+        parts += _powers(matrix_BNN, steps - 1)
     return torch.cat(parts, dim=1).permute(0, 2, 3, 1).contiguous()
 
 
 @torch.no_grad()
 def random_walk_diagonal(
-    graphs: Graphs,
-    steps: int,
-    *,
-    reverse: bool = False,
-    normalisation: str = "walk",
-    dtype: torch.dtype = torch.float32,
+    graphs: Graphs, steps: int, *, reverse: bool = False, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """[n, steps]: the return probabilities [M, M², …, M^steps]_ii (RWSE; arXiv:2110.07875).
+    """[n, steps]: the return probabilities [M, M², …, M^steps]_ii, steps ≥ 1 (RWSE; arXiv:2110.07875).
 
     `reverse` appends those of walks over reversed edges, [n, 2·steps]: other numbers where edges have directions.
     The diagonal of M^(h+t) is Σ_j (M^h)_ij (Mᵗ)_ji, so half the powers suffice.
     """
-    _check(steps)
-    if reverse:
-        ways = [_returns(graphs, steps, backward, normalisation, dtype) for backward in (False, True)]
-        return torch.cat(ways, dim=1)
-    return _returns(graphs, steps, False, normalisation, dtype)
-
-
-def _returns(graphs: Graphs, steps: int, backward: bool, normalisation: str, dtype: torch.dtype) -> Tensor:
-    half = (steps + 1) // 2
-    matrix_BNN = transition_matrix(graphs, reverse=backward, normalisation=normalisation, dtype=dtype)
-    powers_BKNN = torch.cat(_powers(matrix_BNN, half), dim=1)
-    near_BKN = powers_BKNN.diagonal(dim1=2, dim2=3)
-    far_BKN = (powers_BKNN[:, half - 1 :] * powers_BKNN[:, : steps - half].transpose(2, 3)).sum(3)
-    return graphs.padding.unpad(torch.cat([near_BKN, far_BKN], dim=1).transpose(1, 2))
+    half, ways = (steps + 1) // 2, []
+    for backward in (False, True) if reverse else (False,):
+        powers_BKNN = torch.cat(_powers(transition_matrix(graphs, reverse=backward, dtype=dtype), half), dim=1)
+        near_BKN = powers_BKNN.diagonal(dim1=2, dim2=3)
+        far_BKN = (powers_BKNN[:, half - 1 :] * powers_BKNN[:, : steps - half].transpose(2, 3)).sum(3)
+        ways.append(graphs.padding.unpad(torch.cat([near_BKN, far_BKN], dim=1).transpose(1, 2)))
+    return torch.cat(ways, dim=1)
 
 
 def _powers(matrix_BNN: Tensor, count: int) -> list[Tensor]:
@@ -121,8 +99,3 @@ def _powers(matrix_BNN: Tensor, count: int) -> list[Tensor]:
             powers.append(torch.bmm(rows, powers[-1][:, -1]).view(size, more, places, places))
             known += more
     return powers
-
-
-def _check(steps: int) -> None:
-    if steps < 1:
-        raise ValueError(f"random walks need at least one channel, got steps={steps}; set steps")

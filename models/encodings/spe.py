@@ -8,40 +8,20 @@ Width 1 + 2S per channel (PPGT's code; its paper prints 1 + 2^S). S = 0 is the i
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from models.segments import at_least_float32
 
 
 def spe(p: Tensor, num_scales: int) -> Tensor:
     """[…, C] → […, C·(1 + 2S)], the codes of one channel beside each other. Differentiable.
 
-    Raises ValueError where num_scales is negative. Half-precision input is computed in float32: at scale s, an error of ε in
-    p is one of 2^s·π·ε in the code.
+    Half-precision input is computed in float32: at scale s, an error of ε in p is one of 2^s·π·ε in the code.
     """
-    if num_scales < 0:
-        raise ValueError(f"SPE needs num_scales of 0 or more, got {num_scales}; set num_scales")
     if num_scales == 0:
         return p
-    exact = p.float() if p.dtype in (torch.float16, torch.bfloat16) else p
+    exact = at_least_float32(p)
     scales = math.pi * 2.0 ** torch.arange(num_scales, device=p.device, dtype=exact.dtype)
     angle = exact.unsqueeze(-1) * scales  # […, C, S]
     waves = torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)
     return torch.cat([exact.unsqueeze(-1), waves], dim=-1).flatten(-2).to(p.dtype)
-
-
-class SinusoidalEncoding(nn.Module):
-    """`spe` as a layer; `width(channels)` is what it returns for that many channels."""
-
-    def __init__(self, num_scales: int) -> None:
-        super().__init__()
-        if num_scales < 0:
-            raise ValueError(f"SPE needs num_scales of 0 or more, got {num_scales}; set num_scales")
-        self.num_scales = num_scales
-
-    def width(self, channels: int) -> int:
-        return channels * (1 + 2 * self.num_scales)
-
-    def forward(self, p: Tensor) -> Tensor:
-        return spe(p, self.num_scales)
-
-    def extra_repr(self) -> str:
-        return f"num_scales={self.num_scales}"

@@ -11,11 +11,6 @@ from models.options.features import Features, atoms, bonds
 PAIR_MEMORY = 1 << 26  # bytes
 
 
-def random_walk_channels(steps: int, *, identity: bool = True, reverse: bool = False) -> int:
-    """The K of `random_walk_probabilities` with the same arguments."""
-    return identity + (steps - identity) * (1 + reverse)
-
-
 @dataclass(frozen=True)
 class PPGTConfig:
     """Every option of PPGT; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
@@ -102,7 +97,7 @@ class PPGTConfig:
     @property
     def walk_channels(self) -> int:
         """C: channels of P_ij."""
-        return random_walk_channels(self.walk_steps + 1, reverse=self.dual_walks)
+        return 1 + self.walk_steps * (1 + self.dual_walks)
 
     @property
     def pair_channels(self) -> int:

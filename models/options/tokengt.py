@@ -84,7 +84,10 @@ class TokenGTConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_least(self, 1, "out_dim", "width", "num_layers", "num_heads", "identifier_dim", "ffn_width")
+        check_least(
+            self, 1, "out_dim", "width", "num_layers", "num_heads", "identifier_dim", "ffn_width", "performer_features"
+        )
+        check_least(self, 0, "performer_epsilon", "redraw_interval")
         check_heads(self)
         check_shares(self, "eigenvector_dropout", "attention_dropout", "activation_dropout", "dropout", "drop_path")
         if not self.init_std > 0:

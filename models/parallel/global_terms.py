@@ -24,8 +24,6 @@ class ShardedNodes:
     """One graph whose nodes are spread over workers, as an attention over graphs sees it; its own grouping by graph."""
 
     def __init__(self, shards: Shards, peers: Peers, device: torch.device | str = "cpu") -> None:
-        if shards.num_workers != peers.size:
-            raise ValueError(f"shards must be one per worker: {peers.size} workers, got {shards.num_workers} shards")
         self._shards, self._peers, self._device = shards, peers, device
         self.num_graphs = 1
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from models.options.choices import Normalisation
 from models.parallel.collectives import Arriving, Peers
 from models.parallel.shards import Shards
-from models.propagation import SourceLists, check_propagation, power_or_zero, sum_rows
+from models.propagation import Propagate, SourceLists, check_propagation, power_or_zero, sum_rows
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,16 @@ class ShardedAdjacency:
     def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
         """Returns this worker's rows of ÂX [n, D] for its rows of X."""
         check_propagation(x_nD, self.num_nodes, normalisation)
-        return _Propagate.apply(x_nD, self, normalisation, False)
+        return Propagate.apply(x_nD, self, normalisation, False)
+
+    def multiply(self, x_nD: Tensor, normalisation: str, transposed: bool) -> Tensor:
+        """ÂX or ÂᵀX, without a gradient."""
+        with torch.autocast(x_nD.device.type, enabled=False):
+            left, right = self.factors(normalisation, torch.promote_types(x_nD.dtype, torch.float32))
+            if transposed:
+                left, right = right, left
+            y_nD = self.product(x_nD if right is None else (x_nD * right).to(x_nD.dtype), transposed)
+            return (y_nD if left is None else y_nD.mul_(left)).to(x_nD.dtype)
 
     def product(self, x_nD: Tensor, transposed: bool) -> Tensor:
         """AX or AᵀX [n, D] in at least float32, without factors and without a gradient."""
@@ -127,24 +136,6 @@ class ShardedAdjacency:
         for row, part in zip(plan.send_row_S.split(plan.send), arriving.wait().split(plan.send), strict=True):
             y_nD.index_add_(0, row, part.to(y_nD.dtype))
         return y_nD
-
-
-class _Propagate(torch.autograd.Function):
-    """ÂX, or ÂᵀX when transposed; each is the other's gradient."""
-
-    @staticmethod
-    def forward(ctx, x_nD: Tensor, adjacency: ShardedAdjacency, normalisation: str, transposed: bool) -> Tensor:
-        ctx.adjacency, ctx.normalisation, ctx.transposed = adjacency, normalisation, transposed
-        with torch.autocast(x_nD.device.type, enabled=False):
-            left, right = adjacency.factors(normalisation, torch.promote_types(x_nD.dtype, torch.float32))
-            if transposed:
-                left, right = right, left
-            y_nD = adjacency.product(x_nD if right is None else (x_nD * right).to(x_nD.dtype), transposed)
-            return (y_nD if left is None else y_nD.mul_(left)).to(x_nD.dtype)
-
-    @staticmethod
-    def backward(ctx, grad_nD: Tensor):
-        return _Propagate.apply(grad_nD, ctx.adjacency, ctx.normalisation, not ctx.transposed), None, None, None
 
 
 def _lists(indptr: Tensor, indices: Tensor, weight: Tensor | None, num_columns: int) -> SourceLists:

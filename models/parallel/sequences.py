@@ -21,8 +21,6 @@ class ShardedLayout:
     """The `models.node_layout.NodeLayout` of workers that each hold a range of the rows."""
 
     def __init__(self, shards: Shards, peers: Peers) -> None:
-        if shards.num_workers != peers.size:
-            raise ValueError(f"shards must be one per worker: {peers.size} workers, got {shards.num_workers} shards")
         self.rows, self.peers = shards, peers
 
     @property

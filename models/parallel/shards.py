@@ -1,6 +1,5 @@
 """Who owns which rows, and which channels: contiguous ranges, as even as integers allow."""
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 
@@ -36,7 +35,3 @@ class Shards:
 
     def range(self, worker: int) -> tuple[int, int]:
         return self.bounds[worker], self.bounds[worker + 1]
-
-    def owner(self, index: int) -> int:
-        """The worker that owns `index`."""
-        return bisect_right(self.bounds, index) - 1

@@ -191,8 +191,8 @@ def test_what_cannot_work_is_said_before_any_work(table, tmp_path, counted):
         ingest_molecules(table, "memory://out", _options(workers=2))
     for options, message in (
         ({"workers": 0}, "set --workers"),
-        ({"chunk_rows": 10, "shard_rows": 9}, "set --shard-rows"),
-        ({"deadline_s": 0}, "set --deadline-s"),
+        ({"chunk_rows": 10, "shard_rows": 9}, "set --shard_rows"),
+        ({"deadline_s": 0}, "set --deadline_s"),
         ({"retries": -1}, "set --retries"),
     ):
         with pytest.raises(ConfigError, match=message):

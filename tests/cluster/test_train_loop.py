@@ -530,11 +530,11 @@ def test_warm_up_may_be_counted_in_steps(reports):
     ("options", "message"),
     [
         ({"accumulate": 0}, "--accumulate"),
-        ({"ema_decay": 1.0}, "--ema-decay"),
+        ({"ema_decay": 1.0}, "--ema_decay"),
         ({"schedule": "steps"}, "--schedule"),
-        ({"power": 0.0}, "--schedule"),
-        ({"min_learning_rate": 1.0}, "--min-learning-rate"),
-        ({"warmup_steps": -1}, "warmup_steps"),
+        ({"power": 0.0}, "--power"),
+        ({"min_learning_rate": 1.0}, "--min_learning_rate"),
+        ({"warmup_steps": -1}, "--warmup_steps"),
     ],
 )
 def test_options_that_cannot_work_name_their_flag(options, message):

@@ -88,10 +88,6 @@ def test_no_edges(n: int, training: bool) -> None:
     assert torch.isfinite(GatedGCN(4).norm_e.running_mean).all()
 
 
-def test_what_is_missing_is_said() -> None:
-    with pytest.raises(ValueError, match="GatedGCN needs a state per edge"):
-        GatedGCN(4)(torch.randn(5, 4), None, graphs_of())
-    with pytest.raises(ValueError, match="set a stable_laplacian encoding"):
-        GatedGCN(4, distance_gate=True)(torch.randn(5, 4), torch.randn(6, 4), graphs_of())
+def test_edges_outside_the_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="renumber the edges"):
         GCN(4)(torch.randn(3, 4), None, graphs_of(EDGES[:, 4:], 3))

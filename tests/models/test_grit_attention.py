@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from models import grit_attention
 from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, PairNorm, Pairs
+from models.options.grit import GRITConfig
 
 
 def make_graphs(sizes: list[int], max_nodes: int | None = None) -> Graphs:
@@ -42,9 +43,13 @@ def reference(layer: ConditionalAttention, x_nD: Tensor, e_graphs: list[Tensor],
     return torch.cat(values), fresh
 
 
+def attention(width: int, heads: int, **options) -> ConditionalAttention:
+    return ConditionalAttention(GRITConfig(width=width, num_heads=heads, **{"attention_dropout": 0.0} | options))
+
+
 def build(width=12, heads=3, **options) -> ConditionalAttention:
     torch.manual_seed(0)
-    layer = ConditionalAttention(width, heads, **options).double()
+    layer = attention(width, heads, **options).double()
     nn.init.normal_(layer.edge.bias)
     return layer
 
@@ -76,7 +81,7 @@ PLANS = {"rows, kept": (1, 1 << 20), "queries": (200, 0), "queries, kept": (200,
 def test_two_layers_equal_the_equations_with_all_gradients(monkeypatch, sizes, clamp, plan):
     block, memory = plan
     monkeypatch.setitem(grit_attention._BLOCK_ELEMENTS, "cpu", block)
-    first, second = (build(clamp=clamp, pair_memory=memory) for _ in range(2))
+    first, second = (build(score_clamp=clamp, pair_memory=memory) for _ in range(2))
     x, pairs = inputs(sizes, 12)
     padding = make_graphs(sizes).padding
 
@@ -168,7 +173,7 @@ def test_attention_dropout_keeps_the_mean():
 
 
 def test_clamped_scores_bound_every_share_of_attention():
-    layer = build(width=4, heads=1, clamp=5.0)
+    layer = build(width=4, heads=1, score_clamp=5.0)
     with torch.no_grad():
         layer.score.mul_(1e4)
         layer.value.weight.copy_(torch.eye(4))
@@ -232,7 +237,7 @@ def test_kept_blocks_give_the_gradients_of_computing_again_and_stay_as_they_are(
     monkeypatch.setitem(grit_attention._BLOCK_ELEMENTS, "cpu", 200)
     results = []
     for memory in (0, 1 << 20):
-        layer = build(clamp=0.4, pair_memory=memory, **options)
+        layer = build(score_clamp=0.4, pair_memory=memory, **options)
         x, pairs = inputs([5, 2], 12)
         torch.manual_seed(7)
         out, state = layer(x, Pairs(pad_pairs(pairs, 5)), make_graphs([5, 2]).padding)
@@ -263,7 +268,7 @@ def test_masks_do_not_depend_on_the_blocks(monkeypatch, memory):
 @pytest.mark.parametrize("memory", [0, 1 << 28])
 def test_saved_memory_of_pairs(monkeypatch, memory):
     sizes, width, heads = [20] * 4, 32, 4
-    layers = [ConditionalAttention(width, heads, attention_dropout=0.1, pair_memory=memory) for _ in range(3)]
+    layers = [attention(width, heads, attention_dropout=0.1, pair_memory=memory) for _ in range(3)]
     padding = make_graphs(sizes).padding
     x = torch.randn(80, width)
     state = Pairs(torch.randn(4, 20, 20, width, requires_grad=True))
@@ -290,7 +295,7 @@ def test_saved_memory_of_pairs(monkeypatch, memory):
 
 @pytest.mark.parametrize("memory", [0, 1 << 20], ids=["again", "kept"])
 def test_bfloat16_autocast_stays_close(memory):
-    layer = ConditionalAttention(16, 4, clamp=0.7, pair_memory=memory)
+    layer = attention(16, 4, score_clamp=0.7, pair_memory=memory)
     sizes = [6, 9]
     padding = make_graphs(sizes).padding
     torch.manual_seed(0)

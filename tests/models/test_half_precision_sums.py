@@ -4,6 +4,8 @@ A bfloat16 has 8 bits: a running sum of ones that is kept in it stops at 256. So
 float64 makes of the same terms, up to the rounding of the result.
 """
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
 from models.heads import link_scores, pool_nodes
 from models.layer_norm import LayerNorm
+from models.options.grit import GRITConfig
 from models.propagation import Adjacency, sum_rows, sum_rows_bag, sum_rows_csr
 from models.segments import Grouping
 from models.sl2_attention import sl2_urpe_attention
@@ -164,7 +167,7 @@ def test_gradients_of_grit_attention_over_many_blocks(monkeypatch):
         "models.grit_attention._BLOCK_ELEMENTS", {"cpu": places * width, "cuda": 1}
     )  # one query at a time
     torch.manual_seed(0)
-    layer = ConditionalAttention(width, 1)
+    layer = ConditionalAttention(GRITConfig(width=width, num_heads=1, attention_dropout=0.0))
     graphs = Graphs(torch.tensor([0, places]), torch.zeros(2, 0, dtype=torch.int64))
     x, y = torch.rand(places, width), torch.rand(1, places, places, width)
 
@@ -182,6 +185,4 @@ def test_gradients_of_grit_attention_over_many_blocks(monkeypatch):
 
 
 def copy_of(layer: ConditionalAttention) -> ConditionalAttention:
-    other = ConditionalAttention(layer.query.in_features, layer.num_heads).double()
-    other.load_state_dict(layer.state_dict())
-    return other
+    return copy.deepcopy(layer).double()

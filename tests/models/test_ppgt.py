@@ -371,16 +371,6 @@ def test_sizes_of_the_presets_that_have_no_published_one():
     assert (config.node, config.out_dim, config.num_layers) == (Features(dim=745), 8, 3)
 
 
-def test_weights_decay_and_norms_do_not():
-    model = PPGT(ROOTED)
-    decayed, plain = ppgt.param_groups(model, 1e-3, 0.1)
-    assert {id(p) for p in model.parameters()} == {id(p) for p in decayed["params"] + plain["params"]}
-    assert model.norm is None
-    assert all(p.dim() > 1 for p in decayed["params"])
-    assert plain["weight_decay"] == 0
-    assert any(p is model.class_attention.norm.alpha_D for p in plain["params"])
-
-
 def test_empty_batches_and_empty_graphs():
     nothing = (torch.zeros(0, 2, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long), torch.zeros(0, 1).long())
     for config in (TINY, replace(TINY, task="node"), replace(TINY, urpe="none")):
@@ -459,7 +449,7 @@ def test_learns_whether_a_cycle_is_one_or_two():
     target = torch.tensor([0.0, 1.0, 0.0, 1.0])
     torch.manual_seed(0)
     model = PPGT(replace(TINY, out_dim=1, drop_path=0.05))
-    optimizer = torch.optim.AdamW(ppgt.param_groups(model, 5e-3, 1e-5))
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-3, weight_decay=1e-5)
     for _ in range(60):
         loss = torch.nn.functional.binary_cross_entropy_with_logits(model(batch).squeeze(1), target)
         optimizer.zero_grad()

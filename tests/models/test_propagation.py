@@ -105,19 +105,6 @@ def test_symmetric_and_handed_over_transposes_equal_the_built_one():
             torch.testing.assert_close(*(torch.autograd.grad(v.square().sum(), x)[0] for v in (y, z)))
 
 
-def test_to_keeps_structure_and_results():
-    adjacency = Adjacency(*csc(EDGES, NUM_NODES)[:2])
-    x = torch.randn(NUM_NODES, 2, generator=torch.Generator().manual_seed(4))
-    before = adjacency.propagate(x, "sym")  # fills the caches
-    moved = adjacency.to("cpu", non_blocking=True)
-    assert moved.num_nodes == NUM_NODES
-    assert moved.num_edges == len(EDGES)
-    assert torch.equal(moved.propagate(x, "sym"), before)
-    meta = adjacency.to("meta")
-    assert meta.device.type == "meta"
-    assert all(t.device.type == "meta" for pair in meta._factors.values() for t in pair)
-
-
 @pytest.mark.parametrize("num_nodes", [0, 1, 3])
 def test_no_edges_give_zero_rows_and_gradients(num_nodes):
     adjacency = Adjacency(torch.zeros(num_nodes + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32))

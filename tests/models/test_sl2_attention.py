@@ -6,9 +6,14 @@ from itertools import product
 import pytest
 import torch
 
+from models.options.ppgt import PPGTConfig
 from models.sl2_attention import Sl2Attention, sl2_attention, sl2_urpe_attention
 
 B, H, N, D, E = 3, 2, 6, 4, 5
+
+
+def layer_of(width, num_heads, edge_width, **options):
+    return Sl2Attention(PPGTConfig(width=width, num_heads=num_heads, edge_width=edge_width, **options))
 
 
 def inputs(seed=0, requires_grad=True):
@@ -150,7 +155,7 @@ def test_empty(shape):
 
 
 def test_without_queries_keys_and_theta_it_is_a_mean_weighted_by_phi():
-    layer = Sl2Attention(8, 2, E).double().eval()
+    layer = layer_of(8, 2, E).double().eval()
     with torch.no_grad():
         layer.qkv.weight[:16] = 0
         layer.qkv.bias[:16] = 0
@@ -165,7 +170,7 @@ def test_without_queries_keys_and_theta_it_is_a_mean_weighted_by_phi():
 
 @pytest.mark.parametrize("urpe", ["phi", "one_plus_phi", "none"])
 def test_layer_follows_a_permutation(urpe):
-    layer = Sl2Attention(8, 2, E, urpe=urpe).double().eval()
+    layer = layer_of(8, 2, E, urpe=urpe).double().eval()
     x, p = torch.randn(2, N, 8, dtype=torch.float64), torch.randn(2, N, N, E, dtype=torch.float64)
     order = torch.randperm(N)
     moved = layer(x[:, order], p[:, order][:, :, order], None)
@@ -182,7 +187,7 @@ def test_half_precision_is_close():
 
 @pytest.mark.parametrize(("memory", "tensors"), [(0, 0), (3 * 8 * 30 * 30 * 4 - 1, 0), (3 * 8 * 30 * 30 * 4, 3)])
 def test_scores_are_kept_where_there_is_room(memory, tensors):
-    layer = Sl2Attention(16, 8, 2, dropout=0.1, pair_memory=memory)
+    layer = layer_of(16, 8, 2, attention_dropout=0.1, pair_memory=memory)
     sizes = []
 
     def keep(tensor):

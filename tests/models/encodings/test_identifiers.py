@@ -95,8 +95,6 @@ def test_near_orthogonal():
     overlap = (p @ p.T).fill_diagonal_(0)
     assert overlap.abs().max() < 0.75
     assert abs(overlap.square().mean() * 64 - 1) < 0.05
-    paper = near_orthogonal_identifiers(3, 64, unit_norm=False)
-    torch.testing.assert_close(paper.abs(), torch.full((3, 64), 1 / 64))
 
 
 def test_near_orthogonal_by_permanent_id():
@@ -108,12 +106,9 @@ def test_near_orthogonal_by_permanent_id():
     assert ((many.T @ many * 16 / 4000).fill_diagonal_(0).abs() < 5 / 4000**0.5).all()
 
 
-def test_nothing_and_bad_arguments():
+def test_nothing():
     assert orthogonal_identifiers(sizes(), 4).shape == (0, 4)
     assert orthogonal_identifiers(sizes(0, 0), 4).shape == (0, 4)
-    for identify in (lambda: orthogonal_identifiers(sizes(3), 0), lambda: near_orthogonal_identifiers(3, 0)):
-        with pytest.raises(ValueError, match="set dim"):
-            identify()
 
 
 def test_relabelled_nodes_have_the_same_law():

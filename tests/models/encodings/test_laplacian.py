@@ -16,27 +16,24 @@ from models.graphs import Graphs
 from tests.packed_graphs import MIXED, packed
 
 
-def reference(graph: networkx.Graph, normalisation: str) -> np.ndarray:
+def reference(graph: networkx.Graph) -> np.ndarray:
     adjacency = networkx.to_numpy_array(graph, nodelist=range(len(graph)))
     adjacency = np.maximum(adjacency, adjacency.T)
     degree = adjacency.sum(1)
-    if normalisation == "none":
-        return np.diag(degree) - adjacency
     root = 1 / np.sqrt(np.maximum(degree, 1))
     return np.eye(len(graph)) - root[:, None] * adjacency * root
 
 
-@pytest.mark.parametrize("normalisation", ["sym", "none"])
 @pytest.mark.parametrize("which", ["smallest", "both_ends"])
 @pytest.mark.parametrize("k", [1, 3, 4, 7, 9])
-def test_each_graph_has_its_own_eigenpairs(k, which, normalisation):
+def test_each_graph_has_its_own_eigenpairs(k, which):
     graphs = packed(*MIXED)
-    vectors, values = laplacian_eigenvectors(graphs, k, which, normalisation, dtype=torch.float64)
+    vectors, values = laplacian_eigenvectors(graphs, k, which, dtype=torch.float64)
     assert vectors.shape == (25, k)
     assert values.shape == (7, k)
     for b, graph in enumerate(MIXED):
         size = len(graph)
-        laplacian = torch.from_numpy(reference(graph, normalisation))
+        laplacian = torch.from_numpy(reference(graph))
         spectrum = torch.linalg.eigvalsh(laplacian)
         if which == "both_ends" and size > k:
             spectrum = torch.cat([spectrum[: k - k // 2], spectrum[size - k // 2 :]])
@@ -60,7 +57,7 @@ def test_disconnected_graph_has_one_zero_per_component():
 def test_alone_or_in_a_batch_is_the_same_up_to_rounding():
     """Only for a simple spectrum: the basis of a repeated eigenvalue is arbitrary."""
     graph = networkx.gnp_random_graph(9, 0.4, seed=4)
-    spectrum = np.linalg.eigvalsh(reference(graph, "sym"))
+    spectrum = np.linalg.eigvalsh(reference(graph))
     assert np.diff(spectrum).min() > 1e-3
     alone, values = laplacian_eigenvectors(packed(graph), 6, dtype=torch.float64)
     both, batch_values = laplacian_eigenvectors(packed(networkx.path_graph(40), graph, *MIXED), 6, dtype=torch.float64)
@@ -90,7 +87,7 @@ def test_matrix_of_padding_is_zero():
     assert not matrix[1, 1:].any()
     assert not matrix[2].any()
     for b, graph in enumerate(MIXED):
-        np.testing.assert_allclose(matrix[b, : len(graph), : len(graph)], reference(graph, "sym"), atol=1e-15)
+        np.testing.assert_allclose(matrix[b, : len(graph), : len(graph)], reference(graph), atol=1e-15)
 
 
 def test_signs_follow_the_largest_entry():
@@ -115,18 +112,10 @@ def test_dropped_entries():
     assert abs(dropped.mean() - 1) < 0.02
     rows = torch.ones(2, 2)
     assert drop_entries(rows, 0.0) is rows
-    with pytest.raises(ValueError, match="set eigenvector_dropout"):
-        drop_entries(rows, 1.0)
 
 
-def test_nothing_and_bad_arguments():
+def test_nothing():
     nothing = Graphs(torch.zeros(1, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int64))
     vectors, values = laplacian_eigenvectors(nothing, 4)
     assert vectors.shape == (0, 4)
     assert values.shape == (0, 4)
-    with pytest.raises(ValueError, match="set k"):
-        laplacian_eigenvectors(packed(*MIXED), 0)
-    with pytest.raises(ValueError, match="set which"):
-        laplacian_eigenvectors(packed(*MIXED), 2, "largest")
-    with pytest.raises(ValueError, match="set normalisation"):
-        laplacian_eigenvectors(packed(*MIXED), 2, normalisation="rw")

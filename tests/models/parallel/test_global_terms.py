@@ -100,11 +100,6 @@ def test_favor_attention_equals_one_process(results, name, size):
         torch.testing.assert_close(found, value, rtol=1e-10, atol=1e-10, msg=key)
 
 
-def test_nodes_need_a_shard_per_worker():
-    with pytest.raises(ValueError, match="one per worker: 1 workers, got 2"):
-        ShardedNodes(Shards.even(4, 2), Peers())
-
-
 def uneven_gradients(peers: Peers) -> list[torch.Tensor]:
     """Of a parameter that only the last worker used, one that only the first used, and one of nobody."""
     first, second, nobody = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
