@@ -164,16 +164,16 @@ def verify_checkpoint(directory: Path) -> None:
         if Path(name).name != name:
             raise FormatError(f"{directory / 'state.json'}: expected names of files beside it, got {name!r}")
         try:
-            found = file_digest(directory / name)
+            here = file_digest(directory / name)
         except (OSError, ValueError) as error:  # ValueError: no name of a file, as one with a zero byte
             what = error.strerror if isinstance(error, OSError) else error
             raise FormatError(
                 f"{directory / ascii(name)[1:-1]}: expected a file of the checkpoint, got {what}"
             ) from None
-        if found != digest:
+        if here != digest:
             raise FormatError(
                 f"{directory / name}: expected the bytes that were saved (SHA-256 {str(digest)[:12]}), found others "
-                f"({found[:12]}); the file is damaged"
+                f"({here[:12]}); the file is damaged"
             )
 
 
@@ -299,12 +299,12 @@ def load_weights(path: Path, model: torch.nn.Module) -> None:
     """Loads a safetensors file into `model`. Raises FormatError where names or shapes do not match."""
     tensors = _load_file(path)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected != found:
-        names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != shapes:
+        names = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
         first = names[0]
         raise FormatError(
-            f"{path}: expected {first} of shape {expected.get(first)}, found {found.get(first)} "
+            f"{path}: expected {first} of shape {expected.get(first)}, found {shapes.get(first)} "
             f"({len(names)} tensors differ); this checkpoint is of another architecture"
         )
     model.load_state_dict(tensors)

@@ -16,16 +16,14 @@ class Failure:
     """One failed attempt to train."""
 
     time_s: float  # of a clock that never goes back
-    reached: (
-        float | None
-    )  # epochs, with a fraction, at the furthest point that the attempt has told; None: it did not begin
+    reached: float | None  # epochs, with a fraction, that the attempt has reported; None: it did not begin
 
 
 def why_give_up(failures: Sequence[Failure], per_hour: int) -> str | None:
     """Why no further attempt is made after these failures, oldest first; None where one is."""
     latest = [failure for failure in failures if failures[-1].time_s - failure.time_s < _HOUR_S]
     if len(latest) > per_hour:
-        return f"{_count(len(latest))} within an hour, expected at most {per_hour} (--failures-per-hour)"
+        return f"{_count(len(latest))} within an hour, expected at most {per_hour} (--workers.failures_per_hour)"
     furthest, in_vain = None, 0
     for failure in failures:
         if failure.reached is not None and (furthest is None or failure.reached > furthest):

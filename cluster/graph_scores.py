@@ -18,9 +18,9 @@ def average_precision(score: Tensor, positive: Tensor) -> float:
         return float("nan")
     _, count = torch.unique_consecutive(ordered, return_counts=True)
     last = torch.cumsum(count, 0)
-    found = torch.cumsum(positive, 0)[last - 1]
-    gained = torch.diff(found, prepend=found.new_zeros(1))
-    return float((gained * found / last.double()).sum()) / num_positive
+    hits = torch.cumsum(positive, 0)[last - 1]
+    gained = torch.diff(hits, prepend=hits.new_zeros(1))
+    return float((gained * hits / last.double()).sum()) / num_positive
 
 
 class RegressionScores:

@@ -48,7 +48,7 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
     reports = []
     for address, reference in sorted(first.items()):
         try:
-            found = ray.get(reference, timeout=max(0.1, until - time.monotonic()))
+            told = ray.get(reference, timeout=max(0.1, until - time.monotonic()))
             began = time.time()
             later = ray.get(asked[address].remote(None), timeout=max(0.1, until - time.monotonic()))
             ended = time.time()
@@ -59,11 +59,11 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
         reports.append(
             NodeReport(
                 address,
-                found["versions"],
+                told["versions"],
                 clock_s=later["time"] - (began + ended) / 2,
                 round_trip_s=ended - began,
-                free_memory_bytes=found["free"],
-                path_problem=found["path_problem"],
+                free_memory_bytes=told["free"],
+                path_problem=told["path_problem"],
             )
         )
     return reports
@@ -71,13 +71,13 @@ def ask_nodes(path: str | None, deadline_s: float) -> list[NodeReport]:
 
 def local_versions() -> dict[str, str]:
     """Python and the packages that must be the same on all nodes."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in SHARED_PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "missing"
-    return found
+            versions[name] = "missing"
+    return versions
 
 
 def _describe_node(path: str | None) -> dict[str, Any]:

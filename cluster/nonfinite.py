@@ -31,7 +31,7 @@ def describe_nonfinite(model: nn.Module, forward: Callable[[], Any], batch: Any)
     A module is named where it is the first to finish with an output that is not finite, so inner ones come before those around them.
     """
     # Before anything else, and always: where ranks share one graph, all of them are in this forward pass.
-    with _first_bad_output(model) as found, torch.no_grad():
+    with _first_bad_output(model) as bad_layers, torch.no_grad():
         forward()
     for name, value in vars(batch).items():
         # Targets may hold NaN on purpose: what is not known.
@@ -40,8 +40,8 @@ def describe_nonfinite(model: nn.Module, forward: Callable[[], Any], batch: Any)
     for name, parameter in model.named_parameters():
         if not _finite(parameter):
             return f"the weights of {name} are not finite"
-    if found:
-        return f"first bad layer: {found[0]}"
+    if bad_layers:
+        return f"first bad layer: {bad_layers[0]}"
     return "every layer's output is finite; the loss is not: are the targets and their scale finite?"
 
 
@@ -56,19 +56,19 @@ def describe_nonfinite_gradients(model: nn.Module) -> str:
 @contextmanager
 def _first_bad_output(model: nn.Module) -> Iterator[list[str]]:
     """A list that receives the name of the first module whose output is not finite."""
-    found: list[str] = []
+    bad_layers: list[str] = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not found and not all(_finite(tensor) for tensor in _tensors(output)):
+            if not bad_layers and not all(_finite(tensor) for tensor in _tensors(output)):
                 fed = "finite" if all(_finite(tensor) for tensor in _tensors(inputs)) else "not finite either"
-                found.append(f"{name or 'the model itself'} ({type(module).__name__}), whose inputs are {fed}")
+                bad_layers.append(f"{name or 'the model itself'} ({type(module).__name__}), whose inputs are {fed}")
 
         return hook
 
     hooks = [module.register_forward_hook(watch(name)) for name, module in model.named_modules()]
     try:
-        yield found
+        yield bad_layers
     finally:
         for handle in hooks:
             handle.remove()

@@ -95,8 +95,8 @@ def cluster_resources(asked: WorkerOptions) -> Resources:
 def _resources() -> Resources:
     import ray
 
-    found = ray.cluster_resources()
-    return Resources(int(found.get("CPU", 0)), int(found.get("GPU", 0)))
+    total = ray.cluster_resources()
+    return Resources(int(total.get("CPU", 0)), int(total.get("GPU", 0)))
 
 
 def _count(number: int, what: str) -> str:

@@ -172,9 +172,9 @@ class Predictor:
         ):
             for batch, prediction in predictions(model, loader.epoch(0), self._device, spec.precision):
                 self._check_finite(batch, data.ids(batch), prediction, spec.splits[piece.split].name)
-                found = model.predicted_rows(states.pop(), batch) if spec.embeddings else None  # type: ignore[operator]
+                rows_of_head = model.predicted_rows(states.pop(), batch) if spec.embeddings else None  # type: ignore[operator]
                 target = data.target(batch) if spec.has_targets else None
-                rows.append(_batch_table(batch.index, data.ids(batch), prediction, target, found))
+                rows.append(_batch_table(batch.index, data.ids(batch), prediction, target, rows_of_head))
         self._folder.write_piece(piece.name, pa.concat_tables(rows), self._bounds)
 
     def join(self, index: int, pieces: Sequence[Piece]) -> None:
@@ -256,18 +256,18 @@ def _rows(column: pa.ChunkedArray) -> np.ndarray:
 
 def _public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[str, Any]:
     """What the parts hold of targets and predictions; unknown targets are null."""
-    found = _rows(table["prediction"])
+    predicted = _rows(table["prediction"])
     true = _rows(table["target"]) if "target" in table.column_names else None
     if isinstance(task, Classification):
         known = {} if true is None else {"target": pa.array(true, mask=true < 0)}
-        return {**known, "prediction": pa.array(found.argmax(axis=1)), "logits": table["prediction"]}
+        return {**known, "prediction": pa.array(predicted.argmax(axis=1)), "logits": table["prediction"]}
     columns: dict[str, Any] = {}
     if true is not None:
         columns |= {f"target_{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}
     if isinstance(task, Regression):  # as it is scored, in the target's own unit
-        found = found.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
-        return columns | {f"prediction_{name}": pa.array(found[:, i].copy()) for i, name in enumerate(names)}
-    return columns | {f"logit_{name}": pa.array(found[:, i].copy()) for i, name in enumerate(names)}
+        predicted = predicted.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
+        return columns | {f"prediction_{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
+    return columns | {f"logit_{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
 
 
 def split_scores(
@@ -278,7 +278,7 @@ def split_scores(
     Equal to the run's own to the last bit on the same kind of device; with more than two ranks, sums of errors up to the order in which
     the ranks' parts are added.
     """
-    found = {}
+    scores = {}
     for number, split in enumerate(spec.splits if spec.has_targets else ()):
         ranks = [spec.task.scores(torch.device("cpu")) for _ in range(split.num_ranks)]
         for piece in pieces:
@@ -288,8 +288,8 @@ def split_scores(
             ranks[0].add(other)
         values = ranks[0].compute()
         if values["count"]:
-            found[split.name] = values
-    return found
+            scores[split.name] = values
+    return scores
 
 
 def _feed(ranks: Sequence[Scores], table: pa.Table) -> None:
@@ -408,7 +408,7 @@ def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
     if waiting:
         raise DeadlineError(
             f"{method}: expected all workers within {pool.deadline_s:g} s, {len(waiting)} of {len(references)} are late; has the cluster a "
-            "free CPU per worker? Lower --workers or raise --deadline-s; run again to go on"
+            "free CPU per worker? Lower --workers or raise --deadline_s; run again to go on"
         )
 
 
@@ -424,7 +424,7 @@ def _run(
         if not ready:
             raise DeadlineError(
                 f"{method}: expected a finished piece within {pool.deadline_s:g} s, got none; has the cluster a free CPU (or GPU) per worker? "
-                "Lower --workers or raise --deadline-s; run again to go on"
+                "Lower --workers or raise --deadline_s; run again to go on"
             )
         worker = running.pop(ready[0])
         _result(ready[0], method, pool)

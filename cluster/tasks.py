@@ -188,12 +188,12 @@ class Regression:
         target = _columns(target, self.out_dim).double()
         known = ~target.isnan()
         standard = ((target - target.new_tensor(self.mean)) / target.new_tensor(self.scale)).float()
-        expected, found = torch.where(known, standard, 0.0), torch.where(known, prediction.float(), 0.0)
+        expected, predicted = torch.where(known, standard, 0.0), torch.where(known, prediction.float(), 0.0)
         if self.kind == "l1":
-            return functional.l1_loss(found, expected, reduction="sum")
+            return functional.l1_loss(predicted, expected, reduction="sum")
         if self.kind == "mse":
-            return functional.mse_loss(found, expected, reduction="sum")
-        return functional.huber_loss(found, expected, reduction="sum", delta=self.huber_delta)
+            return functional.mse_loss(predicted, expected, reduction="sum")
+        return functional.huber_loss(predicted, expected, reduction="sum", delta=self.huber_delta)
 
     def scores(self, device: torch.device) -> RegressionScores:
         return RegressionScores(device, self.mean, self.scale)

@@ -122,7 +122,7 @@ class EpochClock:
 
     def spent(self) -> dict[str, float]:
         done = {name: value - self._before[name] for name, value in self._stats.as_dict().items()}
-        found = {
+        here = {
             "train_s": time.perf_counter() - self._start,
             "wait_s": done["wait_s"],
             "batches": done["num_batches"],
@@ -130,7 +130,7 @@ class EpochClock:
             "train_cpu_s": time.thread_time() - self._thread_cpu,
             **{name: done[name] for name in STAGE_SECONDS},
         }
-        return {name: value + self._earlier.get(name, 0.0) for name, value in found.items()}
+        return {name: value + self._earlier.get(name, 0.0) for name, value in here.items()}
 
 
 class Worker:
@@ -513,7 +513,7 @@ class Worker:
         if state.part.position["step"] != state.part.step * self.options.accumulate:
             raise ConfigError(
                 f"accumulate: {state.part.step} steps of {state.part.position['step']} batches are done in this epoch, got "
-                f"--accumulate {self.options.accumulate}; resume with the value that saved it"
+                f"--fit.accumulate {self.options.accumulate}; resume with the value that saved it"
             )
 
     def _load(self, directory: Path) -> None:

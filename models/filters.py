@@ -164,13 +164,8 @@ def circular_convolve(filter_DN: Tensor, signal_DN: Tensor) -> Tensor:
 
     Transforms are of length N or, where that has large prime factors, of a longer one that gives the same (`models.transform_length`).
     The last axis is the transformed one and should be contiguous (2.5 times faster on a CPU than along the first axis).
-    O(D N log N) for any N, primes included. Raises ValueError when the two shapes differ. Differentiable once.
+    O(D N log N) for any N, primes included. Differentiable once.
     """
-    if filter_DN.shape != signal_DN.shape:
-        raise ValueError(
-            f"filter and signal must have one shape, got {tuple(filter_DN.shape)} and {tuple(signal_DN.shape)}; "
-            "expand the smaller one"
-        )
     if signal_DN.numel() == 0:
         return filter_DN * signal_DN
     # Half-precision transforms exist only on CUDA and only for powers of two.

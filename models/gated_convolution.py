@@ -47,18 +47,8 @@ def gated_convolve(
     """Returns [N, D]: the module's equation for rows in the order π; E = (K + 1) D, gates first and V last.
 
     `chunk_bytes` bounds the intermediates of the channels that go through at once (None: by device and size); at least one does.
-    O(D N log N + N C E) time. Differentiable once. Raises ValueError when shapes disagree.
+    O(D N log N + N C E) time. Differentiable once.
     """
-    num_filters, width, num_features = filter_KDI.shape
-    expected = (h_NC.shape[1], ((num_filters + 1) * width,), (num_features, h_NC.shape[0]))
-    if (weight_EC.shape[1], tuple(bias_E.shape), tuple(feature_IN.shape)) != expected or weight_EC.shape[0] != (
-        num_filters + 1
-    ) * width:
-        raise ValueError(
-            f"{num_filters} filters of {width} channels need a projection to {(num_filters + 1) * width} and {num_features} features "
-            f"at {h_NC.shape[0]} positions, got weight {tuple(weight_EC.shape)}, bias {tuple(bias_E.shape)}, features "
-            f"{tuple(feature_IN.shape)}; give the filters of the same width and length"
-        )
     device = h_NC.device.type
     if torch.is_autocast_enabled(device):
         half = torch.get_autocast_dtype(device)
@@ -71,7 +61,7 @@ def gated_convolve(
         skip_KD = skip_KD.to(exact)
     if chunk_bytes is None:
         least, most, parts = _CHUNK_CUDA if device == "cuda" else _CHUNK_CPU
-        share = -(-width // parts) * _channel_bytes(transform_length(h_NC.shape[0]))
+        share = -(-filter_KDI.shape[1] // parts) * _channel_bytes(transform_length(h_NC.shape[0]))
         chunk_bytes = min(most, max(least, share))
     with torch.autocast(device, enabled=False):
         return _GatedConvolution.apply(

@@ -76,14 +76,14 @@ def convert(state: Mapping[str, Tensor], **options: Any) -> tuple[GRITConfig, di
             continue
         if name in _STEM:
             weights[_STEM[name]] = tensor
-        elif found := _COLUMN.match(name):
-            columns[found[1]][int(found[2])] = tensor
-        elif found := _ENCODER.match(name):
-            weights[f"{found[1]}_encoder.{found[2]}"] = tensor
-        elif found := _HEAD.match(name):
-            head.setdefault((found[1], found[2]), []).append(tensor)
-        elif (found := _LAYER.match(name)) and found[2] in _IN_LAYER:
-            weights[f"layers.{found[1]}.{_IN_LAYER[found[2]]}{found[3] or ''}"] = tensor
+        elif column := _COLUMN.match(name):
+            columns[column[1]][int(column[2])] = tensor
+        elif encoder := _ENCODER.match(name):
+            weights[f"{encoder[1]}_encoder.{encoder[2]}"] = tensor
+        elif part := _HEAD.match(name):
+            head.setdefault((part[1], part[2]), []).append(tensor)
+        elif (layer := _LAYER.match(name)) and layer[2] in _IN_LAYER:
+            weights[f"layers.{layer[1]}.{_IN_LAYER[layer[2]]}{layer[3] or ''}"] = tensor
         else:
             raise ValueError(f"expected a name of the released GRIT, found {name!r}; see models/published_grit.py")
     features = {part: _name_encoder(part, columns[part], weights) for part in ("node", "edge")}

@@ -76,7 +76,7 @@ def by_value(shared_ray):
         cloudpickle.unregister_pickle_by_value(module)
 
 
-GIVEN_UP = "given up after 1 failure within an hour, expected at most 0 (--failures-per-hour)"
+GIVEN_UP = "given up after 1 failure within an hour, expected at most 0 (--workers.failures_per_hour)"
 
 
 @pytest.mark.parametrize(

@@ -156,14 +156,6 @@ def test_convolving_alone_is_the_plain_convolution():
     torch.testing.assert_close(y.t(), circular_convolve(f, v), rtol=1e-11, atol=1e-11)
 
 
-def test_shapes_that_disagree_are_refused():
-    h, weight, bias, filters, features = (t.detach() for t in inputs(9, 2))
-    with pytest.raises(ValueError, match="2 filters of 5 channels need a projection to 15"):
-        gated_convolve(h, weight[:-1], bias, filters, features)
-    with pytest.raises(ValueError, match="features at 9 positions"):
-        gated_convolve(h, weight, bias, filters, features[:, :-1])
-
-
 def test_float16_is_widened():
     """Filters of size 1 over 4,096 nodes: sums beyond what float16 holds."""
     values = inputs(4096, 2, dtype=torch.float32)
