@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -70,17 +69,13 @@ def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
     return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
-@dataclass
 class SplitScores:
     """Accumulates one split's roots; `compute` is a collective call."""
 
-    device: torch.device
-    binary: bool
-    _sums: torch.Tensor = field(init=False)
-    _scores: list[torch.Tensor] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+    def __init__(self, device: torch.device, binary: bool) -> None:
+        self._device, self._binary = device, binary
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self._scores: list[torch.Tensor] = []
 
     def update(self, logits: torch.Tensor, label: torch.Tensor) -> None:
         """Adds roots: logits [r, num_classes], label int64 [r]; unlabelled roots (-1) do not count."""
@@ -91,9 +86,9 @@ class SplitScores:
         correct = (logits.argmax(dim=1) == label).sum()
         loss = functional.cross_entropy(logits.double(), label, reduction="sum")
         self._sums += torch.stack(
-            [torch.tensor(len(label), dtype=torch.float64, device=self.device), correct, loss]
+            [torch.tensor(len(label), dtype=torch.float64, device=self._device), correct, loss]
         ).double()
-        if self.binary:
+        if self._binary:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
     def add(self, other: "SplitScores") -> None:
@@ -108,8 +103,8 @@ class SplitScores:
         result = {"count": count}
         if count:
             result |= {"accuracy": float(sums[1]) / count, "loss": float(sums[2]) / count}
-        if self.binary:
-            empty = torch.empty((0, 2), dtype=torch.float64, device=self.device)
+        if self._binary:
+            empty = torch.empty((0, 2), dtype=torch.float64, device=self._device)
             rows = gather_rows(torch.cat([empty, *self._scores]))
             area = roc_auc(rows[:, 0], rows[:, 1])
             if not math.isnan(area):

@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from models.dropout import Dropout, MaskRows
 from models.filters import ImplicitFilter
 from models.gated_convolution import gated_convolve
+from models.heads import ACTIVATIONS
 from models.layer_norm import LayerNorm
 from models.node_layout import NodeLayout
 from models.node_order import Order, node_order
@@ -81,7 +82,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.w1 = nn.Linear(width, width, bias=False)
         self.w2 = nn.Linear(width, width, bias=False)
-        self.activation = _activation(activation)
+        self.activation = ACTIVATIONS[activation]()
         self.dropout = Dropout(dropout)
 
     def forward(self, x_ND: Tensor, rows: MaskRows | None = None) -> Tensor:
@@ -131,7 +132,7 @@ class GECO(nn.Module):
         self.config = config
         self.input_dropout = Dropout(config.input_dropout)
         self.encoder = nn.Linear(config.in_dim + config.encoding_dim, config.width)
-        self.activation = _activation(config.activation)
+        self.activation = ACTIVATIONS[config.activation]()
         self.layers = nn.ModuleList(GECOLayer(config) for _ in range(config.num_layers))
         self.head_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(config.width, config.out_dim)
@@ -193,24 +194,18 @@ class GECO(nn.Module):
         encoding_NE: Tensor | None,
     ) -> None:
         config, num_nodes = self.config, adjacency.num_nodes
-        if x_ND.dim() != 2 or x_ND.shape != (num_nodes, config.in_dim):
-            raise ValueError(
-                f"features must be [{num_nodes}, {config.in_dim}] (nodes of the adjacency, in_dim), "
-                f"got {tuple(x_ND.shape)}; "
-                "set in_dim to the graph's feature width"
-            )
-        if node_id_N is not None and node_id_N.shape != (total_nodes,):
-            raise ValueError(
-                f"node_id needs one id per node: {total_nodes} nodes, got shape {tuple(node_id_N.shape)}; "
-                "pass the ids of the same batch"
-            )
-        got = 0 if encoding_NE is None else encoding_NE.shape[-1]
-        if got != config.encoding_dim or (encoding_NE is not None and encoding_NE.shape != (num_nodes, got)):
-            shape = None if encoding_NE is None else tuple(encoding_NE.shape)
-            raise ValueError(
-                f"encodings must be [{num_nodes}, {config.encoding_dim}], got {shape}; "
-                "set encoding_dim to the width of the encodings that are passed (0: none)"
-            )
+        rows: list[tuple[str, Tensor | None, tuple[int, ...], str]] = [
+            ("features", x_ND, (num_nodes, config.in_dim), "set in_dim to the graph's feature width"),
+        ]
+        if node_id_N is not None:
+            rows.append(("node_id", node_id_N, (total_nodes,), "pass the ids of the same batch"))
+        if encoding_NE is not None or config.encoding_dim:
+            advice = "set encoding_dim to the width of the encodings that are passed (0: none)"
+            rows.append(("encodings", encoding_NE, (num_nodes, config.encoding_dim), advice))
+        for name, tensor, expected, advice in rows:
+            shape = None if tensor is None else tuple(tensor.shape)
+            if shape != expected:
+                raise ValueError(f"{name} must be {list(expected)}, a row for each node, got {shape}; {advice}")
 
 
 def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: float | None = None) -> list[dict]:
@@ -236,7 +231,3 @@ def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: fl
         {"name": "filters", "params": filtered, "lr": lr if filter_lr is None else filter_lr, "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
-
-
-def _activation(name: str) -> nn.Module:
-    return nn.GELU() if name == "gelu" else nn.ReLU()

@@ -17,6 +17,7 @@ from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
 from models.gated_gcn import GCN, GatedGCN
 from models.graphs import Graphs
+from models.heads import ACTIVATIONS
 from models.layer_norm import LayerNorm
 from models.options.gps import GPSOptions
 
@@ -39,7 +40,7 @@ class GPSLayer(nn.Module):
         inner = options.mlp_ratio * width
         self.mlp = nn.Sequential(
             nn.Linear(width, inner),
-            nn.ReLU() if options.activation == "relu" else nn.GELU(),
+            ACTIVATIONS[options.activation](),
             Dropout(options.dropout),
             nn.Linear(inner, width),
             Dropout(options.dropout),

@@ -25,10 +25,8 @@ from models.encodings.random_walk import random_walk_probabilities
 from models.features import FeatureEncoder
 from models.graphs import Graphs
 from models.grit_attention import ConditionalAttention, Pairs
-from models.heads import FullWidthMLP, HalvingMLP, UnitReLU, read_out
+from models.heads import ACTIVATIONS, FullWidthMLP, HalvingMLP, UnitReLU, read_out
 from models.options.grit import GRITConfig
-
-_ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
 
 
 class GRIT(nn.Module):
@@ -98,7 +96,7 @@ class GRITLayer(nn.Module):
             self.scaler_1D2 = nn.Parameter(nn.init.xavier_normal_(torch.empty(1, width, 2)))
         self.ffn = nn.Sequential(
             nn.Linear(width, 2 * width),
-            _ACTIVATIONS[config.activation](),
+            ACTIVATIONS[config.activation](),
             Dropout(config.dropout),
             nn.Linear(2 * width, width),
         )
@@ -124,7 +122,7 @@ class GRITLayer(nn.Module):
 
 
 def _head(config: GRITConfig) -> nn.Module:
-    sizes, activation = (config.width, config.out_dim, config.head_layers), _ACTIVATIONS[config.activation]
+    sizes, activation = (config.width, config.out_dim, config.head_layers), ACTIVATIONS[config.activation]
     if config.head == "halving":
         return HalvingMLP(*sizes, activation)
     return FullWidthMLP(*sizes, UnitReLU if config.head == "graphgym" else activation)

@@ -13,6 +13,8 @@ from models.graphs import Graphs
 from models.options.choices import Pool, Task
 from models.segments import at_least_float32, reduce_runs
 
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
 
 def pool_nodes(x_nD: Tensor, graphs: Graphs, how: Pool) -> Tensor:
     """[n, D] → [B, D]; a graph without nodes pools to 0."""

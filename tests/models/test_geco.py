@@ -401,11 +401,11 @@ def test_forward_refusals():
     x, encoding = torch.randn(4, 5), torch.randn(4, 2)
     with pytest.raises(ValueError, match=r"features must be \[4, 5\].*got \(4, 6\)"):
         model(torch.randn(4, 6), adjacency, encoding_NE=encoding)
-    with pytest.raises(ValueError, match=r"node_id needs one id per node: 4 nodes, got shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"node_id must be \[4\], a row for each node, got \(3,\)"):
         model(x, adjacency, node_id_N=torch.arange(3), encoding_NE=encoding)
-    with pytest.raises(ValueError, match=r"encodings must be \[4, 2\], got None"):
+    with pytest.raises(ValueError, match=r"encodings must be \[4, 2\], a row for each node, got None"):
         model(x, adjacency)
-    with pytest.raises(ValueError, match=r"encodings must be \[4, 0\], got \(4, 2\)"):
+    with pytest.raises(ValueError, match=r"encodings must be \[4, 0\], a row for each node, got \(4, 2\)"):
         GECO(config())(x, adjacency, encoding_NE=encoding)
 
 
