@@ -29,7 +29,7 @@ from storage.arrow_files import file_digest
 from storage.durable import sync_file
 from storage.errors import ConfigError, FormatError
 
-CHECKPOINT_VERSION = 2  # 1 had neither digests nor positions within an epoch, and is read still
+CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
 
 DATA = "labels, splits and features"  # their digest's name in a run's identity
 _LATER = (DATA, "evaluation")  # which older checkpoints do not have
@@ -82,7 +82,7 @@ def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
 
 
 def save_checkpoint(directory: Path, snapshot: Snapshot) -> None:
-    """Writes a checkpoint under a name that is new. Whatever fails (OSError), no such directory is there then."""
+    """Writes a checkpoint to a directory that does not exist yet. Raises OSError where that fails; then it still does not exist."""
     staged = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
     shutil.rmtree(staged, ignore_errors=True)
     try:
@@ -119,7 +119,7 @@ def _write(directory: Path, snapshot: Snapshot) -> None:
 
 
 def _write_body(directory: Path, body: Mapping[str, Any]) -> None:
-    """state.json with a digest of itself: a figure that changes in it would go unseen otherwise."""
+    """Writes state.json with its own digest, so that a changed number in it is noticed."""
     plain = json.loads(json.dumps(dict(body), default=str, allow_nan=False))
     path = directory / "state.json"
     path.write_text(json.dumps(plain | {"digest": _body_digest(plain)}, indent=1) + "\n")
@@ -131,7 +131,7 @@ def _body_digest(body: Mapping[str, Any]) -> str:
 
 
 def keep_best(checkpoint: Path, best: Path) -> None:
-    """Copies a checkpoint's best weights to a folder of their own, `model.safetensors`, in place of what is there."""
+    """Replaces the folder `best` by a checkpoint's best weights, as `model.safetensors`."""
     verify_checkpoint(checkpoint)
     staged, old = best.with_name(f".{best.name}.tmp"), best.with_name(f".{best.name}.old")
     for path in (staged, old):
@@ -237,9 +237,9 @@ def newest_whole(
 
 
 def sweep(train: Path, keep: int) -> None:
-    """Removes what interrupted writers left, and checkpoints older than the newest `keep` whole ones.
+    """Removes what interrupted writers left, and checkpoints older than the newest `keep` whole ones; nobody may be writing.
 
-    The newest whole one at an epoch's end stays in any case: from it any number of workers can go on. Nobody may be writing.
+    The newest whole one at an epoch's end always stays: any number of workers can go on from it.
     """
     for path in train.glob(".epoch-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)

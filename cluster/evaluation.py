@@ -1,4 +1,4 @@
-"""How a model is asked for predictions: the one path by which a run is validated and tested, and a finished run predicts."""
+"""The forward pass of evaluation, which validation, test and prediction share."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

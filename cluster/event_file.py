@@ -1,4 +1,4 @@
-"""A file of TensorBoard's events, written as they come and not by a thread: what a full disk raises reaches who wrote, and nothing else is said.
+"""A TensorBoard event file, written without a thread, so that a full disk raises in the caller.
 
 The format is TensorBoard's: https://github.com/tensorflow/tensorboard, records of `Event` messages.
 """

@@ -1,7 +1,7 @@
-"""When a run that fails again and again is given up: too many failures within an hour, or several in a row with nothing gained between.
+"""When a run that keeps failing is given up: after too many failures within an hour, or several in a row without progress.
 
-The first bound is a rate, so that a run of weeks survives as many failures an hour as a run of a day. The second ends a crash that comes
-back at the same place every time, however slowly: no rate would.
+The first bound is a rate, so that a long run survives as many failures an hour as a short one. The second ends a run that crashes at the
+same place every time, however slowly.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The driver follows an attempt: a thread passes on what rank 0 tells, and asks the workers to stop once the driver wants it."""
+"""A thread of the driver passes on what rank 0 records, and asks the workers to stop once the driver wants it."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -19,9 +19,9 @@ def followed(
     stopping: threading.Event | None = None,
     end_now: Callable[[], None] = interrupt_main,
 ) -> Iterator[None]:
-    """Passes records to `consume` from a thread until the context is left, all that were told before that included; removes the files then.
+    """Passes all records to `consume`, from a thread, until the context ends; then removes the files.
 
-    Once `stopping` is set, the workers are asked to stop. An error in `consume` ends the body, by `end_now`, and is raised as StageError.
+    Asks the workers to stop once `stopping` is set. An error in `consume` ends the body, by `end_now`, and is raised as StageError.
     """
     reader, ended, failures = RecordReader(files), threading.Event(), list[Exception]()
 

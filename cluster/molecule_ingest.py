@@ -1,6 +1,6 @@
-"""Molecules into shards of Arrow files, featurised chunk by chunk in this process or by Ray tasks; it can be interrupted and goes on.
+"""Ingests molecules into Arrow shards, featurised chunk by chunk in this process or by Ray tasks; what is interrupted goes on.
 
-The way of a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
+Life of a chunk: rows of the source → graphs with OGB's features → a piece in the destination, `pieces/<fingerprint>/`.
 When all pieces are there, they are joined to shards in the order of the source, a snapshot is published, and the pieces go.
 A chunk is a function of source and chunk size alone: so the bytes do not depend on the workers, and a piece that is there already,
 from a run that was killed, is used. The fingerprint keeps pieces of another source, chunk size or RDKit apart.

@@ -1,4 +1,4 @@
-"""Where a NaN or an infinity came from: the same batch once more, with an eye on every layer."""
+"""Finds where a NaN or an infinity came from: runs the same batch once more and looks at every layer's output."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,11 +1,10 @@
 """A finished run's predictions for every node of a graph, or every graph of a set: in parallel, restartable, out as Parquet in id order.
 
-Where a model's batch is the whole graph, spread over the workers, a piece is a worker's part of a split, and all workers predict at once;
-with as many of them as the run had, all that follows holds.
+The batches are those by which the run's splits were scored: the same samplers for the same number of ranks. So every prediction has the
+bits that the run saw, and the scores are the run's own. A piece is a few batches in a row of one split. Actors predict the pieces that
+are missing; then the scores are taken batch by batch, as the ranks did, and actors join the pieces to parts.
 
-The batches are those by which the run's splits were scored: the same samplers for the same number of ranks, so that every prediction has
-the bits that the run saw, and the scores made of them are its own. A piece is a few batches in a row of one split. Actors predict the
-pieces that are not there yet; when all are, the scores are taken batch by batch, as the ranks did, and actors join the pieces to parts.
+Of a graph-parallel run a piece is a worker's part of a split, and all workers predict at once; the bits are the run's with as many workers.
 """
 
 import socket
@@ -131,7 +130,7 @@ class _BatchRange:
 class Predictor:
     """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them.
 
-    Predictors that work together have met before: what they then call is collective.
+    Graph-parallel predictors call `meet` first; `predict` is a collective call then.
     """
 
     def __init__(self, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, device: str) -> None:
@@ -312,7 +311,7 @@ class PoolOptions:
     use_gpu: bool
     restarts: int  # of each worker
     deadline_s: float  # longest wait for the next finished piece or part
-    together: bool = False  # all predict a split at once, each its own piece; none is started again
+    together: bool = False  # graph-parallel: all predict a split at once, each its own piece; none is started again
 
 
 def predict_all(
@@ -390,7 +389,7 @@ def _predict_together(
 
 
 def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
-    """Until all have come, or one has failed: then raises the error that says most, for the others' may be that they miss that one."""
+    """Waits for all, or until one fails: then raises the error that says most; the others' may be that they miss that worker."""
     failed: list[GraphmillError] = []
     waiting, deadline = list(references), time.monotonic() + pool.deadline_s
     while waiting and (left := deadline - time.monotonic()) > 0:

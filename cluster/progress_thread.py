@@ -1,4 +1,4 @@
-"""Progress is shown from a thread of its own: a terminal or a pipe that takes nothing more holds up no record of the run."""
+"""Shows progress from a thread of its own, so that a blocked terminal or pipe delays no record of the run."""
 
 import queue
 import threading
@@ -16,7 +16,7 @@ _END_S = 5.0  # longest wait at the end for what is not shown yet
 def progress_thread(
     show: Callable[[Record], None], end_now: Callable[[], None] = interrupt_main
 ) -> Iterator[Callable[[Record], None]]:
-    """Yields what passes records on to `show` and does not wait.
+    """Yields a function that passes records on to `show` and does not wait.
 
     An error in `show` ends the body, by `end_now`, and is raised.
     """

@@ -1,8 +1,7 @@
 """An exponential moving average of a model's weights: what is evaluated and kept, while the raw weights go on training.
 
 After optimizer step t (from 0): average ← average + (1 - decay_t)(weights - average), decay_t = min(decay, (1 + t) / (10 + t)), so that
-the first weights, which are random, are soon forgotten. As decay_t is a function of the step alone, the average itself is all that a resumed
-run needs.
+the first weights, which are random, are soon forgotten. decay_t is a function of the step alone, so a resumed run needs only the average.
 """
 
 import torch

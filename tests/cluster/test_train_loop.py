@@ -519,6 +519,12 @@ def test_poly_is_a_power_of_what_is_left():
     assert rate_factor(100, 100, 0, "poly", floor=0.1, power=3.0) == pytest.approx(0.1)
 
 
+def test_matrices_decay_and_biases_do_not():
+    decayed, plain = Worker(spec(weight_decay=0.1), Reports(), 0, 1, CPU).optimizer.param_groups
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert [parameter.ndim for parameter in (*decayed["params"], *plain["params"])] == [2, 2, 1, 1]
+
+
 def test_warm_up_may_be_counted_in_steps(reports):
     _, reporter, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3), reports)
     # Five steps per epoch: the last of the first epoch is the fifth of eight.
