@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -162,6 +163,15 @@ def copied_checkout(folder: Path) -> Path:
     return tree
 
 
+def run_all(tree: Path, tests: Sequence[str], skipped: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
+    """As `run_tests`, the two likeliest files first: most mutants end there, before the others are imported."""
+    began = time.monotonic()
+    outcome, failed = run_tests(tree, [*tests[:2], *skipped], limit_s)
+    if outcome != "passed" or not tests[2:]:
+        return outcome, failed
+    return run_tests(tree, [*tests[2:], *skipped], limit_s + began - time.monotonic())
+
+
 def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
     """("passed", "failed" or "too long", the failed tests) of a run that ends with the first failure."""
     command = [
@@ -205,7 +215,7 @@ def judge(mutant: Mutant, tree: Path, tests: Sequence[str], marker: Path, limit_
     try:
         while True:
             file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-            outcome, failed = run_tests(tree, [*tests, *skipped], limit_s)
+            outcome, failed = run_all(tree, tests, skipped, limit_s)
             if outcome == "too long":
                 return "undecided", ""
             if outcome == "passed":
@@ -217,7 +227,7 @@ def judge(mutant: Mutant, tree: Path, tests: Sequence[str], marker: Path, limit_
             skipped += [f"--deselect={one}" for one in failed]
         marker.unlink(missing_ok=True)
         file.write_bytes(source[: mutant.start] + mutant.probe.encode() + source[mutant.end :])
-        outcome, _ = run_tests(tree, [*tests, *skipped], limit_s)
+        outcome, _ = run_all(tree, tests, skipped, limit_s)
         return ("missed" if marker.exists() or outcome == "failed" else "not run"), ""
     finally:
         file.write_bytes(source)
