@@ -11,12 +11,15 @@ The list is kept as results.md and results.json under --out; a run that is start
 
 import argparse
 import ast
+import contextlib
 import copy
+import importlib
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,8 +29,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PRODUCT = ("storage", "samplers", "models", "cluster", "jobs")
+# Imported once, before the forks that run tests.
+LOADED_ONCE = ("hypothesis", "networkx", "numba", "pyarrow.dataset", "ray.train.torch", "scipy.sparse", "torch")
 NOT_MUTATED = ("jobs/bench/", "jobs/papers/")
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -173,37 +180,33 @@ def run_all(tree: Path, tests: Sequence[str], skipped: Sequence[str], limit_s: f
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
-    """("passed", "failed" or "too long", the failed tests) of a run that ends with the first failure."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not ray and not slow",
-        *tests,
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(
-        command,
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.communicate()
+    """("passed", "failed" or "too long", the failed tests) of a run that ends with the first failure, in a fork of this process."""
+    output = tree.with_name("output")
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.chdir(tree)
+        sys.path[0] = str(tree)
+        sys.argv = ["pytest"]
+        os.environ |= {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+        sys.dont_write_bytecode = True  # two mutants of a size may be written within the second that it goes by
+        for number in (1, 2):
+            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), number)
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not ray and not slow", *tests])
+        sys.stdout.flush()
+        os._exit(int(code))
+    deadline = time.monotonic() + limit_s
+    while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if done == (0, 0):
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
         return "too long", []
-    failed = re.findall(r"^FAILED (.+) \((?:setup|call|teardown)\): ", output, re.MULTILINE)
-    return "passed" if process.returncode in (0, 5) else "failed", failed
+    status = os.waitstatus_to_exitcode(done[1])
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)  # what its tests have left
+    failed = re.findall(r"^FAILED (.+) \((?:setup|call|teardown)\): ", output.read_text(errors="replace"), re.MULTILINE)
+    return "passed" if status in (0, 5) else "failed", failed
 
 
 def judge(mutant: Mutant, tree: Path, tests: Sequence[str], marker: Path, limit_s: float) -> tuple[str, str]:
@@ -249,6 +252,8 @@ def main() -> None:
     product = [path for path in [*product, "graphmill.py"] if not path.startswith(NOT_MUTATED)]
     tests = tests_by_module(product)
     draw = random.Random(options.seed)
+    for name in LOADED_ONCE:
+        importlib.import_module(name)
     folder = Path(tempfile.mkdtemp(prefix="graphmill-mutants-"))
     marker = folder / "was-run"
     try:
