@@ -262,7 +262,7 @@ def describe(config: Config, shares: Sequence[Share]) -> str:
     more = statistics.median(a - b for a, b in zip(wall["saving"], wall["checked"], strict=True))
     lines = [
         f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop in a "
-        f"drawn order; {machine('torch', 'ray')}",
+        f"drawn order; {machine()}",
         "",
         *table(dict.fromkeys(("an epoch", *LOOPS), ""), rows),
         "",

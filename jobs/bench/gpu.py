@@ -233,13 +233,8 @@ def bench(config: GpuConfig, say: Callable[[str], None]) -> list[Result]:
         say(f"{name} …")
         results += parts[name]()
     rows = [(r.what, r.predicted, r.measured, "missed" if r.missed else "") for r in results]
-    text = "\n".join(
-        [
-            machine("torch", device=config.device),
-            "",
-            *table(dict.fromkeys(("what", "predicted", "measured", ""), ""), rows),
-        ]
-    )
+    columns = dict.fromkeys(("what", "predicted", "measured", ""), "")
+    text = "\n".join([machine(config.device), "", *table(columns, rows)])
     keep(config.out, config, text, results=[r._asdict() for r in results])
     say(text)
     return results

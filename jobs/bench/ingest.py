@@ -311,7 +311,7 @@ def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfi
     columns |= {"graph, GB": ".1f", "graph, of the disk's rate": ".0%"}
     columns |= {"cut": ".1%", "node_balance": ".3f", "edge_balance": ".3f"}
     lines = [
-        f"{config.nodes:,} nodes in {config.partitions} partitions, budget {config.memory_mib} MiB; {machine('numpy')}. The disk writes "
+        f"{config.nodes:,} nodes in {config.partitions} partitions, budget {config.memory_mib} MiB; {machine()}. The disk writes "
         f"{disk / 1e6:,.0f} MB/s (median of {len(rows)}), the generator alone makes {source / 1e6:.1f} M edges/s.",
         "",
         *table(columns, done),

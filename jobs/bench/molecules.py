@@ -140,7 +140,7 @@ def describe(rates: dict[str, float], name: str) -> str:
     ]
     columns = {"measure": "", "molecules/s": ",.0f", "against smiles2graph alone": ".2f"}
     columns |= {f"minutes of PCQM4Mv2 ({PCQM4MV2_ROWS:,})": ".1f"}
-    return "\n".join([f"Molecules of {name}; {machine('rdkit', 'ogb')}", "", *table(columns, rows)])
+    return "\n".join([f"Molecules of {name}; {machine()}", "", *table(columns, rows)])
 
 
 def main() -> None:

@@ -175,7 +175,7 @@ def main() -> None:
     )
     columns = {"workers": "", "loss of the last step": ".9f", "peak MB": ".0f", "of the first peak": ".2f"}
     columns |= {"estimate MB": ".0f", "sent MB": ".1f", "predicted MB": ".1f"}
-    text = "\n".join([f"{head}; {machine('torch')}", "", *table(columns, rows)])
+    text = "\n".join([f"{head}; {machine()}", "", *table(columns, rows)])
     keep(config.out, config, text, results=results)
     print(text)
 

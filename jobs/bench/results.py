@@ -6,13 +6,13 @@ Needs Python alone.
 import json
 import os
 import platform
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from jobs.run.environment import cpu_name, describe_command, installed_packages
 
 
 def table(columns: Mapping[str, str], rows: Iterable[Sequence[object] | Mapping[str, object]]) -> list[str]:
@@ -25,25 +25,22 @@ def table(columns: Mapping[str, str], rows: Iterable[Sequence[object] | Mapping[
     return lines
 
 
-def machine(*packages: str, device: str = "cpu") -> str:
-    """The GPU or the processor with its cores and load; the versions of Python and of the packages; the date."""
+def machine(device: str = "cpu") -> str:
+    """The GPU or the processor with its cores and load; the versions of Python and of packages; the date."""
+    chip = f"{cpu_name()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     if device != "cpu":
         import torch
 
         chip = torch.cuda.get_device_name()
-    else:
-        cpuinfo = Path("/proc/cpuinfo")
-        named = re.search(r"model name\s*: (.*)", cpuinfo.read_text()) if cpuinfo.exists() else None
-        chip = f"{named[1] if named else platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    versions = [f"{name} {version(name)}" for name in packages]
+    versions = [f"{name} {version}" for name, version in installed_packages().items()]
     return ", ".join([chip, f"Python {platform.python_version()}", *versions, time.strftime("%Y-%m-%d")])
 
 
 def keep(out: Path, config: Any, text: str, **measured: Any) -> None:
-    """Writes `results.md`, the text, and `results.json`, the config and what was measured."""
+    """Writes `results.md`, the text, and `results.json`: the command, the commit, the config and what was measured."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.md").write_text(text.rstrip() + "\n")
-    body = {"config": config, **measured}
+    body = {**describe_command(), "config": config, **measured}
     (out / "results.json").write_text(json.dumps(body, indent=1, default=_plain) + "\n")
 
 

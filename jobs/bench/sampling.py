@@ -285,7 +285,7 @@ def main() -> None:
     torch.set_num_threads(1)
     check_writable(config.out, "--out")
     check_writable(config.data_dir, "--data-dir")
-    on, rows = machine("numpy", "numba", "torch"), []
+    on, rows = machine(), []
     for row in measure(config):
         rows.append(row)
         value = "" if row.value is None else f"{row.value:10.2f} {row.unit}"

@@ -380,7 +380,7 @@ def bench(config: SpeedConfig, say: Callable[[str], None]) -> tuple[list[Point],
     check_writable(config.out, "--out")
     bandwidth = copy_bandwidth(config.device)
     points, skips = measure_all(config, say)
-    on = machine("torch", device=config.device)
+    on = machine(config.device)
     clock = f"{config.threads} threads, {config.clock} clock, {'bf16' if config.bf16 else 'float32'}"
     head = f"width {config.width}, {config.heads} heads, degree {config.degree}, {on}, {clock}"
     text = f"{head}\n\n{tables(config, points, skips, bandwidth)}"

@@ -299,7 +299,7 @@ def bench(config: TrainingConfig, say: Callable[[str], None]) -> tuple[list[Row]
             except torch.OutOfMemoryError as error:
                 skipped[name] = f"out of memory: {str(error).splitlines()[0]}"
         say(f"{name}: {skipped[name]}" if name in skipped else f"{name}: {rows[-1].seconds:.3g} s")
-    on = f"{machine('torch', device=config.device)}, {config.threads} threads, {'bf16' if config.bf16 else 'float32'}"
+    on = f"{machine(config.device)}, {config.threads} threads, {'bf16' if config.bf16 else 'float32'}"
     lines = table(
         {"row": "", "s": ".4g", "fastest": ".4g", "peak GB": ".2f", "beside": ""},
         [(r.what, r.seconds, r.fastest_s, r.peak_bytes and r.peak_bytes / 1e9, r.note) for r in rows],

