@@ -1,49 +1,46 @@
-"""Batches of many small graphs: bucketed by size, bounded by tokens, the same for everyone.
+"""Batches of many small graphs, planned from their sizes alone: the same for everyone, every graph in one batch of an epoch.
 
-The plan is made from sizes alone. Graphs in order of size fall into buckets in which the largest is at most `bucket_ratio` times the
-smallest (or somewhat more, where few graphs are so large); a bucket's batches take as many graphs as fit the budgets were each as
-large as the bucket's largest. So any shuffle within the bucket fits, the number of batches is the same in every epoch, and padding to
-a batch's largest graph wastes little. Each epoch shuffles graphs within buckets, and the order of steps; the ranks' batches of one step are neighbors in size, so that no
-rank waits long for another. Every graph is in exactly one batch of an epoch.
+Graphs in order of size fall into buckets, whose largest graph is at most `bucket_ratio` times the smallest (somewhat more where few graphs
+are so large). A batch takes as many graphs of one bucket as fit the budgets if each were the bucket's largest. So any shuffle within a
+bucket fits, and every epoch has the same number of batches. The ranks' batches of one step are neighbors in size: no rank waits long.
 """
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
-from samplers.neighbor_kernels import all_positions
 from samplers.options import GraphBatchOptions
 from samplers.plans import even_split
 from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
-from storage.descriptions import describe
 from storage.errors import ConfigError, DataError
+from storage.graph_store import StoredGraphs
 from storage.packed_graphs import PackedGraphs
 
 _MIXED_BATCHES = 4  # a bucket holds at least so many batches where there are graphs for them, so that their graphs mix
 
 
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
+
+
 @dataclass(frozen=True)
-class GraphBatch:
+class PackedBatch(Generic[Array]):
     """Several graphs packed one after another. Graph i has the nodes [node_ptr[i], node_ptr[i + 1]), and likewise edges."""
 
     epoch: int
     index: int  # number of the batch in its epoch, over all ranks
-    graph_id: np.ndarray  # int64 [g], numbers in the store
-    node_ptr: np.ndarray  # int64 [g + 1]
-    edge_ptr: np.ndarray  # int64 [g + 1]
-    edge_index: np.ndarray  # int32 [2, m]: source and destination of each edge, positions in the batch
-    node_feature: np.ndarray | None = None  # [n, …]
-    edge_feature: np.ndarray | None = None  # [m, …]
-    target: np.ndarray | None = None  # [g, …]
-
-    def __repr__(self) -> str:
-        return describe(self)
+    graph_id: Array  # int64 [g], numbers in the store
+    node_ptr: Array  # int64 [g + 1]
+    edge_ptr: Array  # int64 [g + 1]
+    edge_index: Array  # int32 [2, m]: source and destination of each edge, positions in the batch
+    node_feature: Array | None = None  # [n, …]
+    edge_feature: Array | None = None  # [m, …]
+    target: Array | None = None  # [g, …]
 
     @property
     def num_graphs(self) -> int:
@@ -59,73 +56,11 @@ class GraphBatch:
 
     @property
     def num_bytes(self) -> int:
-        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
+        return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray | torch.Tensor))
 
 
-class GraphStore(Protocol):
-    """Many small graphs, by number."""
-
-    @property
-    def content_hash(self) -> str:
-        """The same for the same graphs alone."""
-        ...
-
-    @property
-    def num_nodes(self) -> np.ndarray:
-        """int [num_graphs]"""
-        ...
-
-    @property
-    def num_edges(self) -> np.ndarray:
-        """int [num_graphs]"""
-        ...
-
-    def fetch(self, graph: np.ndarray) -> PackedGraphs:
-        """These graphs, in this order."""
-        ...
-
-
-@dataclass(frozen=True)
-class ArrayGraphStore:
-    """Graphs packed in arrays (in memory or mapped): graph i's nodes are rows [node_ptr[i], node_ptr[i + 1]), its edges likewise."""
-
-    node_ptr: np.ndarray  # int64 [num_graphs + 1]
-    edge_ptr: np.ndarray  # int64 [num_graphs + 1]
-    edge_index: np.ndarray  # int32 [2, m], positions within the edge's own graph
-    node_feature: np.ndarray | None = None
-    edge_feature: np.ndarray | None = None
-    target: np.ndarray | None = None
-
-    @cached_property
-    def content_hash(self) -> str:
-        """Reads all arrays, once."""
-        found = hashlib.sha256()
-        for field in fields(self):
-            array = getattr(self, field.name)
-            found.update(f"{field.name} {None if array is None else (array.dtype.str, array.shape)}\n".encode())
-            if array is not None:
-                found.update(np.ascontiguousarray(array).data)
-        return found.hexdigest()
-
-    @cached_property
-    def num_nodes(self) -> np.ndarray:
-        return np.diff(self.node_ptr)
-
-    @cached_property
-    def num_edges(self) -> np.ndarray:
-        return np.diff(self.edge_ptr)
-
-    def fetch(self, graph: np.ndarray) -> PackedGraphs:
-        num_nodes, num_edges = self.num_nodes[graph], self.num_edges[graph]
-        node, edge = all_positions(self.node_ptr[graph], num_nodes), all_positions(self.edge_ptr[graph], num_edges)
-        return PackedGraphs(
-            num_nodes=num_nodes,
-            num_edges=num_edges,
-            edge_index=np.take(self.edge_index, edge, axis=1),
-            node_feature=None if self.node_feature is None else np.take(self.node_feature, node, axis=0),
-            edge_feature=None if self.edge_feature is None else np.take(self.edge_feature, edge, axis=0),
-            target=None if self.target is None else self.target[graph],
-        )
+GraphBatch = PackedBatch[np.ndarray]
+TorchGraphBatch = PackedBatch[torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -202,7 +137,7 @@ def _exceeds_alone(num_nodes: np.ndarray, num_edges: np.ndarray, options: GraphB
                 raise ConfigError(
                     f"{name}: expected at least {size[worst]}, the size of graph {worst} "
                     f"({num_nodes[worst]} nodes, {num_edges[worst]} edges), got {budget}; "
-                    f"raise --{name.replace('_', '-')}, or set --sampler.oversize alone"
+                    f"raise --sampler.{name}, or set --sampler.oversize alone"
                 )
     return alone
 
@@ -229,14 +164,6 @@ def _round_up(counts: np.ndarray, fits: np.ndarray, num_ranks: int) -> np.ndarra
     return batches
 
 
-@dataclass(frozen=True)
-class _Shuffle:
-    """One epoch's orders, drawn once for all of its batches."""
-
-    order: np.ndarray  # int64 [num_graphs], the plan's, shuffled within each bucket
-    steps: np.ndarray  # int64 [num_steps], the planned step that each step takes
-
-
 class GraphBatchSampler:
     """Batches of a store's graphs; `graphs` restricts them to some, for a split, in whatever order they are given."""
 
@@ -244,12 +171,13 @@ class GraphBatchSampler:
 
     def __init__(
         self,
-        store: GraphStore,
+        store: StoredGraphs,
         options: GraphBatchOptions,
         num_ranks: int = 1,
         graphs: np.ndarray | Sequence[int] | None = None,
     ) -> None:
-        self._store, self._options, self._num_ranks = store, options, num_ranks
+        self.options = options
+        self._store, self._num_ranks = store, num_ranks
         self._is_whole = graphs is None
         self._graphs = np.arange(len(store.num_nodes)) if graphs is None else np.sort(np.asarray(graphs, np.int64))
         if len(self._graphs) == 0:
@@ -260,11 +188,7 @@ class GraphBatchSampler:
             )
         if np.bincount(self._graphs).max() > 1:
             raise ConfigError(f"graphs: expected distinct numbers, got {len(self._graphs)} with repeats")
-        self._last_shuffle: tuple[int, _Shuffle] | None = None
-
-    @property
-    def options(self) -> GraphBatchOptions:
-        return self._options
+        self._last_shuffle: tuple[int, np.ndarray, np.ndarray] | None = None
 
     @cached_property
     def content_hash(self) -> str:
@@ -275,7 +199,7 @@ class GraphBatchSampler:
     @cached_property
     def plan(self) -> GraphPlan:
         sizes = self._store.num_nodes[self._graphs], self._store.num_edges[self._graphs]
-        return plan_graph_batches(*sizes, self._options, self._num_ranks)
+        return plan_graph_batches(*sizes, self.options, self._num_ranks)
 
     @property
     def num_batches(self) -> int:
@@ -287,25 +211,24 @@ class GraphBatchSampler:
             raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
         plan = self.plan
         planned, order = batch, plan.order
-        if self._options.shuffle:
-            shuffle = self._shuffle(epoch)
+        if self.options.shuffle:
+            order, steps = self._shuffle(epoch)
             step, rank = divmod(batch, self._num_ranks)
-            planned, order = int(shuffle.steps[step]) * self._num_ranks + rank, shuffle.order
+            planned = int(steps[step]) * self._num_ranks + rank
         return self._graphs[order[plan.place_ptr[planned] : plan.place_ptr[planned + 1]]]
 
-    def _shuffle(self, epoch: int) -> "_Shuffle":
+    def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """An epoch's graphs, shuffled within each bucket, and the planned step that each step takes."""
         last = self._last_shuffle  # one read: another thread may put another epoch's there
         if last is not None and last[0] == epoch:
-            return last[1]
-        plan, seed = self.plan, self._options.seed
+            return last[1:]
+        plan, seed = self.plan, self.options.seed
         graph_key = stream_key(seed, Purpose.GRAPH_ORDER, epoch)
         step_key = stream_key(seed, Purpose.GRAPH_STEPS, epoch)
-        shuffle = _Shuffle(
-            order=plan.order[_stable_order(plan.bucket, hash_ids(graph_key, self._graphs[plan.order]))],
-            steps=np.argsort(hash_ids(step_key, np.arange(self.num_batches // self._num_ranks)), kind="stable"),
-        )
-        self._last_shuffle = (epoch, shuffle)
-        return shuffle
+        order = plan.order[_stable_order(plan.bucket, hash_ids(graph_key, self._graphs[plan.order]))]
+        steps = np.argsort(hash_ids(step_key, np.arange(self.num_batches // self._num_ranks)), kind="stable")
+        self._last_shuffle = (epoch, order, steps)
+        return order, steps
 
     def sample(self, epoch: int, batch: int) -> GraphBatch:
         graphs = self.graphs_of(epoch, batch)
@@ -340,40 +263,6 @@ def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGrap
 
 def _offsets(count: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class TorchGraphBatch:
-    """A batch of graphs as tensors. Shapes as in `GraphBatch`."""
-
-    epoch: int
-    index: int
-    graph_id: torch.Tensor
-    node_ptr: torch.Tensor
-    edge_ptr: torch.Tensor
-    edge_index: torch.Tensor
-    node_feature: torch.Tensor | None
-    edge_feature: torch.Tensor | None
-    target: torch.Tensor | None
-
-    def __repr__(self) -> str:
-        return describe(self)
-
-    @property
-    def num_graphs(self) -> int:
-        return len(self.graph_id)
-
-    @property
-    def num_nodes(self) -> int:
-        return int(self.node_ptr[-1])
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchGraphBatch":
-        moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name, value in vars(self).items()
-            if isinstance(value, torch.Tensor)
-        }
-        return replace(self, **moved)
 
 
 def graphs_to_torch(batch: GraphBatch) -> TorchGraphBatch:

@@ -28,7 +28,7 @@ class NeighborSampler:
     def __init__(
         self, router: Router, options: NeighborOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
-        self._router, self._options = router, options
+        self._router, self.options = router, options
         self._maps = PositionMaps(router.manifest.num_nodes)
         check_graph(
             router.manifest,
@@ -39,10 +39,6 @@ class NeighborSampler:
             induced=options.edges == "induced",
         )
         self._root_batches = RootBatches(router, options, num_ranks, roots)
-
-    @property
-    def options(self) -> NeighborOptions:
-        return self._options
 
     @property
     def content_hash(self) -> str:
@@ -73,7 +69,7 @@ class NeighborSampler:
 
     def _sample(self, roots: np.ndarray, epoch: int, batch: int) -> MiniBatch:
         """The minibatch around these stored ids."""
-        options = self._options
+        options = self.options
         with stage("sample"):
             relabeler = Relabeler(roots, self._maps)
             num_roots = relabeler.num_nodes
@@ -107,7 +103,7 @@ class NeighborSampler:
         self, relabeler: Relabeler, draw_epoch: int, batch: int
     ) -> tuple[list[NeighborLists], list[np.ndarray], list[int]]:
         """Draws hop after hop: (lists, positions of their neighbors, number of nodes found) of each."""
-        options, frontier_start = self._options, 0
+        options, frontier_start = self.options, 0
         lists, sources, found = [], [], [relabeler.num_nodes]
         for hop, fanout in enumerate(options.fanouts):
             frontier = relabeler.node[frontier_start:]

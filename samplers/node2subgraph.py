@@ -45,13 +45,9 @@ class Node2SubgraphSampler:
     def __init__(
         self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
-        self._router, self._options = router, options
+        self._router, self.options = router, options
         check_graph(router.manifest, options.split_set, "in" if options.max_hops == 0 else options.direction)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
-
-    @property
-    def options(self) -> Node2SubgraphOptions:
-        return self._options
 
     @property
     def content_hash(self) -> str:
@@ -76,7 +72,7 @@ class Node2SubgraphSampler:
         return self._sample(roots, epoch, batch)
 
     def _sample(self, roots: NodeList, epoch: int, batch: int) -> MiniBatch:
-        options = self._options
+        options = self.options
         with stage("sample"):
             grown = grow_subgraphs(self._router, roots, options, epoch)
         return build_subgraph_batch(

@@ -1,11 +1,10 @@
 """Options of every sampler and of the loader: what a user chooses, and what the run fills in (GIVEN)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from samplers.messages import EdgeColumn, Scheme, WalkDirection
-from samplers.option_checks import check_integer_tuples, check_integers, check_numbers, check_root_split
-from storage.encoding_names import check_encoding_names
+from samplers.option_checks import check_fields
 from storage.errors import ConfigError
 from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN
 
@@ -41,26 +40,9 @@ class NeighborOptions:
     """Stored encodings of the nodes (storage.encodings), by name."""
 
     def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        check_integer_tuples(self, "fanouts")
-        check_integers(self, "batch_size", "seed", "split_set")
-        check_root_split(self)
+        check_fields(self, batch_size=1)
         if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
-            raise ConfigError(
-                f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set --fanouts"
-            )
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
-        for name, allowed in (
-            ("edges", ("sampled", "induced")),
-            ("direction", ("in", "out", "both")),
-            ("scheme", ("uniform", "weight", "degree", "labor")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}; set --{name}")
-        unknown = set(self.edge_columns) - {"id", "weight", "feature"}
-        if unknown:
-            raise ConfigError(f"edge_columns: expected some of id, weight and feature, got {sorted(unknown)}")
+            raise ConfigError(f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set fanouts")
         if self.replace and (self.scheme == "labor" or -1 in self.fanouts):
             raise ConfigError(
                 f"replace: expected a scheme other than 'labor' and fanouts >= 0, got {self.scheme!r} and {self.fanouts}"
@@ -95,17 +77,9 @@ class Node2SubgraphOptions:
     """Stored encodings of the nodes (storage.encodings), by name."""
 
     def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        check_integers(self, "max_hops", "max_nodes", "batch_size", "seed", "split_set")
-        check_root_split(self)
+        check_fields(self, max_nodes=1, batch_size=1)
         if not 0 <= self.max_hops <= _MOST_HOPS:
-            raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set --max-hops")
-        if self.max_nodes < 1:
-            raise ConfigError(f"max_nodes: expected at least 1 (the root), got {self.max_nodes}; set --max-nodes")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
-        if self.direction not in ("in", "out", "both"):
-            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+            raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set max_hops")
 
 
 Cut = Literal["random", "partitions"]
@@ -132,16 +106,7 @@ class RandomPartitionOptions:
     cut: Cut = "random"
 
     def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        check_integers(self, "seed", "split_set", "chunks_per_batch")
-        if self.root_splits is not None:
-            check_integer_tuples(self, "root_splits")
-        if self.num_chunks is not None:
-            check_integers(self, "num_chunks")
-        if self.num_chunks is not None and self.num_chunks < 1:
-            raise ConfigError(f"num_chunks: expected at least 1, got {self.num_chunks}; set num_chunks")
-        if self.cut not in get_args(Cut):
-            raise ConfigError(f"cut: expected one of {', '.join(get_args(Cut))}, got {self.cut!r}; set --cut")
+        check_fields(self, num_chunks=1)
         codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
         if not codes or not all(SPLIT_NONE < code <= SPLIT_TEST for code in codes):
             raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
@@ -172,20 +137,11 @@ class PprOptions:
     """Stored encodings of the nodes (storage.encodings), by name."""
 
     def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        check_integers(self, "top_k", "batch_size", "seed", "split_set")
-        check_root_split(self)
-        check_numbers(self, "alpha", "epsilon")
+        check_fields(self, top_k=0, batch_size=1)
         if not 0 < self.alpha <= 1:
-            raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set --alpha")
+            raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set alpha")
         if not 1e-9 <= self.epsilon < 1:
-            raise ConfigError(f"epsilon: expected at least 1e-9 and below 1, got {self.epsilon}; set --epsilon")
-        if self.top_k < 0:
-            raise ConfigError(f"top_k: expected at least 0, got {self.top_k}; set --top-k")
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size: expected at least 1, got {self.batch_size}; set --batch-size")
-        if self.direction not in ("in", "out", "both"):
-            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+            raise ConfigError(f"epsilon: expected at least 1e-9 and below 1, got {self.epsilon}; set epsilon")
 
 
 @dataclass(frozen=True)
@@ -213,23 +169,7 @@ class SaintOptions:
     """Stored encodings of the nodes (storage.encodings), by name."""
 
     def __post_init__(self) -> None:
-        check_encoding_names(self.encodings)
-        counts = ["num_walks", "walk_length", "num_presamples", "seed", "split_set"]
-        check_integers(self, *counts, *(["batches_per_epoch"] if self.batches_per_epoch is not None else []))
-        check_root_split(self)
-        for name in ("num_walks", "num_presamples"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name}: expected at least 1, got {getattr(self, name)}; set --{name.replace('_', '-')}"
-                )
-        if self.walk_length < 0:
-            raise ConfigError(f"walk_length: expected at least 0, got {self.walk_length}; set --walk-length")
-        if self.batches_per_epoch is not None and self.batches_per_epoch < 1:
-            raise ConfigError(
-                f"batches_per_epoch: expected at least 1, got {self.batches_per_epoch}; set --batches-per-epoch"
-            )
-        if self.direction not in ("in", "out", "both"):
-            raise ConfigError(f"direction: expected 'in', 'out' or 'both', got {self.direction!r}; set --direction")
+        check_fields(self, num_walks=1, walk_length=0, num_presamples=1, batches_per_epoch=1)
 
 
 @dataclass(frozen=True)
@@ -246,22 +186,17 @@ class GraphBatchOptions:
     """Nodes² of all graphs: what dense attention costs."""
     bucket_ratio: float = 1.2
     """Largest over smallest graph that may meet in a batch; inf: any."""
-    oversize: str = "error"
-    """a graph beyond a budget: "error", or "alone" for a batch of its own."""
+    oversize: Literal["error", "alone"] = "error"
+    """A graph beyond a budget: "error", or "alone" for a batch of its own."""
     seed: int = 0
     shuffle: bool = True
     """False: the same batches in every epoch, small graphs first."""
 
     def __post_init__(self) -> None:
-        check_integers(self, "max_graphs", "max_nodes", "max_edges", "max_node_pairs", "seed")
-        check_numbers(self, "bucket_ratio")
+        check_fields(self, bucket_ratio=1)
         budgets = {name: getattr(self, name) for name in ("max_graphs", "max_nodes", "max_edges", "max_node_pairs")}
         if not any(budgets.values()) or any(value < 0 for value in budgets.values()):
-            raise ConfigError(f"graph batches: expected budgets >= 0 and one above 0, got {budgets}; set --max-nodes")
-        if not self.bucket_ratio >= 1:
-            raise ConfigError(f"bucket_ratio: expected at least 1, got {self.bucket_ratio}; set --bucket-ratio")
-        if self.oversize not in ("error", "alone"):
-            raise ConfigError(f"oversize: expected 'error' or 'alone', got {self.oversize!r}; set --oversize")
+            raise ConfigError(f"graph batches: expected budgets >= 0 and one above 0, got {budgets}; set max_nodes")
 
 
 @dataclass(frozen=True)
@@ -279,9 +214,7 @@ class LoaderOptions:
     """Longest wait for threads at work when the loader is closed."""
 
     def __post_init__(self) -> None:
-        for name, least in (("threads", 1), ("prefetch", 1), ("max_bytes", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}: expected at least {least}, got {getattr(self, name)}; set {name}")
+        check_fields(self, threads=1, prefetch=1, max_bytes=0)
         for name in ("timeout_s", "close_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: expected more than 0 seconds, got {getattr(self, name)}; set {name}")

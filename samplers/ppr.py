@@ -63,14 +63,10 @@ class PprSampler:
     def __init__(
         self, router: Router, options: PprOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
-        self._router, self._options = router, options
+        self._router, self.options = router, options
         check_graph(router.manifest, options.split_set, options.direction)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
         self._memory = PushMemory()
-
-    @property
-    def options(self) -> PprOptions:
-        return self._options
 
     @property
     def content_hash(self) -> str:
@@ -98,8 +94,8 @@ class PprSampler:
     def _sample(self, roots: np.ndarray, epoch: int, batch: int) -> MiniBatch:
         """The subgraphs around these stored ids."""
         with stage("sample"):
-            pushed = push_roots(self._router, roots, self._options, self._memory)
-            member, score, graph_ptr = _select(self._router, pushed, self._options.top_k)
+            pushed = push_roots(self._router, roots, self.options, self._memory)
+            member, score, graph_ptr = _select(self._router, pushed, self.options.top_k)
             self._memory.give_back(pushed.memory)
             last = np.concatenate([[np.inf], score[:-1]])
             level = np.cumsum(score != last)
@@ -111,9 +107,9 @@ class PprSampler:
             member=member,
             graph_ptr=graph_ptr,
             level=level,
-            split_set=self._options.split_set,
+            split_set=self.options.split_set,
             score=score.astype(np.float32),
-            encodings=self._options.encodings,
+            encodings=self.options.encodings,
         )
 
 

@@ -41,19 +41,15 @@ class RandomPartitionSampler:
     def __init__(
         self, router: Router, options: RandomPartitionOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
-        self._router, self._options, self._num_ranks = router, options, num_ranks
+        self._router, self.options, self._num_ranks = router, options, num_ranks
         self._num_chunks = count_chunks(options, router.manifest)
         self._num_groups = -(-self._num_chunks // options.chunks_per_batch)
         check_graph(router.manifest, options.split_set)
         self._roots = Roots(router, options.split_set, options.root_splits, roots)
 
     @property
-    def options(self) -> RandomPartitionOptions:
-        return self._options
-
-    @property
     def content_hash(self) -> str:
-        if self._options.cut != "partitions":
+        if self.options.cut != "partitions":
             return self._roots.content_hash
         named = (
             f"{self._roots.content_hash} {self._router.manifest.content_hash}"  # its chunks are the stored partitions
@@ -65,7 +61,7 @@ class RandomPartitionSampler:
         return num_chunk_batches(self._num_groups, self._num_ranks)
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        options, router = self._options, self._router
+        options, router = self.options, self._router
         if not 0 <= batch < self.num_batches:
             raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
         share = chunk_share(batch, self._num_groups, self._num_ranks)  # over groups of chunks
@@ -89,7 +85,7 @@ class RandomPartitionSampler:
 
     def _group_nodes(self, epoch: int, group: int) -> np.ndarray:
         """Nodes of the chunks of this group of the epoch's cut, ascending in permanent id."""
-        options, router = self._options, self._router
+        options, router = self.options, self._router
         key = stream_key(options.seed, Purpose.CHUNKS, epoch if options.shuffle else 0)
         start, stop = even_split(self._num_chunks, self._num_groups, group)
         if options.cut == "random":

@@ -60,14 +60,10 @@ class SaintSampler:
     def __init__(
         self, router: Router, options: SaintOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
-        self._router, self._options, self._num_ranks = router, options, num_ranks
+        self._router, self.options, self._num_ranks = router, options, num_ranks
         check_graph(router.manifest, options.split_set, "in" if options.walk_length == 0 else options.direction)
         codes = None if options.root_split is None else (options.root_split,)
         self._roots = Roots(router, options.split_set, codes, roots)
-
-    @property
-    def options(self) -> SaintOptions:
-        return self._options
 
     @property
     def content_hash(self) -> str:
@@ -78,18 +74,18 @@ class SaintSampler:
         """Where walks may start."""
         roots = self._roots.nodes
         if not len(roots.node):
-            raise ConfigError(f"root_split: expected a split with nodes, got {self._options.root_split} with none")
+            raise ConfigError(f"root_split: expected a split with nodes, got {self.options.root_split} with none")
         return roots
 
     @cached_property
     def num_batches(self) -> int:
-        wanted = self._options.batches_per_epoch or -(-len(self._starts.node) // self._options.num_walks)
+        wanted = self.options.batches_per_epoch or -(-len(self._starts.node) // self.options.num_walks)
         return -(-wanted // self._num_ranks) * self._num_ranks
 
     @cached_property
     def sample_counts(self) -> SampleCounts:
         """The pre-sampled subgraphs, made at first use; the same in every process, for they depend on the seed alone."""
-        options = self._options
+        options = self.options
         at_once = max(1, _WALKS_AT_ONCE // options.num_walks)
         pairs = []
         for start in range(0, options.num_presamples, at_once):
@@ -108,7 +104,7 @@ class SaintSampler:
 
     def _walk(self, walk: np.ndarray, purpose: Purpose, *position: int) -> list[np.ndarray]:
         """Nodes of these walks after 0, 1, … steps."""
-        options, starts = self._options, self._starts.node
+        options, starts = self.options, self._starts.node
         drawn = unit_interval(hash_ids(stream_key(options.seed, purpose, *position, 0), walk))
         steps = [starts[(drawn * len(starts)).astype(np.int64)]]
         for step in range(1, options.walk_length + 1):
@@ -118,7 +114,7 @@ class SaintSampler:
         return steps
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        options, router = self._options, self._router
+        options, router = self.options, self._router
         if not 0 <= batch < self.num_batches:
             raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
         with stage("sample"):

@@ -5,7 +5,7 @@ one bucket into memory. A bucket that a heavy tail made too large is read in nar
 """
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,36 +24,16 @@ _MAX_VIEWS = 1024  # that one writev takes (IOV_MAX)
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """Edges of consecutive destinations, sorted by (destination, source row, position in the source)."""
+# Of edges, beside their ends: edge_id int64 [k], weight float32 [k], feature float32 [k, edge_feature_dim], as far as there are any.
+Columns = Mapping[str, np.ndarray]
+ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype, and width; 0: one number per edge
 
-    key: np.ndarray  # int64 [k]: (new id - low) · 2^row_bits + source row
-    low: int
-    num_nodes: int  # destinations are low … low + num_nodes - 1
-    row_bits: int
-    edge_id: np.ndarray | None
-    weight: np.ndarray | None
-    feature: np.ndarray | None
 
-    @property
-    def dst(self) -> np.ndarray:
-        """int64 [k], new ids"""
-        return (self.key >> self.row_bits) + self.low
-
-    @property
-    def src_row(self) -> np.ndarray:
-        """int64 [k], source rows"""
-        return self.key & ((1 << self.row_bits) - 1)
-
-    def lists(self, id_of_row: np.ndarray) -> "SortedLists":
-        """The neighbor lists of the destinations."""
-        from storage.bucket_kernels import unpack_lists
-
-        neighbor = np.empty(len(self.key), id_of_row.dtype)
-        degree = np.zeros(self.num_nodes, np.int64)
-        unpack_lists(self.key, self.row_bits, id_of_row, degree, neighbor)
-        return SortedLists(degree, neighbor, self.edge_id, self.weight, self.feature)
+def edge_column_types(*, edge_id: bool = False, weight: bool = False, feature_dim: int = 0) -> ColumnTypes:
+    types = {"edge_id": (np.dtype(np.int64), 0), "weight": (np.dtype(np.float32), 0)}
+    types["feature"] = (np.dtype(np.float32), feature_dim)
+    there = {"edge_id": edge_id, "weight": weight, "feature": feature_dim > 0}
+    return {name: kind for name, kind in types.items() if there[name]}
 
 
 @dataclass(frozen=True)
@@ -62,9 +42,27 @@ class SortedLists:
 
     degree: np.ndarray  # int64 [num_nodes]
     neighbor: np.ndarray  # new ids [k]
-    edge_id: np.ndarray | None
-    weight: np.ndarray | None
-    feature: np.ndarray | None
+    columns: Columns
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Edges of consecutive destinations, sorted by (destination, source row, position in the source)."""
+
+    key: np.ndarray  # int64 [k]: (new id - low) · 2^row_bits + source row
+    low: int
+    num_nodes: int  # destinations are low … low + num_nodes - 1
+    row_bits: int
+    columns: Columns
+
+    def lists(self, id_of_row: np.ndarray) -> SortedLists:
+        """The neighbor lists of the destinations."""
+        from storage.bucket_kernels import unpack_lists
+
+        neighbor = np.empty(len(self.key), id_of_row.dtype)
+        degree = np.zeros(self.num_nodes, np.int64)
+        unpack_lists(self.key, self.row_bits, id_of_row, degree, neighbor)
+        return SortedLists(degree, neighbor, self.columns)
 
 
 @dataclass(frozen=True)
@@ -73,15 +71,12 @@ class SpilledEdges:
 
     src: np.ndarray
     dst: np.ndarray
-    edge_id: np.ndarray | None
-    weight: np.ndarray | None
-    feature: np.ndarray | None
+    columns: Columns
 
     def where(self, keep: np.ndarray) -> "SpilledEdges":
         if keep.all():
             return self
-        extras = [None if column is None else column[keep] for column in (self.edge_id, self.weight, self.feature)]
-        return SpilledEdges(self.src[keep], self.dst[keep], *extras)
+        return SpilledEdges(self.src[keep], self.dst[keep], {name: c[keep] for name, c in self.columns.items()})
 
     def reversed(self) -> "SpilledEdges":
         return replace(self, src=self.dst, dst=self.src)
@@ -90,11 +85,8 @@ class SpilledEdges:
         """Each edge followed at once by its reverse, so that which of two equal edges comes first is the source's choice and
         not that of the chunks; a self-loop is its own reverse, unless it has one too (`of_loops`), to be counted twice in sums."""
         both = np.stack([self.src, self.dst], axis=1)
-        extras = [
-            None if column is None else np.repeat(column, 2, axis=0)
-            for column in (self.edge_id, self.weight, self.feature)
-        ]
-        doubled = SpilledEdges(both.reshape(-1), both[:, ::-1].reshape(-1), *extras)
+        columns = {name: np.repeat(column, 2, axis=0) for name, column in self.columns.items()}
+        doubled = SpilledEdges(both.reshape(-1), both[:, ::-1].reshape(-1), columns)
         keep = np.ones(2 * len(self.src), bool)
         keep[1::2] = of_loops | (self.src != self.dst)
         return doubled.where(keep)
@@ -138,24 +130,13 @@ class EdgeBuckets:
         expected_edges: int,
         memory_budget_bytes: int,
         index_dtype: np.dtype,
-        with_edge_id: bool,
-        with_weight: bool,
-        feature_dim: int,
+        columns: ColumnTypes,
         copied: bool = True,
         num_threads: int = 0,
     ) -> None:
         directory.mkdir()
-        self.with_edge_id = with_edge_id
-        self._offsets = offsets
-        columns: dict[str, tuple[np.dtype, int]] = {"dst": (index_dtype, 1), "src": (index_dtype, 1)}
-        if with_edge_id:
-            columns["edge_id"] = (np.dtype(np.int64), 1)
-        if with_weight:
-            columns["weight"] = (np.dtype(np.float32), 1)
-        if feature_dim:
-            columns["feature"] = (np.dtype(np.float32), feature_dim)
-        self._columns = columns
-        record_bytes = sum(dtype.itemsize * width for dtype, width in columns.values())
+        self._columns = {"dst": (index_dtype, 0), "src": (index_dtype, 0), **columns}
+        record_bytes = _row_bytes(self._columns)
         # Sorting holds the records, an int64 key, an int64 order and the sorted copy; with threads, each has two results beside it.
         result_bytes = record_bytes - index_dtype.itemsize
         sorted_bytes = 2 * record_bytes + 16 + (2 * result_bytes if num_threads else 0)
@@ -190,7 +171,7 @@ class EdgeBuckets:
         self._row_bits = max(1, int(offsets[-1] - 1).bit_length())
         self._max_span = 1 << (63 - self._row_bits)
         self._paths = [
-            {name: directory / f"{bucket}.{name}" for name in columns}
+            {name: directory / f"{bucket}.{name}" for name in self._columns}
             for bucket in range(per_partition * num_partitions)
         ]
         self._num_spilled = np.zeros(num_partitions, np.int64)
@@ -198,25 +179,20 @@ class EdgeBuckets:
             for path in paths.values():
                 path.touch()
 
-    def spill(self, edges: SpilledEdges, id_of_row: np.ndarray) -> None:
-        """Appends edges to the buckets of their destinations' new ids, in the order given."""
-        self.append(self.group(edges, id_of_row))
-
     def group(self, edges: SpilledEdges, id_of_row: np.ndarray) -> GroupedEdges:
         """Edges in the order of the buckets of their destinations' new ids, and as given within each; changes nothing here."""
         # numba: imported where it is used, for who opens a graph does not sort edges
         from storage.bucket_kernels import group_by_bucket
 
         dst = id_of_row[edges.dst]
-        count, extras = len(dst), {"edge_id": edges.edge_id, "weight": edges.weight, "feature": edges.feature}
-        columns = {name: np.empty(count, dtype) for name, (dtype, _) in self._columns.items() if name not in extras}
-        order = np.empty(count if self._columns.keys() & extras.keys() else 0, np.int32)
+        count = len(dst)
+        columns = {name: np.empty(count, self._columns[name][0]) for name in ("dst", "src")}
+        others = self._columns.keys() - columns.keys()
+        order = np.empty(count if others else 0, np.int32)
         bucket_of = np.empty(count, np.uint32)
         ends = group_by_bucket(dst, edges.src, self._bounds, bucket_of, columns["dst"], columns["src"], order)
-        for name in self._columns.keys() - columns.keys():
-            column = extras[name]
-            assert column is not None
-            columns[name] = np.ascontiguousarray(column[order], dtype=self._columns[name][0])
+        for name in others:
+            columns[name] = np.ascontiguousarray(edges.columns[name][order], dtype=self._columns[name][0])
         return GroupedEdges(columns, ends.tolist())
 
     def append(self, grouped: GroupedEdges) -> None:
@@ -280,10 +256,7 @@ class EdgeBuckets:
                 yield _Piece(bucket, low, end, whole=len(ranges) == 1, last=end == ranges[-1][1])
 
     def _mapped(self, bucket: int, name: str) -> np.ndarray:
-        """A bucket's column, [k] or [k, feature_dim], mapped from its file."""
-        dtype, width = self._columns[name]
-        path, shape = self._paths[bucket][name], (-1, width) if name == "feature" else (-1,)
-        return (np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)).reshape(shape)
+        return _mapped_column(self._paths[bucket][name], *self._columns[name])
 
     def _read(self, piece: _Piece) -> dict[str, np.ndarray]:
         """The columns of a piece, in the order in which they were spilled."""
@@ -291,11 +264,9 @@ class EdgeBuckets:
             chosen = self._positions(self._mapped(piece.bucket, "dst"), piece.low, piece.high)
             return {name: np.asarray(self._mapped(piece.bucket, name)[chosen]) for name in self._columns}
         # Read, not mapped: a fault per page costs more than the copy.
+        files = self._paths[piece.bucket]
         return {
-            name: np.fromfile(self._paths[piece.bucket][name], dtype).reshape(
-                (-1, width) if name == "feature" else (-1,)
-            )
-            for name, (dtype, width) in self._columns.items()
+            name: np.fromfile(files[name], of).reshape(_shape(-1, dim)) for name, (of, dim) in self._columns.items()
         }
 
     def _ranges(self, dst: np.ndarray, low: int, high: int) -> list[tuple[int, int]]:
@@ -352,15 +323,20 @@ class EdgeBuckets:
             extras = {
                 name: _sums(column[order], first) if name in summed else column[kept] for name, column in extras.items()
             }
-        return Bucket(
-            key=key,
-            low=piece.low,
-            num_nodes=piece.high - piece.low,
-            row_bits=self._row_bits,
-            edge_id=extras.get("edge_id"),
-            weight=extras.get("weight"),
-            feature=extras.get("feature"),
-        )
+        return Bucket(key, piece.low, piece.high - piece.low, self._row_bits, extras)
+
+
+def _shape(length: int, width: int) -> tuple[int, ...]:
+    return (length, width) if width else (length,)
+
+
+def _row_bytes(columns: ColumnTypes) -> int:
+    return sum(dtype.itemsize * max(1, width) for dtype, width in columns.values())
+
+
+def _mapped_column(path: Path, dtype: np.dtype, width: int) -> np.ndarray:
+    """A column, [k] or [k, width], mapped from its file."""
+    return (np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)).reshape(_shape(-1, width))
 
 
 def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
@@ -370,37 +346,18 @@ def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 class SortedEdges:
     """Edge columns of one partition, appended bucket by bucket and then seen as whole arrays: in memory where `num_edges`, the most
-    that will come, fit `memory_bytes`, else over scratch files."""
+    that will come, fit `memory_bytes`, else over scratch files. `columns`: those beside the neighbors' ids, which are the column `index`."""
 
     def __init__(
-        self,
-        stem: Path,
-        index_dtype: np.dtype,
-        with_edge_id: bool,
-        with_weight: bool,
-        feature_dim: int,
-        *,
-        num_edges: int | None = None,
-        memory_bytes: int = 0,
+        self, stem: Path, index_dtype: np.dtype, columns: ColumnTypes, *, num_edges: int, memory_bytes: int
     ) -> None:
-        columns: dict[str, tuple[np.dtype, int]] = {"index": (index_dtype, 0)}
-        if with_edge_id:
-            columns["edge_id"] = (np.dtype(np.int64), 0)
-        if with_weight:
-            columns["weight"] = (np.dtype(np.float32), 0)
-        if feature_dim:
-            columns["feature"] = (np.dtype(np.float32), feature_dim)
-        self._columns = columns
-        self._paths = {name: stem.with_suffix(f".{name}") for name in columns}
+        self._columns = {"index": (index_dtype, 0), **columns}
+        self._paths = {name: stem.with_suffix(f".{name}") for name in self._columns}
         self._files: dict[str, BinaryIO] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self._num_appended = 0
-        edge_bytes = sum(dtype.itemsize * max(1, width) for dtype, width in columns.values())
-        if num_edges is not None and num_edges * edge_bytes <= memory_bytes:
-            self._arrays = {
-                name: np.empty((num_edges, width) if width else num_edges, dtype)
-                for name, (dtype, width) in columns.items()
-            }
+        if num_edges * _row_bytes(self._columns) <= memory_bytes:
+            self._arrays = {name: np.empty(_shape(num_edges, dim), of) for name, (of, dim) in self._columns.items()}
 
     def __enter__(self) -> "SortedEdges":
         if not self._arrays:
@@ -416,14 +373,10 @@ class SortedEdges:
         for path in self._paths.values():
             path.unlink(missing_ok=True)
 
-    def append(
-        self, index: np.ndarray, edge_id: np.ndarray | None, weight: np.ndarray | None, feature: np.ndarray | None
-    ) -> None:
-        values = {"index": index, "edge_id": edge_id, "weight": weight, "feature": feature}
-        start, self._num_appended = self._num_appended, self._num_appended + len(index)
+    def append(self, lists: SortedLists) -> None:
+        start, self._num_appended = self._num_appended, self._num_appended + len(lists.neighbor)
         for name, (dtype, _) in self._columns.items():
-            column = values[name]
-            assert column is not None
+            column = lists.neighbor if name == "index" else lists.columns[name]
             if self._arrays:
                 self._arrays[name][start : self._num_appended] = column
             else:
@@ -435,9 +388,4 @@ class SortedEdges:
             return {name: array[: self._num_appended] for name, array in self._arrays.items()}
         for file in self._files.values():
             file.flush()
-        arrays = {}
-        for name, (dtype, width) in self._columns.items():
-            shape = (-1, width) if width else (-1,)
-            size = self._paths[name].stat().st_size
-            arrays[name] = (np.memmap(self._paths[name], dtype, "r") if size else np.empty(0, dtype)).reshape(shape)
-        return arrays
+        return {name: _mapped_column(self._paths[name], *kind) for name, kind in self._columns.items()}

@@ -205,8 +205,8 @@ class EdgeMeasure:
 
 def _edge_columns(bucket: Bucket) -> np.ndarray:
     """uint32 [num_edges, c]: the bits of all columns that an edge and its reverse have in common."""
-    weight = None if bucket.weight is None else np.asarray(bucket.weight)[:, None]
-    columns = [np.asarray(column) for column in (weight, bucket.feature) if column is not None]
+    columns = [bucket.columns[name] for name in ("weight", "feature") if name in bucket.columns]
+    columns = [column[:, None] if column.ndim == 1 else column for column in columns]
     joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
     return np.ascontiguousarray(joined).view(np.uint32)
 

@@ -1,11 +1,9 @@
 """From a streamed source to a directory of Arrow partitions, in bounded memory.
 
-The way of a graph: spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive
-destinations → sort each bucket → write the partition's files, checked and synced meanwhile → publish a snapshot (`storage.snapshot_writer`).
-
-Memory: 12 bytes per node (assignment, new ids, order; 20 from 2^31 nodes on), 8 for labels and one for each split set, up to 9 for the
-statistics (`storage.graph_measures`), plus `memory_budget_bytes` for chunks, buckets and a partition's lists while they fit; features and
-edges pass through scratch files in the snapshot's folder. The snapshot appears whole or not at all.
+Spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive destinations → sort each bucket → write the
+partition's files, checked and synced meanwhile → publish a snapshot (`storage.snapshot_writer`). Memory: 12 bytes per node (20 from 2^31
+nodes on), 8 for labels, one for each split set and up to 9 for the statistics, plus `memory_budget_bytes`; features and edges pass through
+scratch files in the snapshot's folder. The snapshot appears whole or not at all.
 """
 
 import contextlib
@@ -15,12 +13,21 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from storage.arrow_files import array_from_numpy, neighbor_lists, split_url, write_batch
-from storage.edge_buckets import Bucket, EdgeBuckets, GroupedEdges, SortedEdges, SortedLists, SpilledEdges
+from storage.edge_buckets import (
+    Bucket,
+    ColumnTypes,
+    EdgeBuckets,
+    GroupedEdges,
+    SortedEdges,
+    SortedLists,
+    SpilledEdges,
+    edge_column_types,
+)
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.filesystem_errors import one_line
 from storage.graph_measures import EdgeMeasure, EdgeSums, FeatureMeasure, NodeColumns
@@ -63,20 +70,26 @@ class IngestOptions:
     scratch: str | None = None  # local directory for temporary files; None: in the graph's folder, or the system's
 
     def __post_init__(self) -> None:
-        if not 1 <= self.num_partitions <= MAX_PARTITIONS:
-            raise ConfigError(
-                f"num_partitions: expected 1 to {MAX_PARTITIONS}, got {self.num_partitions}; set --partitions"
-            )
-        if self.partitioner not in ("random", "range", "ldg", "metis"):
-            raise ConfigError(
-                f"partitioner: expected random, range, ldg or metis, got {self.partitioner!r}; set --partitioner"
-            )
-        if self.num_classes is not None and self.num_classes < 1:
-            raise ConfigError(f"num_classes: expected at least 1, got {self.num_classes}; set --num-classes")
-        if self.memory_budget_bytes < 1 << 24:
-            raise ConfigError(f"memory_budget_bytes: expected at least 16 MiB, got {self.memory_budget_bytes}")
-        if self.num_threads is not None and self.num_threads < 1:
-            raise ConfigError(f"num_threads: expected at least 1, got {self.num_threads}; set --threads")
+        partitioners = get_args(Partitioner)
+        for name, valid, expected, advice in (
+            (
+                "num_partitions",
+                1 <= self.num_partitions <= MAX_PARTITIONS,
+                f"1 to {MAX_PARTITIONS}",
+                "; set --partitions",
+            ),
+            (
+                "partitioner",
+                self.partitioner in partitioners,
+                f"one of {', '.join(partitioners)}",
+                "; set --partitioner",
+            ),
+            ("num_classes", self.num_classes is None or self.num_classes >= 1, "at least 1", "; set --num-classes"),
+            ("memory_budget_bytes", self.memory_budget_bytes >= 1 << 24, "at least 16 MiB", ""),
+            ("num_threads", self.num_threads is None or self.num_threads >= 1, "at least 1", "; set --threads"),
+        ):
+            if not valid:
+                raise ConfigError(f"{name}: expected {expected}, got {getattr(self, name)!r}{advice}")
 
 
 def ingest(
@@ -135,6 +148,9 @@ class _Ingestion:
         self.symmetric = self.add_reverse or self.info.symmetric
         self.out_edges = options.out_edges and not self.symmetric
         self.index_dtype = np.dtype(np.int32 if self.info.num_nodes < 2**31 else np.int64)
+        self.columns = edge_column_types(
+            edge_id=options.edge_ids, weight=self.info.has_edge_weight, feature_dim=self.info.edge_feature_dim
+        )
         num_threads = num_cores() if options.num_threads is None else options.num_threads
         self.num_threads = num_threads if num_threads > 1 else 0  # besides this one
 
@@ -149,9 +165,11 @@ class _Ingestion:
         del part_of_row
 
         self.progress("edges", 0, self.info.num_edges)
-        buckets = {"topology": self._new_buckets("edges", offsets)}
+        buckets = {"topology": self._new_buckets("edges", offsets, self.columns)}
         if self.out_edges:
-            buckets["out_topology"] = self._new_buckets("out_edges", offsets)
+            # Features lie beside the in-edges alone; out-edges find them by their edge ids.
+            of_out_edges = {name: kind for name, kind in self.columns.items() if name != "feature"}
+            buckets["out_topology"] = self._new_buckets("out_edges", offsets, of_out_edges)
         self._spill_edges(buckets, id_of_row)
         self.progress("write", 0, options.num_partitions)
         measure = EdgeMeasure(
@@ -207,7 +225,7 @@ class _Ingestion:
             provenance=provenance,
         )
 
-    def _new_buckets(self, name: str, offsets: np.ndarray) -> EdgeBuckets:
+    def _new_buckets(self, name: str, offsets: np.ndarray, columns: ColumnTypes) -> EdgeBuckets:
         info = self.info
         return EdgeBuckets(
             self.scratch / name,
@@ -215,10 +233,7 @@ class _Ingestion:
             expected_edges=(info.num_edges or info.num_nodes * 16) * (2 if self.add_reverse else 1),
             memory_budget_bytes=self.options.memory_budget_bytes // (2 if self.out_edges else 1),
             index_dtype=self.index_dtype,
-            with_edge_id=self.options.edge_ids,
-            with_weight=info.has_edge_weight,
-            # Features lie beside the in-edges alone; out-edges find them by their edge ids.
-            feature_dim=info.edge_feature_dim if name == "edges" else 0,
+            columns=columns,
             copied=self.add_reverse or self.options.drop_self_loops,
             num_threads=self.num_threads,
         )
@@ -259,7 +274,7 @@ class _Ingestion:
         count = len(chunk.src)
         if len(chunk.dst) != count:
             raise DataError(f"{info.name}: expected as many sources as destinations, got {count} and {len(chunk.dst)}")
-        _check_edge_columns(info, chunk.weight, chunk.feature, count, options.allow_nonfinite)
+        columns = _edge_columns(info, chunk, options.allow_nonfinite)
         for ids in (chunk.src, chunk.dst):
             # Read as unsigned, a negative id is larger than any.
             if count and ids.astype(np.int64, copy=False).view(np.uint64).max() >= info.num_nodes:
@@ -269,8 +284,9 @@ class _Ingestion:
                     f"{info.name}: edge {first + row}: expected node ids in [0, {info.num_nodes}), got {int(ids[row])}; "
                     f"{int(bad.sum())} such ids in this chunk"
                 )
-        edge_id = np.arange(first, first + count, dtype=np.int64) if options.edge_ids else None
-        edges = SpilledEdges(chunk.src, chunk.dst, edge_id, chunk.weight, chunk.feature)
+        if options.edge_ids:
+            columns["edge_id"] = np.arange(first, first + count, dtype=np.int64)
+        edges = SpilledEdges(chunk.src, chunk.dst, columns)
         return edges.where(edges.src != edges.dst) if options.drop_self_loops else edges
 
     def _is_symmetric(self, statistics: GraphStatistics) -> bool:
@@ -315,11 +331,11 @@ class _Ingestion:
                 yield lists
                 del lists  # before the next is waited for
 
-        found = buckets.sorted_buckets(
+        sorted_lists = buckets.sorted_buckets(
             drop_duplicates=self.drop_duplicates, sum_columns=self.sum_duplicates, then=lists_of
         )
-        with closing(found):
-            yield ((partition, added(pieces)) for partition, pieces in groupby(found, key=itemgetter(0)))
+        with closing(sorted_lists):
+            yield ((partition, added(pieces)) for partition, pieces in groupby(sorted_lists, key=itemgetter(0)))
 
     def _write_edges(
         self, name: str, lists: Iterable[SortedLists], num_owned: int, most_edges: int, directory: Path
@@ -328,9 +344,7 @@ class _Ingestion:
         spool = SortedEdges(
             self.scratch / "sorted",
             self.index_dtype,
-            self.options.edge_ids,
-            self.info.has_edge_weight,
-            self.info.edge_feature_dim if name == "topology" else 0,
+            {kind: type_ for kind, type_ in self.columns.items() if kind != "feature" or name == "topology"},
             num_edges=most_edges,
             memory_bytes=self.options.memory_budget_bytes // 2,  # the other half sorts
         )
@@ -340,7 +354,7 @@ class _Ingestion:
             for some in lists:
                 indptr[done : done + len(some.degree)] = some.degree
                 done += len(some.degree)
-                spool.append(some.neighbor, some.edge_id, some.weight, some.feature)
+                spool.append(some)
                 del some  # before the next is waited for
             np.cumsum(indptr, out=indptr)
             columns = spool.columns()
@@ -359,26 +373,23 @@ def _renumber(part_of_row: np.ndarray, offsets: np.ndarray, index_dtype: np.dtyp
     return id_of_row, row_of_id
 
 
-def _check_edge_columns(
-    info: SourceInfo, weight: np.ndarray | None, feature: np.ndarray | None, count: int, allow_nonfinite: bool
-) -> None:
-    if (weight is not None) != info.has_edge_weight or (weight is not None and weight.shape != (count,)):
-        found = None if weight is None else weight.shape
-        raise DataError(
-            f"{info.name}: expected {'one weight per edge' if info.has_edge_weight else 'no edge weights'}, got {found}"
-        )
-    expected = (count, info.edge_feature_dim) if info.edge_feature_dim else None
-    found = None if feature is None else feature.shape
-    if found != expected:
-        raise DataError(f"{info.name}: edge features: expected shape {expected}, got {found}")
-    for what, values in (("weights", weight), ("features", feature)):
-        if values is None:
-            continue
-        bad = int(np.count_nonzero(~np.isfinite(values)))
-        if bad and not allow_nonfinite:
+def _edge_columns(info: SourceInfo, chunk: EdgeChunk, allow_nonfinite: bool) -> dict[str, np.ndarray]:
+    """A chunk's weights and features, as far as the source has them. Raises DataError where they are not as it says."""
+    count, columns = len(chunk.src), {"weight": chunk.weight, "feature": chunk.feature}
+    shapes = {
+        "weight": (count,) if info.has_edge_weight else None,
+        "feature": (count, info.edge_feature_dim) if info.edge_feature_dim else None,
+    }
+    for name, values in columns.items():
+        shape = None if values is None else values.shape
+        if shape != shapes[name]:
+            raise DataError(f"{info.name}: edge {name}s: expected shape {shapes[name]}, got {shape}")
+        bad = 0 if values is None or allow_nonfinite else int(np.count_nonzero(~np.isfinite(values)))
+        if bad:
             raise DataError(
-                f"{info.name}: edge {what} hold {bad} non-finite values in one chunk; clean them or pass --allow-nonfinite"
+                f"{info.name}: edge {name}s hold {bad} non-finite values in one chunk; clean them or pass --allow-nonfinite"
             )
+    return {name: values for name, values in columns.items() if values is not None}
 
 
 class _NodeSpool:
@@ -417,8 +428,7 @@ class _NodeSpool:
     def _take(self, chunk: NodeChunk, row: int) -> int:
         info = self.info
         columns = [c for c in (chunk.feature, chunk.label, chunk.split, chunk.original_id) if c is not None]
-        if not columns:
-            # Nothing but the row count: a graph of bare nodes.
+        if not columns:  # a graph of bare nodes
             return info.num_nodes
         count = len(columns[0])
         if any(len(column) != count for column in columns):
@@ -430,12 +440,10 @@ class _NodeSpool:
             raise DataError(
                 f"{info.name}: expected {info.num_nodes} node rows, got at least {stop}; features and graph disagree"
             )
-        if (chunk.feature is None) != (self._feature is None) or (
-            chunk.feature is not None and chunk.feature.shape[1:] != (info.feature_dim,)
-        ):
-            found = None if chunk.feature is None else chunk.feature.shape[1:]
+        width = None if chunk.feature is None else chunk.feature.shape[1:]
+        if width != ((info.feature_dim,) if info.feature_dim else None):
             raise DataError(
-                f"{info.name}: node rows {row}…: expected features of width {info.feature_dim}, got {found}"
+                f"{info.name}: node rows {row}…: expected features of width {info.feature_dim}, got {width}"
             )
         if self._feature is not None and chunk.feature is not None:
             with np.errstate(over="ignore"):  # a value too large for float16 becomes infinite and is counted below
@@ -466,37 +474,38 @@ class _NodeSpool:
         return stop
 
     def _label_kind(self) -> tuple[str | None, int | None]:
-        given = self.options.num_classes
-        if self._label is None and self.info.has_label:
-            raise DataError(f"{self.info.name}: expected labels, the source gave none")
+        """("class", number of classes), ("value", None) or (None, None). Raises DataError where the labels are not these."""
+        name, given, label = self.info.name, self.options.num_classes, self._label
         num_classes = given if given is not None else self.info.num_classes
-        if self._label is not None and num_classes is None:
-            labelled = self._label >= 0 if self._label.dtype == np.int64 else ~np.isnan(self._label)
-            if not labelled.any() and not np.any(self._label < -1):
-                raise DataError(
-                    f"{self.info.name}: no node has a label, all {len(self._label)} are missing; leave the labels out, or say how many "
-                    "classes there are with --num-classes"
-                )
-        if self._label is None or self._label.dtype != np.int64:
-            kind = None if self._label is None else "value"
+        if label is None and self.info.has_label:
+            raise DataError(f"{name}: expected labels, the source gave none")
+        if (
+            label is not None
+            and num_classes is None
+            and np.all(np.isnan(label) if label.dtype.kind == "f" else label == -1)
+        ):
+            raise DataError(
+                f"{name}: no node has a label, all {len(label)} are missing; leave the labels out, or say how many "
+                "classes there are with --num-classes"
+            )
+        if label is None or label.dtype != np.int64:
+            kind = None if label is None else "value"
             if given is not None:
-                found = "no labels" if kind is None else "real numbers"
-                raise ConfigError(f"{self.info.name}: num_classes {given}: expected classes as labels, found {found}")
+                what = "no labels" if kind is None else "real numbers"
+                raise ConfigError(f"{name}: num_classes {given}: expected classes as labels, found {what}")
             return kind, None
-        low, high = int(self._label.min()), int(self._label.max())
+        low, high = int(label.min()), int(label.max())
         if num_classes is None:
             num_classes = high + 1
-            if (
-                num_classes > self.info.num_nodes
-            ):  # one wrong label would cost every model a row for each class up to it
+            if num_classes > self.info.num_nodes:  # one wrong label would cost every model a row for each class
                 raise DataError(
-                    f"{self.info.name}: labels out of range: the largest is {high}, more classes than the "
+                    f"{name}: labels out of range: the largest is {high}, more classes than the "
                     f"{self.info.num_nodes} nodes; mend the labels, or say how many classes there are with --num-classes"
                 )
         if low < -1 or high >= num_classes:
-            bad = int(np.count_nonzero((self._label < -1) | (self._label >= num_classes)))
+            bad = int(np.count_nonzero((label < -1) | (label >= num_classes)))
             raise DataError(
-                f"{self.info.name}: labels: expected -1 (none) or a class in [0, {num_classes}), got {low if low < -1 else high}; "
+                f"{name}: labels: expected -1 (none) or a class in [0, {num_classes}), got {low if low < -1 else high}; "
                 f"{bad} such labels"
             )
         return "class", num_classes

@@ -10,11 +10,11 @@ The format has room for what no reader of today knows: `node_types` and `edge_ty
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 from storage.errors import FormatError
 from storage.statistics import GraphStatistics, read_graph_statistics
@@ -29,7 +29,7 @@ _ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _MAX_NUMBER = 1.7e308
 _MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
-_YEAR_10000 = 253402300800  # in seconds since 1970
+_YEAR_10000 = 253402300799.0  # in seconds since 1970
 _FLOAT_DTYPES = ("float16", "float32")
 _LABEL_KINDS = ("class", "value")
 
@@ -294,17 +294,22 @@ class ManifestReader:
         self._file_name = file_name
 
     def check_content_hash(self, expected: str) -> None:
-        if self._body.get("content_hash") != expected:
-            self.fail("content_hash", expected, self._body.get("content_hash"))
+        self._checked("content_hash", expected, lambda value: value == expected)
 
-    def fail(self, key: str, expected: str, got: object) -> None:
+    def fail(self, key: str, expected: str, got: object) -> NoReturn:
         raise FormatError(f"{self._where}: field {key!r}: expected {expected}, got {str(got)[:80]!r}")
 
-    def count(self, key: str) -> int:
+    def _checked(self, key: str, expected: str, accepts: Callable[[Any], bool]) -> Any:
+        """The field's value, of which `accepts` must be true."""
         value = self._body.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-            self.fail(key, "a count (integer >= 0)", value)
-        assert isinstance(value, int)
+        if not accepts(value):
+            self.fail(key, expected, value)
+        return value
+
+    def count(self, key: str, most: int | None = None) -> int:
+        value: int = self._checked(key, "a count (integer >= 0)", _is_count)
+        if most is not None and value > most:
+            self.fail(key, f"at most {most}", value)
         return value
 
     def width(self, key: str) -> int:
@@ -321,166 +326,138 @@ class ManifestReader:
         return key in self._body and self._body[key] is None
 
     def optional_number(self, key: str) -> float | None:
-        return None if self.is_null(key) else self.finite(key)
+        return None if self.is_null(key) else self.number(key, "a finite number", -_MAX_NUMBER, _MAX_NUMBER)
+
+    def number(self, key: str, expected: str, least: float, most: float) -> float:
+        return float(self._checked(key, expected, lambda value: type(value) in (int, float) and least <= value <= most))
 
     def hexadecimal(self, key: str, digits: int) -> str:
-        value = self.text(key)
-        if not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
-            self.fail(key, f"{digits} hexadecimal digits", value)
-        return value
+        pattern, expected = f"[0-9a-f]{{{digits}}}", f"{digits} hexadecimal digits"
+        return str(self._checked(key, expected, lambda value: isinstance(value, str) and re.fullmatch(pattern, value)))
 
     def counts(self, key: str) -> tuple[int, ...]:
-        value = self._body.get(key)
-        if not _is_counts(value):
-            self.fail(key, "a list of counts (integers >= 0)", value)
-        return tuple(value or ())
+        return tuple(self._checked(key, "a list of counts (integers >= 0)", _is_counts))
 
     def rows_of_counts(self, key: str) -> tuple[tuple[int, ...], ...]:
-        value = self._body.get(key)
-        if not isinstance(value, list) or not all(_is_counts(row) for row in value):
-            self.fail(key, "a list of lists of counts (integers >= 0)", value)
-        return tuple(tuple(row) for row in value or ())
+        rows = self._checked(key, "a list of lists of counts (integers >= 0)", _list_of(_is_counts))
+        return tuple(tuple(row) for row in rows)
 
     def flag(self, key: str) -> bool:
-        value = self._body.get(key)
-        if not isinstance(value, bool):
-            self.fail(key, "true or false", value)
-        return bool(value)
+        return bool(self._checked(key, "true or false", lambda value: isinstance(value, bool)))
 
     def text(self, key: str) -> str:
-        value = self._body.get(key)
-        if not isinstance(value, str):
-            self.fail(key, "a string", value)
-        return str(value)
+        return str(self._checked(key, "a string", _is_text))
 
     def only_value(self, key: str, expected: str) -> None:
         """Refuses every value but the one that this version writes."""
-        if self._body.get(key) != expected:
-            self.fail(key, repr(expected), self._body.get(key))
+        self._checked(key, repr(expected), lambda value: value == expected)
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
-        value = self._body.get(key)
-        if value is not None and value not in choices:
-            self.fail(key, f"null or one of {choices}", value)
+        value: str | None = self._checked(key, f"null or one of {choices}", lambda value: value in (None, *choices))
         return value
 
     def texts(self, key: str) -> dict[str, str]:
-        value = self._body.get(key)
-        if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-            self.fail(key, "an object of strings", value)
-        assert isinstance(value, dict)
-        return value
+        return dict(
+            self._checked(
+                key,
+                "an object of strings",
+                lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+            )
+        )
 
     def names(self, key: str) -> tuple[str, ...]:
-        value = self._body.get(key)
-        if not isinstance(value, list) or not all(isinstance(v, str) for v in value) or len(set(value)) < len(value):
-            self.fail(key, "a list of distinct strings", value)
-        assert isinstance(value, list)
-        return tuple(value)
+        texts = _list_of(_is_text)
+        return tuple(
+            self._checked(
+                key, "a list of distinct strings", lambda value: texts(value) and len(set(value)) == len(value)
+            )
+        )
 
     def widths(self, key: str) -> tuple[int, ...]:
-        value = self._body.get(key)
-        if not isinstance(value, list) or not all(type(v) is int and 0 < v <= _MAX_WIDTH for v in value):
-            self.fail(key, f"a list of integers in [1, {_MAX_WIDTH}]", value)
-        assert isinstance(value, list)
-        return tuple(value)
+        is_width = _list_of(lambda value: type(value) is int and 0 < value <= _MAX_WIDTH)
+        return tuple(self._checked(key, f"a list of integers in [1, {_MAX_WIDTH}]", is_width))
 
     def date(self, key: str) -> float:
         """Seconds since 1970."""
-        value = self._body.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < _YEAR_10000:
-            self.fail(key, "seconds since 1970", value)
-        assert isinstance(value, int | float)
-        return float(value)
-
-    def finite(self, key: str) -> float:
-        value = self._body.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _MAX_NUMBER:
-            self.fail(key, "a finite number", value)
-        assert isinstance(value, int | float)
-        return float(value)
+        return self.number(key, "seconds since 1970", 0, _YEAR_10000)
 
     def inner(self, key: str) -> "ManifestReader":
         """A reader of the object that is this field's value."""
         return self._reader_of(key, self._body.get(key))
-
-    def only(self, key: str) -> "ManifestReader":
-        """A reader of the one object in this field's list."""
-        value = self._body.get(key)
-        if not isinstance(value, list) or len(value) != 1:
-            self.fail(key, "a list of one object", value)
-        assert isinstance(value, list)
-        return self._reader_of(key, value[0])
-
-    def members(self, key: str, *, optional: bool = False) -> dict[str, "ManifestReader"]:
-        """Readers of the objects in this field's object, by name; none where the field may be missing and is."""
-        value = self._body.get(key)
-        if value is None and optional:
-            return {}
-        if not isinstance(value, dict):
-            self.fail(key, "an object", value)
-        assert isinstance(value, dict)
-        return {name: self._reader_of(f"{key}: {name}", each) for name, each in value.items()}
-
-    def _reader_of(self, key: str, value: object) -> "ManifestReader":
-        if not isinstance(value, dict):
-            self.fail(key, "an object", value)
-        assert isinstance(value, dict)
-        inner = object.__new__(ManifestReader)  # copy.copy takes twenty times as long
-        inner._body, inner._where, inner._file_name = value, f"{self._where}: {key}", self._file_name
-        return inner
-
-    def paths(self) -> list[str]:
-        """Where this object's files lie, by the `files` field alone."""
-        value = self._body.get("files")
-        if not isinstance(value, dict):
-            self.fail("files", "an object", value)
-        assert isinstance(value, dict)
-        paths = [entry.get("path") if isinstance(entry, dict) else None for entry in value.values()]
-        bad = [path for path in paths if not isinstance(path, str) or not _ANY_PATH.fullmatch(path) or ".." in path]
-        if bad:
-            self.fail("files", "paths below data/", bad[0])
-        return [str(path) for path in paths]
 
     def optional_inner(self, key: str) -> "ManifestReader | None":
         return None if self.is_null(key) else self.inner(key)
 
     def inners(self, key: str) -> list["ManifestReader"]:
         """Readers of the objects in this field's list."""
-        value = self._body.get(key)
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            self.fail(key, "a list of objects", value)
-        return [self._reader_of(f"{key}[{index}]", item) for index, item in enumerate(value or [])]
+        objects = self._checked(key, "a list of objects", _list_of(_is_object))
+        return [self._reader_of(f"{key}[{index}]", each) for index, each in enumerate(objects)]
+
+    def only(self, key: str) -> "ManifestReader":
+        """A reader of the one object in this field's list."""
+        value = self._checked(key, "a list of one object", lambda value: isinstance(value, list) and len(value) == 1)
+        return self._reader_of(key, value[0])
+
+    def members(self, key: str, *, optional: bool = False) -> dict[str, "ManifestReader"]:
+        """Readers of the objects in this field's object, by name; none where the field may be missing and is."""
+        if optional and self._body.get(key) is None:
+            return {}
+        objects = self._checked(key, "an object", _is_object)
+        return {name: self._reader_of(f"{key}: {name}", each) for name, each in objects.items()}
+
+    def _reader_of(self, key: str, value: Any) -> "ManifestReader":
+        if not _is_object(value):
+            self.fail(key, "an object", value)
+        inner = object.__new__(ManifestReader)  # copy.copy takes twenty times as long
+        inner._body, inner._where, inner._file_name = value, f"{self._where}: {key}", self._file_name
+        return inner
+
+    def paths(self) -> list[str]:
+        """Where this object's files lie, by the `files` field alone."""
+        files = self._checked("files", "an object", _is_object)
+        paths = [entry.get("path") if isinstance(entry, dict) else None for entry in files.values()]
+        bad = [path for path in paths if not isinstance(path, str) or not _ANY_PATH.fullmatch(path) or ".." in path]
+        if bad:
+            self.fail("files", "paths below data/", bad[0])
+        return paths
 
     def offsets(self, key: str = "partition_offsets", total: str = "num_nodes") -> tuple[int, ...]:
         """Ascending integers from 0 to the field `total`."""
-        value = self._body.get(key)
-        num_rows = self.count(total)
-        if not isinstance(value, list) or len(value) < 2 or not all(type(v) is int for v in value):
-            self.fail(key, "a list of at least 2 integers", value)
-        assert isinstance(value, list)
-        ascending = all(a <= b for a, b in pairwise(value))
-        if value[0] != 0 or value[-1] != num_rows or not ascending:
+        num_rows, integers = self.count(total), _list_of(lambda value: type(value) is int)
+        value = self._checked(key, "a list of at least 2 integers", lambda value: integers(value) and len(value) >= 2)
+        if value[0] != 0 or value[-1] != num_rows or not all(a <= b for a, b in pairwise(value)):
             self.fail(key, f"ascending integers from 0 to {total} = {num_rows}", value)
         return tuple(value)
 
     def files(self, file_name: re.Pattern[str] | None = None) -> dict[str, FileEntry]:
         """Entries by name; every name is one of the format, and every path ends in it."""
-        pattern = file_name or self._file_name
-        value, paths = self._body.get("files"), self.paths()
-        assert isinstance(value, dict)
-        entries = {}
-        for (name, entry), path in zip(value.items(), paths, strict=True):
+        pattern, paths, entries = file_name or self._file_name, self.paths(), {}
+        for (name, entry), path in zip(self._body["files"].items(), paths, strict=True):
             if not pattern.fullmatch(name):
                 self.fail("files", "only file names of the format (part-00000/topology.arrow …)", name)
             if path.split("/", 2)[2] != name:
                 self.fail("files", f"a path that ends in {name}", path)
             num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
-            if type(num_bytes) is not int or num_bytes < 0 or not _SHA256.fullmatch(str(sha256)):
+            if not (_is_count(num_bytes) and _is_text(sha256) and _SHA256.fullmatch(sha256)):
                 self.fail("files", f"num_bytes and sha256 for {name}", entry)
-            entries[name] = FileEntry(int(num_bytes), str(sha256), path)
+            entries[name] = FileEntry(num_bytes, sha256, path)
         return entries
 
 
-def _is_counts(value: object) -> bool:
-    return isinstance(value, list) and all(type(v) is int and 0 <= v < 2**62 for v in value)
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(accepts, value))
+
+
+_is_counts = _list_of(_is_count)

@@ -145,13 +145,13 @@ def read_graph_statistics(reader: "ManifestReader", manifest: "Manifest") -> Gra
     splits = reader.inners("splits")
     if len(splits) != num_sets:
         reader.fail("splits", f"{num_sets} sets of splits", f"{len(splits)} sets")
-    num_labelled = _at_most(reader, "num_labelled", num_nodes)
+    num_labelled = reader.count("num_labelled", num_nodes)
     return GraphStatistics(
         in_degree=_read_counts(reader.inner("in_degree"), num_nodes, num_edges),
         out_degree=_read_counts(reader.inner("out_degree"), num_nodes, num_edges),
-        num_isolated=_at_most(reader, "num_isolated", num_nodes),
-        num_self_loops=_at_most(reader, "num_self_loops", num_edges),
-        num_duplicate_edges=_at_most(reader, "num_duplicate_edges", num_edges),
+        num_isolated=reader.count("num_isolated", num_nodes),
+        num_self_loops=reader.count("num_self_loops", num_edges),
+        num_duplicate_edges=reader.count("num_duplicate_edges", num_edges),
         symmetric_edges=reader.flag("symmetric_edges"),
         symmetric_columns=None if reader.is_null("symmetric_columns") else reader.flag("symmetric_columns"),
         edge_fingerprint=reader.hexadecimal("edge_fingerprint", _FINGERPRINT),
@@ -171,13 +171,13 @@ def read_graph_set_statistics(reader: "ManifestReader", manifest: "GraphSetManif
         reader.fail("parts", f"{num_splits + 1} parts", f"{len(parts)} parts")
     read = []
     for part in parts:
-        size, targets = _at_most(part, "num_graphs", num_graphs), part.inners("targets")
+        size, targets = part.count("num_graphs", num_graphs), part.inners("targets")
         if len(targets) != num_targets:
             part.fail("targets", f"{num_targets} targets", f"{len(targets)} targets")
         read.append(GraphPartStatistics(size, tuple(_read_target(target, size) for target in targets)))
-    found = sum(part.num_graphs for part in read)
-    if found != num_graphs:
-        reader.fail("parts", f"{num_graphs} graphs in all", found)
+    total = sum(part.num_graphs for part in read)
+    if total != num_graphs:
+        reader.fail("parts", f"{num_graphs} graphs in all", total)
     return GraphSetStatistics(
         nodes=_read_counts(reader.inner("nodes"), num_graphs, manifest.num_nodes),
         edges=_read_counts(reader.inner("edges"), num_graphs, manifest.num_edges),
@@ -186,36 +186,24 @@ def read_graph_set_statistics(reader: "ManifestReader", manifest: "GraphSetManif
     )
 
 
-def _at_most(reader: "ManifestReader", key: str, most: int) -> int:
-    value = reader.count(key)
-    if value > most:
-        reader.fail(key, f"at most {most}", value)
-    return value
-
-
 def _read_counts(reader: "ManifestReader", num: int, total: int) -> CountStatistics:
     histogram = reader.counts("histogram")
     if len(histogram) > 64 or sum(histogram) != num:
         reader.fail("histogram", f"at most 64 counts of {num} in all", histogram)
-    found = CountStatistics(
-        reader.count("num"), reader.count("total"), reader.count("minimum"), reader.count("maximum"), histogram
-    )
     for key, expected in (("num", num), ("total", total)):
-        if getattr(found, key) != expected:
-            reader.fail(key, str(expected), getattr(found, key))
-    if not found.minimum <= found.maximum <= total:
-        reader.fail("maximum", f"{found.minimum} to {total}", found.maximum)
-    return found
+        if reader.count(key) != expected:
+            reader.fail(key, str(expected), reader.count(key))
+    maximum = reader.count("maximum", total)
+    return CountStatistics(num, total, reader.count("minimum", maximum), maximum, histogram)
 
 
 def _read_features(reader: "ManifestReader", num_values: int) -> FeatureStatistics:
-    found = _at_most(reader, "num_values", num_values)
-    if found != num_values:
-        reader.fail("num_values", str(num_values), found)
+    if reader.count("num_values") != num_values:
+        reader.fail("num_values", str(num_values), reader.count("num_values"))
     return FeatureStatistics(
         num_values=num_values,
-        num_nonzero=_at_most(reader, "num_nonzero", num_values),
-        num_nonfinite=_at_most(reader, "num_nonfinite", num_values),
+        num_nonzero=reader.count("num_nonzero", num_values),
+        num_nonfinite=reader.count("num_nonfinite", num_values),
         zero_or_one=reader.flag("zero_or_one"),
         minimum=reader.optional_number("minimum"),
         maximum=reader.optional_number("maximum"),
@@ -226,12 +214,10 @@ def _read_features(reader: "ManifestReader", num_values: int) -> FeatureStatisti
 
 
 def _read_target(reader: "ManifestReader", most: int) -> TargetStatistics:
-    found = TargetStatistics(
-        _at_most(reader, "num_labelled", most), reader.optional_number("mean"), reader.optional_number("std")
-    )
-    if found.std is not None and found.std < 0:
-        reader.fail("std", "a number of at least 0", found.std)
-    return found
+    std = reader.optional_number("std")
+    if std is not None and std < 0:
+        reader.fail("std", "a number of at least 0", std)
+    return TargetStatistics(reader.count("num_labelled", most), reader.optional_number("mean"), std)
 
 
 def _read_classes(
@@ -252,21 +238,16 @@ def _read_split(reader: "ManifestReader", manifest: "Manifest") -> SplitStatisti
         reader.fail("num_nodes", f"{len(PARTS)} counts, {num_nodes} in all", sizes)
     if len(labelled) != len(PARTS) or any(some > all_ for some, all_ in zip(labelled, sizes, strict=True)):
         reader.fail("num_labelled", f"{len(PARTS)} counts of at most {sizes}", labelled)
-    classes = None
-    if not reader.is_null("class_counts"):
-        rows = reader.rows_of_counts("class_counts")
-        if len(rows) != len(PARTS) or any(
-            len(row) != num_classes or sum(row) != some for row, some in zip(rows, labelled, strict=True)
-        ):
-            reader.fail("class_counts", f"{len(PARTS)} rows of {num_classes} counts, {labelled} in all", rows)
-        classes = rows
+    classes = None if reader.is_null("class_counts") else reader.rows_of_counts("class_counts")
+    if classes is not None and [(len(row), sum(row)) for row in classes] != [(num_classes, some) for some in labelled]:
+        reader.fail("class_counts", f"{len(PARTS)} rows of {num_classes} counts, {labelled} in all", classes)
     target = reader.optional_inner("training_target")
     if (target is not None) != (kind == "value"):
         reader.fail("training_target", "an object exactly where label_kind is 'value'", target)
     edges = agreeing = None
     if kind == "class":
-        edges = _at_most(reader, "num_training_edges", manifest.num_edges)
-        agreeing = _at_most(reader, "num_agreeing_edges", edges)
+        edges = reader.count("num_training_edges", manifest.num_edges)
+        agreeing = reader.count("num_agreeing_edges", edges)
     return SplitStatistics(
         num_nodes=sizes,
         num_labelled=labelled,

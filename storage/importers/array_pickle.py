@@ -1,19 +1,18 @@
 """Reads a pickled dictionary of numpy's integer vectors, as `torch.save` writes it, without unpickling.
 
-Only the opcodes that such a dictionary needs are known, of protocols 2 to 5, and only the five functions that numpy's pickles name;
-those are never called: each stands for the one thing that it does with the one kind of argument that numpy gives it. All else is
-refused by name.
-
-Memory: vectors are views into the file's own bytes. Beside those, a file of n bytes makes this reader hold at most 8 n bytes and 16 MiB.
+Only the opcodes that such a dictionary needs are known, of protocols 2 to 5, and only the five functions that numpy's pickles name.
+Those are never called: each stands for the one thing that it does with the arguments that numpy gives it. All else is refused by name.
+Memory: a file of n bytes makes this reader hold at most 8 n bytes and 16 MiB beside the file's own.
 """
 
+import io
 import re
 import struct
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from pickletools import opcodes
+from pickletools import code2op
 from typing import Any
 
 import numpy as np
@@ -23,16 +22,50 @@ from storage.filesystem_errors import one_line
 
 _MAX_OPCODES = 10_000  # one vector takes about forty
 _INTEGER = re.compile("[iu][1248]")
+_OPCODES = frozenset(
+    "().BCJKMNRXbchjqrstu}\x80\x85\x86\x87\x88\x89\x8a\x8c\x8d\x8e\x93\x94\x95\x96"
+)  # named in `_Reader`
 
-_RECONSTRUCT, _FROM_BUFFER, _DTYPE, _NDARRAY, _ENCODE, _BYTES = range(6)
-_FUNCTIONS = {  # by the names of numpy 1 and numpy 2, Python 2 and 3
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _RECONSTRUCT for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _FROM_BUFFER for core in ("core", "_core")},
-    ("numpy", "dtype"): _DTYPE,
-    ("numpy", "ndarray"): _NDARRAY,
-    ("_codecs", "encode"): _ENCODE,  # turns protocol 2's text into the bytes of a vector
-    **{(module, "bytes"): _BYTES for module in ("__builtin__", "builtins")},  # protocol 2's empty bytes
-}
+
+class _Function(Enum):
+    """By the names of numpy 1 and numpy 2, Python 2 and 3."""
+
+    RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
+    FROM_BUFFER = ("numpy.core.numeric _frombuffer", "numpy._core.numeric _frombuffer")
+    DTYPE = ("numpy dtype",)
+    NDARRAY = ("numpy ndarray",)
+    ENCODE = ("_codecs encode",)  # turns protocol 2's text into the bytes of a vector
+    BYTES = ("__builtin__ bytes", "builtins bytes")  # protocol 2's empty bytes
+
+
+_FUNCTIONS = {name: function for function in _Function for name in function.value}
+
+# What zipfile and pickletools raise of a damaged or forged file.
+_BROKEN = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, struct.error)
+
+
+class _Refused(Exception):
+    """The file holds something else; the message says what."""
+
+
+@dataclass
+class _Dtype:
+    """Its byte order comes after it has been made (and may have been used)."""
+
+    name: str
+    order: str = "="
+
+    def vector(self, content: memoryview, length: int) -> np.ndarray:
+        dtype = np.dtype(self.name).newbyteorder(self.order)  # type: ignore[arg-type]
+        if length * dtype.itemsize != len(content):
+            raise _Refused(f"expected {length} numbers of {dtype.itemsize} bytes, found {len(content)} bytes")
+        # A view, in the file's byte order too: a pickle may name the same bytes a thousand times.
+        return np.frombuffer(content, dtype)
+
+
+@dataclass
+class _Vector:
+    rows: np.ndarray | None = None  # comes after it has been made
 
 
 def read_vectors(path: Path) -> dict[str, np.ndarray]:
@@ -43,7 +76,7 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         content = _read(path)
-    except (_Refused, OSError, *_BROKEN_ZIP) as error:
+    except (_Refused, OSError, *_BROKEN) as error:
         raise DataError(f"{path}: expected a dictionary of arrays: {one_line(error)[:200]}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a dictionary of arrays, found {_named(content)}")
@@ -55,39 +88,9 @@ def read_vectors(path: Path) -> dict[str, np.ndarray]:
     return vectors
 
 
-# What zipfile raises of a damaged or forged archive.
-_BROKEN_ZIP = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, struct.error)
-
-
-class _Refused(Exception):
-    """The file holds something else; the message says what."""
-
-
-@dataclass(frozen=True)
-class _Function:
-    code: int
-
-
-@dataclass
-class _Kind:
-    """A dtype. Its byte order comes after it has been made (and may have been used)."""
-
-    name: str
-    order: str = "="
-
-    def dtype(self) -> np.dtype:
-        return np.dtype(self.name).newbyteorder(self.order)  # type: ignore[arg-type]
-
-
-@dataclass
-class _Vector:
-    rows: np.ndarray | None = None  # comes after it has been made
-
-
 def _named(value: object) -> str:
-    return {_Vector: "an array without content", _Kind: "a dtype", _Function: "a function"}.get(
-        type(value), type(value).__name__
-    )
+    names: dict[type, str] = {_Vector: "an array without content", _Dtype: "a dtype", _Function: "a function"}
+    return names.get(type(value), type(value).__name__)
 
 
 def _read(path: Path) -> object:
@@ -114,11 +117,10 @@ def _read(path: Path) -> object:
 
 
 class _Reader:
-    """Runs the opcodes of one pickle after another."""
+    """Runs the opcodes of one pickle after another; `pickletools` reads their arguments."""
 
     def __init__(self, content: bytes) -> None:
-        self._content = memoryview(content)
-        self._at = 0
+        self._stream = io.BytesIO(content)
         self._opcodes_left = _MAX_OPCODES
         self._encode_left = len(content)  # bytes that text may still become
         self._stack: list[Any] = []
@@ -132,24 +134,61 @@ class _Reader:
             if not self._opcodes_left:
                 raise _Refused(f"more than {_MAX_OPCODES} opcodes")
             self._opcodes_left -= 1
-            opcode = bytes(self._take(1)).decode("latin1")
-            if opcode == ".":
-                return self._pop(object)
-            run = _OPCODES.get(opcode)
-            if run is None:
-                name = next((known.name for known in opcodes if known.code == opcode), repr(opcode))
+            code = self._stream.read(1).decode("latin1")
+            if not code:
+                raise _Refused("it is cut short")
+            if code not in _OPCODES:
+                name = code2op[code].name if code in code2op else repr(code)
                 raise _Refused(f"found {name}, which is no part of an array")
-            run(self)
+            opcode = code2op[code]
+            if opcode.name == "STOP":
+                return self._pop(object)
+            self._run(opcode.name, opcode.arg.reader(self._stream) if opcode.arg else None)
 
-    def _take(self, count: int) -> memoryview:
-        """The next bytes. They are counted before anything is made of them."""
-        if not 0 <= count <= len(self._content) - self._at:
-            raise _Refused(f"cut short: {count} bytes at byte {self._at} of {len(self._content)}")
-        self._at += count
-        return self._content[self._at - count : self._at]
+    def _run(self, opcode: str, argument: Any) -> None:
+        match opcode:
+            case "PROTO" | "FRAME":  # a frame is a hint for buffering
+                pass
+            case "MARK":
+                self._marks.append(len(self._stack))
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                self._memo[len(self._memo) if argument is None else argument] = self._top()
+            case "SETITEM":
+                self._set_items([self._pop(object), self._pop(object)][::-1])
+            case "SETITEMS":
+                self._set_items(self._pop_to_mark())
+            case "BUILD":
+                self._build()
+            case _:
+                self._stack.append(self._made(opcode, argument))
 
-    def _number(self, form: str) -> int:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
+    def _made(self, opcode: str, argument: Any) -> object:
+        """What the opcode puts on the stack."""
+        match opcode:
+            case "EMPTY_DICT":
+                return {}
+            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                count = "123".find(opcode[-1]) + 1
+                return tuple([self._pop(object) for _ in range(count)][::-1])
+            case "TUPLE":
+                return tuple(self._pop_to_mark())
+            case "NEWTRUE" | "NEWFALSE":
+                return opcode == "NEWTRUE"
+            case "BINGET" | "LONG_BINGET":
+                if argument not in self._memo:
+                    raise _Refused(f"memo has no entry {argument}")
+                return self._memo[argument]
+            case "GLOBAL" | "STACK_GLOBAL":
+                named = argument or " ".join([self._pop(str), self._pop(str)][::-1])
+                if named not in _FUNCTIONS:
+                    raise _Refused(
+                        f"found {named[:120].replace(' ', '.')}, which is no part of an array; nothing was called"
+                    )
+                return _FUNCTIONS[named]
+            case "REDUCE":
+                return self._reduce()
+            case _:  # None, an integer, text or bytes
+                return memoryview(argument).toreadonly() if isinstance(argument, bytes | bytearray) else argument
 
     def _pop(self, kind: type) -> Any:
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
@@ -172,134 +211,36 @@ class _Reader:
         self._stack.append(value)
         return value
 
-    def _text(self, form: str) -> None:
-        try:
-            self._stack.append(str(self._take(self._number(form)), "utf-8"))
-        except UnicodeDecodeError as error:
-            raise _Refused("text that is not UTF-8") from error
-
-    def _bytes(self, form: str) -> None:
-        self._stack.append(self._take(self._number(form)))
-
-    def _long(self) -> None:
-        self._stack.append(int.from_bytes(self._take(self._number("<B")), "little", signed=True))
-
-    def _tuple(self, count: int) -> None:
-        parts = [self._pop(object) for _ in range(count)]
-        self._stack.append(tuple(reversed(parts)))
-
-    def _get(self, form: str) -> None:
-        index = self._number(form)
-        if index not in self._memo:
-            raise _Refused(f"memo has no entry {index}")
-        self._stack.append(self._memo[index])
-
-    def _put(self, index: int) -> None:
-        self._memo[index] = self._top()
-
-    def _line(self) -> str:
-        rest = bytes(self._content[self._at : self._at + 200])
-        end = rest.find(b"\n")
-        if end < 0:
-            raise _Refused("a name without an end")
-        self._take(end + 1)
-        return rest[:end].decode("utf-8", "replace")
-
-    def _global(self, module: str, name: str) -> None:
-        code = _FUNCTIONS.get((module, name))
-        if code is None:
-            raise _Refused(f"found {module[:60]}.{name[:60]}, which is no part of an array; nothing was called")
-        self._stack.append(_Function(code))
-
-    def _stack_global(self) -> None:
-        name, module = self._pop(str), self._pop(str)
-        self._global(module, name)
-
     def _set_items(self, items: list[Any]) -> None:
         into = self._top()
         if not isinstance(into, dict) or len(items) % 2 or not all(isinstance(name, str) for name in items[::2]):
             raise _Refused("expected pairs of name and value for a dictionary")
         into.update(zip(items[::2], items[1::2], strict=True))
 
-    def _reduce(self) -> None:
+    def _reduce(self) -> object:
         arguments, function = self._pop(tuple), self._pop(_Function)
-        match function.code, arguments:
-            case code, (str(name), False, True) if code == _DTYPE and _INTEGER.fullmatch(name):
-                made: Any = _Kind(name)
-            case code, (_Function(of), (0,), memoryview()) if code == _RECONSTRUCT and of == _NDARRAY:
-                made = _Vector()
-            case code, (memoryview() as content, _Kind() as kind, (int(length),), "C") if code == _FROM_BUFFER:
-                made = _Vector(_vector(content, kind, length))
-            case code, (str(text), "latin1") if code == _ENCODE:
-                made = self._encode(text)
-            case code, () if code == _BYTES:
-                made = memoryview(b"")
-            case _:
-                raise _Refused("a function's arguments are not those of an array of integers with one dimension")
-        self._stack.append(made)
-
-    def _encode(self, text: str) -> memoryview:
-        if len(text) > self._encode_left:
-            raise _Refused("its text becomes more bytes than the file has")
-        self._encode_left -= len(text)
-        try:
-            return memoryview(text.encode("latin1"))
-        except UnicodeEncodeError as error:
-            raise _Refused("text that does not stand for bytes") from error
+        match function, arguments:
+            case _Function.DTYPE, (str(name), False, True) if _INTEGER.fullmatch(name):
+                return _Dtype(name)
+            case _Function.RECONSTRUCT, (_Function.NDARRAY, (0,), memoryview()):
+                return _Vector()
+            case _Function.FROM_BUFFER, (memoryview() as content, _Dtype() as dtype, (int(length),), "C"):
+                return _Vector(dtype.vector(content, length))
+            case _Function.ENCODE, (str(text), "latin1"):
+                if len(text) > self._encode_left:
+                    raise _Refused("its text becomes more bytes than the file has")
+                self._encode_left -= len(text)
+                return memoryview(text.encode("latin1"))
+            case _Function.BYTES, ():
+                return memoryview(b"")
+        raise _Refused("a function's arguments are not those of an array of integers with one dimension")
 
     def _build(self) -> None:
         state, thing = self._pop(tuple), self._top()
         match thing, state:
-            case _Kind(), (3 | 4, "<" | ">" | "|" | "=" as order, None, None, None, -1, -1, 0):
+            case _Dtype(), (3 | 4, "<" | ">" | "|" | "=" as order, None, None, None, -1, -1, 0):
                 thing.order = order
-            case _Vector(rows=None), (1, (int(length),), _Kind() as kind, bool(), memoryview() as content):
-                thing.rows = _vector(content, kind, length)
+            case _Vector(rows=None), (1, (int(length),), _Dtype() as dtype, bool(), memoryview() as content):
+                thing.rows = dtype.vector(content, length)
             case _:
                 raise _Refused("an object's state is not that of an array of integers with one dimension")
-
-
-def _vector(content: memoryview, kind: _Kind, length: int) -> np.ndarray:
-    dtype = kind.dtype()
-    if length * dtype.itemsize != len(content):
-        raise _Refused(f"expected {length} numbers of {dtype.itemsize} bytes, found {len(content)} bytes")
-    # A view, in the file's byte order too: a pickle may name the same bytes a thousand times.
-    return np.frombuffer(content, dtype)
-
-
-_Opcode = Callable[[_Reader], object]
-_OPCODES: dict[str, _Opcode] = {
-    "\x80": lambda r: r._take(1),  # PROTO
-    "\x95": lambda r: r._take(8),  # FRAME, a hint for buffering
-    "}": lambda r: r._stack.append({}),
-    ")": lambda r: r._stack.append(()),
-    "N": lambda r: r._stack.append(None),
-    "\x88": lambda r: r._stack.append(True),
-    "\x89": lambda r: r._stack.append(False),
-    "J": lambda r: r._stack.append(r._number("<i")),
-    "K": lambda r: r._stack.append(r._number("<B")),
-    "M": lambda r: r._stack.append(r._number("<H")),
-    "\x8a": _Reader._long,
-    "X": lambda r: r._text("<I"),
-    "\x8c": lambda r: r._text("<B"),
-    "\x8d": lambda r: r._text("<Q"),
-    "B": lambda r: r._bytes("<I"),
-    "C": lambda r: r._bytes("<B"),
-    "\x8e": lambda r: r._bytes("<Q"),
-    "\x96": lambda r: r._bytes("<Q"),  # BYTEARRAY8
-    "(": lambda r: r._marks.append(len(r._stack)),
-    "t": lambda r: r._stack.append(tuple(r._pop_to_mark())),
-    "\x85": lambda r: r._tuple(1),
-    "\x86": lambda r: r._tuple(2),
-    "\x87": lambda r: r._tuple(3),
-    "q": lambda r: r._put(r._number("<B")),
-    "r": lambda r: r._put(r._number("<I")),
-    "\x94": lambda r: r._put(len(r._memo)),
-    "h": lambda r: r._get("<B"),
-    "j": lambda r: r._get("<I"),
-    "c": lambda r: r._global(r._line(), r._line()),
-    "\x93": _Reader._stack_global,
-    "s": lambda r: r._set_items([r._pop(object), r._pop(object)][::-1]),
-    "u": lambda r: r._set_items(r._pop_to_mark()),
-    "R": _Reader._reduce,
-    "b": _Reader._build,
-}

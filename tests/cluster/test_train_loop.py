@@ -24,10 +24,11 @@ from cluster.tasks import Classification, Regression, StepOutput
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions
-from samplers.graph_batches import ArrayGraphStore, TorchGraphBatch
+from samplers.graph_batches import TorchGraphBatch
 from samplers.loader import STAGE_SECONDS
 from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, FormatError, StageError
+from tests.array_graph_store import ArrayGraphStore
 from tests.recording_reporter import RecordingReporter
 
 CPU = torch.device("cpu")

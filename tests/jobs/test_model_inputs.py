@@ -6,10 +6,10 @@ from torch import nn
 
 from cluster.tasks import StepOutput
 from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, node_batch_graphs, with_penalty
-from samplers.dense_subgraphs import dense_subgraphs
-from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch
+from samplers.graph_batches import GraphBatchSampler, graphs_to_torch
 from samplers.minibatch import MiniBatch, to_torch
 from samplers.options import GraphBatchOptions
+from tests.array_graph_store import ArrayGraphStore
 
 
 def minibatch(graph_ptr=None) -> MiniBatch:
@@ -37,13 +37,17 @@ def test_edges_point_from_source_to_destination():
     assert graphs.padding.num_places == 5
 
 
-def test_subgraphs_are_graphs_and_their_pairs_are_the_dense_ones_turned_round():
+def test_subgraphs_are_graphs():
     batch = to_torch(minibatch(np.array([0, 3, 5])))
-    graphs, dense = node_batch_graphs(batch), dense_subgraphs(batch)
+    graphs = node_batch_graphs(batch)
     assert graphs.size_B.tolist() == [3, 2]
-    # dense_subgraphs has [b, i, j] for j → i, models have A_ij for i → j.
-    assert torch.equal(graphs.padding.adjacency(torch.bool), dense.adjacency_BNN.transpose(1, 2))
-    assert torch.equal(graphs.padding.pad(graphs.x), dense.x_BNF)
+    # In-edges of the first subgraph: 0 ← 1, 1 ← 0 and 2; of the second: 0 ← 1. Models have A_ij for i → j.
+    expected = torch.zeros(2, 3, 3, dtype=torch.bool)
+    expected[[0, 0, 0, 1], [1, 0, 2, 1], [0, 1, 1, 0]] = True
+    assert torch.equal(graphs.padding.adjacency(torch.bool), expected)
+    padded = torch.zeros(2, 3, 2)
+    padded[0], padded[1, :2] = batch.x[:3], batch.x[3:]
+    assert torch.equal(graphs.padding.pad(graphs.x), padded)
 
 
 def test_whole_graphs_keep_their_features_and_edges():

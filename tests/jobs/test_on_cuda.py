@@ -24,7 +24,6 @@ from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec, full_evaluation
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.prediction_subject import LocalNodeData
-from samplers.graph_batches import ArrayGraphStore
 from samplers.options import (
     GraphBatchOptions,
     LoaderOptions,
@@ -38,6 +37,7 @@ from storage.ingest import IngestOptions, ingest
 from storage.prediction_files import PredictionFolder
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.array_graph_store import ArrayGraphStore
 from tests.pretend_cuda import pretend_cuda
 from tests.recording_reporter import RecordingReporter
 from tests.runs import node_run, set_run

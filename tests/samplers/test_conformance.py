@@ -15,7 +15,7 @@ import pytest
 
 from cluster.options import ServerOptions
 from cluster.partition_server import connect, partition_servers
-from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch
+from samplers.graph_batches import GraphBatchSampler, graphs_to_torch
 from samplers.loader import Loader
 from samplers.minibatch import to_torch
 from samplers.neighbor import NeighborSampler
@@ -40,6 +40,7 @@ from storage.errors import ConfigError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_NONE, SPLIT_TRAIN
+from tests.array_graph_store import ArrayGraphStore
 from tests.listed_graph import ListedGraph, random_listed_graph
 
 Build = Callable[[Router, int], Sampler]  # from a router and the number of ranks

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler, graphs_to_torch, pack_graphs, plan_graph_batches
+from samplers.graph_batches import GraphBatchSampler, graphs_to_torch, pack_graphs, plan_graph_batches
 from samplers.options import GraphBatchOptions
 from samplers.random_streams import hash_ids
 from storage.errors import ConfigError, DataError
+from tests.array_graph_store import ArrayGraphStore
 from tests.reference_sampler import hash64, stream_key
 
 GRAPH_ORDER, GRAPH_STEPS = 24, 25  # purposes of the draws

@@ -243,9 +243,9 @@ def test_labels_and_splits_may_be_absent(route: Route) -> None:
 
 
 REFUSED = {
-    "no hop": ({"fanouts": ()}, "got (); set --fanouts"),
-    "negative fan-out": ({"fanouts": (3, -2)}, "got (3, -2); set --fanouts"),
-    "no root per batch": ({"batch_size": 0}, "batch_size: expected at least 1, got 0; set --batch-size"),
+    "no hop": ({"fanouts": ()}, "got (); set fanouts"),
+    "negative fan-out": ({"fanouts": (3, -2)}, "got (3, -2); set fanouts"),
+    "no root per batch": ({"batch_size": 0}, "batch_size: expected at least 1, got 0; set batch_size"),
     "unknown edges": ({"edges": "all"}, "edges: expected"),
 }
 

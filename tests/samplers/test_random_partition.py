@@ -326,7 +326,7 @@ REFUSED: dict[str, tuple[Callable[[Router], object], str]] = {
     ),
     "unknown cut": (
         lambda _: RandomPartitionOptions(cut="metis"),  # type: ignore[arg-type]
-        "cut: expected one of random, partitions, got 'metis'; set --cut",
+        "cut: expected one of random, partitions, got 'metis'; set cut",
     ),
     "no root": (lambda _: RandomPartitionOptions(root_splits=()), "expected codes of train, valid or test, got ()"),
     "roots of no split": (lambda _: RandomPartitionOptions(root_splits=(SPLIT_NONE,)), "got (0,)"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samplers.graph_batches import ArrayGraphStore, GraphBatchSampler
+from samplers.graph_batches import GraphBatchSampler
 from samplers.options import GraphBatchOptions
 from storage.arrow_files import write_batch
 from storage.errors import ConfigError, DataError, FormatError
@@ -19,6 +19,7 @@ from storage.graph_set_manifest import Reject, RowSchema
 from storage.graph_set_writer import GraphSetInfo, write_graphs
 from storage.graph_store import open_graphs, shard_batch
 from storage.packed_graphs import PackedGraphs
+from tests.array_graph_store import ArrayGraphStore
 from tests.stored_files import edit_manifest, stored_file
 
 INFO = GraphSetInfo(

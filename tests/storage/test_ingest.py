@@ -491,12 +491,12 @@ REFUSED_SOURCES = {
     ),
     "weights unannounced": (
         EdgeRows(lambda c: replace(c, weight=np.ones(40, np.float32))),
-        "expected no edge weights, got (40,)",
+        "edge weights: expected shape None, got (40,)",
     ),
-    "weights missing": (EdgeRows(lambda c: c, has_edge_weight=True), "expected one weight per edge, got None"),
+    "weights missing": (EdgeRows(lambda c: c, has_edge_weight=True), "edge weights: expected shape (40,), got None"),
     "weights too few": (
         EdgeRows(lambda c: replace(c, weight=np.ones(39, np.float32)), has_edge_weight=True),
-        "expected one weight per edge, got (39,)",
+        "edge weights: expected shape (40,), got (39,)",
     ),
     "NaN weight": (
         EdgeRows(lambda c: replace(c, weight=np.full(40, np.nan, np.float32)), has_edge_weight=True),

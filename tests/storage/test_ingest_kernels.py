@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import storage.ingest
 from storage.bucket_kernels import group_by_bucket
 from storage.counter_random import Permutation, hash_counters, unit_interval
-from storage.edge_buckets import EdgeBuckets, SortedEdges, SpilledEdges
+from storage.edge_buckets import EdgeBuckets, SortedEdges, SortedLists, SpilledEdges, edge_column_types
 from storage.graph import open_graph
 from storage.greedy_partition import NUM_RESTREAMS, place_window
 from storage.ingest import IngestOptions, ingest
@@ -49,9 +49,7 @@ def test_a_bucket_of_four_billion_ids_sorts(tmp_path: Path) -> None:
         expected_edges=1,
         memory_budget_bytes=1 << 24,
         index_dtype=np.dtype(np.int64),
-        with_edge_id=True,
-        with_weight=False,
-        feature_dim=0,
+        columns=edge_column_types(edge_id=True),
     )
     rng = np.random.default_rng(0)
     dst, src = rng.integers(0, num_nodes, (2, 500))
@@ -62,11 +60,11 @@ def test_a_bucket_of_four_billion_ids_sorts(tmp_path: Path) -> None:
         def __getitem__(self, row: np.ndarray) -> np.ndarray:
             return row
 
-    buckets.spill(SpilledEdges(src, dst, edge_id, None, None), Identity())  # type: ignore[arg-type]
+    buckets.append(buckets.group(SpilledEdges(src, dst, {"edge_id": edge_id}), Identity()))  # type: ignore[arg-type]
     found: list[tuple[int, int, int]] = []
     for _, bucket in buckets.sorted_buckets(drop_duplicates=False, then=lambda bucket: bucket):
-        assert bucket.edge_id is not None
-        found += zip(bucket.dst.tolist(), bucket.src_row.tolist(), bucket.edge_id.tolist(), strict=True)
+        ends = (bucket.key >> bucket.row_bits) + bucket.low, bucket.key & ((1 << bucket.row_bits) - 1)
+        found += zip(*(column.tolist() for column in (*ends, bucket.columns["edge_id"])), strict=True)
     assert found == sorted(zip(dst.tolist(), src.tolist(), edge_id.tolist(), strict=True))
 
 
@@ -104,12 +102,11 @@ def test_lists_in_memory_are_the_lists_on_disk(tmp_path: Path) -> None:
     seen = []
     # The most that will come is more than comes where duplicates are dropped.
     for memory_bytes in (9 * 24, 9 * 24 - 1):
-        spool = SortedEdges(
-            tmp_path / "sorted", np.dtype(np.int32), True, True, 2, num_edges=9, memory_bytes=memory_bytes
-        )
+        types = edge_column_types(edge_id=True, weight=True, feature_dim=2)
+        spool = SortedEdges(tmp_path / "sorted", np.dtype(np.int32), types, num_edges=9, memory_bytes=memory_bytes)
         with spool:
-            for columns in appended:
-                spool.append(*columns)
+            for neighbor, *columns in appended:
+                spool.append(SortedLists(neighbor, neighbor, dict(zip(types, columns, strict=True))))
             seen.append({name: (values.dtype, values.tolist()) for name, values in spool.columns().items()})
             assert bool(list(tmp_path.iterdir())) == (memory_bytes < 9 * 24)
     assert seen[0] == seen[1]

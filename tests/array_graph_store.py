@@ -1,0 +1,53 @@
+"""Many small graphs in arrays, for tests: the store that `samplers.graph_batches` draws from, without files."""
+
+import hashlib
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from samplers.neighbor_kernels import all_positions
+from storage.packed_graphs import PackedGraphs
+
+
+@dataclass(frozen=True)
+class ArrayGraphStore:
+    """Graphs packed in arrays (in memory or mapped): graph i's nodes are rows [node_ptr[i], node_ptr[i + 1]), its edges likewise."""
+
+    node_ptr: np.ndarray  # int64 [num_graphs + 1]
+    edge_ptr: np.ndarray  # int64 [num_graphs + 1]
+    edge_index: np.ndarray  # int32 [2, m], positions within the edge's own graph
+    node_feature: np.ndarray | None = None
+    edge_feature: np.ndarray | None = None
+    target: np.ndarray | None = None
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Reads all arrays, once."""
+        found = hashlib.sha256()
+        for field in fields(self):
+            array = getattr(self, field.name)
+            found.update(f"{field.name} {None if array is None else (array.dtype.str, array.shape)}\n".encode())
+            if array is not None:
+                found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
+
+    @cached_property
+    def num_nodes(self) -> np.ndarray:
+        return np.diff(self.node_ptr)
+
+    @cached_property
+    def num_edges(self) -> np.ndarray:
+        return np.diff(self.edge_ptr)
+
+    def fetch(self, graph: np.ndarray) -> PackedGraphs:
+        num_nodes, num_edges = self.num_nodes[graph], self.num_edges[graph]
+        node, edge = all_positions(self.node_ptr[graph], num_nodes), all_positions(self.edge_ptr[graph], num_edges)
+        return PackedGraphs(
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            edge_index=np.take(self.edge_index, edge, axis=1),
+            node_feature=None if self.node_feature is None else np.take(self.node_feature, node, axis=0),
+            edge_feature=None if self.edge_feature is None else np.take(self.edge_feature, edge, axis=0),
+            target=None if self.target is None else self.target[graph],
+        )
