@@ -18,8 +18,6 @@ from storage.errors import FormatError
 from storage.filesystem_errors import one_line, one_line_errors
 from storage.manifest import FileEntry
 
-_HASH_BLOCK_BYTES = 8 * 2**20
-
 
 def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """Filesystem and path of an fsspec URL; a plain path is local and made absolute.
@@ -133,6 +131,32 @@ def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
 def _fetched(filesystem: fsspec.AbstractFileSystem, path: str, num_bytes: int) -> pa.BufferReader:
     """The file in memory, by one request; of a file that is too long, one byte more than it should have."""
     return pa.BufferReader(filesystem.cat_file(path, start=0, end=num_bytes + 1))
+
+
+def list_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarray, pa.Array]:
+    """Offsets (int64 [n + 1], from 0, ascending) and values of a column of lists. Raises FormatError where it is none."""
+    index = batch.schema.get_field_index(name)
+    kind = batch.schema.field(index).type if index >= 0 else None
+    if kind is None or not pa.types.is_large_list(kind):
+        raise FormatError(f"{path}: column {name!r}: expected a large_list, found {kind}")
+    lists = batch.column(index)
+    if lists.null_count:
+        raise FormatError(f"{path}: column {name!r}: expected no nulls, found {lists.null_count}")
+    pointers = lists.offsets.to_numpy(zero_copy_only=True) if batch.num_rows else np.zeros(1, np.int64)
+    num_values = len(lists.values)
+    if pointers[0] != 0 or pointers[-1] != num_values or np.any(pointers[1:] < pointers[:-1]):
+        raise FormatError(
+            f"{path}: column {name!r}: expected list offsets ascending from 0 to {num_values}, found others; the file is corrupt"
+        )
+    return pointers, lists.values
+
+
+def struct_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarray, pa.RecordBatch]:
+    """Offsets and values of a column of lists of structs, as `list_column`."""
+    pointers, values = list_column(batch, name, path)
+    if not pa.types.is_struct(values.type):
+        raise FormatError(f"{path}: column {name!r}: expected a list of structs, found one of {values.type}")
+    return pointers, pa.RecordBatch.from_struct_array(values)
 
 
 def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width: int | None = None) -> np.ndarray:

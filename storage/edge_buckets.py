@@ -30,8 +30,8 @@ ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype, and width; 0: one num
 
 
 def edge_column_types(*, edge_id: bool = False, weight: bool = False, feature_dim: int = 0) -> ColumnTypes:
-    types = {"edge_id": (np.dtype(np.int64), 0), "weight": (np.dtype(np.float32), 0)}
-    types["feature"] = (np.dtype(np.float32), feature_dim)
+    float32 = np.dtype(np.float32)
+    types: ColumnTypes = {"edge_id": (np.dtype(np.int64), 0), "weight": (float32, 0), "feature": (float32, feature_dim)}
     there = {"edge_id": edge_id, "weight": weight, "feature": feature_dim > 0}
     return {name: kind for name, kind in types.items() if there[name]}
 

@@ -15,7 +15,7 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 
-from storage.arrow_files import is_local, numpy_column, read_batch, split_url
+from storage.arrow_files import is_local, numpy_column, read_batch, split_url, struct_column
 from storage.descriptions import describe
 from storage.encodings import StoredEncodings, find_encoding, list_encodings, read_encoding
 from storage.errors import ConfigError, FormatError
@@ -311,22 +311,8 @@ class _PartitionReader:
 
     def _topology(self, name: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         batch, path = self._batch(name)
-        num_owned = self.stop - self.start
-        self._expect_rows(batch, num_owned, path)
-        index = batch.schema.get_field_index("neighbors")
-        kind = batch.schema.field(index).type if index >= 0 else None
-        if kind is None or not pa.types.is_large_list(kind) or not pa.types.is_struct(kind.value_type):
-            raise FormatError(f"{path}: column 'neighbors': expected large_list<struct<index, …>>, found {kind}")
-        lists = batch.column(index)
-        if lists.null_count:
-            raise FormatError(f"{path}: column 'neighbors': expected no nulls, found {lists.null_count}")
-        indptr = lists.offsets.to_numpy(zero_copy_only=True) if num_owned else np.zeros(1, np.int64)
-        num_edges = len(lists.values)
-        if indptr[0] != 0 or indptr[-1] != num_edges or np.any(indptr[1:] < indptr[:-1]):
-            raise FormatError(
-                f"{path}: expected list offsets ascending from 0 to {num_edges}, found others; the file is corrupt"
-            )
-        values = pa.RecordBatch.from_struct_array(lists.values)
+        self._expect_rows(batch, self.stop - self.start, path)
+        indptr, values = struct_column(batch, "neighbors", path)
         dtypes = {"index": self.manifest.index_dtype}
         if self.manifest.has_edge_id:
             dtypes["edge_id"] = "int64"

@@ -20,7 +20,15 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 
-from storage.arrow_files import absolute_url, array_from_numpy, numpy_column, read_batch, split_url
+from storage.arrow_files import (
+    absolute_url,
+    array_from_numpy,
+    list_column,
+    numpy_column,
+    read_batch,
+    split_url,
+    struct_column,
+)
 from storage.descriptions import describe
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
@@ -265,11 +273,8 @@ def _read_shard(
     batch = read_batch(filesystem, where, entry, verify=verify)
     if batch.num_rows != expected:
         raise FormatError(f"{where}: expected {expected} graphs, found {batch.num_rows}")
-    node_ptr, nodes = _list_column(batch, "nodes", where)
-    edge_ptr, edge_values = _list_column(batch, "edges", where)
-    if not pa.types.is_struct(edge_values.type):
-        raise FormatError(f"{where}: column 'edges': expected a list of structs, found one of {edge_values.type}")
-    edges = pa.RecordBatch.from_struct_array(edge_values)
+    node_ptr, nodes = list_column(batch, "nodes", where)
+    edge_ptr, edges = struct_column(batch, "edges", where)
     shard = GraphShard(
         node_ptr=node_ptr,
         edge_ptr=edge_ptr,
@@ -296,24 +301,6 @@ def _read_shard(
             f"found {shard.source[edge]} -> {shard.destination[edge]}"
         )
     return shard
-
-
-def _list_column(batch: pa.RecordBatch, name: str, where: str) -> tuple[np.ndarray, pa.Array]:
-    """Offsets (int64 [g + 1], from 0, ascending) and values of a column of lists."""
-    index = batch.schema.get_field_index(name)
-    kind = batch.schema.field(index).type if index >= 0 else None
-    if kind is None or not pa.types.is_large_list(kind):
-        raise FormatError(f"{where}: column {name!r}: expected a large_list, found {kind}")
-    lists = batch.column(index)
-    if lists.null_count:
-        raise FormatError(f"{where}: column {name!r}: expected no nulls, found {lists.null_count}")
-    pointers = lists.offsets.to_numpy(zero_copy_only=True) if batch.num_rows else np.zeros(1, np.int64)
-    num_rows = len(lists.values)
-    if pointers[0] != 0 or pointers[-1] != num_rows or np.any(pointers[1:] < pointers[:-1]):
-        raise FormatError(
-            f"{where}: column {name!r}: expected list offsets ascending from 0 to {num_rows}, found others; the file is corrupt"
-        )
-    return pointers, lists.values
 
 
 def _feature(batch: pa.RecordBatch, name: str, schema: RowSchema, where: str) -> np.ndarray | None:

@@ -15,11 +15,9 @@ from dataclasses import asdict, dataclass, replace
 
 import fsspec
 
-from storage.arrow_files import is_local
-from storage.durable import write_durably
 from storage.errors import ConflictError, FormatError
 from storage.filesystem_errors import one_line_errors
-from storage.object_stores import make_parent
+from storage.object_stores import put_file
 
 JOURNAL = "journal.json"
 LEASE_S = 3600.0
@@ -86,11 +84,7 @@ class Lease:
         body = {"format": _FORMAT, "format_version": 1, **asdict(self._journal)}
         content = (json.dumps(body, indent=1) + "\n").encode()
         with one_line_errors(self._where, "write this file"):
-            make_parent(self._filesystem, self._where)
-            if is_local(self._filesystem):
-                write_durably(self._where, content)
-            else:
-                self._filesystem.pipe_file(self._where, content)
+            put_file(self._filesystem, self._where, content)
 
 
 def is_abandoned(folder: str, now: float) -> bool:

@@ -333,7 +333,7 @@ class ManifestReader:
 
     def hexadecimal(self, key: str, digits: int) -> str:
         pattern, expected = f"[0-9a-f]{{{digits}}}", f"{digits} hexadecimal digits"
-        return str(self._checked(key, expected, lambda value: isinstance(value, str) and re.fullmatch(pattern, value)))
+        return str(self._checked(key, expected, lambda value: bool(_is_text(value) and re.fullmatch(pattern, value))))
 
     def counts(self, key: str) -> tuple[int, ...]:
         return tuple(self._checked(key, "a list of counts (integers >= 0)", _is_counts))
@@ -415,7 +415,7 @@ class ManifestReader:
     def paths(self) -> list[str]:
         """Where this object's files lie, by the `files` field alone."""
         files = self._checked("files", "an object", _is_object)
-        paths = [entry.get("path") if isinstance(entry, dict) else None for entry in files.values()]
+        paths: list[Any] = [entry.get("path") if isinstance(entry, dict) else None for entry in files.values()]
         bad = [path for path in paths if not isinstance(path, str) or not _ANY_PATH.fullmatch(path) or ".." in path]
         if bad:
             self.fail("files", "paths below data/", bad[0])

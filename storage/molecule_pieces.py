@@ -1,25 +1,22 @@
 """Featurised chunks on their way to shards: one file each, named by chunk and checksum, so that an interrupted ingestion goes on.
 
-A piece is written beside its name and renamed (or put whole, on object stores): a name that is there has its whole content, and the
-checksum in it says so. Its Arrow columns are those of a shard; the chunk's rejected rows lie in the schema's metadata.
+A name that is there has its whole content, and the checksum in it says so. Its Arrow columns are those of a shard; the chunk's rejected rows lie in the schema's metadata.
 """
 
 import hashlib
 import json
 import re
-import secrets
 from dataclasses import asdict
-from pathlib import Path
 
 import fsspec
 import pyarrow as pa
 
-from storage.arrow_files import is_local
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.graph_set_manifest import Reject
 from storage.graph_store import shard_batch
 from storage.molecule_features import INDEX_DTYPE, Molecules
+from storage.object_stores import list_names, put_file
 
 _NAME = re.compile(r"chunk-(\d{7})-([0-9a-f]{64})\.arrow")
 
@@ -35,22 +32,14 @@ def write_piece(filesystem: fsspec.AbstractFileSystem, folder: str, index: int, 
     content = sink.getvalue().to_pybytes()
     name = f"chunk-{index:07d}-{hashlib.sha256(content).hexdigest()}.arrow"
     with one_line_errors(f"{folder}/{name}", "write this file"):
-        filesystem.makedirs(folder, exist_ok=True)
-        if is_local(filesystem):
-            beside = Path(folder) / f".{name}.{secrets.token_hex(4)}"
-            beside.write_bytes(content)
-            beside.rename(Path(folder) / name)
-        else:
-            filesystem.pipe_file(f"{folder}/{name}", content)
+        put_file(filesystem, f"{folder}/{name}", content)
     return name
 
 
 def list_pieces(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[int, str]:
     """Name of each chunk's file that is there."""
     with one_line_errors(folder, "list this directory"):
-        filesystem.invalidate_cache()
-        found = filesystem.ls(folder, detail=False) if filesystem.isdir(folder) else []
-    matches = [_NAME.fullmatch(path.rstrip("/").rsplit("/", 1)[-1]) for path in sorted(found)]
+        matches = [_NAME.fullmatch(name) for name in list_names(filesystem, folder)]
     return {int(match[1]): match[0] for match in matches if match}
 
 

@@ -1,7 +1,11 @@
-"""What differs between filesystems and object stores: buckets that must exist, and folders that need not."""
+"""What differs between local files, other filesystems and object stores: listing, whole writes, buckets that must exist, folders that need not."""
+
+import os
 
 import fsspec
 
+from storage.arrow_files import is_local
+from storage.durable import write_durably
 from storage.errors import ConfigError
 
 # Their first path part is a bucket (container), which `makedirs` would create, and they have no directories to make.
@@ -22,7 +26,21 @@ def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> 
         )
 
 
-def make_parent(filesystem: fsspec.AbstractFileSystem, path: str) -> None:
-    """Makes the folder of a file, where the filesystem has folders."""
+def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
+    """Names of what is in a folder now, ascending; none where there is no such folder."""
+    filesystem.invalidate_cache(folder)
+    try:
+        listed = os.listdir(folder) if is_local(filesystem) else filesystem.ls(folder, detail=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(filter(None, (str(each).rstrip("/").rsplit("/", 1)[-1] for each in listed)))
+
+
+def put_file(filesystem: fsspec.AbstractFileSystem, path: str, content: bytes) -> None:
+    """Writes a small file, and its folder: a reader finds the old content or the new, after a loss of power too."""
     if not is_object_store(filesystem):
         filesystem.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+    if is_local(filesystem):
+        write_durably(path, content)
+    else:
+        filesystem.pipe_file(path, content)

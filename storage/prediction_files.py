@@ -5,8 +5,7 @@
     part-00000.parquet …     the rows of consecutive ranges of ids, ascending
     _summary.json            counts and scores; the last file: what it stands beside is whole
 
-Names with an underscore are passed over by whatever reads a folder of Parquet files as one table. Every file is written beside its name
-and renamed (or put whole, on object stores): a name that is there has its whole content.
+Names with an underscore are passed over by whatever reads a folder of Parquet files as one table. A name that is there has its whole content.
 """
 
 import json
@@ -23,10 +22,9 @@ import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
 from storage.arrow_files import is_local, split_url
-from storage.durable import write_durably
 from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
-from storage.object_stores import check_bucket, make_parent
+from storage.object_stores import check_bucket, list_names, put_file
 
 SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
 
@@ -142,9 +140,7 @@ class PredictionFolder:
         filesystem, path = self._open()
         path = f"{path}/{folder}".rstrip("/")
         with one_line_errors(path, "list this folder"):
-            filesystem.invalidate_cache()
-            found = filesystem.ls(path, detail=False) if filesystem.isdir(path) else []
-        return sorted(each.rstrip("/").rsplit("/", 1)[-1] for each in found)
+            return list_names(filesystem, path)
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
         filesystem, path = self._open()
@@ -172,13 +168,7 @@ class PredictionFolder:
         filesystem, path = self._open()
         where = f"{path}/{name}"
         with one_line_errors(where, "write this file"):
-            if not is_local(filesystem):
-                make_parent(filesystem, where)
-                filesystem.pipe_file(where, content)
-                return
-            target = Path(where)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(target, content)  # a name that is there has its whole content, after a loss of power too
+            put_file(filesystem, where, content)
 
 
 def part_name(index: int) -> str:

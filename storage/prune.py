@@ -16,6 +16,7 @@ from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.journal import JOURNAL, is_abandoned, read_journal
 from storage.manifest import SnapshotHead, parse_head
+from storage.object_stores import list_names
 from storage.snapshots import DATA, FOLDER_NAME, PIECES, claims, manifest_path, read_manifest, snapshot_numbers
 from storage.unpublished import remove_files
 
@@ -98,12 +99,5 @@ def _folders(filesystem: fsspec.AbstractFileSystem, path: str) -> Iterator[str]:
     """The folders that may have a journal, relative to the graph's."""
     for parent in (DATA, PIECES):
         with one_line_errors(path, "list its folders"):
-            filesystem.invalidate_cache()
-            try:
-                listed = filesystem.ls(f"{path}/{parent}", detail=False)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-        for each in sorted(listed):
-            name = str(each).rstrip("/").rsplit("/", 1)[-1]
-            if FOLDER_NAME.fullmatch(name):
-                yield f"{parent}/{name}"
+            names = list_names(filesystem, f"{path}/{parent}")
+        yield from (f"{parent}/{name}" for name in names if FOLDER_NAME.fullmatch(name))

@@ -25,7 +25,7 @@ from storage.filesystem_errors import one_line_errors
 from storage.graph_set_manifest import GraphSetManifest
 from storage.journal import LEASE_S, Lease
 from storage.manifest import FileEntry, Manifest, parse_head
-from storage.object_stores import check_bucket
+from storage.object_stores import check_bucket, list_names
 from storage.scratch import remove_orphans, scratch_directory
 from storage.snapshots import (
     DATA,
@@ -57,12 +57,11 @@ def check_destination(url: str, *, overwrite: bool = False) -> None:
             return
         if not filesystem.isdir(path):
             raise ConfigError(f"{url}: expected a folder or nothing, found a file; choose another url")
-        names = [str(each).rstrip("/").rsplit("/", 1)[-1] for each in filesystem.ls(path, detail=False)]
         if holds_first_format(filesystem, path):
             raise ConfigError(
                 f"{url}: found a graph of format 1, which this version neither reads nor replaces; choose another url"
             )
-        foreign = sorted(name for name in names if name not in TOP_LEVEL and name)
+        foreign = [name for name in list_names(filesystem, path) if name not in TOP_LEVEL]
         is_graph = bool(snapshot_numbers(filesystem, path))
         if is_graph:
             parse_head(*read_manifest(filesystem, path, url, None, ""))  # one that is ours
@@ -244,9 +243,8 @@ class SnapshotWriter:
 
         try:
             for _ in range(_LINK_TRIES - 1):
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # a writer that fails at the same new place removes its folder
+                # A writer that fails at the same new place removes its folder.
+                with contextlib.suppress(FileNotFoundError):
                     return link()
             return link()
         finally:

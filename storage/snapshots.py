@@ -16,12 +16,12 @@ import fsspec
 from storage.arrow_files import is_local, split_url
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line_errors
+from storage.object_stores import list_names
 
 MANIFESTS, DATA, PIECES = "manifests", "data", "pieces"
 TOP_LEVEL = frozenset((MANIFESTS, DATA, PIECES))  # the names at the top of a graph's folder
-FOLDER_NAME = re.compile(
-    r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}"
-)  # of one snapshot's files below data/; of a source's below pieces/
+# Of one snapshot's files below data/; of a source's below pieces/.
+FOLDER_NAME = re.compile(r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}")
 _MANIFEST_NAME = re.compile(r"(\d{6,18})\.(json|claim)")
 _FIRST_FORMAT = "manifest.json"  # at the top of a folder that the first version wrote
 _MAX_MANIFEST_BYTES = 64 * 2**20
@@ -45,12 +45,7 @@ def last_number(filesystem: fsspec.AbstractFileSystem, path: str) -> int:
 def _listed(filesystem: fsspec.AbstractFileSystem, path: str) -> list[tuple[int, str]]:
     folder = f"{path}/{MANIFESTS}"
     with one_line_errors(folder, "list this folder"):
-        filesystem.invalidate_cache(folder)
-        try:
-            listed = os.listdir(folder) if is_local(filesystem) else filesystem.ls(folder, detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-    matches = [_MANIFEST_NAME.fullmatch(str(each).rstrip("/").rsplit("/", 1)[-1]) for each in listed]
+        matches = [_MANIFEST_NAME.fullmatch(name) for name in list_names(filesystem, folder)]
     return [(int(match[1]), match[2]) for match in matches if match]
 
 
@@ -68,12 +63,8 @@ def foreign_names(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]
         if filesystem.isfile(f"{path}/{parent}"):
             foreign.append(parent)
             continue
-        try:
-            listed = filesystem.ls(f"{path}/{parent}", detail=False)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        names = [str(each).rstrip("/").rsplit("/", 1)[-1] for each in listed]
-        foreign += sorted(f"{parent}/{name}" for name in names if name and not pattern.fullmatch(name))
+        names = list_names(filesystem, f"{path}/{parent}")
+        foreign += [f"{parent}/{name}" for name in names if not pattern.fullmatch(name)]
     return foreign
 
 

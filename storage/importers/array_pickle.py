@@ -12,7 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from pickletools import code2op
+from pickletools import opcodes
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,11 @@ from storage.filesystem_errors import one_line
 
 _MAX_OPCODES = 10_000  # one vector takes about forty
 _INTEGER = re.compile("[iu][1248]")
-_OPCODES = frozenset(
-    "().BCJKMNRXbchjqrstu}\x80\x85\x86\x87\x88\x89\x8a\x8c\x8d\x8e\x93\x94\x95\x96"
-)  # named in `_Reader`
+_OPCODES = {
+    known.code: known
+    for known in opcodes
+    if known.code in "().BCJKMNRXbchjqrstu}\x80\x85\x86\x87\x88\x89\x8a\x8c\x8d\x8e\x93\x94\x95\x96"
+}
 
 
 class _Function(Enum):
@@ -137,10 +139,10 @@ class _Reader:
             code = self._stream.read(1).decode("latin1")
             if not code:
                 raise _Refused("it is cut short")
-            if code not in _OPCODES:
-                name = code2op[code].name if code in code2op else repr(code)
+            opcode = _OPCODES.get(code)
+            if opcode is None:
+                name = next((known.name for known in opcodes if known.code == code), repr(code))
                 raise _Refused(f"found {name}, which is no part of an array")
-            opcode = code2op[code]
             if opcode.name == "STOP":
                 return self._pop(object)
             self._run(opcode.name, opcode.arg.reader(self._stream) if opcode.arg else None)

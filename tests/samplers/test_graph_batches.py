@@ -133,7 +133,7 @@ def test_packing_equals_a_slow_loop():
     assert batch.node_feature.tolist() == nodes
     assert batch.edge_feature.tolist() == edge_features
     assert batch.target.tolist() == store.target[batch.graph_id].tolist()
-    tensors = graphs_to_torch(batch).to("cpu")
+    tensors = graphs_to_torch(batch)
     assert tensors.edge_index.tolist() == batch.edge_index.tolist()
     assert batch.num_bytes > batch.node_feature.nbytes
 

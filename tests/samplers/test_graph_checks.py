@@ -139,7 +139,7 @@ def test_what_is_not_refused_at_once_works(graph, columns, direction, edges, gra
         sampler = NeighborSampler(router, options)
     except ConfigError:
         unchecked = NeighborSampler(router, NeighborOptions((2,), 5, edges=edges))
-        unchecked._options = options
+        unchecked.options = options
         with pytest.raises(ConfigError):
             unchecked.sample(0, 0)
     else:
