@@ -1,7 +1,7 @@
 """Large arrays whose memory is used again once nobody holds them.
 
-A fresh array of hundreds of megabytes costs a page fault per 4 KiB, which takes about as long as the gather that fills it. Whoever
-holds an array keeps its memory: a block comes back only when the last view of it (numpy's or torch's) is gone.
+A fresh array of hundreds of megabytes costs a page fault per 4 KiB, about as long as the gather that fills it. A block comes back only when
+the last view of it (numpy's or torch's) is gone.
 """
 
 import queue

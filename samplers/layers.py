@@ -1,7 +1,7 @@
-"""A neighbor-sampled batch as directed layers, as DGL's blocks and PyG's `trim_to_layer` have them: slices, hardly a copy.
+"""A neighbor-sampled batch as directed layers, as DGL's blocks and PyG's `trim_to_layer` have them.
 
-Of L hops, layer l (the first is the widest) brings messages to the nodes found within L - 1 - l hops, from those found within L - l.
-Nodes are numbered as in the batch, so the destinations of a layer are the first of its sources, and the last layer ends at the roots.
+Of L hops, layer l (the first is the widest) brings messages to the nodes within L - 1 - l hops of the roots, from those within L - l. Nodes
+are numbered as in the batch, so the destinations of a layer are the first of its sources, and the last layer ends at the roots.
 """
 
 from dataclasses import dataclass

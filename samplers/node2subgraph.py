@@ -1,12 +1,9 @@
 """Node2Subgraph (PPGT, appendix B.4): around each root a breadth-first search, cut at a number of nodes; one subgraph per root.
 
-Whole layers are taken while they fit; of the first that does not, a uniform random part that fills the subgraph, and there it ends. It
-also ends after `max_hops` layers and where no new node is found. Every node has a path to the root inside its subgraph. The
-subgraph is the induced one: all stored edges among its nodes, whichever direction the search went.
-
-A root's subgraph is a function of (seed, epoch, its permanent id) and the graph; not of the batch it is in. The random part is drawn by
-place in the order of discovery, which permanent ids decide (see `node2subgraph_kernels`), because the owner of a list does not know the
-permanent ids of the nodes in it: to draw by those would cost a second request per hop.
+Whole layers are taken while they fit; of the first that does not, a uniform random part fills the subgraph. The search also ends after
+`max_hops` layers and where no new node is found. The subgraph is induced: all stored edges among its nodes, whichever way the search went.
+A root's subgraph is a function of (seed, epoch, its permanent id) and the graph, not of its batch. The random part is drawn by place in
+the order of discovery, since the owner of a list does not know the permanent ids of its entries.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,8 @@
 """Compiled steps of many breadth-first searches at once. They release the GIL and keep no state.
 
-Subgraph g is row g of `member` (stored ids) and `list_index` (numbers in a `ListPool`), its first size[g] entries in order of
-discovery; its newest layer is the entries from layer_start[g] on. The order of discovery is: layer by layer, the lists of a layer's
-nodes in that layer's order, each list as stored (ascending in permanent id). So it is a function of the graph in permanent ids alone, and
-so are draws by place in it, although no one here knows the permanent id of a node that another owner has.
+Subgraph g is row g of `member` (stored ids), its first size[g] entries in order of discovery; its newest layer begins at layer_start[g].
+Discovery goes layer by layer, through the lists of a layer's nodes in that layer's order, each list ascending in permanent id. So the order,
+and every draw by place in it, is a function of the graph in permanent ids alone.
 """
 
 import numpy as np

@@ -1,19 +1,13 @@
 """Personalised PageRank: around each root the nodes that its walks end at most often, by forward push.
 
-Forward push (Andersen, Chung, Lang, FOCS 2006, "Local graph partitioning using PageRank vectors", without laziness, as in PPRGo,
-arXiv:2007.01570): every node holds a score p and a residual r, at first r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest
-evenly to its neighbors' residuals, until r(u) < epsilon · degree(u) everywhere. Always
+Forward push (Andersen, Chung, Lang, FOCS 2006, without laziness, as in PPRGo, arXiv:2007.01570): every node holds a score p and a residual
+r, at first r(root) = 1. A push of u moves alpha · r(u) to p(u) and the rest evenly to its neighbors' residuals, until r(u) < epsilon · degree(u)
+everywhere. Always p + Σ_u r(u) · ppr(u) = ppr(root), so p never exceeds the exact vector. A node without neighbors keeps its walk: all of r(u)
+goes to p(u). Parallel edges count each. Differently from the papers, the root pushes once whatever its degree.
 
-    p + sum over u of r(u) · ppr(u) = ppr(root),
-
-so p never exceeds the exact vector and lacks sum(r) of its mass. A node without neighbors keeps its walk: all of r(u) goes to p(u).
-Parallel edges count each. Differently from the papers, the root pushes once whatever its degree: else a root of degree 1 / epsilon or
-more would have no neighbors at all.
-
-A root's pushes run in rounds, all nodes of a round from the residuals at its beginning and in order of discovery, so results do not
-depend on partitions nor on the other roots of a batch. When all roots are done or wait, one request per owner asks for degrees not yet
-known and for lists that are now needed; a node's list is fetched once per batch. One root does at most 1 / (alpha · epsilon) steps along
-edges beside its first push, and its touched nodes take up to about 120 bytes each, kept from batch to batch.
+Pushes run in rounds, all from the residuals at the round's beginning and in order of discovery, so results depend neither on partitions nor on
+the batch's other roots. When all roots are done or wait, one request per owner asks for the degrees and lists that are needed. One root does at
+most 1 / (alpha · epsilon) steps along edges beside its first push; its touched nodes take up to about 120 bytes each.
 """
 
 from collections import deque

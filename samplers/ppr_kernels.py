@@ -1,9 +1,8 @@
 """Compiled rounds of forward push for many roots at once. They release the GIL and keep no state.
 
-Root g's touched nodes are the entries [offset[g], offset[g] + size[g]) of flat arrays, in order of discovery, with room for 2^bits[g];
-a hash table of twice that room, from 2 · offset[g] on, finds them. A full root moves to twice the room at the end of the arrays.
-The order of discovery is decided by lists in ascending permanent id, so sums of floating-point numbers run in the same order for any
-number of partitions.
+Root g's touched nodes are the entries [offset[g], offset[g] + size[g]) of flat arrays, in order of discovery, with room for 2^bits[g]; a hash
+table of twice that room, from 2 · offset[g] on, finds them. A full root moves to twice the room at the end of the arrays. Lists ascend in
+permanent id, so sums of floating-point numbers run in the same order for any number of partitions.
 """
 
 import numpy as np

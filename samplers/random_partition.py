@@ -1,16 +1,10 @@
 """Cuts of all nodes into chunks: a batch is the subgraph induced by one chunk, or by the union of several.
 
-cut="random" draws a fresh cut each epoch, as SGFormer trains on large graphs (arXiv:2306.10759) and Primphormer on ogbn-products in ten
-parts, but by hash: node v falls into chunk floor(hash(seed, epoch, v) · P / 2^64), so that no one needs a list of all nodes. Chunk sizes
-are binomial around N / P, and an edge survives with probability 1 / P. P = 1 is the whole graph.
-
-cut="partitions" is ClusterGCN (arXiv:1905.07953): the chunks are the graph's stored partitions (METIS parts, where it was ingested with
-`--partitioner metis --partitions N`), and which of them meet in a batch is drawn afresh each epoch from (seed, epoch): its stochastic
-multiple partitions, edges between the parts included. Batches then depend on the partitioning, by design: another partitioning is
-another cut. Threads, ranks, resuming, and owners near or far change no batch all the same.
-
-A chunk of a tiny graph may hold no node at all, or no root, and ranks that share a chunk may share fewer roots than they are: a loop
-skips the loss where there is no root (a mean over none is NaN), but under DDP still steps, for the other ranks wait for its gradients.
+cut="random" draws a fresh cut each epoch, as SGFormer does (arXiv:2306.10759), but by hash: node v falls into chunk
+floor(hash(seed, epoch, v) · P / 2^64). Chunk sizes are binomial around N / P, and an edge survives with probability 1 / P; P = 1 is the full graph.
+cut="partitions" is ClusterGCN (arXiv:1905.07953): the chunks are the stored partitions, and which of them meet in a batch is drawn afresh each
+epoch, edges between them included. Batches then depend on the partitioning, by design.
+A batch may hold no root: a training loop then skips the loss (a mean over none is NaN), but under DDP still steps, for other ranks wait.
 """
 
 import hashlib
@@ -51,10 +45,9 @@ class RandomPartitionSampler:
     def content_hash(self) -> str:
         if self.options.cut != "partitions":
             return self._roots.content_hash
-        named = (
-            f"{self._roots.content_hash} {self._router.manifest.content_hash}"  # its chunks are the stored partitions
-        )
-        return hashlib.sha256(named.encode()).hexdigest()
+        # Its chunks are the stored partitions.
+        hashes = f"{self._roots.content_hash} {self._router.manifest.content_hash}"
+        return hashlib.sha256(hashes.encode()).hexdigest()
 
     @property
     def num_batches(self) -> int:

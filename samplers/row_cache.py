@@ -1,7 +1,6 @@
 """A byte-budgeted cache of another machine's feature rows: those of the nodes with most in-edges, read once, never replaced.
 
-The set is fixed before the first answer, so look-ups take no lock, and a cached row is the owner's own. Why static and by degree:
-docs/decisions/0009-static-row-cache.md.
+The set is fixed before the first answer, so look-ups take no lock (docs/decisions/0009-static-row-cache.md).
 """
 
 import threading
@@ -28,10 +27,6 @@ class CacheStats:
     misses: int = 0  # rows asked of the owner
     bytes_saved: int = 0  # of features that did not travel
     held_bytes: int = 0
-
-    @property
-    def hit_ratio(self) -> float:
-        return self.hits / max(self.hits + self.misses, 1)
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,10 @@ class CachedOwner:
             _node_rows(self._owner.submit(replace(request, node=node[start : start + step])).result())
             for start in range(0, max(len(node), 1), step)
         ]
-        rows = _build_rows({one.name: _joined([getattr(p, one.name) for p in pieces]) for one in fields(NodeRows)})
+        columns: dict[str, Any] = {
+            one.name: _joined([getattr(p, one.name) for p in pieces]) for one in fields(NodeRows)
+        }
+        rows = NodeRows(**columns)
         self.stats.held_bytes = slot.nbytes + sum(v.nbytes for v in vars(rows).values() if v is not None)
         return _Rows(_kind(request), slot, rows)
 
@@ -115,22 +113,22 @@ class _Merging:
 
     def result(self) -> Reply:
         if self._pending is None:
-            return _build_rows({name: _take(column, self._slot) for name, column in vars(self._cached).items()})
+            taken: dict[str, Any] = {name: _take(column, self._slot) for name, column in vars(self._cached).items()}
+            return NodeRows(**taken)
         missed = _node_rows(self._pending.result())
         hit = np.flatnonzero(self._is_hit)
         if not len(hit):
             return missed
         hit_slot, other = self._slot[hit], np.flatnonzero(~self._is_hit)
-        merged: dict[str, np.ndarray | None] = {}
+        merged: dict[str, Any] = dict.fromkeys(vars(self._cached))
         for name, column in vars(self._cached).items():
             if column is None:
-                merged[name] = None
                 continue
             values = np.empty((len(self._slot), *column.shape[1:]), column.dtype)
             values[hit] = column[hit_slot]
             values[other] = getattr(missed, name)
             merged[name] = values
-        return _build_rows(merged)
+        return NodeRows(**merged)
 
 
 def _kind(request: FetchRows) -> tuple[int | None, str | None, tuple[str, ...]]:
@@ -140,10 +138,6 @@ def _kind(request: FetchRows) -> tuple[int | None, str | None, tuple[str, ...]]:
 def _node_rows(reply: Reply) -> NodeRows:
     assert isinstance(reply, NodeRows), f"expected NodeRows, got {type(reply).__name__}"
     return reply
-
-
-def _build_rows(columns: dict[str, Any]) -> NodeRows:
-    return NodeRows(**columns)
 
 
 def _joined(pieces: list[np.ndarray | None]) -> np.ndarray | None:

@@ -65,9 +65,7 @@ def own_rows(node: np.ndarray, start: int, num_rows: int) -> np.ndarray:
 
 
 _AHEAD = 8  # rows between a read and its prefetch: enough to hide a miss, few enough to stay in the nearest cache
-_LINE_WORDS = (
-    8  # of 8 bytes in a cache line; narrower words prefetch a line more than once, which costs next to nothing
-)
+_LINE_WORDS = 8  # of 8 bytes in a cache line; narrower words prefetch a line more than once, which costs little
 
 
 @compiled

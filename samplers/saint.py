@@ -1,14 +1,11 @@
 """GraphSAINT with random walks (arXiv:1907.04931): a batch is the induced subgraph of all nodes that some walks visit.
 
-Walks start at roots drawn uniformly, with replacement, and take `walk_length` steps to uniform neighbors (parallel edges count each;
-a walk without a neighbor to go to stays). Often-visited nodes and edges are in more batches, so the sampler pre-samples T
-subgraphs and counts, as the paper's section 3.2 does: node v was in C_v of them, both ends of edge u → v in C_uv. Then
+Walks start at roots drawn uniformly, with replacement, and take `walk_length` steps to uniform neighbors (parallel edges count each; a walk
+without a neighbor to go to stays). The sampler pre-samples T subgraphs and counts, as in section 3.2: node v was in C_v of them, both ends of
+edge u → v in C_uv. Counts of 0 are taken for 1. Then
 
-    loss_weight of v = T / (C_v · number of roots)    so that the weighted sum of a batch's losses estimates the mean over all roots,
-    edge_coefficient of u → v = C_v / C_uv            so that a weighted sum of messages estimates the one over all in-edges.
-
-(The paper divides by lambda_v = |V| · C_v / T and by alpha_uv = C_uv / C_v.) Counts of 0 are taken for 1. An edge is in a subgraph
-if both its ends are, so C_uv is counted from the lists of samples per node: no array over all edges of the graph is needed.
+    loss_weight of v = T / (C_v · number of roots)    the weighted sum of a batch's losses estimates the mean over all roots
+    edge_coefficient of u → v = C_v / C_uv            a weighted sum of messages estimates the one over all in-edges
 """
 
 from dataclasses import dataclass, replace

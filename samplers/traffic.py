@@ -39,10 +39,6 @@ class Traffic:
         with self._lock:
             return self._counts.copy()
 
-    def totals(self) -> dict[str, int]:
-        """Sums over the partitions, by the names of the columns."""
-        return dict(zip(COLUMNS, self.by_partition().sum(axis=0).tolist(), strict=True))
-
     def watch(self, owner: "Owner", partition: int) -> "Owner":
         """The owner with its messages counted: as local ones where it answers in this process."""
         from samplers.router import LocalOwner

@@ -1,14 +1,9 @@
-"""How the compiled loops are compiled, and kept on disk so that a fresh process loads them instead of compiling for seconds.
+"""Compiles the loops, and keeps the machine code on disk so that a fresh process loads it instead of compiling for seconds.
 
-numba's own cache numbers the machine code of a function in the order in which its argument types came up, and keeps the numbers in an
-index that processes rewrite without telling each other: two that compile the same function for different types at the same moment can
-leave an index that gives one the code of the other (a TypeError at each call from then on, or worse). It also looks at a function's own
-file only, and keeps the code of what it calls after that has changed. Here every entry is a file of its own, named by all that decides
-its content: nothing is numbered, nothing is rewritten, and any change in the sources of a package with compiled loops starts afresh.
-
-The entries are pickles with machine code, the one exception to the rule that nothing from disk is unpickled: numba has no other form.
-Whoever can write such a file runs code as whoever loads it, so a folder of entries is taken only if nobody but its owner can write there
-(docs/decisions/0018-the-cache-of-compiled-loops.md, which also says why two names of numba's that are not public are imported).
+numba's own cache keeps an index that processes rewrite without telling each other, and ignores changes in what a function calls. Here every
+entry is a file of its own, named by all that decides its content, and any change in the sources of a package with loops starts afresh.
+The entries are pickles with machine code, the one exception to the rule that nothing from disk is unpickled: so a folder of entries is used
+only if nobody but its owner can write there (docs/decisions/0018-the-cache-of-compiled-loops.md).
 """
 
 import hashlib

@@ -1,8 +1,7 @@
-"""Randomness that is a pure function of a key and a counter: no state, so any chunk can be made in any order.
+"""Randomness that is a pure function of a key and a counter: no state, so any chunk can be made in any order, on any machine.
 
-`hash_counters` is SplitMix64 read at arbitrary positions (Steele, Lea, Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014, with the constants of Vigna's splitmix64.c). `Permutation` shuffles 0 … n-1 without holding an
-array. Both use integer arithmetic only, so every machine draws the same.
+`hash_counters` is SplitMix64 read at arbitrary positions (Steele, Lea, Flood, OOPSLA 2014, with the constants of Vigna's splitmix64.c).
+`Permutation` shuffles 0 … n-1 without holding an array.
 """
 
 from dataclasses import dataclass

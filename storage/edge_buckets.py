@@ -156,9 +156,8 @@ class EdgeBuckets:
         chunk_bytes = 2 * (16 + extra_bytes) + (4 * (16 + extra_bytes) if copied else 0) + 12 + 2 * record_bytes
         chunk_edges = memory_budget_bytes // 4 // chunk_bytes
         self.num_groupers = max(0, min(num_threads, chunk_edges // _LEAST_CHUNK - 1))
-        self.chunk_edges = max(
-            1024, min(1 << 23, chunk_edges // (self.num_groupers + 1))
-        )  # and one that the source makes
+        # And one that the source makes.
+        self.chunk_edges = max(1024, min(1 << 23, chunk_edges // (self.num_groupers + 1)))
         self._held: list[GroupedEdges] = []
         self._held_bytes, self._max_held_bytes = 0, memory_budget_bytes // 8
         bounds = [

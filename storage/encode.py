@@ -1,8 +1,7 @@
 """Computes an encoding of a stored graph and publishes a snapshot that has it; done once, however often it is asked for.
 
-The graph is taken in the order of original ids, so the rows are the same however it is partitioned. Memory: the topology as
-a matrix, 12 bytes per edge (24 while it is built, twice that where the graph is not symmetric), and about dim + 70 numbers of
-8 bytes per node for the eigenvectors. Runs on one machine.
+Edges are taken in the order of original ids, so the rows do not depend on partitions. Runs on one machine; memory: 12 bytes per edge (24
+while the matrix is built, twice that if the graph is not symmetric), and about dim + 70 numbers of 8 bytes per node for eigenvectors.
 """
 
 import time

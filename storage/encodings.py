@@ -2,9 +2,8 @@
 
     data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each
 
-Storing one publishes a further snapshot of the graph: the files of the one before, and the encoding's. `name` says what was computed
-(`laplacian-16-smallest`, `rwse-20`): samplers ask by it, and it is the same for every graph and partitioning. A graph that is ingested
-again with the same content keeps its encodings; with other content it has none.
+Storing one publishes a further snapshot: the files of the one before, and the encoding's. A name (`laplacian-16-smallest`, `rwse-20`) means
+the same for every graph and partitioning. A graph ingested again with the same content keeps its encodings; with other content it has none.
 """
 
 from collections.abc import Iterator, Mapping

@@ -34,8 +34,11 @@ class FileStamps:
 
         Files that look different are read: a copy of the same bytes is as good. Raises FormatError naming the first that holds others.
         """
-        found = [self._renew(stamp) for stamp in self.stamps if names is None or stamp.name in names]
-        return FileStamps(self.path, tuple(found))
+        stamps = [(stamp, self._now(stamp)) for stamp in self.stamps if names is None or stamp.name in names]
+        for before, now in stamps:
+            if now != before:
+                self._compare(before)
+        return FileStamps(self.path, tuple(now for _, now in stamps))
 
     def verify(self, names: Collection[str] | None = None) -> None:
         """Reads every file (of `names`). Raises FormatError naming the first that is not as its manifest says."""
@@ -46,27 +49,20 @@ class FileStamps:
     def check_untouched(self) -> None:
         """Raises FormatError naming a file that has been touched at all: what was read from it meanwhile may be anything."""
         for stamp in self.stamps:
-            if self._look(stamp) != (stamp.num_bytes, stamp.changed_ns):
+            if self._now(stamp) != stamp:
                 self._compare(stamp)
                 raise FormatError(
                     f"{self.path}/{stamp.name}: expected the file that the run reads to stay untouched, it was changed meanwhile "
                     "(and holds the same bytes again); the run goes back to its latest checkpoint"
                 )
 
-    def _renew(self, stamp: Stamp) -> Stamp:
-        num_bytes, changed_ns = self._look(stamp)
-        if (num_bytes, changed_ns) == (stamp.num_bytes, stamp.changed_ns):
-            return stamp
-        self._compare(stamp)
-        return replace(stamp, num_bytes=num_bytes, changed_ns=changed_ns)
-
-    def _look(self, stamp: Stamp) -> tuple[int, int]:
+    def _now(self, stamp: Stamp) -> Stamp:
         path = f"{self.path}/{stamp.name}"
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except OSError as error:
             raise FormatError(f"{path}: expected the file that the run began with, got: {error.strerror}") from None
-        return found.st_size, found.st_mtime_ns
+        return replace(stamp, num_bytes=status.st_size, changed_ns=status.st_mtime_ns)
 
     def _compare(self, stamp: Stamp) -> None:
         path = f"{self.path}/{stamp.name}"
@@ -84,14 +80,6 @@ class FileStamps:
 def take_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
     """How a store's files look now; none where they are not local. Raises FormatError where one is missing."""
     filesystem, path = split_url(url)
-    if not is_local(filesystem):
-        return FileStamps(path, ())
-    missing = FileStamps(path, tuple(Stamp(entry.path, -1, -1, entry.sha256) for entry in entries))
-    looks = [missing._look(stamp) for stamp in missing.stamps]
-    return FileStamps(
-        path,
-        tuple(
-            replace(stamp, num_bytes=look[0], changed_ns=look[1])
-            for stamp, look in zip(missing.stamps, looks, strict=True)
-        ),
-    )
+    store = FileStamps(path, ())
+    stamps = [Stamp(entry.path, -1, -1, entry.sha256) for entry in entries] if is_local(filesystem) else []
+    return replace(store, stamps=tuple(store._now(stamp) for stamp in stamps))

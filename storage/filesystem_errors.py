@@ -9,21 +9,7 @@ from collections.abc import Iterator
 
 from storage.errors import FormatError, GraphmillError
 
-_CLIENT_PACKAGES = frozenset(
-    (
-        "botocore",
-        "aiobotocore",
-        "s3fs",
-        "aiohttp",
-        "gcsfs",
-        "google",
-        "azure",
-        "adlfs",
-        "requests",
-        "urllib3",
-        "paramiko",
-    )
-)
+_CLIENT_PACKAGES = "botocore aiobotocore s3fs aiohttp gcsfs google azure adlfs requests urllib3 paramiko"
 
 
 @contextlib.contextmanager
@@ -51,5 +37,5 @@ def one_line(error: BaseException) -> str:
 
 def _is_filesystem_error(error: Exception) -> bool:
     return isinstance(error, OSError | ValueError | NotImplementedError) or any(
-        each.__module__.split(".")[0] in _CLIENT_PACKAGES for each in type(error).__mro__
+        each.__module__.split(".")[0] in _CLIENT_PACKAGES.split() for each in type(error).__mro__
     )

@@ -1,10 +1,8 @@
 """A stored graph, opened: the manifest, and partitions as numpy views over mapped Arrow files.
 
-Opening checks what would end the process or make nonsense later: manifest, sizes, Arrow structure, list offsets, and the range of
-every id, label and split code. Kernels index by neighbor ids without a check of their own, so those are never taken on trust: one
-streaming pass, 2.7 to 4 GB/s measured on one core of a busy 2-core machine, so about 0.15 s per 100 million int32 ids, besides
-reading the pages of topology.arrow in. `verify` adds checksums; `StoredGraph.verify` also what only all partitions together show:
-the counts and the order of neighbor lists. A damaged file is refused with one line naming file, expected, found.
+Opening checks manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code, for kernels index by neighbor
+ids without a check of their own (about 0.15 s per 100 million ids). `verify` adds checksums; `StoredGraph.verify` also counts and the order
+of neighbor lists. A damaged file is refused with one line that names file, expected and found.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,10 +34,9 @@ class Partition:
     indptr: np.ndarray  # int64 [n + 1]
     indices: np.ndarray  # int32/int64 [m], source ids; each list ascends in original id
     original_id: np.ndarray  # int64 [n], ascending
-    out_indptr: np.ndarray | None = (
-        None  # the same for out-edges: lists of destinations; the very arrays above where the
-    )
-    out_indices: np.ndarray | None = None  # graph is symmetric, None where they were not stored
+    # The same for out-edges: lists of destinations; the very arrays above if the graph is symmetric, None if they were not stored.
+    out_indptr: np.ndarray | None = None
+    out_indices: np.ndarray | None = None
     out_edge_id: np.ndarray | None = None
     out_edge_weight: np.ndarray | None = None
     edge_id: np.ndarray | None = None  # int64 [m], row of the edge in its source
@@ -171,9 +168,8 @@ class StoredGraph:
             _ = self.manifest.measured
         original_id = np.empty(self.manifest.num_nodes, np.int64)
         for index in range(self.manifest.num_partitions):
-            original_id[self.offsets[index] : self.offsets[index + 1]] = _PartitionReader(
-                self, index, True
-            ).original_id()
+            reader = _PartitionReader(self, index, True)
+            original_id[reader.start : reader.stop] = reader.nodes()[0]
         ordered = np.sort(original_id)
         is_repeated = ordered[1:] == ordered[:-1]
         if is_repeated.any():
@@ -215,9 +211,8 @@ def _first_unordered_list(indptr: np.ndarray, indices: np.ndarray, original_id: 
     """The first row whose list does not ascend in original id, read in blocks of edges."""
     for start in range(0, len(indices), _CHECK_EDGES):
         block = original_id[indices[start : start + _CHECK_EDGES + 1]]
-        falls = (
-            start + 1 + np.flatnonzero(block[1:] < block[:-1])
-        )  # a list may begin lower than the one before it ended
+        # A list may begin lower than the one before it ended.
+        falls = start + 1 + np.flatnonzero(block[1:] < block[:-1])
         row = np.searchsorted(indptr, falls, side="right") - 1
         inside = indptr[row] != falls
         if inside.any():
@@ -253,7 +248,7 @@ class _PartitionReader:
         out_indptr, out_topology = (indptr, topology) if manifest.symmetric else (None, {})
         if manifest.has_out_edges:
             out_indptr, out_topology = self._topology("out_topology")
-        original_id, label, splits = self._nodes()
+        original_id, label, splits = self.nodes()
         feature = edge_feature = None
         if manifest.feature_dim and manifest.feature_dtype:
             features, path = self._batch("features")
@@ -283,11 +278,7 @@ class _PartitionReader:
             encodings=StoredEncodings(self.graph, self.index, verify=self.verify),
         )
 
-    def original_id(self) -> np.ndarray:
-        """int64 [n], after the checks of nodes.arrow alone."""
-        return self._nodes()[0]
-
-    def _nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]:
+    def nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]:
         """Original ids, labels and split codes, in range."""
         nodes, path = self._batch("nodes")
         self._expect_rows(nodes, self.stop - self.start, path)

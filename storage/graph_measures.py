@@ -1,7 +1,7 @@
 """Measures the statistics of a graph while it is ingested, in bounded memory: rows of nodes in source order, then sorted edges.
 
-All is by source row, which ascends as the permanent id does, so no partition shows. Memory: 4 bytes per node and eight sets of splits
-where labels are classes (8 from 2^23 classes on), and 5 (9 from 2^32 edges on) where the graph is not known to be symmetric.
+All is by source row, which ascends as the permanent id does, so no partition shows. Memory: 4 bytes per node and eight split sets if labels
+are classes (8 from 2^23 classes on), and 5 (9 from 2^32 edges on) if the graph is not known to be symmetric.
 """
 
 import hashlib

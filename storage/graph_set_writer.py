@@ -80,18 +80,12 @@ def _write(
         writer.add(REJECTS_NAME)
     statistics = measure.result()
     return GraphSetManifest(
-        name=info.name,
+        **vars(info),
         num_graphs=offsets[-1],
         num_nodes=statistics.nodes.total,
         num_edges=statistics.edges.total,
         graph_offsets=tuple(offsets),
-        node=info.node,
-        edge=info.edge,
-        index_dtype=info.index_dtype,
-        target_names=info.target_names,
-        split_names=info.split_names,
         num_rejected=len(refused),
         statistics=statistics,
         files=writer.entries(),
-        provenance=info.provenance,
     )

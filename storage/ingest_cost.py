@@ -1,7 +1,7 @@
-"""What an ingestion needs before it starts: bytes of disk, bytes written and read, bytes of memory; a pure function of counts.
+"""What an ingestion needs before it starts: disk, bytes written and read, memory; a pure function of counts.
 
-An external sort writes its records once, reads them once and writes the result; that is the floor. Beyond it come the files of what
-passes through scratch a second time: features, and the lists of partitions that are larger than half the budget.
+An external sort writes its records once, reads them once and writes the result. Beyond that, features and the lists of partitions that
+are larger than half the budget pass through scratch files.
 """
 
 from dataclasses import dataclass

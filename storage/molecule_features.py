@@ -4,7 +4,6 @@ OGB's own functions make every row (`atom_to_feature_vector`, `bond_to_feature_v
 bond: rows are remembered under the values that these functions read. What cannot be a graph is rejected with a reason.
 """
 
-import sys
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 from storage.errors import MissingDependencyError
 from storage.graph_set_manifest import Reject, RowSchema
 from storage.molecule_source import MoleculeRows
+from storage.ogb_import import import_ogb
 from storage.packed_graphs import PackedGraphs
 
 # The vocabularies of ogb.utils.features.allowable_features, in column order (get_atom_feature_dims, get_bond_feature_dims).
@@ -139,19 +139,13 @@ def chemistry_versions() -> dict[str, str]:
 
 def _import_chemistry() -> tuple[Any, Any, Any]:
     """rdkit.Chem, rdkit.rdBase.BlockLogs, ogb.utils.features."""
-    # On import, ogb asks the package index for a newer version; it does without where `outdated` cannot be imported.
-    silenced = {} if "outdated" in sys.modules else {"outdated": None}
-    sys.modules.update(silenced)  # type: ignore[arg-type]
     try:
-        import ogb.utils.features
+        features = import_ogb("ogb.utils.features")
         from rdkit import Chem
         from rdkit.rdBase import BlockLogs
     except ImportError as error:
         raise _missing(error) from error
-    finally:
-        for module in silenced:
-            del sys.modules[module]
-    return Chem, BlockLogs, ogb.utils.features
+    return Chem, BlockLogs, features
 
 
 def _missing(error: ImportError) -> MissingDependencyError:

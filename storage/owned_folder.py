@@ -1,9 +1,8 @@
-"""Temporary folders that show whose they are: held by a lock while their process lives, found by the next one if it died.
+"""Temporary folders that show whose they are: locked while their process lives, found by the next one if it died.
 
-Such a folder holds a file `owner` on which its process has a lock (flock). The lock goes with the process, however that ends; so a folder
-whose lock is free is an orphan. One without that file is never touched: its owner may be about to make it, or its filesystem may
-know no locks. Nor is one of another user. Where locks are seen by their own machine alone (NFS with local locks), another machine's
-folder looks like an orphan: such a file system is no place for temporary folders.
+The process holds a lock (flock) on the folder's file `owner`, and the lock goes with the process: a folder whose lock is free is an orphan. A
+folder without that file, or of another user, is never touched. Where locks are seen by their own machine alone (NFS with local locks),
+another machine's folder looks like an orphan: such a filesystem is no place for temporary folders.
 """
 
 import contextlib

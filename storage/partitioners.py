@@ -1,8 +1,8 @@
 """Which partition owns which node: `assign_partitions(name, source, num_partitions, seed)`.
 
-Every partitioner is a pure function of the source and its arguments, returns int32 [num_nodes], and leaves no partition empty.
-Sizes differ by at most one for `random` and `range`; `ldg` puts at most (1 + `LDG_SLACK`) times the mean, rounded up, in one; `metis` keeps
-METIS's own tolerance (about 3 %). Memory is O(num_nodes) and up to four windows of edges, except for `metis`, which holds the graph.
+A partitioner is a pure function of the source and its arguments, returns int32 [num_nodes], and leaves no partition empty. Sizes differ by at
+most one for `random` and `range`; `ldg` puts at most (1 + `LDG_SLACK`) times the mean in one; `metis` keeps METIS's tolerance (about 3 %).
+Memory is O(num_nodes) and up to four windows of edges; `metis` holds the graph.
 """
 
 from collections.abc import Callable, Iterator
@@ -67,10 +67,8 @@ def assign_ldg(source: GraphSource, num_partitions: int, seed: int) -> np.ndarra
     arrive with all their neighbours. Here, edges arrive, so a node is placed at its first window of `LDG_WINDOW_EDGES` edges
     by the neighbours seen there, in order of first appearance. Nodes without edges fill up the emptiest partitions.
     """
-    from storage.greedy_partition import (
-        fill_up,
-        place_window,
-    )  # numba: only who partitions by LDG waits for the compiler
+    # numba: only who partitions by LDG waits for the compiler
+    from storage.greedy_partition import fill_up, place_window
 
     num_nodes = source.info.num_nodes
     capacity = int(np.ceil(num_nodes / num_partitions * (1.0 + LDG_SLACK)))

@@ -30,9 +30,7 @@ class NodeChunk:
     """Some consecutive node rows; successive chunks follow each other without a gap."""
 
     feature: np.ndarray | None = None  # float32 [k, feature_dim]
-    label: np.ndarray | None = (
-        None  # int64 [k] classes (-1: unlabelled) or float32 [k] regression targets (NaN: unlabelled)
-    )
+    label: np.ndarray | None = None  # int64 [k] classes (-1: none) or float32 [k] regression targets (NaN: none)
     split: np.ndarray | None = None  # int8 [k, num_split_sets], SPLIT_* codes
     original_id: np.ndarray | None = None  # int64 [k], ascending over the whole graph; absent: the row number itself
 

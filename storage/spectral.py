@@ -1,14 +1,10 @@
-"""Extreme eigenvectors of one large graph's normalised Laplacian, L = I - D^-½ A D^-½, by a sparse solver.
+"""Extreme eigenvectors of one large graph's normalised Laplacian, L = I - D^-½ A D^-½, by a sparse solver (ARPACK).
 
-L and S = D^-½ A D^-½ have the same eigenvectors, so the modes at L's two ends are S's at 1 and -1. Those at exactly 1 and -1 are known
-without a solver and are where solvers stumble, for a graph of many components repeats them: one D^½·1_c for each component c
-with edges (L's zeros), and one with alternating signs for each bipartite component (L's twos). They are written down; ARPACK
-finds the rest in what is orthogonal to them. A Lanczos method may pass over copies of a repeated eigenvalue: so after each run a
-second one looks for anything larger in what is orthogonal to all found, until there is nothing.
-
-Everything is deterministic on one machine: fixed start vectors, and each vector's largest entry is positive (the first of those
-within 0.1 % of it). Within a repeated eigenvalue the basis is arbitrary, except for zeros and twos: larger components come first, of
-equal ones that of the smaller node. Degrees are clipped to ≥ 1, hence an isolated node has eigenvalue 1, not 0.
+L and S = D^-½ A D^-½ share eigenvectors; L's two ends are S's 1 and -1. A graph of many components repeats these two eigenvalues, where
+solvers stumble, so their vectors are written down: D^½·1_c for each component c with edges, and one with alternating signs for each
+bipartite one. ARPACK finds the rest in what is orthogonal to them, and runs again until nothing larger is left: it may pass over copies.
+Deterministic on one machine: fixed start vectors; each vector's largest entry is positive (the first of those within 0.1 % of it). Within
+a repeated eigenvalue the basis is arbitrary, except for zeros and twos. Degrees are clipped to ≥ 1: an isolated node has eigenvalue 1.
 """
 
 import inspect

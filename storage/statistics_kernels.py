@@ -1,30 +1,19 @@
-"""The compiled loops behind the statistics of a graph: one pass each, no second look at a source.
+"""The compiled loops behind the statistics of a graph, one pass each.
 
-Fingerprints are sums, modulo 2^64, of hashes of what is counted: addition does not know the order, so neither partitions, buckets,
-threads nor chunks show. Sums of real numbers run in the order of permanent ids, with the rounding errors carried along. Loops over
-edges have no branch, so that they run in vectors.
+Fingerprints are sums modulo 2^64 of hashes, so no order shows: of partitions, buckets, threads or chunks. Sums of real numbers run in the
+order of permanent ids, with their rounding errors carried along. Loops over edges have no branch, so that they run in vectors.
 """
 
 import numba
 import numpy as np
 
 from storage.compiled import compiled
+from storage.counter_kernels import GOLDEN, mix64
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _MIX_3 = np.uint64(0xD6E8FEB86659FD93)
 _SIZE = 0x7FFFFFFF  # the bits of a float32 without its sign
 _ONE = 0x3F800000
 _INFINITY = 0x7F800000
-
-
-@numba.njit(inline="always")
-def _mix(x):
-    """SplitMix64's finaliser: a bijection of 64 bits."""
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
 
 
 @numba.njit(inline="always")
@@ -39,8 +28,8 @@ def _pair_hash(source, row, wide):
     """Of an unordered pair; different for different pairs where `wide` is false, that is below 2^32."""
     low, high = np.uint64(min(source, row)), np.uint64(max(source, row))
     if wide:
-        return _mix(_mix(low + _GOLDEN) + high)
-    return _mix((low << np.uint64(32) | high) + _GOLDEN)
+        return mix64(mix64(low + GOLDEN) + high)
+    return mix64((low << np.uint64(32) | high) + GOLDEN)
 
 
 @compiled
@@ -90,8 +79,8 @@ def measure_edge_columns(key, low, row_bits, row_of_id, column, factor, sums):
         row, source = np.int64(row_of_id[low + (key[i] >> row_bits)]), key[i] & row_mask
         x = _pair_hash(source, row, wide)
         for c in range(column.shape[1]):
-            x += _mix((np.uint64(column[i, c]) + np.uint64(1)) * factor[c])
-        x = _mix(x)
+            x += mix64((np.uint64(column[i, c]) + np.uint64(1)) * factor[c])
+        x = mix64(x)
         y = _mix_again(x)
         up, loop = np.uint64(-np.int64(source < row)), np.uint64(-np.int64(source == row))
         sums[0, 0] += x
@@ -228,7 +217,7 @@ def measure_rows(bits, first_row, factor, counts, ordered, norms, fingerprint):
             least, largest = min(least, order), max(largest, order)
         for j in range(bits.shape[1]):
             x += np.uint64(np.uint32(bits[i, j])) * factor[j]
-        x = _mix(x + _mix(np.uint64(first_row + i) + _GOLDEN))
+        x = mix64(x + mix64(np.uint64(first_row + i) + GOLDEN))
         fingerprint[0] += x
         fingerprint[1] += _mix_again(x)
         counts[0] += nonzero

@@ -1,14 +1,9 @@
-"""A products-like graph of any size, made from a seed as it is read.
+"""A products-like graph of any size, made from a seed as it is read; a node is a pure function of (seed, node), so memory is a chunk.
 
-Everything about a node is a pure function of (seed, node), so memory is a chunk plus a table per class: 100 million nodes need
-no more than 20 thousand. All draws are integer arithmetic: one seed is one graph on every machine.
-
-How it is made. Nodes have an internal order: community by community (sizes fall like 1/1, 1/2, 1/3 …), and a keyed
-permutation scatters it over the rows. A node draws k ~ geometric neighbours (mean about half the mean degree), each from its
-own community or, sometimes, from anywhere; only nodes that stand earlier in their community, relatively, can be drawn, at
-about the position x² for a uniform x. Hence no pair is drawn twice from two sides, and early nodes become hubs: degrees follow a
-power law of exponent 3 above a broad bulk, as in ogbn-products. Labels are the communities but for some noise, which bounds
-every classifier; features are the community's centroid drowned in noise, so that neighbours are needed to tell communities.
+Nodes have an internal order, community by community (sizes fall like 1/1, 1/2, 1/3 …), which a keyed permutation scatters over the rows. A
+node draws k ~ geometric neighbors from its own community or, sometimes, from anywhere, among nodes that stand relatively earlier in their
+community, at about the position x² for a uniform x. So no pair is drawn twice from two sides, and degrees follow a power law of exponent
+3 above a broad bulk, as in ogbn-products. Labels are communities with some noise; features are the community's centroid with much noise.
 """
 
 from collections.abc import Iterator
@@ -127,10 +122,6 @@ class SyntheticGraph:
         for start in range(0, self.options.num_nodes, chunk_nodes):
             node = self._rows.backward(np.arange(start, min(start + chunk_nodes, self.options.num_nodes)))
             yield NodeChunk(feature=self._features(node), label=self._labels(node), split=self._splits(node))
-
-    def communities(self, start: int, stop: int) -> np.ndarray:
-        """int64: the communities of rows start … stop-1, that is the labels before noise."""
-        return self._community_of(self._rows.backward(np.arange(start, stop)))
 
     # Internal numbering below: node i is the i-th in order of (community, position).
 

@@ -1,8 +1,7 @@
 """Return probabilities of random walks on one large graph: the diagonals of M, M², …, with M = D⁻¹A, by sparse products.
 
-Exact, a block of nodes at a time: with U = M^t and V = (Mᵀ)^h applied to a block's unit vectors, [M^(h+t)]_ii = Σ_j V_ji U_ji, so
-half the steps suffice. Work n · m · K multiplications (m edges, K steps): minutes for a million edges and 10,000 nodes, and
-beyond reach for much more, which is refused at once.
+Exact, a block of nodes at a time: with U = M^t and V = (Mᵀ)^h applied to a block's unit vectors, [M^(h+t)]_ii = Σ_j V_ji U_ji, so half the
+steps suffice. Work: n · m · K multiplications (m edges, K steps): minutes for a million edges and 10,000 nodes.
 """
 
 from collections.abc import Callable

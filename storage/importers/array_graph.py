@@ -1,7 +1,6 @@
-"""A `GraphSource` over arrays that lie in memory (or in a mapped file), and the checks that importers share.
+"""A `GraphSource` over arrays in memory (or a mapped file), and the checks that importers share.
 
-What is checked here is what chunks cannot show later: row counts, shapes, and splits that overlap. Ids, finite numbers and label
-ranges are ingestion's.
+Checked here is what chunks cannot show later: row counts, shapes, splits that overlap. Ids, finite numbers and label ranges are ingestion's.
 """
 
 import tokenize
@@ -178,6 +177,19 @@ def split_sets(num_nodes: int, parts: Sequence[Sequence[np.ndarray]], name: str)
         )
     columns = [split_column(num_nodes, *one_set, name=name) for one_set in zip(train, valid, test, strict=True)]
     return np.stack(columns, axis=1)
+
+
+def mask_split(masks: Sequence[np.ndarray | None], num_nodes: int, name: str) -> np.ndarray | None:
+    """int8 [num_nodes, num_split_sets] of the masks for train, valid and test, as far as there are any; None: there are none.
+
+    One common mask beside several sets of another part belongs to each set: so some PyG sets come.
+    """
+    if all(mask is None for mask in masks):
+        return None
+    none = np.zeros(num_nodes, bool)
+    parts = [mask_sets(none if mask is None else mask, num_nodes, name) for mask in masks]
+    most = max(map(len, parts))
+    return split_sets(num_nodes, [sets * most if len(sets) == 1 else sets for sets in parts], name)
 
 
 def mask_sets(masks: np.ndarray, num_nodes: int, name: str) -> list[np.ndarray]:

@@ -3,7 +3,9 @@
 import numpy as np
 
 from storage.errors import DataError
-from storage.importers.array_graph import ArrayGraph, label_column, mask_sets, split_sets
+from storage.importers.array_graph import ArrayGraph, label_column, mask_split
+
+_MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def dgl_graph(
@@ -42,18 +44,12 @@ def dgl_graph(
         edge_feature=edge_columns[:, None] if edge_columns is not None and edge_columns.ndim == 1 else edge_columns,
         feature=node_feature,
         label=label_column(_array(graph.ndata[label]), name) if label in graph.ndata else None,
-        split=_split(graph, num_nodes, name),
+        split=mask_split(
+            [_array(graph.ndata[mask]) if mask in graph.ndata else None for mask in _MASKS], num_nodes, name
+        ),
         num_classes=num_classes,
     )
 
 
 def _array(tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
-
-
-def _split(graph, num_nodes: int, name: str) -> np.ndarray | None:
-    names = ("train_mask", "val_mask", "test_mask")
-    if not any(mask in graph.ndata for mask in names):
-        return None
-    masks = [_array(graph.ndata[mask]) if mask in graph.ndata else np.zeros(num_nodes, bool) for mask in names]
-    return split_sets(num_nodes, [mask_sets(mask, num_nodes, name) for mask in masks], name)

@@ -119,9 +119,8 @@ class EdgeListGraph:
                     highest, where = int(column.max()), raw.where(int(column.argmax()))
             if ids is not None and len(raw):
                 pending.append(np.unique(np.concatenate([raw.src, raw.dst])))
-                if sum(map(len, pending)) > max(
-                    len(ids), _READ_EDGES
-                ):  # merging rarely keeps the whole pass O(n log n)
+                # Merging rarely keeps the whole pass O(n log n).
+                if sum(map(len, pending)) > max(len(ids), _READ_EDGES):
                     ids, pending = np.unique(np.concatenate([ids, *pending])), []
         if ids is not None and pending:
             ids = np.unique(np.concatenate([ids, *pending]))

@@ -15,46 +15,15 @@ from storage.errors import ConfigError, MissingDependencyError
 from storage.molecule_source import THREE_PARTS, MoleculeInfo, MoleculeRows, hashed_split
 
 # {a} and {b} take a group; each stands behind an atom that has a hydrogen to spare. Rings 1 and 2 are the core's, 3 the group's.
-_CORES = (
-    "c1c{a}ccc{b}c1",
-    "c1c{a}cc{b}cc1",
-    "c1c{a}c{b}ccc1",
-    "c1{a}ncc{b}cc1",
-    "c1{a}cnc{b}nc1",
-    "c1{a}sc{b}cc1",
-    "c1{a}oc{b}cc1",
-    "c1{a}[nH]c{b}cc1",
-    "C1{a}CCC{b}CC1",
-    "C1{a}OCC{b}C1",
-    "N1{a}CCN{b}CC1",
-    "c1{a}ccc2cc{b}ccc2c1",
-    "c1{a}ccc2[nH]c{b}cc2c1",
-    "C{a}C=CC{b}",
-    "C{a}C(=O)C{b}",
-    "C{a}C(=O)NC{b}",
-)
-_GROUPS = (
-    "",
-    "(C)",
-    "(CC)",
-    "(C(C)C)",
-    "(CO)",
-    "(CN)",
-    "(C#N)",
-    "(C(=O)O)",
-    "(C(=O)N)",
-    "(C(F)(F)F)",
-    "(CCl)",
-    "(CCO)",
-    "(COC)",
-    "(CC=C)",
-    "(C3CC3)",
-    "(c3ccccc3)",
-    "(c3ccncc3)",
-    "(CS)",
-    "(C(=O)OC)",
-    "(CC(C)(C)C)",
-)
+_CORES = """
+c1c{a}ccc{b}c1 c1c{a}cc{b}cc1 c1c{a}c{b}ccc1 c1{a}ncc{b}cc1 c1{a}cnc{b}nc1 c1{a}sc{b}cc1
+c1{a}oc{b}cc1 c1{a}[nH]c{b}cc1 C1{a}CCC{b}CC1 C1{a}OCC{b}C1 N1{a}CCN{b}CC1 c1{a}ccc2cc{b}ccc2c1
+c1{a}ccc2[nH]c{b}cc2c1 C{a}C=CC{b} C{a}C(=O)C{b} C{a}C(=O)NC{b}
+"""
+_GROUPS = """
+(C) (CC) (C(C)C) (CO) (CN) (C#N) (C(=O)O) (C(=O)N) (C(F)(F)F) (CCl) (CCO) (COC) (CC=C) (C3CC3)
+(c3ccccc3) (c3ccncc3) (CS) (C(=O)OC) (CC(C)(C)C)
+"""  # and none
 
 
 @dataclass(frozen=True)
@@ -70,7 +39,8 @@ class EnumeratedMolecules:
     @cached_property
     def _smiles(self) -> list[str]:
         chem, _ = _import_rdkit()
-        written = (core.format(a=a, b=b) for core in _CORES for a in _GROUPS for b in _GROUPS)
+        groups = ("", *_GROUPS.split())
+        written = (core.format(a=a, b=b) for core in _CORES.split() for a in groups for b in groups)
         distinct = {chem.CanonSmiles(each) for each in written}
         return sorted(distinct, key=lambda each: hashlib.sha256(b"order" + each.encode()).digest())[: self.count]
 

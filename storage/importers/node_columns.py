@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pa_parquet
 
 from storage.errors import DataError
@@ -153,31 +154,21 @@ def _is_list(kind: pa.DataType) -> bool:
 def _list_rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:
     if column.null_count:
         raise DataError(f"{path}: expected a list in every row, found {column.null_count} empty rows")
+    lengths = pc.list_value_length(column)
+    if len(pc.unique(lengths)) > 1:
+        low, high = pc.min_max(lengths).as_py().values()
+        raise DataError(f"{path}: expected lists of one length, found lengths {low} to {high}")
     rows = [np.asarray(chunk.flatten().to_numpy(zero_copy_only=False), np.float32) for chunk in column.chunks]
-    values = np.concatenate(rows) if rows else np.empty(0, np.float32)
-    num_rows = len(column)
-    dim = len(values) // num_rows if num_rows else 0
-    lengths = np.concatenate([[0], *(_lengths(chunk) for chunk in column.chunks)])[1:]
-    if np.any(lengths != dim):
-        raise DataError(f"{path}: expected lists of one length, found lengths {lengths.min()} to {lengths.max()}")
-    return values.reshape(num_rows, dim)
-
-
-def _lengths(chunk: pa.Array) -> np.ndarray:
-    if pa.types.is_fixed_size_list(chunk.type):
-        return np.full(len(chunk), chunk.type.list_size)
-    return chunk.value_lengths().to_numpy(zero_copy_only=False)
+    values = np.concatenate([np.empty(0, np.float32), *rows])
+    return values.reshape(len(column), len(values) // max(len(column), 1))
 
 
 def _number_columns(table: pa.Table, path: Path) -> np.ndarray:
-    return np.stack([_column(table, name, path).astype(np.float32) for name in table.column_names], axis=1)
-
-
-def _column(table: pa.Table, name: str, path: Path) -> np.ndarray:
-    column = table.column(name)
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise DataError(f"{path}: column {name!r}: expected numbers, found {column.type}")
-    return column.to_numpy()  # an empty field becomes NaN: an unknown target, or a feature that ingestion refuses
+    for field in table.schema:
+        if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
+            raise DataError(f"{path}: column {field.name!r}: expected numbers, found {field.type}")
+    # An empty field becomes NaN: an unknown target, or a feature that ingestion refuses.
+    return np.stack([column.to_numpy().astype(np.float32) for column in table.columns], axis=1)
 
 
 def _split_codes(column: pa.ChunkedArray, path: Path) -> np.ndarray:

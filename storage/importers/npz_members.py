@@ -53,16 +53,14 @@ class NpzMembers:
         if name not in self._arrays:
             try:
                 self._arrays[name] = self._read(name)
+            except DataError:
+                raise
             except _UNREADABLE as error:
                 raise self._refused(name, error) from error
         return self._arrays[name]
 
-    def _refused(self, name: str, found: object) -> DataError:
-        return (
-            found
-            if isinstance(found, DataError)
-            else DataError(f"{self.path}: {name}: expected a plain array, got: {found}")
-        )
+    def _refused(self, name: str, got: object) -> DataError:
+        return DataError(f"{self.path}: {name}: expected a plain array, got: {got}")
 
     def _read(self, name: str) -> np.ndarray:
         member = self._members[name]

@@ -1,15 +1,13 @@
 """OGB node sets (`ogbn-products`, `ogbn-arxiv` …) from their raw files, read by the `ogb` package's own readers.
 
-An archive is data from a network, over plain http: nothing in it is unpickled. So neither `processed/data_processed` nor any
-`.pt` is read, `torch.load` is never called, and numpy reads without pickles. The layout is checked first; `ogb`'s dataset class,
-which asks on stdin and unpickles, is not used. OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
+An archive comes over plain http, so nothing in it is unpickled: neither `processed/data_processed` nor a `.pt` is read, and `ogb`'s dataset
+class, which unpickles and asks on stdin, is not used. OGB reads a whole set into memory; ogbn-papers100M needs over 100 GB.
 """
 
 import contextlib
 import csv
 import importlib.util
 import io
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -22,6 +20,7 @@ import numpy as np
 from storage.errors import ConfigError, DataError, MissingDependencyError
 from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, split_sets
 from storage.importers.ogb_download import download_archive
+from storage.ogb_import import import_ogb
 
 _PARTS = ("train", "valid", "test")
 
@@ -103,18 +102,10 @@ def _read_csv(path: Path) -> np.ndarray:
 
 
 def _import_readers() -> ModuleType:
-    # On import, ogb asks the package index for a newer version in a thread that the interpreter then waits for at exit, for
-    # as long as a firewall swallows the packets. It does without where `outdated` cannot be imported.
-    silenced = {} if "outdated" in sys.modules else {"outdated": None}
-    sys.modules.update(silenced)  # type: ignore[arg-type]
     try:
-        import ogb.io.read_graph_raw
+        return import_ogb("ogb.io.read_graph_raw")
     except ImportError as error:
         raise MissingDependencyError(f"OGB sets need the ogb package: pip install -e '.[ogb]' ({error})") from error
-    finally:
-        for module in silenced:
-            del sys.modules[module]
-    return ogb.io.read_graph_raw
 
 
 def _meta(name: str) -> Mapping[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from storage.errors import DataError
-from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, mask_sets, split_sets
+from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, mask_split, split_sets
 
 
 def pyg_graph(
@@ -58,21 +58,11 @@ def _array(tensor, what: str, name: str) -> np.ndarray:
 
 
 def _split(data, split_idx: Mapping[str, object] | None, num_nodes: int, name: str) -> np.ndarray | None:
-    if split_idx is not None:
-        names = ("train", "valid" if "valid" in split_idx else "val", "test")
-        if not split_idx.keys() & set(names):
-            raise DataError(f"{name}: split_idx: expected some of train, valid and test, got {sorted(split_idx)}")
-        rows = [_optional(split_idx.get(part), part, name) for part in names]
-        parts = [[np.empty(0, np.int64) if some is None else some] for some in rows]
-    else:
-        masks = [
-            _optional(getattr(data, f"{part}_mask", None), f"{part}_mask", name) for part in ("train", "val", "test")
-        ]
-        if all(mask is None for mask in masks):
-            return None
-        none = np.zeros(num_nodes, bool)
-        parts = [mask_sets(none if mask is None else mask, num_nodes, name) for mask in masks]
-        # One common test mask beside several train masks is how some PyG sets come.
-        most = max(len(sets) for sets in parts)
-        parts = [sets * most if len(sets) == 1 else sets for sets in parts]
-    return split_sets(num_nodes, parts, name)
+    if split_idx is None:
+        masks = [f"{part}_mask" for part in ("train", "val", "test")]
+        return mask_split([_optional(getattr(data, mask, None), mask, name) for mask in masks], num_nodes, name)
+    names = ("train", "valid" if "valid" in split_idx else "val", "test")
+    if not split_idx.keys() & set(names):
+        raise DataError(f"{name}: split_idx: expected some of train, valid and test, got {sorted(split_idx)}")
+    rows = [_optional(split_idx.get(part), part, name) for part in names]
+    return split_sets(num_nodes, [[np.empty(0, np.int64) if some is None else some] for some in rows], name)

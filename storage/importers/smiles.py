@@ -7,6 +7,7 @@ import csv
 import gzip
 import hashlib
 import io
+import itertools
 import math
 import zlib
 from collections.abc import Iterator, Mapping
@@ -75,8 +76,8 @@ def split_from_file(path: str) -> RowSplit:
     """The parts of an .npz: arrays of row numbers named train, valid (or val), test. Raises DataError for anything else."""
     with open_npz(path) as arrays:
         if not arrays.names or not {_ALIASES.get(name, name) for name in arrays.names} <= set(THREE_PARTS):
-            found = ", ".join(arrays.names)[:200] or "none"
-            raise DataError(f"{path}: expected arrays train, valid (or val) and test, found {found}")
+            names = ", ".join(arrays.names)[:200] or "none"
+            raise DataError(f"{path}: expected arrays train, valid (or val) and test, found {names}")
         parts = {_ALIASES.get(name, name): arrays[name] for name in arrays.names}
     return RowSplit.of({name: parts.get(name, np.empty(0, np.int64)) for name in THREE_PARTS}, path)
 
@@ -122,27 +123,38 @@ class SmilesTable:
         )
 
     def chunks(self, rows: int) -> Iterator[MoleculeRows]:
-        chunk = _Chunk(0, 0, len(self._targets))
         count = 0
         with self._reader() as reader:
-            for fields in reader:
-                if not fields:
-                    continue
-                if count - chunk.first == rows:
-                    yield chunk.finish()
-                    chunk = _Chunk(chunk.index + 1, count, len(self._targets))
-                chunk.take(self._parse(fields, count), count, reader.line_num, ",".join(fields))
-                count += 1
+            for index in itertools.count():
+                values: list[tuple] = []
+                rejects, first = [], count
+                for fields in itertools.islice(filter(None, reader), rows):
+                    parsed = self._parse(fields, count)
+                    if isinstance(parsed, str):
+                        rejects.append(Reject(reader.line_num, ",".join(fields), parsed))
+                    else:
+                        values.append((count, reader.line_num, *parsed))
+                    count += 1
+                if count == first:
+                    break
+                row, line, smiles, target, split = zip(*values, strict=True) if values else ((), (), (), (), ())
+                yield MoleculeRows(
+                    index=index,
+                    row=np.array(row, np.int64),
+                    line=np.array(line, np.int64),
+                    smiles=list(smiles),
+                    target=np.array(target, np.float32).reshape(len(row), len(self._targets)),
+                    split=np.array(split, np.int8),
+                    rejects=tuple(rejects),
+                )
         if self._row_split is not None and self._row_split.end > count:
             raise DataError(
                 f"{self._path}: expected the rows that the split names, up to {self._row_split.end - 1}, got {count} rows; "
                 "the split is of another table"
             )
-        if count > chunk.first:
-            yield chunk.finish()
 
-    def _parse(self, fields: list[str], row: int) -> "_Row | str":
-        """The row's values, or why it has none."""
+    def _parse(self, fields: list[str], row: int) -> tuple[str, list[float], int] | str:
+        """(SMILES, targets, code of the split) of a row, or why it has none."""
         if len(fields) != self._num_columns:
             return f"expected {self._num_columns} fields, got {len(fields)}"
         smiles, targets = fields[self._smiles], []
@@ -152,20 +164,18 @@ class SmilesTable:
                 value = float(text) if text else math.nan
             except ValueError:
                 return f"target {text[:40]!r} is not a number"
-            if math.isinf(value) or abs(value) > _MAX_TARGET:
+            if abs(value) > _MAX_TARGET:
                 return f"target {text[:40]!r} is not finite"
             targets.append(value)
         if self._row_code is not None:
-            code = int(self._row_code[row]) if row < len(self._row_code) else 0
-        elif self._split is not None:
-            part = fields[self._split].strip().lower()
-            part = _ALIASES.get(part, part)
-            if part and part not in THREE_PARTS:
-                return f"split {part[:40]!r} is none of train, valid and test"
-            code = THREE_PARTS.index(part) + 1 if part else 0
-        else:
-            code = hashed_split(smiles)
-        return _Row(smiles, targets, code)
+            return smiles, targets, int(self._row_code[row]) if row < len(self._row_code) else 0
+        if self._split is None:
+            return smiles, targets, hashed_split(smiles)
+        part = fields[self._split].strip().lower()
+        part = _ALIASES.get(part, part)
+        if part and part not in THREE_PARTS:
+            return f"split {part[:40]!r} is none of train, valid and test"
+        return smiles, targets, THREE_PARTS.index(part) + 1 if part else 0
 
     def _column(self, names: list[str], wanted: str) -> int:
         if names.count(wanted) != 1:
@@ -187,9 +197,9 @@ class SmilesTable:
 
     def _first_line(self) -> list[str]:
         with self._reader(skip_header=False) as reader:
-            for fields in reader:
-                if fields:
-                    return fields
+            fields = next(filter(None, reader), None)
+        if fields is not None:
+            return fields
         raise DataError(f"{self._path}: expected a table of SMILES, got an empty file")
 
     @contextmanager
@@ -201,7 +211,7 @@ class SmilesTable:
             reader = csv.reader(text, delimiter=delimiter)
             try:
                 if skip_header and self._options.header:
-                    next((fields for fields in reader if fields), None)
+                    next(filter(None, reader), None)
                 yield reader
             except (UnicodeDecodeError, csv.Error) as error:
                 raise DataError(
@@ -227,44 +237,3 @@ class SmilesTable:
                 yield gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream
             except (EOFError, zlib.error, OSError) as error:  # BadGzipFile is an OSError
                 raise DataError(f"{self._path}: cannot read this file: {one_line(error)}") from error
-
-
-@dataclass(frozen=True)
-class _Row:
-    smiles: str
-    target: list[float]
-    split: int
-
-
-class _Chunk:
-    """Rows of one chunk, while they are read."""
-
-    def __init__(self, index: int, first: int, num_targets: int) -> None:
-        self.index, self.first, self._num_targets = index, first, num_targets
-        self._row: list[int] = []
-        self._line: list[int] = []
-        self._smiles: list[str] = []
-        self._target: list[list[float]] = []
-        self._split: list[int] = []
-        self._rejects: list[Reject] = []
-
-    def take(self, parsed: _Row | str, row: int, line: int, text: str) -> None:
-        if isinstance(parsed, str):
-            self._rejects.append(Reject(line, text, parsed))
-            return
-        self._row.append(row)
-        self._line.append(line)
-        self._smiles.append(parsed.smiles)
-        self._target.append(parsed.target)
-        self._split.append(parsed.split)
-
-    def finish(self) -> MoleculeRows:
-        return MoleculeRows(
-            index=self.index,
-            row=np.array(self._row, np.int64),
-            line=np.array(self._line, np.int64),
-            smiles=self._smiles,
-            target=np.array(self._target, np.float32).reshape(len(self._row), self._num_targets),
-            split=np.array(self._split, np.int8),
-            rejects=tuple(self._rejects),
-        )

@@ -1,11 +1,12 @@
 """Tables as text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or gzipped.
 
-Taken as real sources have it: a byte order mark, comments (lines that begin with `#` or `%`), blank lines, runs of blanks as one
-delimiter. Types are the caller's, for the whole file; a column that nobody asked for may hold anything but a line break. Each line is
-a row: where quotes that are not closed would join some, the quotes are plain characters. A line that does not fit is named by its number. A block is parsed as it is first, and cleaned of all that only where it does not parse.
+Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines and runs of blanks as one delimiter. Types are
+the caller's, for the whole file. Each line is a row: where quotes that are not closed would join some, the quotes are plain characters. A
+line that does not fit is named by its number. A block is parsed as it is first, and cleaned only where it does not parse.
 """
 
 import csv
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,19 +27,8 @@ _BOM = b"\xef\xbb\xbf"
 _COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # but for a row whose first field is #N/A
 _BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 _BLANKS = " \t"
-NULLS = (
-    "",
-    "NA",
-    "N/A",
-    "n/a",
-    "NaN",
-    "nan",
-    "NULL",
-    "null",
-    "#N/A",
-    "<NA>",
-    "None",
-)  # empty fields, as programs write them
+# Empty fields, as programs write them.
+NULLS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "#N/A", "<NA>", "None")
 
 # Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
 IsRow = Callable[[list[str]], bool | None]
@@ -64,6 +54,20 @@ class TextBlock:
 
     table: pa.Table  # the columns that were asked for, under their names
     line_of: Callable[[int], int]  # the line of a row of this block in its file, from 1
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a reader wants of each line."""
+
+    columns: Mapping[int, pa.DataType]
+    required: bool
+    skip_blank: bool
+    comments: bool  # whether lines that begin like one are comments
+
+    def is_passed_over(self, line: bytes) -> bool:
+        """Whether the line is no row."""
+        return bool(self.comments and _COMMENT.match(line)) or (self.skip_blank and not line.strip())
 
 
 @dataclass(frozen=True)
@@ -126,35 +130,31 @@ class TextTable:
         if not self.names:
             return
         # A row whose first column is text that nobody asked for may begin like a comment.
-        comments = self._runs or 0 in columns
-        parse = partial(self._parse, columns, required, skip_blank, comments)
+        asked = _Asked(columns, required, skip_blank, comments=self._runs or 0 in columns)
         from_top = not (self.has_header or required or skip_blank)
         line, start = self._top if from_top else (self._first_line, self._start)
-        for parsed in ordered_map(parse, self._raw_blocks(start), num_threads):
+        for parsed in ordered_map(partial(self._parse, asked), self._raw_blocks(start), num_threads):
             if parsed.table is None:
-                raise self._located(parsed, line, columns, required, skip_blank, comments)
+                raise self._located(parsed, line, asked)
             if parsed.cleaned:
-                yield TextBlock(parsed.table, partial(self._line_of, parsed.raw, line, skip_blank, comments))
+                yield TextBlock(parsed.table, partial(_line_of, asked, parsed.raw, line))
                 line += parsed.raw.count(b"\n")
             else:
                 yield TextBlock(parsed.table, partial(int.__add__, line))
                 line += parsed.table.num_rows
 
-    def _parse(
-        self, columns: Mapping[int, pa.DataType], required: bool, skip_blank: bool, comments: bool, raw: bytes
-    ) -> _Parsed:
+    def _parse(self, asked: _Asked, raw: bytes) -> _Parsed:
         problem = ""
         # Where text is asked for, comments and blanks parse as well.
-        dirty = self._dirty or any(map(pa.types.is_string, columns.values()))
+        dirty = self._dirty or any(map(pa.types.is_string, asked.columns.values()))
         for cleaned in (True,) if dirty else (False, True):
-            text = self._cleaned(raw, skip_blank, comments) if cleaned else raw
             try:
-                table = self._converted(text, columns)
+                table = self._converted(self._cleaned(raw, asked) if cleaned else raw, asked.columns)
             except (pa.ArrowException, UnicodeDecodeError) as error:
                 problem = str(error)
                 continue
             # In a line between blanks, an empty field may be a run of delimiters.
-            whole = required or (self._runs and not cleaned)
+            whole = asked.required or (self._runs and not cleaned)
             if not whole or not any(column.null_count for column in table.columns):
                 self._dirty = cleaned
                 return _Parsed(raw, table, cleaned, "")
@@ -190,8 +190,8 @@ class TextTable:
             ),
         )
 
-    def _cleaned(self, raw: bytes, skip_blank: bool, comments: bool) -> bytes:
-        if comments and (b"#" in raw or b"%" in raw):
+    def _cleaned(self, raw: bytes, asked: _Asked) -> bytes:
+        if asked.comments and (b"#" in raw or b"%" in raw):
             raw = _COMMENT.sub(b"", raw)
         if self._runs:
             mark = self._delimiter.encode()
@@ -201,7 +201,7 @@ class TextTable:
             for end in (b"\n", b"\r\n"):
                 raw = raw.replace(mark + end, end)
             raw = raw.replace(b"\n" + mark, b"\n").strip(mark)
-        return _BLANK.sub(b"", raw) if skip_blank else raw
+        return _BLANK.sub(b"", raw) if asked.skip_blank else raw
 
     def _raw_blocks(self, start: int) -> Iterator[bytes]:
         """The file from a byte on, in blocks that end with a line which is not blank."""
@@ -284,54 +284,40 @@ class TextTable:
             raise DataError(f"{found}: expected a row, found column names: {shown}; set {option} True")
         return asked
 
-    def _line_of(self, raw: bytes, line: int, skip_blank: bool, comments: bool, row: int) -> int:
-        for number, text in enumerate(raw.split(b"\n"), line):
-            if (comments and _COMMENT.match(text)) or (skip_blank and not text.strip()):
-                continue
-            if not row:
-                return number
-            row -= 1
-        return line
-
-    def _located(
-        self,
-        parsed: _Parsed,
-        line: int,
-        columns: Mapping[int, pa.DataType],
-        required: bool,
-        skip_blank: bool,
-        comments: bool,
-    ) -> DataError:
+    def _located(self, parsed: _Parsed, line: int, asked: _Asked) -> DataError:
         """What is wrong with the first line of a block that does not fit."""
         lines = parsed.raw.removesuffix(b"\n").split(b"\n")
         open_quote = ""
         for number, raw in enumerate(lines, line):
             where, text = f"{self.path}: line {number}", raw.decode("utf-8", "replace").strip("\r")
-            if comments and _COMMENT.match(raw):
-                continue
-            if not text.strip() and (skip_blank or not required):
+            if asked.is_passed_over(raw) or not (text.strip() or asked.required):
                 continue
             if not text.strip():
                 return DataError(f"{where}: expected a row, found a blank line; remove it")
             hint = ""
             if _has_open_quote(raw) and not self._runs:
                 hint = "; quotes must be closed on their line"
-                open_quote = (
-                    open_quote or f"{where}: expected quotes that are closed on their line, found {text[:60]!r}"
-                )
+                unclosed = f"{where}: expected quotes that are closed on their line, found {text[:60]!r}"
+                open_quote = open_quote or unclosed
                 fields = [field.strip() for field in text.split(self._delimiter)]
             else:
                 fields = self._fields(text, number)
             if len(fields) != self._num_fields:
                 expected = f"{self._num_fields} fields, as many as in the first line"
                 return DataError(f"{where}: expected {expected}, found {len(fields)}: {text[:60]!r}{hint}")
-            for index, kind in columns.items():
-                if found := _misfit(fields[index], kind, required):
-                    return DataError(f"{where}: column {self.names[index]!r}: {found}")
+            for index, kind in asked.columns.items():
+                if problem := _misfit(fields[index], kind, asked.required):
+                    return DataError(f"{where}: column {self.names[index]!r}: {problem}")
         if open_quote:
             return DataError(open_quote)
         last = line + len(lines) - 1
         return DataError(f"{self.path}: lines {line} to {last}: cannot read these lines: {parsed.problem}")
+
+
+def _line_of(asked: _Asked, raw: bytes, line: int, row: int) -> int:
+    """The number of the line of a row in a cleaned block that begins at `line`."""
+    rows = (number for number, text in enumerate(raw.split(b"\n"), line) if not asked.is_passed_over(text))
+    return next(itertools.islice(rows, row, None), line)
 
 
 def _has_open_quote(line: bytes) -> bool:

@@ -154,7 +154,8 @@ def test_threads(graph):
     assert sum(cache.stats.hits + cache.stats.misses for cache in caches) == 6000
     for owner in behind:  # filled once, whoever came first
         assert sum(isinstance(request, ListHot) for request in owner.requests) == 1
-    assert 0 < caches[0].stats.hit_ratio < 1
+    assert caches[0].stats.hits > 0
+    assert caches[0].stats.misses > 0
 
 
 def test_refuses_a_negative_budget(graph):

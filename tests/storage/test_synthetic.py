@@ -49,7 +49,7 @@ def test_homophily_classes_and_split(default):
     counts = np.bincount(label, minlength=47)
     assert counts.min() > 0
     assert counts.max() > 20 * counts.min()
-    community = graph.communities(0, graph.info.num_nodes)
+    community = graph._community_of(graph._rows.backward(np.arange(graph.info.num_nodes)))
     assert 0.89 < (label == community).mean() < 0.94  # the noise that no classifier can learn
     assert np.bincount(split[:, 0]).tolist() == [0, 1600, 400, 18000]
 
