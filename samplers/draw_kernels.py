@@ -9,6 +9,7 @@ import numba
 import numpy as np
 
 from samplers.random_streams import below, hash64
+from samplers.subgraph_kernels import find_slot, table_bits
 from storage.compiled import compiled
 
 # Positions drawn are marked in a bitmap up to this degree, and kept in a hash set above it: no cost that grows with a hub's degree.
@@ -98,22 +99,15 @@ def _draw_bitmap(key, degree, take, bitmap, first, position, end):
 @compiled
 def _draw_hashed(key, degree, take, first, position):
     """As `_draw_bitmap`, with a hash set in place of the bitmap and one sort at the end."""
-    size = 1
-    while size < 2 * take:
-        size *= 2
-    mask = size - 1
-    table = np.full(size, -1, np.int64)
+    bits = table_bits(take)
+    table = np.full(1 << bits, -1, np.int64)
     for filled in range(take):
         upper = degree - take + filled
         drawn = below(hash64(key, np.uint64(filled)), upper + 1)
-        slot = np.int64(hash64(np.uint64(0), np.uint64(drawn)) & np.uint64(mask))
-        while table[slot] != -1 and table[slot] != drawn:
-            slot = (slot + 1) & mask
-        if table[slot] == drawn:
-            drawn = upper
-            slot = np.int64(hash64(np.uint64(0), np.uint64(drawn)) & np.uint64(mask))
-            while table[slot] != -1:
-                slot = (slot + 1) & mask
+        slot = find_slot(table, 0, bits, drawn)
+        if table[slot] != -1:
+            drawn = upper  # larger than all before it
+            slot = find_slot(table, 0, bits, drawn)
         table[slot] = drawn
         position[filled] = first + drawn
     position[:take].sort()

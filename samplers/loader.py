@@ -116,9 +116,7 @@ class Loader:
     def close(self, timeout_s: float | None = None) -> None:
         """Drops what is queued and waits for the threads. Raises DeadlineError naming a thread that does not end in time."""
         self._closed = True
-        stream, self._position.stream = self._position.stream, None
-        if stream is not None:
-            stream.close(self._options.close_timeout_s if timeout_s is None else timeout_s)
+        self._stop_stream(timeout_s)
 
     @property
     def num_steps(self) -> int:
@@ -153,13 +151,11 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Moves to a saved position. Raises ConfigError where it is not one of this loader: other data, options, batches or ranks."""
-        if set(state) == {"epoch", "step", "fingerprint"}:
-            raise ConfigError(
-                "loader state: expected epoch, step, data and fingerprint, got no data: an earlier version saved it, which did not say "
-                "in which graph it is a position; begin an epoch, by reset(epoch) or from a checkpoint of an epoch's end"
-            )
         if set(state) != {"epoch", "step", "data", "fingerprint"}:
-            raise ConfigError(f"loader state: expected epoch, step, data and fingerprint, got {sorted(state)}")
+            raise ConfigError(
+                f"loader state: expected epoch, step, data and fingerprint, got {sorted(state)}; if an earlier version saved it, begin "
+                "an epoch, by reset(epoch) or from a checkpoint of an epoch's end"
+            )
         place = self._place()
         if state["data"] != place["data"]:
             raise ConfigError(
@@ -214,10 +210,10 @@ class Loader:
             stream.cancel()
             self._largest_bytes = max(self._largest_bytes, stream.largest_bytes)
 
-    def _stop_stream(self) -> None:
+    def _stop_stream(self, timeout_s: float | None = None) -> None:
         stream, self._position.stream = self._position.stream, None
         if stream is not None:
-            stream.close(self._options.close_timeout_s)
+            stream.close(self._options.close_timeout_s if timeout_s is None else timeout_s)
 
     def _make(self, epoch: int, step: int) -> _Ready:
         """All stages of one batch; runs in a sampling thread."""

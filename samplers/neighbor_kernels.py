@@ -5,7 +5,7 @@ Loops that wait for memory do nothing else, so that many reads are under way at 
 
 import numpy as np
 
-from samplers.random_streams import hash64
+from samplers.subgraph_kernels import find_slot, table_bits
 from storage.compiled import compiled
 
 
@@ -89,18 +89,15 @@ def induced_edges_by_map(indptr, indices, row, position_of_id):
 @compiled
 def induced_edges_by_hash(indptr, indices, row, table_id, table_position):
     """As `induced_edges_by_map`, with an open-addressing table in place of the dense map."""
-    mask = len(table_id) - 1
+    bits = table_bits(len(table_id) // 2)
     count = np.zeros(len(row), np.int64)
     capacity = 16
     neighbor, entry = np.empty(capacity, np.int32), np.empty(capacity, np.int64)
     end = 0
     for i in range(len(row)):
         for e in range(indptr[row[i]], indptr[row[i] + 1]):
-            node = np.int64(indices[e])
-            slot = np.int64(hash64(np.uint64(0), np.uint64(node)) & np.uint64(mask))
-            while table_id[slot] != -1 and table_id[slot] != node:
-                slot = (slot + 1) & mask
-            if table_id[slot] == node:
+            slot = find_slot(table_id, 0, bits, indices[e])
+            if table_id[slot] != -1:
                 if end == capacity:
                     capacity *= 2
                     grown, grown_entry = np.empty(capacity, np.int32), np.empty(capacity, np.int64)

@@ -4,40 +4,31 @@ from collections import deque
 
 import numpy as np
 
-from samplers.random_streams import hash64
+from samplers.subgraph_kernels import find_slot, table_bits
 from storage.compiled import compiled
-
-_EMPTY = -1
 
 
 @compiled
 def _insert_all(table_id, table_position, node, num_nodes):
     """Fills an empty table with the distinct nodes [0, num_nodes); returns the index of a repeated one, or -1."""
-    mask = len(table_id) - 1
+    bits = table_bits(len(table_id) // 2)
     for i in range(num_nodes):
-        slot = np.int64(hash64(np.uint64(0), np.uint64(node[i])) & np.uint64(mask))
-        while table_id[slot] != -1:
-            if table_id[slot] == node[i]:
-                return i
-            slot = (slot + 1) & mask
-        table_id[slot] = node[i]
-        table_position[slot] = i
+        slot = find_slot(table_id, 0, bits, node[i])
+        if table_id[slot] != -1:
+            return i
+        table_id[slot], table_position[slot] = node[i], i
     return -1
 
 
 @compiled
 def _locate(table_id, table_position, node, num_nodes, query, position):
     """Positions of `query` into `position`, appending unseen ids to `node`; returns the new number of nodes."""
-    mask = len(table_id) - 1
+    bits = table_bits(len(table_id) // 2)
     for i in range(len(query)):
-        wanted = np.int64(query[i])
-        slot = np.int64(hash64(np.uint64(0), np.uint64(wanted)) & np.uint64(mask))
-        while table_id[slot] != -1 and table_id[slot] != wanted:
-            slot = (slot + 1) & mask
+        slot = find_slot(table_id, 0, bits, query[i])
         if table_id[slot] == -1:
-            table_id[slot] = wanted
-            table_position[slot] = num_nodes
-            node[num_nodes] = wanted
+            table_id[slot], table_position[slot] = query[i], num_nodes
+            node[num_nodes] = query[i]
             num_nodes += 1
         position[i] = table_position[slot]
     return num_nodes
@@ -49,7 +40,7 @@ def hash_table(node: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]
     Raises ValueError where a node is repeated.
     """
     size = 1 << max(4, (2 * max(capacity, 1) - 1).bit_length())
-    table_id = np.full(size, _EMPTY, np.int64)
+    table_id = np.full(size, -1, np.int64)
     table_position = np.empty(size, np.int32)
     repeated = _insert_all(table_id, table_position, node, len(node))
     if repeated >= 0:

@@ -88,19 +88,26 @@ class ArrayGraph:
             )
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        for start in range(0, self.num_nodes, chunk_nodes):
-            some = slice(start, start + chunk_nodes)
-            yield NodeChunk(
-                feature=None if self.feature is None else dense_rows(self.feature, some),
-                label=None if self.label is None else self.label[some],
-                split=None if self.split is None else self.split[some],
-            )
+        return node_chunks(self.num_nodes, chunk_nodes, self.feature, self.label, self.split)
 
 
-def dense_rows(matrix, rows: slice) -> np.ndarray:
-    """float32 [k, dim]: some rows of a numpy matrix or a scipy CSR array."""
-    part = matrix[rows]
-    return np.asarray(part if isinstance(part, np.ndarray) else part.toarray(), dtype=np.float32)
+def node_chunks(
+    num_nodes: int,
+    chunk_nodes: int,
+    feature: Any,
+    label: np.ndarray | None,
+    split: np.ndarray | None,
+    original_id: np.ndarray | None = None,
+) -> Iterator[NodeChunk]:
+    """The node columns in chunks; `feature`: a numpy matrix or a scipy CSR array, made dense float32 chunk by chunk."""
+    for start in range(0, num_nodes, chunk_nodes):
+        dense, *others = (
+            None if column is None else column[start : start + chunk_nodes]
+            for column in (feature, label, split, original_id)
+        )
+        if dense is not None:
+            dense = np.asarray(dense if isinstance(dense, np.ndarray) else dense.toarray(), dtype=np.float32)
+        yield NodeChunk(dense, *others)
 
 
 def edge_rows(edge_index: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

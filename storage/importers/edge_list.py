@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from storage.errors import DataError
-from storage.importers.array_graph import dense_rows
+from storage.importers.array_graph import node_chunks
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.importers.matrix_market import MatrixMarket, read_matrix_market
 from storage.importers.node_columns import read_features, read_labels, read_splits
@@ -97,14 +97,7 @@ class EdgeListGraph:
         if all(column is None for column in columns):
             yield NodeChunk()  # how a source says that its nodes have no columns
             return
-        for start in range(0, self._num_nodes, chunk_nodes):
-            some = slice(start, min(start + chunk_nodes, self._num_nodes))
-            yield NodeChunk(
-                feature=None if self._features is None else dense_rows(self._features, some),
-                label=None if self._labels is None else self._labels[some],
-                split=None if self._splits is None else self._splits[some],
-                original_id=None if self._ids is None else self._ids[some],
-            )
+        yield from node_chunks(self._num_nodes, chunk_nodes, *columns)
 
     @cached_property
     def _first_pass(self) -> tuple[np.ndarray | None, int, int]:
