@@ -73,10 +73,10 @@ class NeighborSampler:
         with stage("sample"):
             relabeler = Relabeler(roots, self._maps)
             num_roots = relabeler.num_nodes
-            lists, sources, found = self._expand(relabeler, epoch if options.shuffle else 0, batch)
+            lists, sources, layer_sizes = self._expand(relabeler, epoch if options.shuffle else 0, batch)
             node = relabeler.node.copy()
             relabeler.close()
-            hop = np.repeat(np.arange(len(found), dtype=np.int16), found)
+            hop = np.repeat(np.arange(len(layer_sizes), dtype=np.int16), layer_sizes)
             if options.edges == "induced":
                 lists = [self._router.induced_edges(node, options.edge_columns)]
                 sources = [lists[0].neighbor]
@@ -104,7 +104,7 @@ class NeighborSampler:
     ) -> tuple[list[NeighborLists], list[np.ndarray], list[int]]:
         """Draws hop after hop: (lists, positions of their neighbors, number of nodes found) of each."""
         options, frontier_start = self.options, 0
-        lists, sources, found = [], [], [relabeler.num_nodes]
+        lists, sources, layer_sizes = [], [], [relabeler.num_nodes]
         for hop, fanout in enumerate(options.fanouts):
             frontier = relabeler.node[frontier_start:]
             frontier_start = relabeler.num_nodes
@@ -120,8 +120,8 @@ class NeighborSampler:
             )
             lists.append(drawn)
             sources.append(relabeler.add(drawn.neighbor))
-            found.append(relabeler.num_nodes - frontier_start)
-        return lists, sources, found
+            layer_sizes.append(relabeler.num_nodes - frontier_start)
+        return lists, sources, layer_sizes
 
 
 def _joined(pieces: list[np.ndarray | None]) -> np.ndarray | None:

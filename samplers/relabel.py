@@ -53,9 +53,9 @@ def _locate_in_map(position_of_id, node, num_nodes, query, position):
     """As `_locate`, over a dense map. No branch on what is found: a mispredicted one would stop the reads behind it."""
     for i in range(len(query)):
         wanted = query[i]
-        found = position_of_id[wanted]
-        is_new = found < 0
-        place = np.int32(num_nodes) if is_new else found
+        known = position_of_id[wanted]
+        is_new = known < 0
+        place = np.int32(num_nodes) if is_new else known
         position_of_id[wanted] = place
         node[num_nodes] = wanted  # overwritten unless the node is new
         position[i] = place

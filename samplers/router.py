@@ -208,16 +208,16 @@ class Router:
     def find_nodes(self, permanent_id: np.ndarray) -> np.ndarray:
         """int64: the stored ids of these permanent ids, in their order. Asks every owner; no table of all nodes is made."""
         wanted = integer_ids(permanent_id).astype(np.int64, copy=False)
-        found = self._list_nodes(self._owners, FindNodes(np.sort(wanted)))
-        place = np.searchsorted(found.original_id, wanted)
-        place[place == len(found.node)] = -1
-        missing = np.flatnonzero(found.original_id[place] != wanted) if len(found.node) else np.arange(len(wanted))
+        listed = self._list_nodes(self._owners, FindNodes(np.sort(wanted)))
+        place = np.searchsorted(listed.original_id, wanted)
+        place[place == len(listed.node)] = -1
+        missing = np.flatnonzero(listed.original_id[place] != wanted) if len(listed.node) else np.arange(len(wanted))
         if len(missing):
             raise ConfigError(
                 f"expected ids of nodes of the graph {self.manifest.name}, as its source numbers them, got {int(wanted[missing[0]])}, "
                 "which it does not have"
             )
-        return found.node[place]
+        return listed.node[place]
 
     def list_split(self, split_set: int, code: int) -> NodeList:
         """All nodes with this split code, ascending in permanent id."""

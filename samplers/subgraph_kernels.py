@@ -129,21 +129,21 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
             for i in entry[low:high]:
                 g = np.searchsorted(graph_ptr, position[i], side="right") - 1
                 place = np.empty(graph_ptr[g + 1] - graph_ptr[g], np.int64)
-                found = np.empty(len(place), np.int32)
-                num_found = 0
+                members = np.empty(len(place), np.int32)
+                num_members = 0
                 for p in range(graph_ptr[g], graph_ptr[g + 1]):
                     slot = find_slot(table_id, 0, bits, member[p])
                     if table_id[slot] != -1:
-                        place[num_found] = table_place[slot]
-                        found[num_found] = p
-                        num_found += 1
+                        place[num_members] = table_place[slot]
+                        members[num_members] = p
+                        num_members += 1
                 start[i] = end
-                for j in np.argsort(place[:num_found]):
+                for j in np.argsort(place[:num_members]):
                     e = place[j]
                     while e < last and indices[e] == indices[place[j]]:
                         if end == len(source):
                             source = _grown(source, 0)
-                        source[end] = found[j]
+                        source[end] = members[j]
                         end += 1
                         e += 1
                 count[i] = end - start[i]

@@ -164,18 +164,18 @@ def numpy_column(batch: pa.RecordBatch, name: str, dtype: str, path: str, width:
     expected = pa.from_numpy_dtype(np.dtype(dtype))
     expected = expected if width is None else pa.list_(expected, width)
     index = batch.schema.get_field_index(name)
-    found = batch.schema.field(index).type if index >= 0 else None
-    if found is None or not found.equals(expected):
+    kind = batch.schema.field(index).type if index >= 0 else None
+    if kind is None or not kind.equals(expected):
         # A list's child may be named "item" or "element"; only its value type and width matter.
         same = (
-            found is not None
+            kind is not None
             and width is not None
-            and pa.types.is_fixed_size_list(found)
-            and found.list_size == width
-            and found.value_type.equals(expected.value_type)
+            and pa.types.is_fixed_size_list(kind)
+            and kind.list_size == width
+            and kind.value_type.equals(expected.value_type)
         )
         if not same:
-            raise FormatError(f"{path}: column {name!r}: expected {expected}, found {found}")
+            raise FormatError(f"{path}: column {name!r}: expected {expected}, found {kind}")
     column = batch.column(index)
     values = column if width is None else column.flatten()
     num_nulls = column.null_count or values.null_count

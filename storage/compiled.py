@@ -69,18 +69,18 @@ def _why_unsafe(folder: Path) -> str | None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode):
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode):
             return f"{folder} is a link or a file"
-        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            mode = stat.S_IMODE(found.st_mode)
-            return f"{folder} is not this user's alone (owner {found.st_uid}, mode {mode:o}); remove it, or chmod 700"
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            return f"{folder} is not this user's alone (owner {status.st_uid}, mode {mode:o}); remove it, or chmod 700"
         for parent in folder.resolve().parents:
-            found = parent.stat()
-            if found.st_uid not in (0, os.geteuid()):
-                return f"{parent}, above {folder}, belongs to user {found.st_uid}"
-            shared = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid())
-            if shared and not found.st_mode & stat.S_ISVTX:
+            status = parent.stat()
+            if status.st_uid not in (0, os.geteuid()):
+                return f"{parent}, above {folder}, belongs to user {status.st_uid}"
+            shared = status.st_mode & stat.S_IWOTH or (status.st_mode & stat.S_IWGRP and status.st_gid != os.getegid())
+            if shared and not status.st_mode & stat.S_ISVTX:
                 return f"{parent}, above {folder}, can be written by others"
     except OSError as error:
         return f"{folder} cannot be used ({error.strerror or error})"

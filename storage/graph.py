@@ -173,17 +173,17 @@ class StoredGraph:
         ordered = np.sort(original_id)
         is_repeated = ordered[1:] == ordered[:-1]
         if is_repeated.any():
-            found = int(ordered[1:][is_repeated][0])
-            raise FormatError(f"{self.path}: expected each original id once, found {found} twice")
+            repeated = int(ordered[1:][is_repeated][0])
+            raise FormatError(f"{self.path}: expected each original id once, found {repeated} twice")
         del ordered, is_repeated
         num_edges = dict.fromkeys(["topology", *(["out_topology"] if self.manifest.has_out_edges else [])], 0)
         for index in range(self.manifest.num_partitions):
             for name, count in self._verify_partition(index, original_id).items():
                 num_edges[name] += count
-        for name, found in num_edges.items():
-            if found != self.manifest.num_edges:
+        for name, count in num_edges.items():
+            if count != self.manifest.num_edges:
                 raise FormatError(
-                    f"{self.path}: expected {self.manifest.num_edges} edges in all {name}.arrow, found {found}"
+                    f"{self.path}: expected {self.manifest.num_edges} edges in all {name}.arrow, found {count}"
                 )
         for name in list_encodings(self):
             encoding = find_encoding(self, name)

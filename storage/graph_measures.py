@@ -319,11 +319,11 @@ def count_statistics(values: np.ndarray) -> CountStatistics:
     return joined_counts([(histogram, count_values(values, histogram))], len(values))
 
 
-def joined_counts(found: Iterable[tuple[np.ndarray, tuple[int, int, int]]], num: int) -> CountStatistics:
+def joined_counts(pieces: Iterable[tuple[np.ndarray, tuple[int, int, int]]], num: int) -> CountStatistics:
     """From histograms, int64 [64], and (sum, least, largest) of the pieces of `num` values."""
     total, least, largest = 0, 2**62, 0
     histogram = np.zeros(64, np.int64)
-    for some, (added, low, high) in found:
+    for some, (added, low, high) in pieces:
         histogram += some
         total, least, largest = total + int(added), min(least, int(low)), max(largest, int(high))
     return CountStatistics(num, total, least, largest, tuple(histogram[: largest.bit_length() + 1].tolist()))

@@ -26,7 +26,7 @@ class GraphSetMeasure:
         from storage.statistics_kernels import count_values
 
         self._num_graphs += batch.num_rows
-        for name, found in self._counts.items():
+        for name, pieces in self._counts.items():
             lists = batch.column(name)
             size = np.diff(lists.offsets.to_numpy())
             if len(size) and size.min() < 0:
@@ -34,7 +34,7 @@ class GraphSetMeasure:
                     f"column {name!r}: expected list offsets that ascend, got {size.min()} {name} in a graph"
                 )
             histogram = np.zeros(64, np.int64)
-            found.append((histogram, count_values(size, histogram)))
+            pieces.append((histogram, count_values(size, histogram)))
             self._update(f"{name} per graph", size)
             self._update_values(name, lists.flatten())
         split = batch.column("split").to_numpy()
@@ -65,7 +65,7 @@ class GraphSetMeasure:
         digest.update(np.ascontiguousarray(values).data)
 
     def result(self) -> GraphSetStatistics:
-        nodes, edges = (joined_counts(found, self._num_graphs) for found in self._counts.values())
+        nodes, edges = (joined_counts(pieces, self._num_graphs) for pieces in self._counts.values())
         parts = zip(self._sizes.tolist(), self._targets.result(), strict=True)
         digest = hashlib.sha256()
         for _, column in sorted(self._digests.items()):

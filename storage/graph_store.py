@@ -222,12 +222,12 @@ def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:
     make = "python jobs/ingest.py <source>"
     manifest = parse_graph_set_manifest(*read_manifest(filesystem, path, url, snapshot, make))
     shards = tuple(_read_shard(filesystem, path, manifest, index) for index in range(manifest.num_shards))
-    for name, found in (
+    for name, total in (
         ("num_nodes", sum(int(shard.node_ptr[-1]) for shard in shards)),
         ("num_edges", sum(len(shard.source) for shard in shards)),
     ):
-        if found != getattr(manifest, name):
-            raise FormatError(f"{path}: expected {name} {getattr(manifest, name)} in all shards, found {found}")
+        if total != getattr(manifest, name):
+            raise FormatError(f"{path}: expected {name} {getattr(manifest, name)} in all shards, found {total}")
     return StoredGraphs(url=url, manifest=manifest, shards=shards)
 
 

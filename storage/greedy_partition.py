@@ -46,21 +46,21 @@ def _number_new(src, dst, partition):
                 touched += partition[src[k]] + partition[dst[k]]
         for end in range(2):
             node = src[i] if end == 0 else dst[i]
-            found = partition[node]
-            if found >= 0:
-                ends[i, end] = -1 - found
+            part = partition[node]
+            if part >= 0:
+                ends[i, end] = -1 - part
                 continue
-            if found == -1:
+            if part == -1:
                 if count == room:
                     room *= 2
                     new_id = np.concatenate((new_id, np.empty(count, np.int64)))
                     degree = np.concatenate((degree, np.empty(count, np.int64)))
-                found = -2 - count
-                partition[node] = found
+                part = -2 - count
+                partition[node] = part
                 new_id[count], degree[count] = node, 0
                 count += 1
-            ends[i, end] = -2 - found
-            degree[-2 - found] += 1
+            ends[i, end] = -2 - part
+            degree[-2 - part] += 1
     return new_id[:count].copy(), degree[:count].copy(), ends, touched
 
 

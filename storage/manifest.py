@@ -274,8 +274,8 @@ class ManifestReader:
         except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
             raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
         if not isinstance(body, dict) or body.get("format") != FORMAT:
-            found = body.get("format") if isinstance(body, dict) else type(body).__name__
-            raise FormatError(f"{where}: expected format {FORMAT!r}, got {found!r}; this is not a Graphmill graph")
+            form = body.get("format") if isinstance(body, dict) else type(body).__name__
+            raise FormatError(f"{where}: expected format {FORMAT!r}, got {form!r}; this is not a Graphmill graph")
         version = body.get("format_version")
         if version != FORMAT_VERSION or isinstance(version, bool):
             raise FormatError(

@@ -52,8 +52,8 @@ def _opened(folder: Path) -> Iterator[int]:
         lock = os.open(_OWNER, flags, dir_fd=held)
         try:
             for each, is_kind in ((held, stat.S_ISDIR), (lock, stat.S_ISREG)):
-                found = os.fstat(each)
-                if found.st_uid != os.geteuid() or not is_kind(found.st_mode):
+                status = os.fstat(each)
+                if status.st_uid != os.geteuid() or not is_kind(status.st_mode):
                     raise PermissionError(f"{folder} is another user's")
             yield lock
         finally:

@@ -133,8 +133,8 @@ def _windows(source: GraphSource, window_edges: int) -> Iterator[tuple[np.ndarra
             )
         for ids in (chunk.src, chunk.dst):
             if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
-                found = ids[int(np.argmax((ids < 0) | (ids >= num_nodes)))]
-                raise DataError(f"edge ids must be 0 to {num_nodes - 1} (num_nodes = {num_nodes}), got {found}")
+                bad = ids[int(np.argmax((ids < 0) | (ids >= num_nodes)))]
+                raise DataError(f"edge ids must be 0 to {num_nodes - 1} (num_nodes = {num_nodes}), got {bad}")
         src, dst = chunk.src, chunk.dst
         while len(src):
             space = window_edges - num_pending

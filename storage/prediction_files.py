@@ -54,18 +54,18 @@ class PredictionFolder:
                 check_bucket(filesystem, path, self.url)
         if not contents:
             return None
-        found = self._read_json(SETTINGS)
-        if found is None:
+        stored = self._read_json(SETTINGS)
+        if stored is None:
             raise ConfigError(
                 f"{self.url}: expected predictions or nothing there, found other files; choose another one"
             )
         wanted = json.loads(json.dumps(dict(settings)))
-        for key in wanted.keys() & found.keys():
-            wanted[key] = found[key] if wanted[key] is None else wanted[key]
-        differing = sorted(key for key in wanted.keys() | found.keys() if wanted.get(key) != found.get(key))
+        for key in wanted.keys() & stored.keys():
+            wanted[key] = stored[key] if wanted[key] is None else wanted[key]
+        differing = sorted(key for key in wanted.keys() | stored.keys() if wanted.get(key) != stored.get(key))
         if differing:
             shown = ", ".join(
-                f"{key}: {_short(found.get(key))} there, {_short(wanted.get(key))} here" for key in differing[:3]
+                f"{key}: {_short(stored.get(key))} there, {_short(wanted.get(key))} here" for key in differing[:3]
             )
             raise ConfigError(
                 f"{self.url}: these predictions were made with other settings ({shown}); give the same ones to go on, or choose "
@@ -150,12 +150,12 @@ class PredictionFolder:
                 if not filesystem.exists(where):
                     return None
                 content = filesystem.cat_file(where)
-            found = json.loads(content)
+            body = json.loads(content)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise FormatError(f"{where}: expected JSON, got broken text ({error}); choose another folder") from None
-        if not isinstance(found, dict):
-            raise FormatError(f"{where}: expected an object, got {type(found).__name__}; choose another folder")
-        return found
+        if not isinstance(body, dict):
+            raise FormatError(f"{where}: expected an object, got {type(body).__name__}; choose another folder")
+        return body
 
     def _write(self, name: str, groups: Sequence[pa.Table], schema: pa.Schema) -> None:
         sink = pa.BufferOutputStream()

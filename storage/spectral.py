@@ -118,12 +118,14 @@ def _component_modes(adjacency: sparse.csr_array, sign: int) -> sparse.csc_array
     if not len(node):
         return sparse.csc_array((num_nodes, 0))
     # Columns: the largest component first, of equal ones that of the smallest node.
-    found, smallest, column, size = np.unique(label[node], return_index=True, return_inverse=True, return_counts=True)
-    rank = np.empty(len(found), np.int64)
-    rank[np.lexsort((node[smallest], -size))] = np.arange(len(found))
+    component, smallest, column, size = np.unique(
+        label[node], return_index=True, return_inverse=True, return_counts=True
+    )
+    rank = np.empty(len(component), np.int64)
+    rank[np.lexsort((node[smallest], -size))] = np.arange(len(component))
     mass = np.bincount(column, degree[node])
     values = side[node] * np.sqrt(degree[node] / mass[column])
-    return sparse.csc_array((values, (node, rank[column])), shape=(num_nodes, len(found)))
+    return sparse.csc_array((values, (node, rank[column])), shape=(num_nodes, len(component)))
 
 
 def _largest(
@@ -137,9 +139,9 @@ def _largest(
     given = known[:, :count].toarray()
     wanted = count - given.shape[1]
     hidden = sparse.csr_array(known)
-    found_values, found = np.empty(0), np.empty((num_nodes, 0))
+    solved_values, solved = np.empty(0), np.empty((num_nodes, 0))
     for attempt in itertools.count() if wanted else ():
-        dense = np.concatenate([avoided, found], axis=1)
+        dense = np.concatenate([avoided, solved], axis=1)
 
         def apply(vector: np.ndarray, dense: np.ndarray = dense) -> np.ndarray:
             vector = np.asarray(vector).reshape(-1)
@@ -147,17 +149,17 @@ def _largest(
             product = vector + sign * matrix.apply(vector) - _SHIFT * (hidden @ (hidden.T @ vector))
             return product - _SHIFT * (dense @ (dense.T @ vector)) if dense.size else product
 
-        new_values, new = _solve(apply, num_nodes, max(wanted - len(found_values), 1), attempt)
+        new_values, new = _solve(apply, num_nodes, max(wanted - len(solved_values), 1), attempt)
         new_values = new_values - 1
-        if len(found_values) >= wanted and new_values[0] <= found_values[wanted - 1] + 10 * _TOLERANCE:
+        if len(solved_values) >= wanted and new_values[0] <= solved_values[wanted - 1] + 10 * _TOLERANCE:
             break
         # Orthogonal to what was found before, to the solver's tolerance; made so to rounding.
-        new = np.linalg.qr(new - found @ (found.T @ new))[0]
-        found_values, found = np.concatenate([found_values, new_values]), np.concatenate([found, new], axis=1)
-        order = np.argsort(-found_values, kind="stable")
-        found_values, found = found_values[order], found[:, order]
-    values = np.concatenate([np.ones(given.shape[1]), found_values[:wanted]])
-    return values, np.concatenate([given, found[:, :wanted]], axis=1)
+        new = np.linalg.qr(new - solved @ (solved.T @ new))[0]
+        solved_values, solved = np.concatenate([solved_values, new_values]), np.concatenate([solved, new], axis=1)
+        order = np.argsort(-solved_values, kind="stable")
+        solved_values, solved = solved_values[order], solved[:, order]
+    values = np.concatenate([np.ones(given.shape[1]), solved_values[:wanted]])
+    return values, np.concatenate([given, solved[:, :wanted]], axis=1)
 
 
 def _solve(

@@ -113,9 +113,9 @@ def _files(filesystem: fsspec.AbstractFileSystem, where: str) -> Iterator[tuple[
             for name in names:
                 each = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):  # another prune is at work
-                    found = each.lstat()
-                    if not stat.S_ISLNK(found.st_mode):
-                        yield each.relative_to(where).as_posix(), found.st_size
+                    status = each.lstat()
+                    if not stat.S_ISLNK(status.st_mode):
+                        yield each.relative_to(where).as_posix(), status.st_size
         return
     filesystem.invalidate_cache()
     try:

@@ -185,10 +185,10 @@ class EdgeListGraph:
     def _wanted(self) -> list[str]:
         return [self.options.src, self.options.dst, *([self.options.weight] if self.options.weight else [])]
 
-    def _check_columns(self, found: list[str]) -> None:
-        if any(found.count(name) != 1 for name in self._wanted):
+    def _check_columns(self, names: list[str]) -> None:
+        if any(names.count(name) != 1 for name in self._wanted):
             raise DataError(
-                f"{self.path}: expected one column each of {', '.join(self._wanted)}, found {', '.join(found)[:200]}; "
+                f"{self.path}: expected one column each of {', '.join(self._wanted)}, found {', '.join(names)[:200]}; "
                 "set --edge-list.src, --edge-list.dst and --edge-list.weight"
             )
 

@@ -88,8 +88,8 @@ def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
     if codes.ndim != 2 or codes.dtype.kind not in "iu":
         raise DataError(f"{path}: expected integer codes of shape [num_nodes, sets], got {codes.dtype} {codes.shape}")
     if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) <= SPLIT_TEST:
-        found = f"{int(codes.min())} to {int(codes.max())}"
-        raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {found}")
+        span = f"{int(codes.min())} to {int(codes.max())}"
+        raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {span}")
     return codes.astype(np.int8)
 
 

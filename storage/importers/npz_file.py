@@ -116,14 +116,14 @@ def _check_dense(path: Path, num_rows: int, width: int, num_values: int, value_b
     """DataError for sparse features that are too large as float32 rows, or far larger than the values that there are."""
     dense = num_rows * width * 4
     if dense > _MAX_DENSE_BYTES:
-        most, found = f"{_MAX_DENSE_BYTES >> 30} GiB of dense features", f"{dense >> 30:,} GiB"
+        most, size = f"{_MAX_DENSE_BYTES >> 30} GiB of dense features", f"{dense >> 30:,} GiB"
     elif dense > max(_FREE_DENSE_BYTES, _DENSE_BYTES_PER_BYTE * value_bytes):
         most = f"{_DENSE_BYTES_PER_BYTE:,} times the bytes of the values"
-        found = f"{dense / 2**30:.1f} GiB of {num_values} values"
+        size = f"{dense / 2**30:.1f} GiB of {num_values} values"
     else:
         return
     raise DataError(
-        f"{path}: x_shape: expected at most {most}, since each row is stored dense, got {num_rows} x {width}, {found}; "
+        f"{path}: x_shape: expected at most {most}, since each row is stored dense, got {num_rows} x {width}, {size}; "
         "keep fewer columns, or leave the features out"
     )
 

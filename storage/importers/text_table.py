@@ -271,17 +271,17 @@ class TextTable:
             raise DataError(f"{self.path}: line {number}: cannot read this line: {error}") from error
 
     def _check_header(self, fields: list[str], asked: bool | None, is_row: bool | None, option: str) -> bool:
-        found = f"{self.path}: line {self._first_line}"
+        where = f"{self.path}: line {self._first_line}"
         shown = repr(self._delimiter.join(fields)[:60])
         if asked is None:
             if is_row is None:
-                raise DataError(f"{found}: cannot tell column names from a row in {shown}; set {option} True or False")
+                raise DataError(f"{where}: cannot tell column names from a row in {shown}; set {option} True or False")
             return not is_row
         numbered = fields == [str(index) for index in range(len(fields))]  # as pandas names columns without names
         if asked and is_row and not numbered:
-            raise DataError(f"{found}: expected column names, found a row: {shown}; set {option} False")
+            raise DataError(f"{where}: expected column names, found a row: {shown}; set {option} False")
         if not asked and is_row is False:
-            raise DataError(f"{found}: expected a row, found column names: {shown}; set {option} True")
+            raise DataError(f"{where}: expected a row, found column names: {shown}; set {option} True")
         return asked
 
     def _located(self, parsed: _Parsed, line: int, asked: _Asked) -> DataError:
