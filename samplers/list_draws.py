@@ -86,7 +86,6 @@ def sample_lists(
     partition: Partition, num_nodes: int, row: np.ndarray, request: SampleNeighbors, tables: NodeTables | None
 ) -> NeighborLists:
     """The reply to a request about the partition's rows `row`; `num_nodes` are the graph's."""
-    _check(request)
     lists, more = edge_lists(partition, request.direction)
     some = _Lists(lists, more, row)
     count, position = _draw(partition, row, some, request, tables)
@@ -97,15 +96,6 @@ def sample_lists(
         neighbor=some.take("indices", place),
         **edge_columns(lists, more, place, request.columns, has_ranks=whole and lists.indptr is partition.indptr),
     )
-
-
-def _check(request: SampleNeighbors) -> None:
-    if request.fanout < -1:
-        raise ConfigError(f"fanout: expected a count >= 0 or -1 for all, got {request.fanout}; set --sampler.fanouts")
-    if request.replace and request.fanout < 0:
-        raise ConfigError("fanout: expected a count >= 0 with replacement, got -1; set --sampler.fanouts")
-    if request.replace and request.scheme == "labor":
-        raise ConfigError("scheme 'labor' draws without replacement, got replace=True; set --sampler.replace no")
 
 
 def _draw(

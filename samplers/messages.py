@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-Direction = Literal["in", "out"]
 WalkDirection = Literal["in", "out", "both"]
 Scheme = Literal["uniform", "weight", "degree", "labor"]
 EdgeColumn = Literal["id", "weight", "feature"]

@@ -12,7 +12,6 @@ from samplers.array_pool import ArrayPool
 from samplers.list_draws import edge_columns, edge_lists, sample_lists
 from samplers.messages import (
     DegreeLists,
-    Direction,
     FetchRows,
     FindNodes,
     InducedEdges,
@@ -69,17 +68,6 @@ class PartitionOwner:
             raise ConfigError(
                 f"partition {partition.index} owns the nodes [{partition.start}, {partition.stop}), got {int(node[error.args[0]])}"
             ) from None
-
-    def _lists(self, direction: Direction) -> tuple[np.ndarray, np.ndarray]:
-        """(indptr, indices) of the in-edges or the out-edges."""
-        partition = self._partition
-        if direction == "in":
-            return partition.indptr, partition.indices
-        if partition.out_indptr is None or partition.out_indices is None:
-            raise ConfigError(
-                "direction 'out' needs lists of out-edges, the graph has none; ingest it with --out-edges"
-            )
-        return partition.out_indptr, partition.out_indices
 
     @_answer.register
     def _sample_neighbors(self, request: SampleNeighbors) -> NeighborLists:
@@ -203,11 +191,9 @@ class PartitionOwner:
 
     def _walk_lists(self, direction: WalkDirection) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
         """Two pairs (indptr, indices), and whether the second counts; in a symmetric graph both directions are one."""
-        lists = self._lists("in" if direction == "both" else direction)
-        if direction != "both":
-            return *lists, *lists, False
-        other = self._lists("out")
-        return *lists, *other, other[0] is not lists[0]
+        lists, more = edge_lists(self._partition, direction)
+        other = more or lists
+        return lists.indptr, lists.indices, other.indptr, other.indices, more is not None
 
     @_answer.register
     def _list_neighbors(self, request: ListNeighbors) -> DegreeLists:

@@ -110,28 +110,8 @@ class Manifest:
         return hash_of_files(self.files)
 
     def to_json(self) -> str:
-        nodes = {
-            "name": "node",
-            "ids": "int64",
-            "num_nodes": self.num_nodes,
-            "partition_offsets": list(self.partition_offsets),
-            "feature_dim": self.feature_dim,
-            "feature_dtype": self.feature_dtype,
-            "label_kind": self.label_kind,
-            "num_classes": self.num_classes,
-            "num_split_sets": self.num_split_sets,
-        }
-        edges = {
-            "source": "node",
-            "relation": "edge",
-            "target": "node",
-            "num_edges": self.num_edges,
-            "feature_dim": self.edge_feature_dim,
-            "has_edge_id": self.has_edge_id,
-            "has_edge_weight": self.has_edge_weight,
-            "symmetric": self.symmetric,
-            "has_out_edges": self.has_out_edges,
-        }
+        nodes = {**_NODE_TYPE, **{key: getattr(self, key) for key in _NODE_FIELDS}}
+        edges = {**_EDGE_TYPE, **{key: getattr(self, _EDGE_NAMES.get(key, key)) for key in _EDGE_FIELDS}}
         encodings = {
             name: {"version": each.version, "files": _entries(each.files), "provenance": dict(each.provenance)}
             for name, each in sorted(self.encodings.items())
@@ -201,29 +181,13 @@ def parse_manifest(text: str, where: str) -> Manifest:
     """
     reader = ManifestReader(text, where, ONE_GRAPH, _FILE_NAME)
     nodes, edges = reader.only("node_types"), reader.only("edge_types")
-    for table, key, only in (
-        (nodes, "name", "node"),
-        (nodes, "ids", "int64"),
-        (edges, "source", "node"),
-        (edges, "relation", "edge"),
-        (edges, "target", "node"),
-    ):
-        table.only_value(key, only)
+    for table, expected in ((nodes, _NODE_TYPE), (edges, _EDGE_TYPE)):
+        for key, only in expected.items():
+            table.only_value(key, only)
     manifest = Manifest(
         name=reader.text("name"),
-        num_nodes=nodes.count("num_nodes"),
-        num_edges=edges.count("num_edges"),
-        partition_offsets=nodes.offsets(),
-        feature_dim=nodes.width("feature_dim"),
-        feature_dtype=nodes.choice("feature_dtype", _FLOAT_DTYPES),
-        edge_feature_dim=edges.width("feature_dim"),
-        has_edge_id=edges.flag("has_edge_id"),
-        has_edge_weight=edges.flag("has_edge_weight"),
-        symmetric=edges.flag("symmetric"),
-        has_out_edges=edges.flag("has_out_edges"),
-        label_kind=nodes.choice("label_kind", _LABEL_KINDS),
-        num_classes=nodes.optional_count("num_classes"),
-        num_split_sets=nodes.width("num_split_sets"),
+        **{key: read(nodes, key) for key, read in _NODE_FIELDS.items()},
+        **{_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()},
         files=reader.files(),
         provenance=reader.texts("provenance"),
         encodings={name: _encoding(each, nodes) for name, each in reader.members("encodings").items()},
@@ -461,3 +425,23 @@ def _list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 _is_counts = _list_of(_is_count)
+
+
+# What a manifest says of its type of nodes and of edges: fixed words, and the fields of `Manifest` with how they are read.
+_NODE_TYPE = {"name": "node", "ids": "int64"}
+_NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
+    "num_nodes": ManifestReader.count,
+    "partition_offsets": ManifestReader.offsets,
+    "feature_dim": ManifestReader.width,
+    "feature_dtype": lambda reader, key: reader.choice(key, _FLOAT_DTYPES),
+    "label_kind": lambda reader, key: reader.choice(key, _LABEL_KINDS),
+    "num_classes": ManifestReader.optional_count,
+    "num_split_sets": ManifestReader.width,
+}
+_EDGE_TYPE = {"source": "node", "relation": "edge", "target": "node"}
+_EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # where the field of `Manifest` has another name
+_EDGE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
+    "num_edges": ManifestReader.count,
+    "feature_dim": ManifestReader.width,
+    **dict.fromkeys(("has_edge_id", "has_edge_weight", "symmetric", "has_out_edges"), ManifestReader.flag),
+}

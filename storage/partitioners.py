@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from storage.counter_random import Permutation, derive_key
-from storage.errors import ConfigError, DataError, MissingDependencyError
+from storage.errors import DataError, MissingDependencyError
 from storage.ordered_map import ordered_map
 from storage.source import GraphSource
 
@@ -26,18 +26,10 @@ def assign_partitions(name: str, source: GraphSource, num_partitions: int, seed:
     """int32 [num_nodes]: the partition of every row, by the partitioner `name`. Edges count both ways, whether or not the
     source gives both.
 
-    Errors: ConfigError for an unknown name or a partition count that leaves one empty; DataError for an edge whose id is out
-    of range (`ldg`, `metis`); MissingDependencyError for `metis` without pymetis.
+    Errors: DataError for an edge whose id is out of range (`ldg`, `metis`); MissingDependencyError for `metis` without pymetis.
     """
-    if name not in PARTITIONERS:
-        raise ConfigError(f"unknown partitioner {name!r}: expected one of {', '.join(PARTITIONERS)}; set --partitioner")
-    num_nodes = source.info.num_nodes
-    if not 1 <= num_partitions <= num_nodes:
-        raise ConfigError(
-            f"the partition count must be 1 to num_nodes = {num_nodes}, got {num_partitions}; set --partitions"
-        )
     if num_partitions == 1:
-        return np.zeros(num_nodes, dtype=np.int32)
+        return np.zeros(source.info.num_nodes, dtype=np.int32)
     return PARTITIONERS[name](source, num_partitions, seed)
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -146,27 +146,22 @@ def _elsewhere(scratch: str | None, name: str) -> Iterator[Path]:
         yield temporary
 
 
+@dataclass
 class SnapshotWriter:
     """Files go below `files`; `add` says that one is complete, and `commit` publishes them."""
 
-    def __init__(
-        self,
-        filesystem: fsspec.AbstractFileSystem,
-        path: str,
-        url: str,
-        folder: str,
-        base: int,
-        files: Path,
-        scratch: Path,
-        lease: Lease,
-        made: list[Path],
-        attempted: list[int],
-    ) -> None:
-        self.files, self.scratch = files, scratch
-        self.base = base  # the newest snapshot as this one was begun
-        self._filesystem, self._path, self._url, self._folder = filesystem, path, url, folder
-        self._lease, self._made = lease, made
-        self._attempted = attempted  # numbers under which this one may have been published
+    _filesystem: fsspec.AbstractFileSystem
+    _path: str
+    _url: str
+    _folder: str
+    base: int  # the newest snapshot as this one was begun
+    files: Path
+    scratch: Path
+    _lease: Lease
+    _made: list[Path]
+    _attempted: list[int]  # numbers under which this one may have been published
+
+    def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(_HASHERS, thread_name_prefix="snapshot-files")
         self._pending: dict[str, Future[FileEntry]] = {}
 

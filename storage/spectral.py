@@ -16,9 +16,8 @@ from scipy import linalg, sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
-from storage.errors import ConfigError, DataError
+from storage.errors import DataError
 
-ENDS = ("smallest", "both_ends")
 _DENSE_NODES = 256  # up to here a dense solver is the faster and the surer one
 _TOLERANCE = 1e-8  # of S's eigenvalues; an eigenvector is known to about this over its distance to the next eigenvalue
 _SHIFT = 4.0  # moves known eigenvectors of S + I, whose spectrum is [0, 2], out of sight
@@ -45,12 +44,8 @@ def laplacian_modes(
 
     "smallest": the k smallest; "both_ends": the ⌈k/2⌉ smallest and the ⌊k/2⌋ largest (all n where n ≤ k).
     `adjacency` must be symmetric with entries 1. `report` is called with the number of matrix products so far.
-    Raises ConfigError where k < 1 or `which` is none of these, DataError where ARPACK does not converge.
+    Raises DataError where ARPACK does not converge.
     """
-    if k < 1:
-        raise ConfigError(f"dim: expected at least 1, got {k}; set --dim")
-    if which not in ENDS:
-        raise ConfigError(f"which: expected one of {ENDS}, got {which!r}; set --which")
     num_nodes = adjacency.shape[0]
     root = 1 / np.sqrt(np.maximum(adjacency.sum(axis=1), 1))
     walk = (sparse.diags_array(root) @ adjacency @ sparse.diags_array(root)).tocsr()

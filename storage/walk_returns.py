@@ -22,11 +22,9 @@ def return_probabilities(
 ) -> np.ndarray:
     """float32 [n, steps]: the chance that a walk from node i, along the edges source → destination, is at i after 1, …, steps.
 
-    Parallel edges count once; the row of a node without out-edges is zero. Raises ConfigError where steps < 1 or the work is more
-    than `MAX_WORK`.
+    Parallel edges count once; the row of a node without out-edges is zero. Raises ConfigError where the work is more than
+    `MAX_WORK`.
     """
-    if steps < 1:
-        raise ConfigError(f"dim: expected at least 1, got {steps}; set --dim")
     work = float(num_nodes) * len(source) * steps
     if work > MAX_WORK:
         raise ConfigError(

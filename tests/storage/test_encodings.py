@@ -222,8 +222,8 @@ def test_names():
             parse_encoding_name(name)
     with pytest.raises(ConfigError, match="each name once"):
         check_encoding_names(("rwse-5", "rwse-5"))
-    for bad in ({"dim": 0}, {"which": "largest"}, {"kind": "orf"}):
-        with pytest.raises(ConfigError):
+    for bad, message in (({"dim": 0}, "set --dim"), ({"which": "largest"}, "set --which"), ({"kind": "orf"}, "kind: ")):
+        with pytest.raises(ConfigError, match=message):
             EncodingOptions(**bad)
 
 

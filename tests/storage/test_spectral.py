@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import storage.spectral
-from storage.errors import ConfigError, DataError
+from storage.errors import DataError
 from storage.spectral import fixed_signs, laplacian_modes, symmetric_adjacency
 
 
@@ -109,11 +109,6 @@ def test_signs():
 
 
 def test_errors(monkeypatch):
-    adjacency = adjacency_of(GRAPHS["grid"])
-    with pytest.raises(ConfigError, match="set --dim"):
-        laplacian_modes(adjacency, 0)
-    with pytest.raises(ConfigError, match="set --which"):
-        laplacian_modes(adjacency, 2, "largest")
     monkeypatch.setattr(storage.spectral, "_MAX_RESTARTS", 1)
     path = adjacency_of(networkx.path_graph(3000))
     with pytest.raises(DataError, match="converge within 1 restarts"):
