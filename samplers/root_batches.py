@@ -1,11 +1,11 @@
 """Roots dealt to batches: the plan of the samplers whose batches are made around some roots each."""
 
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from samplers.messages import NodeList
+from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions
 from samplers.plans import even_split, num_root_batches
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.roots import Roots
@@ -13,33 +13,16 @@ from samplers.router import Router
 from storage.errors import ConfigError
 
 
-class RootOptions(Protocol):
-    """What decides which roots are in which batch."""
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def split_set(self) -> int: ...
-
-    @property
-    def root_split(self) -> int | None:
-        """None: all nodes."""
-        ...
-
-    @property
-    def shuffle(self) -> bool:
-        """False: ascending permanent id in every epoch."""
-        ...
-
-
 class RootBatches:
     """Every root once per epoch, in a fresh random order; `given` roots, by permanent id, take the place of a split's."""
 
-    def __init__(self, router: Router, options: RootOptions, num_ranks: int, given: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        options: NeighborOptions | Node2SubgraphOptions | PprOptions,
+        num_ranks: int,
+        given: np.ndarray | None = None,
+    ) -> None:
         codes = None if options.root_split is None else (options.root_split,)
         self._roots = Roots(router, options.split_set, codes, given)
         self._options, self._num_ranks = options, num_ranks

@@ -1,6 +1,6 @@
-"""Whether a store creates a file only where it is absent, on which the commit of a snapshot rests.
+"""Tests whether a store creates a file only if it is absent, on which the commit of a snapshot rests.
 
-A store that looks and then writes, or that takes no heed of the condition, lets two writers overwrite each other. Both are found by trying.
+A store that looks and then writes, or that ignores the condition, lets two writers overwrite each other.
 """
 
 import contextlib

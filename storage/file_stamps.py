@@ -1,4 +1,4 @@
-"""Whether a store's files are still the ones that were verified: their sizes and times of change, which cost no reading.
+"""Checks by size and time of change, without reading, that a store's files are still the verified ones.
 
 Local files only: those of other filesystems are read into memory once, by their one owner.
 """

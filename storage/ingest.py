@@ -500,7 +500,7 @@ class _NodeSpool:
             if num_classes > self.info.num_nodes:  # one wrong label would cost every model a row for each class
                 raise DataError(
                     f"{name}: labels out of range: the largest is {high}, more classes than the "
-                    f"{self.info.num_nodes} nodes; mend the labels, or say how many classes there are with --num-classes"
+                    f"{self.info.num_nodes} nodes; correct the labels, or say how many classes there are with --num-classes"
                 )
         if low < -1 or high >= num_classes:
             bad = int(np.count_nonzero((label < -1) | (label >= num_classes)))

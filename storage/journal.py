@@ -1,7 +1,7 @@
-"""Whose a folder below `data/` is: its writer's journal, with a lease that the writer renews while it lives.
+"""The journal of a folder below `data/`: its writer, and the lease that the writer renews while it lives.
 
-A folder with a journal whose lease is over and that no manifest names is what a dead writer left: `storage.prune` may remove it. The
-clocks of writers and of whoever prunes may differ by up to `CLOCK_MARGIN_S`.
+A folder whose lease is over and that no manifest names was left by a dead writer: `storage.prune` may remove it. The clocks of writers and
+of whoever prunes may differ by up to `CLOCK_MARGIN_S`.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""What an importer of molecules hands to ingestion: rows of SMILES with targets and a part of the split, in chunks of fixed size.
+"""What an importer of molecules hands to ingestion: rows of SMILES with targets and split, in chunks of fixed size.
 
-A chunk depends on the source and its size alone, so that chunks may be featurised anywhere, in any order, and again.
+A chunk depends on the source and its size alone, so chunks may be featurised anywhere, in any order, and again.
 """
 
 import hashlib

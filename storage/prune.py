@@ -1,7 +1,7 @@
 """Deletes old snapshots, and what dead writers left. Nothing else in Graphmill deletes a file of a graph.
 
-A file goes only where a manifest or a journal of ours knows it and no kept manifest names it. Old manifests go first, so a prune that was
-interrupted leaves files that the next one finds, never a manifest without its files.
+A file is deleted only if a manifest or a journal of ours names it and no kept manifest does. Old manifests go first: an interrupted prune
+leaves files for the next one, never a manifest without its files.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Where an ingestion works if not in the graph's folder: `.<name>.ingest-xxxxxxxx`, removed with its block, or by the next one if its process was killed."""
+"""Temporary folders of ingestions, `.<name>.ingest-xxxxxxxx`: removed at the end, or by the next ingestion if the process was killed."""
 
 import contextlib
 import shutil

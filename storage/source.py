@@ -1,7 +1,7 @@
 """What an importer hands to ingestion: a graph as streams that can be read again from the start.
 
-Invariants that `storage.ingest` checks on every chunk, so importers need not: ids in range, shapes, finite features, labels in
-range, disjoint splits. Node rows are numbered 0 … num_nodes-1 by the source; edges name rows.
+`storage.ingest` checks every chunk, so importers need not: ids in range, shapes, finite features, labels in range, split codes. The source
+numbers node rows 0 … num_nodes-1; edges name rows.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""What ingestion counts while a graph passes, kept in its manifest: who trains or plans needs no second look at the data.
+"""Statistics that ingestion measures and the manifest keeps, so that training and planning need not read the data for them.
 
-Every number is that of the whole graph, whatever its partitions. `storage.graph_measures` and `storage.graph_set_measures` compute them.
-Parsing trusts nothing, as `storage.manifest`.
+Every number is that of the full graph, whatever its partitions. `storage.graph_measures` and `storage.graph_set_measures` compute them.
+Parsing trusts nothing, as in `storage.manifest`.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Files that no manifest names, in folders with a journal: found and removed by name, so that a file of anybody else stays where it is."""
+"""Removes files that no manifest names from folders with a journal, by the names that writers give: other files stay."""
 
 import contextlib
 import os

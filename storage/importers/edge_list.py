@@ -119,7 +119,7 @@ class EdgeListGraph:
             ids = np.unique(np.concatenate([ids, *pending]))
         if ids is None and highest >= _most_nodes(count):
             raise DataError(
-                f"{self.path}: {where}: id {highest} would make {highest + 1} nodes of {count} edges; mend it, number the ids that "
+                f"{self.path}: {where}: id {highest} would make {highest + 1} nodes of {count} edges; correct it, number the ids that "
                 "occur with --edge-list.compact-ids, or say how many nodes there are with --edge-list.num-nodes"
             )
         return ids, highest, count

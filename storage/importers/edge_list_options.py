@@ -1,4 +1,4 @@
-"""How an edge list is to be read; apart from its reader, so that a command line can name the options without loading Arrow."""
+"""Options for reading an edge list, apart from the reader: a command line names them without loading Arrow."""
 
 from dataclasses import dataclass
 

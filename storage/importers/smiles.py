@@ -191,7 +191,7 @@ class SmilesTable:
         others = [name for name in names if name not in used]
         if len(others) > 1:
             raise ConfigError(
-                f"{self._path}: expected to be told which columns are targets, of {', '.join(others)[:200]}; set --table.targets"
+                f"{self._path}: expected --table.targets to name the columns with targets, got none of {', '.join(others)[:200]}"
             )
         return tuple(others)
 

@@ -1,4 +1,4 @@
-"""How a table of SMILES is to be read; apart from its reader, so that a command line can name the options without loading it."""
+"""Options for reading a table of SMILES, apart from the reader: a command line names them without loading it."""
 
 from dataclasses import dataclass
 
