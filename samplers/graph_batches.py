@@ -20,7 +20,7 @@ from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from storage.errors import ConfigError, DataError
 from storage.graph_store import StoredGraphs
-from storage.packed_graphs import PackedGraphs
+from storage.packed_graphs import PackedGraphs, pointers
 
 _MIXED_BATCHES = 4  # a bucket holds at least so many batches where there are graphs for them, so that their graphs mix
 
@@ -237,7 +237,7 @@ class GraphBatchSampler:
 
 def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGraphs) -> GraphBatch:
     """Edges moved from positions in their graph to positions in the batch. Raises DataError where one leaves its graph."""
-    node_ptr, edge_ptr = _offsets(graphs.num_nodes), _offsets(graphs.num_edges)
+    node_ptr, edge_ptr = pointers(graphs.num_nodes), pointers(graphs.num_edges)
     # The bound is int32 too: a wider one would make a wider array of all edges.
     bound = np.repeat(graphs.num_nodes.astype(np.int32), graphs.num_edges)
     outside = (graphs.edge_index < 0) | (graphs.edge_index >= bound)
@@ -259,10 +259,6 @@ def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGrap
         edge_feature=graphs.edge_feature,
         target=graphs.target,
     )
-
-
-def _offsets(count: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
 
 
 def graphs_to_torch(batch: GraphBatch) -> TorchGraphBatch:

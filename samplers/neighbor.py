@@ -18,6 +18,7 @@ from samplers.root_batches import RootBatches
 from samplers.roots import find_roots
 from samplers.router import EDGE_COLUMNS, Router
 from samplers.stage_clock import stage
+from storage.packed_graphs import pointers
 
 
 class NeighborSampler:
@@ -147,13 +148,11 @@ def build_minibatch(
     split = split_set if router.manifest.num_split_sets else None
     with stage("fetch"):
         rows = router.fetch(node, feature=feature, split_set=split, encodings=encodings)
-    indptr = np.zeros(len(node) + 1, np.int64)
-    np.cumsum(count, out=indptr[1:])
     return MiniBatch(
         epoch=epoch,
         index=batch,
         node_id=rows.original_id,
-        indptr=indptr,
+        indptr=pointers(count),
         indices=source.astype(np.int32, copy=False),
         root_index=root_index,
         feature=rows.feature,

@@ -23,6 +23,7 @@ from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
+from storage.packed_graphs import pointers
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,4 @@ def grow_subgraphs(
         advance(member, size, layer_start, number, pool.start, pool.degree, pool.neighbor, root_key, hop, hub_degree)
         layer_sizes.append(size - before)
     packed, packed_hop = pack_members(member, np.stack(layer_sizes))
-    graph_ptr = np.zeros(num_roots + 1, np.int64)
-    np.cumsum(size, out=graph_ptr[1:])
-    return GrownSubgraphs(node=packed, hop=packed_hop, graph_ptr=graph_ptr)
+    return GrownSubgraphs(node=packed, hop=packed_hop, graph_ptr=pointers(size))

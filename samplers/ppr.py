@@ -31,6 +31,7 @@ from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
 from samplers.subgraph_batch import build_subgraph_batch
+from storage.packed_graphs import pointers
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,5 @@ def _select(router: Router, pushed: PushedRoots, top_k: int) -> tuple[np.ndarray
     entry, graph = np.concatenate([pushed.offset, entry]), np.concatenate([roots, graph])
     is_other = np.arange(len(entry)) >= len(roots)
     order = np.lexsort((-pushed.score[entry], is_other, graph))
-    graph_ptr = np.zeros(len(roots) + 1, np.int64)
-    np.cumsum(np.bincount(graph, minlength=len(roots)), out=graph_ptr[1:])
+    graph_ptr = pointers(np.bincount(graph, minlength=len(roots)))
     return pushed.node[entry[order]].astype(np.int64), pushed.score[entry[order]], graph_ptr

@@ -7,6 +7,7 @@ from samplers.node2subgraph_kernels import order_members
 from samplers.relabel import Relabeler
 from samplers.router import Router
 from samplers.stage_clock import stage
+from storage.packed_graphs import pointers
 
 
 def build_subgraph_batch(
@@ -37,8 +38,6 @@ def build_subgraph_batch(
         order = order_members(graph_ptr, level, rows.original_id[row])
         row = row[order]
         edges = router.induced_subgraphs(member[order], graph_ptr)
-        indptr = np.zeros(len(member) + 1, np.int64)
-        np.cumsum(edges.count, out=indptr[1:])
     with stage("fetch"):
         feature = None if rows.feature is None else np.take(rows.feature, row, axis=0)
         encoding = None if rows.encoding is None else np.take(rows.encoding, row, axis=0)
@@ -46,7 +45,7 @@ def build_subgraph_batch(
         epoch=epoch,
         index=batch,
         node_id=rows.original_id[row],
-        indptr=indptr,
+        indptr=pointers(edges.count),
         indices=edges.neighbor,
         root_index=graph_ptr[:-1].copy(),
         feature=feature,

@@ -41,7 +41,7 @@ from storage.graph_set_manifest import (
     parse_graph_set_manifest,
     shard_file,
 )
-from storage.packed_graphs import PackedGraphs
+from storage.packed_graphs import PackedGraphs, pointers
 from storage.snapshots import read_manifest
 
 
@@ -146,7 +146,7 @@ class StoredGraphs:
                 f"{self.url}: expected graphs in [0, {len(self)}), got {int(graph.min())} to {int(graph.max())}"
             )
         num_nodes, num_edges = self.num_nodes[graph], self.num_edges[graph]
-        node_ptr, edge_ptr = _pointers(num_nodes), _pointers(num_edges)
+        node_ptr, edge_ptr = pointers(num_nodes), pointers(num_edges)
         manifest, num_targets = self.manifest, len(self.target_names)
         packed = PackedGraphs(
             num_nodes=num_nodes,
@@ -262,7 +262,7 @@ def shard_batch(
 
 
 def _lists(counts: np.ndarray, values: pa.Array) -> pa.Array:
-    return pa.LargeListArray.from_arrays(array_from_numpy(_pointers(counts)), values)
+    return pa.LargeListArray.from_arrays(array_from_numpy(pointers(counts)), values)
 
 
 def _read_shard(
@@ -323,12 +323,6 @@ def _copy_rows(
         return
     row_bytes = out.itemsize * out.shape[1]
     copy_rows(ptr, graph, row_bytes, rows.reshape(-1).view(np.uint8), place, out_ptr, out.reshape(-1).view(np.uint8))
-
-
-def _pointers(counts: np.ndarray) -> np.ndarray:
-    pointers = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=pointers[1:])
-    return pointers
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

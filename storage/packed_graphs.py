@@ -15,3 +15,10 @@ class PackedGraphs:
     node_feature: np.ndarray | None  # [sum(num_nodes), …]
     edge_feature: np.ndarray | None  # [sum(num_edges), …]
     target: np.ndarray | None  # [g, …]
+
+
+def pointers(counts: np.ndarray) -> np.ndarray:
+    """int64 [n + 1]: where each of n pieces of these lengths begins, and the end of the last."""
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    return ends

@@ -157,12 +157,8 @@ class SyntheticGraph:
     def _degree_threshold(self) -> np.ndarray:
         """float64: P(k <= 1), P(k <= 2), … of the geometric number of draws."""
         stay = 1.0 - 2.0 / self.options.mean_degree if self.options.mean_degree > 2 else 0.0
-        reach = 1.0
-        thresholds: list[float] = []
-        while len(thresholds) < _MAX_DRAWS - 2 and reach > 2.0**-40:
-            reach *= stay
-            thresholds.append(1.0 - reach)
-        return np.array(thresholds)
+        reach = np.cumprod(np.full(_MAX_DRAWS - 2, stay))
+        return 1.0 - reach[: 1 + np.count_nonzero(reach > 2.0**-40)]
 
     @cached_property
     def _centroid(self) -> np.ndarray:
