@@ -5,6 +5,7 @@ import pytest
 
 from samplers.options import (
     GraphBatchOptions,
+    LoaderOptions,
     NeighborOptions,
     Node2SubgraphOptions,
     PprOptions,
@@ -28,6 +29,7 @@ INTEGERS = {
     ),
     RandomPartitionOptions: ("num_chunks", "seed", "split_set"),
     GraphBatchOptions: ("max_graphs", "max_nodes", "max_edges", "max_node_pairs", "seed"),
+    LoaderOptions: ("threads", "prefetch", "max_bytes"),
 }
 EACH = [(kind, name) for kind, names in INTEGERS.items() for name in names]
 
@@ -67,6 +69,30 @@ def test_numbers(kind, name):
             kind(**given | {name: wrong})
     value = 1.5 if kind is GraphBatchOptions else 0.5
     assert repr(kind(**given | {name: np.float64(value)})) == repr(kind(**given | {name: value}))
+
+
+WORDS = [
+    *((kind, "direction") for kind in (NeighborOptions, Node2SubgraphOptions, PprOptions, SaintOptions)),
+    *((NeighborOptions, name) for name in ("edges", "scheme", "edge_columns")),
+    (RandomPartitionOptions, "cut"),
+    (GraphBatchOptions, "oversize"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), WORDS)
+def test_words(kind, name):
+    given = {"max_graphs": 1} if kind is GraphBatchOptions else {}
+    wrong = ("mass",) if name == "edge_columns" else "mass"
+    with pytest.raises(ConfigError, match=f"^{name}: expected one of .*, got 'mass'; set {name}"):
+        kind(**given | {name: wrong})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(NeighborOptions, "batch_size"), (SaintOptions, "batches_per_epoch"), (LoaderOptions, "threads")]
+)
+def test_least_values(kind, name):
+    with pytest.raises(ConfigError, match=f"^{name}: expected at least 1, got 0; set {name}"):
+        kind(**{name: 0})
 
 
 def test_any_seed_of_64_bits():
