@@ -8,6 +8,7 @@ A batch may hold no root: a training loop then skips the loss (a mean over none 
 """
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 
@@ -74,7 +75,7 @@ class RandomPartitionSampler:
         )
         roots = np.flatnonzero(self._roots.among(minibatch))
         start, stop = even_split(len(roots), share.parts, share.part)
-        return MiniBatch(**{**vars(minibatch), "root_index": roots[start:stop]})
+        return replace(minibatch, root_index=roots[start:stop])
 
     def _group_nodes(self, epoch: int, group: int) -> np.ndarray:
         """Nodes of the chunks of this group of the epoch's cut, ascending in permanent id."""

@@ -4,25 +4,18 @@ import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable
 from pathlib import Path
 
 from storage.manifest import FileEntry
 
 
 def sync_file(path: Path | str) -> None:
-    """Returns when the file's content is on disk."""
+    """Returns when the file's content, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sync_folders(folders: Iterable[Path]) -> None:
-    """Returns when the names in these folders are on disk."""
-    for folder in folders:
-        sync_file(folder)
 
 
 def synced_entry(path: Path) -> FileEntry:

@@ -35,16 +35,15 @@ def find_encoding(graph: "StoredGraph", name: str) -> EncodingEntry | None:
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
+def stored_encodings(graph: "StoredGraph") -> dict[str, EncodingEntry]:
+    """The encodings that are stored for this graph, by name, ascending; those of an older version are none."""
+    named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
+    return {name: entry for name, entry in named.items() if entry is not None}
+
+
 def encoding_files(graph: "StoredGraph") -> list[FileEntry]:
     """The files of all encodings that are stored with the graph."""
-    entries = [find_encoding(graph, name) for name in list_encodings(graph)]
-    return [file for entry in entries if entry is not None for file in entry.files.values()]
-
-
-def list_encodings(graph: "StoredGraph") -> tuple[str, ...]:
-    """Names of the encodings that are stored for this graph, ascending."""
-    names = (name for name in graph.manifest.encodings if _NAME.fullmatch(name))
-    return tuple(sorted(name for name in names if find_encoding(graph, name) is not None))
+    return [file for entry in stored_encodings(graph).values() for file in entry.files.values()]
 
 
 def read_encoding(
@@ -83,10 +82,10 @@ class StoredEncodings(Mapping[str, np.ndarray]):
         return rows
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list_encodings(self._graph))
+        return iter(stored_encodings(self._graph))
 
     def __len__(self) -> int:
-        return len(list_encodings(self._graph))
+        return len(stored_encodings(self._graph))
 
 
 def store_encoding(

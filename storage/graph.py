@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from storage.arrow_files import is_local, numpy_column, read_batch, split_url, struct_column
 from storage.descriptions import describe
-from storage.encodings import StoredEncodings, find_encoding, list_encodings, read_encoding
+from storage.encodings import StoredEncodings, read_encoding, stored_encodings
 from storage.errors import ConfigError, FormatError
 from storage.manifest import Manifest, parse_manifest, partition_dir
 from storage.snapshots import read_manifest
@@ -185,11 +185,9 @@ class StoredGraph:
                 raise FormatError(
                     f"{self.path}: expected {self.manifest.num_edges} edges in all {name}.arrow, found {count}"
                 )
-        for name in list_encodings(self):
-            encoding = find_encoding(self, name)
+        for name, encoding in stored_encodings(self).items():
             for index in range(self.manifest.num_partitions):
-                if encoding is not None:
-                    read_encoding(self, name, encoding, index, verify=True)
+                read_encoding(self, name, encoding, index, verify=True)
 
     def _verify_partition(self, index: int, original_id: np.ndarray) -> dict[str, int]:
         """Number of edges per topology file, after all checks of one partition, which is let go again."""

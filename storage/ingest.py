@@ -34,7 +34,7 @@ from storage.graph_measures import EdgeMeasure, EdgeSums, FeatureMeasure, NodeCo
 from storage.manifest import EncodingEntry, Manifest, parse_manifest, partition_dir
 from storage.ordered_map import num_cores, ordered_map
 from storage.partitioners import assign_partitions
-from storage.scratch_arrays import scratch_array
+from storage.scratch import scratch_array
 from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, SourceInfo

@@ -1,10 +1,14 @@
 """Temporary folders of ingestions, `.<name>.ingest-xxxxxxxx`: removed at the end, or by the next ingestion if the process was killed."""
 
 import contextlib
+import math
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from storage.errors import ConfigError
 from storage.filesystem_errors import one_line
@@ -29,3 +33,20 @@ def remove_orphans(parent: Path | None, name: str) -> None:
     """Removes what killed processes left of scratch directories for `name` in `parent`."""
     for folder in orphans(parent or Path(tempfile.gettempdir()), f".{name}.ingest-"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def scratch_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A mapped array of zeros in a new file. Raises OSError where the disk lacks the room; the file is removed then.
+
+    Its room is taken at once: writing to a mapped file on a full disk kills the process.
+    """
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if not num_bytes:
+        return np.zeros(shape, dtype)
+    try:
+        with open(path, "wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, num_bytes)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return np.memmap(path, dtype, "r+", shape=shape)

@@ -18,7 +18,7 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 from storage.arrow_files import is_local, split_url
-from storage.durable import link_exclusively, remove_if_empty, sync_file, sync_folders, synced_entry
+from storage.durable import link_exclusively, remove_if_empty, sync_file, synced_entry
 from storage.errors import ConfigError, ConflictError, FormatError
 from storage.exclusive_creation import check_exclusive_creation
 from storage.filesystem_errors import one_line_errors
@@ -233,7 +233,8 @@ class SnapshotWriter:
 
         def link() -> bool:
             where.parent.mkdir(exist_ok=True)
-            sync_folders(folders)
+            for folder in folders:
+                sync_file(folder)
             return link_exclusively(temporary, where)
 
         try:

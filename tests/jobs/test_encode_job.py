@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobs import encode
-from storage.encodings import list_encodings
+from storage.encodings import stored_encodings
 from storage.graph import open_graph
 from storage.ingest import ingest
 from tests.job_in_process import run_job
@@ -33,7 +33,7 @@ def test_computes_and_then_finds(url):
     assert "laplacian-4-smallest: computed" in first.stdout
     second = encode_job(url, "laplacian", "--dim", "4")
     assert "laplacian-4-smallest: found" in second.stdout
-    assert list_encodings(open_graph(url)) == ("laplacian-4-smallest",)
+    assert tuple(stored_encodings(open_graph(url))) == ("laplacian-4-smallest",)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from storage.encoding_names import (
     encoding_dim,
     parse_encoding_name,
 )
-from storage.encodings import ALGORITHM_VERSION, find_encoding, list_encodings, store_encoding
+from storage.encodings import ALGORITHM_VERSION, find_encoding, store_encoding, stored_encodings
 from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
@@ -101,10 +101,10 @@ def test_several_side_by_side_and_an_open_graph_keeps_those_of_its_snapshot(stor
     with pytest.raises(KeyError):
         partition.encodings["rwse-5"]
     encoded = [encode(graph, options)[0] for options in (LAPLACIAN, RWSE)]  # both from the first snapshot
-    assert list_encodings(encoded[0]) == ("laplacian-6-both_ends",)
-    assert list_encodings(graph) == () == tuple(partition.encodings)
+    assert tuple(stored_encodings(encoded[0])) == ("laplacian-6-both_ends",)
+    assert tuple(stored_encodings(graph)) == () == tuple(partition.encodings)
     partition = encoded[1].partition(0)
-    assert list_encodings(encoded[1]) == ("laplacian-6-both_ends", "rwse-5") == tuple(partition.encodings)
+    assert tuple(stored_encodings(encoded[1])) == ("laplacian-6-both_ends", "rwse-5") == tuple(partition.encodings)
     assert len(partition.encodings) == 2
     rows = partition.encodings["rwse-5"]
     assert rows.shape == (partition.num_nodes, 5)
@@ -120,7 +120,7 @@ def test_in_memory_filesystem():
     ingest(GRAPH, url, IngestOptions(num_partitions=2, overwrite=True))
     graph = open_graph(url)
     graph, _ = encode(graph, RWSE)
-    assert list_encodings(open_graph(url)) == ("rwse-5",)
+    assert tuple(stored_encodings(open_graph(url))) == ("rwse-5",)
     np.testing.assert_allclose(rows_by_id(graph, "rwse-5"), expected(RWSE), atol=1e-6)
 
 
@@ -129,12 +129,12 @@ def test_the_same_graph_again_keeps_its_encodings_and_another_has_none(stored):
     ingest(GRAPH, graph.url, IngestOptions(overwrite=True))
     again = open_graph(graph.url)
     assert again.manifest.snapshot == 3
-    assert list_encodings(again) == ("rwse-5",)
+    assert tuple(stored_encodings(again)) == ("rwse-5",)
     np.testing.assert_array_equal(rows_by_id(again, "rwse-5"), rows_by_id(graph, "rwse-5"))
     other = replace(GRAPH, edges_listed=GRAPH.edges_listed[:-1])
     ingest(other, graph.url, IngestOptions(overwrite=True))
     changed = open_graph(graph.url)
-    assert list_encodings(changed) == ()
+    assert tuple(stored_encodings(changed)) == ()
     assert find_encoding(changed, "rwse-5") is None
     with pytest.raises(
         ConflictError, match=r"expected the graph that was encoded .* as its newest snapshot, found another"
@@ -193,7 +193,7 @@ def test_an_older_algorithms_rows_are_not_found(stored):
     graph, _ = encode(stored(2, "graph"), RWSE)
     edit_manifest(graph.url, lambda body: body["encodings"]["rwse-5"].update(version=ALGORITHM_VERSION + 1))
     assert find_encoding(open_graph(graph.url), "rwse-5") is None
-    assert list_encodings(open_graph(graph.url)) == ()
+    assert tuple(stored_encodings(open_graph(graph.url))) == ()
 
 
 def test_a_failed_write_leaves_no_encoding(stored, monkeypatch):
