@@ -191,7 +191,7 @@ class SmilesTable:
         others = [name for name in names if name not in used]
         if len(others) > 1:
             raise ConfigError(
-                f"{self._path}: expected --table.targets to name the columns with targets, got none of {', '.join(others)[:200]}"
+                f"{self._path}: expected the names of the target columns, which may be any of {', '.join(others)[:200]}; set --table.targets"
             )
         return tuple(others)
 

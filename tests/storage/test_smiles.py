@@ -155,7 +155,11 @@ def test_split_file_that_is_a_pickle_or_absent(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("smiles,a,b\nC,1,2\n", {}, "which columns are targets, of a, b"),
+        (
+            "smiles,a,b\nC,1,2\n",
+            {},
+            "expected the names of the target columns, which may be any of a, b; set --table.targets",
+        ),
         ("smi,a\nC,1\n", {}, "expected one column 'smiles', the header has smi, a"),
         ("smiles,a\nC,1\n", {"targets": ("b",)}, "expected one column 'b'"),
         ("smiles,smiles\nC,1\n", {}, "expected one column 'smiles'"),
