@@ -7,14 +7,16 @@ Pure functions; nothing here needs Ray. The formulas, the measured errors and wh
 the arrays in messages (`samplers.messages`); K hops are K + 1 rounds, the last one for rows.
 """
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jobs.reporting.page import print_markdown
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
@@ -126,10 +128,6 @@ class Traffic:
     def total(self) -> float:
         return self.sent + self.received
 
-    def scaled(self, share: float, requests: float) -> "Traffic":
-        """The part of it that goes to owners elsewhere."""
-        return Traffic(self.sent * share, self.received * share, requests, self.rounds if requests else 0)
-
 
 def neighbor_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
     """Of a batch of `NeighborSampler`: a `SampleNeighbors` per hop and owner, then a `FetchRows` per owner."""
@@ -149,7 +147,9 @@ def chunk_traffic(nodes: float, edges: float, widths: Widths, owners: int) -> Tr
 def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owners: int) -> Traffic:
     """What of it leaves the process, where `near_owners` of the owners, with `near_share` of the nodes, are read in process."""
     far = owners - near_owners
-    return traffic.scaled(0.0 if not far else 1.0 - near_share, traffic.requests * far / owners)
+    share = 1.0 - near_share if far else 0.0
+    requests = traffic.requests * far / owners
+    return Traffic(traffic.sent * share, traffic.received * share, requests, traffic.rounds if requests else 0)
 
 
 def cache_hits(degrees: Degrees, share: np.ndarray, rows: float) -> float:
@@ -271,11 +271,6 @@ def load_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
     return rates.load_step_s + rates.load_node_s * shape.nodes + messages
 
 
-def worker_cpu_s(shape: BatchShape, remote: Traffic, rates: Rates) -> float:
-    """CPU time of a worker for a batch, its loader included."""
-    return rates.train_step_s + rates.train_node_s * shape.nodes + load_cpu_s(shape, remote, rates)
-
-
 @dataclass(frozen=True)
 class Check:
     """One measured point beside the model."""
@@ -294,33 +289,27 @@ Point = Mapping[str, Any]
 
 def load_points(path: Path) -> list[Point]:
     """The points of a sweep that went well. Raises FormatError where there is none."""
-    complete = (
-        path.read_text().rpartition("\n")[0] if path.exists() else ""
-    )  # a kill may leave the last line unfinished
-    good = []
+    # A kill may leave the last line unfinished.
+    complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    points = []
     for number, line in enumerate(complete.splitlines(), 1):
         try:
-            point = json.loads(line)
-            if point["status"] == "ok":
-                good.append(point)
+            points.append(json.loads(line))
+            if points[-1]["status"] != "ok":
+                points.pop()
         except (ValueError, KeyError, TypeError) as error:
             raise FormatError(
                 f"{path}, line {number}: expected a point of jobs/sweep.py --workers … ({error})"
             ) from None
-    if not good:
+    if not points:
         raise FormatError(f"{path}: expected points of jobs/sweep.py --workers …, found none that went well")
-    return good
-
-
-def point_degrees(point: Point) -> Degrees:
-    degree, count = point["degrees"]
-    return Degrees(np.array(degree), np.array(count))
+    return points
 
 
 def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
     """The model's batch of a point and its remote traffic. Raises ConfigError for samplers that the model does not know."""
     s = point["settings"]
-    degrees, widths = point_degrees(point), Widths(point["feature_bytes"], point["index_bytes"])
+    degrees, widths = Degrees(*map(np.array, point["degrees"])), Widths(point["feature_bytes"], point["index_bytes"])
     if s["sampler"] == "neighbor":
         shape, _ = expected_batch(degrees, point["roots_per_batch"], s["fanouts"])
         traffic = neighbor_traffic(shape, widths, s["partitions"])
@@ -349,10 +338,8 @@ def fit_rates(points: Sequence[Point]) -> Rates:
     train, load, serve = [], [], []
     for point in points:
         shape, _ = point_batch(point)
-        requests, moved = (
-            point["remote_requests_per_batch"],
-            point["sent_bytes_per_batch"] + point["received_bytes_per_batch"],
-        )
+        requests = point["remote_requests_per_batch"]
+        moved = point["sent_bytes_per_batch"] + point["received_bytes_per_batch"]
         train_s = point["train_cpu_s_per_batch"]
         load_s = point["worker_cpu_s_per_step"] / point["settings"]["workers"] - train_s
         train.append(([1.0, shape.nodes], train_s))
@@ -388,8 +375,6 @@ def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] 
     checks = []
     for point in points:
         s = point["settings"]
-        if s["sampler"] == "node2subgraph":
-            continue
         shape, remote = point_batch(point)
         cores = free_cores(point, fitted) / s["workers"]
         cost = step_cost(shape, remote, point["num_parameters"], s["workers"], rates, None, cores)
@@ -399,7 +384,7 @@ def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] 
                 (shape.nodes, point["nodes_per_batch"]),
                 (remote.total, point["sent_bytes_per_batch"] + point["received_bytes_per_batch"]),
                 (remote.requests, point["remote_requests_per_batch"]),
-                (worker_cpu_s(shape, remote, rates), point["worker_cpu_s_per_step"] / s["workers"]),
+                (cost.train_s + load_cpu_s(shape, remote, rates), point["worker_cpu_s_per_step"] / s["workers"]),
                 (cost.step_s, point["step_s"]),
                 any(point is one for one in fitted),
             )
@@ -488,71 +473,61 @@ class Config:
     cache_share: float = 0.0
     """Share of all rows, the hottest, that each node caches."""
 
+    def __post_init__(self) -> None:
+        given = (*self.nodes, *self.gigabits, self.train_ms, self.loader_threads)
+        if not self.nodes or not self.gigabits or min(self.nodes) < 1 or self.loader_threads < 1 or min(given) <= 0:
+            raise ConfigError(f"expected positive --nodes, --gigabits, --train-ms and --loader-threads, got {self}")
+
 
 def print_checks(checks: Sequence[Check]) -> None:
-    print(
-        "| point | nodes a batch, model / measured | remote kB | requests | CPU ms a batch | its error | ms a step | its error | |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
-    for c in checks:
-        pairs = ((c.nodes, 1), (c.remote_bytes, 1e-3), (c.requests, 1), (c.cpu_s, 1e3), (c.step_s, 1e3))
-        cells = [f"{model * scale:,.0f} / {measured * scale:,.0f}" for (model, measured), scale in pairs]
-        cells.insert(4, f"{c.cpu_s[0] / c.cpu_s[1] - 1:+.0%}")
-        print(
-            f"| {c.name} | {' | '.join(cells)} | {c.step_s[0] / c.step_s[1] - 1:+.0%} | {'fitted' if c.fitted else ''} |"
-        )
+    """The model beside what was measured, a row for each point."""
+
+    def cells(check: Check) -> Iterator[str]:
+        yield check.name
+        for name, scale in (("nodes", 1), ("remote_bytes", 1e-3), ("requests", 1), ("cpu_s", 1e3), ("step_s", 1e3)):
+            model, measured = getattr(check, name)
+            yield f"{model * scale:,.0f} / {measured * scale:,.0f}"
+            if name.endswith("_s"):
+                yield f"{model / measured - 1:+.0%}"
+        yield "fitted" if check.fitted else ""
+
+    columns = "point", "nodes a batch, model / measured", "remote kB", "requests", "CPU ms a batch", "its error"
+    print_markdown([*columns, "ms a step", "its error", ""], [list(cells(check)) for check in checks])
 
 
 def print_predictions(config: Config, rates: Rates, train_s: float | None) -> None:
-    threads = config.loader_threads
-    head = " | ".join(f"{g:g} Gb/s: ms a step, efficiency, bound" for g in config.gigabits)
-    print(f"| graph | nodes | GB a node | MB a batch | rounds × owners | {head} |")
-    print("|---" * (5 + len(config.gigabits)) + "|")
-    for workload in WORKLOADS:
-        for nodes in config.nodes:
-            cells = []
-            for gigabits in config.gigabits:
-                remote, cost = predict(workload, nodes, Link(gigabits), rates, config.cache_share, train_s, threads)
-                _, alone = predict(workload, 1, Link(gigabits), rates, 0.0, train_s, threads)
-                cells.append(f"{1e3 * cost.step_s:,.0f}, {alone.step_s / cost.step_s:.0%}, {cost.bound}")
-            print(
-                f"| {workload.name} | {nodes} | {workload.stored_bytes / nodes / 1e9:,.1f} | {remote.total / 1e6:,.1f} | "
-                f"{remote.rounds:g} × {nodes - 1} | {' | '.join(cells)} |"
-            )
+    """Steps of every workload on every cluster."""
+    rows = []
+    for workload, nodes in itertools.product(WORKLOADS, config.nodes):
+        cells = []
+        for link in map(Link, config.gigabits):
+            remote, cost = predict(workload, nodes, link, rates, config.cache_share, train_s, config.loader_threads)
+            _, alone = predict(workload, 1, link, rates, 0.0, train_s, config.loader_threads)
+            cells.append(f"{1e3 * cost.step_s:,.0f}, {alone.step_s / cost.step_s:.0%}, {cost.bound}")
+        sizes = f"{workload.stored_bytes / nodes / 1e9:,.1f}", f"{remote.total / 1e6:,.1f}"
+        rows.append([workload.name, str(nodes), *sizes, f"{remote.rounds:g} × {nodes - 1}", *cells])
+    columns = ["graph", "nodes", "GB a node", "MB a batch", "rounds × owners"]
+    print_markdown(columns + [f"{g:g} Gb/s: ms a step, efficiency, bound" for g in config.gigabits], rows)
 
 
 def print_graph_parallel(config: Config) -> None:
-    print(
-        "| graph | workers | GB sent by a worker: all-to-alls, halo | "
-        + " | ".join(f"s at {g:g} Gb/s" for g in config.gigabits)
-        + " |"
-    )
-    print("|---" * (3 + len(config.gigabits)) + "|")
-    for workload in WORKLOADS:
-        for workers in config.nodes:
-            sent = graph_parallel_bytes(workload, workers)
-            total = sum(sent.values())
-            seconds = " | ".join(f"{total / Link(g).bytes_per_s:,.1f}" for g in config.gigabits)
-            print(
-                f"| {workload.name} | {workers} | {sent['sequences'] / 1e9:,.1f}, {sent['halo'] / 1e9:,.1f} | {seconds} |"
-            )
+    """Steps over the whole graph as one batch."""
+    rows = []
+    for workload, workers in itertools.product(WORKLOADS, config.nodes):
+        sent = graph_parallel_bytes(workload, workers)
+        seconds = [f"{sum(sent.values()) / Link(g).bytes_per_s:,.1f}" for g in config.gigabits]
+        each = f"{sent['sequences'] / 1e9:,.1f}, {sent['halo'] / 1e9:,.1f}"
+        rows.append([workload.name, str(workers), each, *seconds])
+    columns = ["graph", "workers", "GB sent by a worker: all-to-alls, halo"]
+    print_markdown(columns + [f"s at {g:g} Gb/s" for g in config.gigabits], rows)
 
 
 def main() -> int | None:
     config = parse(Config, __doc__)
-    if (
-        not config.nodes
-        or not config.gigabits
-        or min(config.nodes) < 1
-        or min(config.gigabits) <= 0
-        or config.train_ms <= 0
-        or config.loader_threads < 1
-    ):
-        raise ConfigError(f"expected positive --nodes, --gigabits, --train-ms and --loader-threads, got {config}")
     rates = Rates()
     if config.points is not None:
         points = load_points(Path(config.points))
-        known = [point for point in points if point["settings"]["sampler"] != "node2subgraph"]
+        known = [point for point in points if point["settings"]["sampler"] in ("neighbor", "random-partition")]
         if not known:
             raise ConfigError(
                 f"{config.points}: expected points of neighbor or random-partition sampling, found others only"
@@ -561,7 +536,7 @@ def main() -> int | None:
         rates = fit_rates(fitted)
         print_checks(check_points(known, rates, fitted))
         print()
-    print("rates: " + ", ".join(f"{f.name} {getattr(rates, f.name):.3g}" for f in fields(rates)) + "\n")
+    print("rates: " + ", ".join(f"{name} {value:.3g}" for name, value in vars(rates).items()) + "\n")
     print("Trained on the CPU of the rates:\n")
     print_predictions(config, rates, None)
     print(f"\nTrained on accelerators, {config.train_ms:g} ms a step:\n")

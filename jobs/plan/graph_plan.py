@@ -10,9 +10,7 @@ from cluster.tasks import Classification
 from cluster.training_data import GraphData
 from jobs.plan.run_plan import (
     Line,
-    batch_line,
     count_parameters,
-    memory_line,
     model_line,
     print_plan,
     process_bytes,
@@ -21,13 +19,10 @@ from jobs.plan.run_plan import (
     run_lines,
     size,
     steps_line,
-    time_line,
-    training_memory,
-    try_batches,
 )
-from jobs.plan.scoring_plan import plan_scoring
+from jobs.plan.scoring_plan import training_lines, untried_lines
 from jobs.run.config import RunConfig
-from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs, set_data, target_of
+from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs
 from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
 from jobs.run.prepare_molecules import find_molecules, how_to_make
 from jobs.run.registry import PLACEHOLDERS
@@ -38,15 +33,13 @@ from storage.graph_store import StoredGraphs
 from storage.molecule_features import ATOMS, BONDS
 from storage.molecule_source import MoleculeInfo
 
-_MORE = "starting Ray and the baselines come on top"
-
 
 def plan_graphs(job: str, config: RunConfig) -> int:
     """Prints the plan of `jobs.run.graph_run.run_graphs`; 0. Raises what the run raises of its options alone."""
     process, resources = process_bytes(), known_resources(config)
     resolved = resolve(config, Facts(PLACEHOLDERS["graphs"], {}, resources))
     run_dir = choose_run_dir(job, config.run)
-    found = find_molecules(set_data(config), target_of(config))
+    found = find_molecules(config.data, config.target)
     problems: list[str] = []
     parameters: int | None = None
     if isinstance(found, StoredGraphs):
@@ -76,40 +69,25 @@ def _stored_lines(
     process: int, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: Path
 ) -> tuple[torch.nn.Module, list[Line]]:
     """Raises what the run would raise of this set."""
-    columns = target_columns(store, target_of(config))
+    columns = target_columns(store, config.target)
     task = graph_task(config.task, store, columns)
     resolved = resolve_graphs(config, store, columns, task, resources)
-    fit, workers, loader = resolved.fit, resolved.workers.most, config.loader
+    workers = resolved.workers.most
     splits = scored_splits(store, columns, task, workers)
     data = GraphData(store, columns, labels=isinstance(task, Classification))
     samplers = graph_samplers(resolved, splits)
     check_batches(data, samplers, workers)
     if config.run.resume is not None:
-        check_resume(run_dir, resolved.architecture, resolved.identity, fit.epochs)
-    opened, model = data.open(), resolved.build_model()
-    sampler = opened.sampler(samplers["train"], workers)
-    tried = try_batches(opened, sampler, model, task)
-    scoring = plan_scoring(opened, {name: opened.sampler(samplers[name], workers) for name in splits}, workers, model)
-    memory = training_memory(process, count_parameters(model), tried, fit, loader, workers)
-    memory |= scoring.memory(loader.prefetch)
+        check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
+    model = resolved.build_model()
     known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
     counts = [
         f"{name} {int(known[store.split(name)].sum()):,} of {len(store.split(name)):,}" for name in store.split_names
     ]
+    scored = {name: samplers[name] for name in splits}
     return model, [
         ("splits", f"{', '.join(counts)} with a target; scored: {', '.join(splits)}"),
-        model_line(model),
-        steps_line(sampler.num_batches, workers, fit),
-        batch_line(tried, "graphs"),
-        memory_line(memory, workers, 0, config.ray.object_store_gb),
-        time_line(
-            tried,
-            sampler.num_batches // workers,
-            workers,
-            fit.epochs,
-            loader.threads,
-            f"{scoring.text(workers, fit, loader.threads)}; {_MORE}",
-        ),
+        *training_lines(process, resolved, data.open(), samplers["train"], scored, model, task, "graphs"),
     ]
 
 
@@ -118,9 +96,9 @@ def _without_set(
 ) -> tuple[list[Line], int | None]:
     """What is known before the set is made: how its molecules will be described, and about how many there are."""
     config, rows, workers = resolved.config, info.num_rows, resolved.workers.most
-    wanted = target_of(config)
+    wanted = config.target
     count = "molecules" if rows is None else f"about {rows:,} molecules"
-    made = f"not there yet: the first run makes it, or {how_to_make(set_data(config), wanted, target)}"
+    made = f"not there yet: the first run makes it, or {how_to_make(config.data, wanted, target)}"
     lines: list[Line] = [("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")]
     parameters = None
     if config.task.name != "classes" and info.target_names:  # how many classes there are, only the targets tell
@@ -134,9 +112,5 @@ def _without_set(
         lines.append(("splits", f"train about {train:,}, valid and test about {(rows - train) // 2:,} each, by hash"))
         batch = resolved.training.max_graphs * workers
         lines.append(steps_line(-(-train // batch) * workers, workers, resolved.fit))
-    memory = training_memory(process, parameters or 0, None, resolved.fit, config.loader, workers)
-    lines += [
-        ("batch", "drawn and timed once the set is there, as is scoring; neither is in the memory yet"),
-        memory_line(memory, workers, 0, config.ray.object_store_gb),
-    ]
+    lines += untried_lines(process, resolved, parameters or 0, "set")
     return lines, parameters

@@ -1,7 +1,7 @@
 """`--plan` of a node-classification job: its graph, samplers and model, looked at in this process (jobs/plan/run_plan.py has the rest)."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -9,7 +9,6 @@ from cluster.placement import Resources
 from cluster.training_data import OpenNodes
 from jobs.plan.run_plan import (
     Line,
-    batch_line,
     count_parameters,
     memory_line,
     model_line,
@@ -21,19 +20,15 @@ from jobs.plan.run_plan import (
     size,
     steps_line,
     time_line,
-    training_memory,
     try_batches,
 )
-from jobs.plan.scoring_plan import Scoring, plan_scoring, try_pass
+from jobs.plan.scoring_plan import ON_TOP, Scoring, training_lines, try_pass, untried_lines
 from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes
 from jobs.run.node_run import (
-    check_options,
     check_run,
-    node_data,
     node_inputs,
     resolve_nodes,
-    split_set,
     whole_graph_data,
 )
 from jobs.run.node_task import node_task
@@ -49,22 +44,17 @@ from storage.encoding_names import EncodingOptions
 from storage.encodings import find_encoding
 from storage.errors import GraphmillError
 from storage.graph import StoredGraph
-from storage.source import SourceInfo
-
-if TYPE_CHECKING:
-    from storage.manifest import Manifest
+from storage.manifest import Manifest
 
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
-_MORE = "starting Ray and the baselines come on top"
 
 
 def plan_nodes(job: str, config: RunConfig) -> int:
     """Prints the plan of `jobs.run.node_run.run_nodes`; 0. Raises what the run raises of its options alone."""
     process, resources = process_bytes(), known_resources(config)
-    check_options(config)
     resolved = resolve(config, Facts(PLACEHOLDERS["nodes"], {}, resources))
     run_dir = choose_run_dir(job, config.run)
-    graph = find_graph(node_data(config))
+    graph = find_graph(config.data)
     problems: list[str] = []
     if graph is None:
         lines, parameters = _without_graph(process, resolved, resources)
@@ -113,45 +103,36 @@ def _sampled_lines(process: int, graph: StoredGraph, resolved: ResolvedRun, mode
             model_line(model),
             ("batch", f"not drawn: the graph lies at {graph.url}; plan with a copy on this machine to measure batches"),
         ]
-    config, encoding = resolved.config, resolved.encoding
-    fit, workers = resolved.fit, resolved.workers.most
-    router = local_router(graph)
-    stored = encoding is not None and find_encoding(graph, encoding.name) is not None
+    encoding, data, manifest = resolved.encoding, OpenNodes(local_router(graph)), graph.manifest
+    missing = encoding is not None and find_encoding(graph, encoding.name) is None
 
     def readable(options: Any) -> Any:
         """Without an encoding that is not stored yet."""
-        return options if encoding is None or stored else replace(options, encodings=())
-
-    training = readable(resolved.training)
-    data = OpenNodes(router)
-    sampler = data.sampler(training, workers)
-    task = node_task(resolved, graph.manifest)
+        return replace(options, encodings=()) if missing else options
 
     def complete(batch: Any) -> Any:
-        return batch if encoding is None or stored else _zeros(batch, encoding)
+        """With zeros for an encoding that is not stored yet."""
+        if not missing or encoding is None:
+            return batch
+        zeros = torch.zeros(len(batch.node_id), encoding.dim)
+        return replace(batch, encoding=zeros, encoding_names=(encoding.name,))
 
-    tried = try_batches(data, sampler, model, task, complete=complete)
     evaluation = {split: readable(one) for split, one in resolved.evaluation.items()}
-    scored = {split: data.sampler(one, workers) for split, one in evaluation.items()}
-    smaller = [data.sampler(one, workers) for one in _parts_of_whole(evaluation["valid"], graph.manifest.num_nodes)]
-    scoring = plan_scoring(data, scored, workers, model, smaller=smaller, complete=complete)
-    memory = training_memory(process, count_parameters(model), tried, fit, config.loader, workers)
-    memory |= scoring.memory(config.loader.prefetch)
-    threads = config.loader.threads
     return [
-        ("splits", _split_text(graph.manifest, split_set(config))),
-        ("scoring", _scoring_text(config)),
-        model_line(model),
-        steps_line(sampler.num_batches, workers, fit),
-        batch_line(tried, "roots"),
-        memory_line(memory, workers, graph.manifest.num_partitions, config.ray.object_store_gb),
-        time_line(
-            tried,
-            sampler.num_batches // workers,
-            workers,
-            fit.epochs,
-            threads,
-            f"{scoring.text(workers, fit, threads)}; {_MORE}",
+        ("splits", _split_text(manifest, resolved.config.data.split_set)),
+        ("scoring", _scoring_text(resolved.config)),
+        *training_lines(
+            process,
+            resolved,
+            data,
+            readable(resolved.training),
+            evaluation,
+            model,
+            node_task(resolved, manifest),
+            "roots",
+            servers=manifest.num_partitions,
+            smaller=_parts_of_whole(evaluation["valid"], manifest.num_nodes),
+            complete=complete,
         ),
     ]
 
@@ -167,12 +148,7 @@ def _parts_of_whole(valid: Any, num_nodes: int) -> list[RandomPartitionOptions]:
     return [replace(valid, num_chunks=times * valid.num_chunks) for times in (8, 4)]
 
 
-def _zeros(batch: Any, encoding: EncodingOptions) -> Any:
-    zeros = torch.zeros(len(batch.node_id), encoding.dim)
-    return replace(batch, encoding=zeros, encoding_names=(encoding.name,))
-
-
-def _split_text(manifest: "Manifest", split_set: int) -> str:
+def _split_text(manifest: Manifest, split_set: int) -> str:
     split, counts = manifest.measured.splits[split_set], []
     for name, code in SPLITS.items():
         labelled, size = split.num_labelled[code], split.num_nodes[code]
@@ -219,20 +195,21 @@ def _whole_graph_lines(process: int, graph: StoredGraph, resolved: ResolvedRun, 
     passed = try_pass(opened, opened.sampler(data.roots()["valid"], 1), model)
     passed = replace(passed, step_s=passed.step_s / workers, draw_s=0.0)
     scoring = Scoring(passed, dict.fromkeys(data.roots(), 1), is_scaled=False)
-    more = f"{scoring.text(workers, fit, 1)}; tried whole, by one process; {_MORE}"
+    more = f"{scoring.text(workers, fit, 1)}; tried whole, by one process; {ON_TOP}"
     return [*lines, time_line(share, 1, workers, fit.epochs, 1, more)]
 
 
 def _without_graph(process: int, resolved: ResolvedRun, resources: Resources | None) -> tuple[list[Line], int | None]:
     """What is known before the graph is made: of the embedded one its options tell the counts, of others nothing does."""
     config, encoding = resolved.config, resolved.encoding
-    graph = node_data(config)
+    graph = config.data
     expected = not_there_yet(graph)
     made = f"not there yet: the first run makes it, or {how_to_make(graph)}"
     if expected is None:
         return [("graph", f"{graph.path}, {made}")], None
     source, roots = expected
-    lines = [_expected_line(source, made)]
+    counts = f"{source.num_nodes:,} nodes, about {source.num_edges:,} edges, {source.feature_dim} features"
+    lines = [("graph", f"{source.name}, {made}; {counts}, {source.num_classes} classes")]
     if encoding is not None:
         lines.append(("encoding", f"{encoding.name}: the first run computes it"))
     resolved = resolve(config, Facts(node_inputs(source), {}, resources))
@@ -243,20 +220,8 @@ def _without_graph(process: int, resolved: ResolvedRun, resources: Resources | N
         lines.append(steps_line(_expected_batches(resolved, roots["train"], graph.partitions), workers, resolved.fit))
     except GraphmillError as error:
         lines.append(("steps", " ".join(str(error).split())))
-    memory = training_memory(process, parameters, None, resolved.fit, config.loader, workers)
-    lines += [
-        ("batch", "drawn and timed once the graph is there, as is scoring; neither is in the memory yet"),
-        memory_line(memory, workers, graph.partitions, config.ray.object_store_gb),
-    ]
+    lines += untried_lines(process, resolved, parameters, "graph", graph.partitions)
     return lines, parameters
-
-
-def _expected_line(source: SourceInfo, made: str) -> Line:
-    return (
-        "graph",
-        f"{source.name}, {made}; {source.num_nodes:,} nodes, about {source.num_edges:,} edges, {source.feature_dim} features, "
-        f"{source.num_classes} classes",
-    )
 
 
 def _expected_batches(resolved: ResolvedRun, num_roots: int, partitions: int) -> int:

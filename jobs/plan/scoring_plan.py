@@ -1,4 +1,4 @@
-"""What scoring costs a run, for its `--plan`: a pass over a validation batch, tried here or scaled from a part of one."""
+"""What training and scoring cost a run, for its `--plan`: batches tried here, a validation batch tried or scaled from a part of one."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,13 +8,31 @@ from typing import Any
 import torch
 
 from cluster.options import TrainOptions
-from cluster.tasks import step_output
+from cluster.tasks import Task, step_output
 from cluster.training_data import OpenData
-from jobs.plan.run_plan import Tried, duration, growth_bytes, num_bytes_of, one_thread, step_seconds
+from jobs.plan.run_plan import (
+    Line,
+    Tried,
+    batch_line,
+    count_parameters,
+    duration,
+    growth_bytes,
+    memory_line,
+    model_line,
+    num_bytes_of,
+    one_thread,
+    step_seconds,
+    steps_line,
+    time_line,
+    training_memory,
+    try_batches,
+)
 from jobs.run.memory_check import available_bytes
+from jobs.run.resolve import ResolvedRun
 from samplers.protocol import Sampler
 
 _LONGEST_TRY_S = 30.0  # a plan takes no longer than about this for a pass
+ON_TOP = "starting Ray and the baselines come on top"
 
 
 @dataclass(frozen=True)
@@ -30,23 +48,58 @@ class Scoring:
         ahead = min(prefetch, max(self.batches.values()) - 1) * self.tried.num_bytes
         return {"scoring": self.tried.work_bytes + ahead}
 
-    def seconds(self, workers: int, fit: TrainOptions, threads: int) -> tuple[float, float]:
-        """(of one validation, of all validations and the final scores)"""
-        step = step_seconds(self.tried, workers, threads)
-        validation = self.batches["valid"] * step
-        return validation, num_validations(fit) * validation + sum(self.batches.values()) * step
-
     def text(self, workers: int, fit: TrainOptions, threads: int) -> str:
-        """Of the time line."""
-        validation, whole = self.seconds(workers, fit, threads)
+        """Of the time line: one validation, and all of them with the final scores."""
+        step = step_seconds(self.tried, workers, threads)
+        validation, count = (
+            self.batches["valid"] * step,
+            -(-fit.epochs // fit.eval_every),
+        )  # the last epoch is always validated
         how = "scaled from a quarter of one" if self.is_scaled else "one tried"
-        count = num_validations(fit)
+        whole = count * validation + sum(self.batches.values()) * step
         return f"a validation about {duration(validation)} ({how}), {count:,} of them and the final scores about {duration(whole)}"
 
 
-def num_validations(fit: TrainOptions) -> int:
-    """The last epoch is always validated."""
-    return -(-fit.epochs // fit.eval_every)
+def training_lines(
+    process: int,
+    resolved: ResolvedRun,
+    data: OpenData,
+    training: Any,
+    evaluation: Mapping[str, Any],
+    model: torch.nn.Module,
+    task: Task,
+    unit: str,
+    *,
+    servers: int = 0,
+    smaller: Sequence[Any] = (),
+    complete: Callable[[Any], Any] = lambda batch: batch,
+) -> list[Line]:
+    """Model, steps, batch, memory and time of a run whose batches can be drawn here. `training`, `evaluation`, `smaller`: samplers' options."""
+    fit, workers, loader = resolved.fit, resolved.workers.most, resolved.config.loader
+    sampler = data.sampler(training, workers)
+    tried = try_batches(data, sampler, model, task, complete=complete)
+    scored = {split: data.sampler(options, workers) for split, options in evaluation.items()}
+    parts = [data.sampler(options, workers) for options in smaller]
+    scoring = plan_scoring(data, scored, workers, model, smaller=parts, complete=complete)
+    memory = training_memory(process, count_parameters(model), tried, fit, loader, workers)
+    memory |= scoring.memory(loader.prefetch)
+    more = f"{scoring.text(workers, fit, loader.threads)}; {ON_TOP}"
+    return [
+        model_line(model),
+        steps_line(sampler.num_batches, workers, fit),
+        batch_line(tried, unit),
+        memory_line(memory, workers, servers, resolved.config.ray.object_store_gb),
+        time_line(tried, sampler.num_batches // workers, workers, fit.epochs, loader.threads, more),
+    ]
+
+
+def untried_lines(process: int, resolved: ResolvedRun, parameters: int, what: str, servers: int = 0) -> list[Line]:
+    """Batch and memory of a run whose graph or set (`what`) is not there yet."""
+    memory = training_memory(process, parameters, None, resolved.fit, resolved.config.loader, resolved.workers.most)
+    return [
+        ("batch", f"drawn and timed once the {what} is there, as is scoring; neither is in the memory yet"),
+        memory_line(memory, resolved.workers.most, servers, resolved.config.ray.object_store_gb),
+    ]
 
 
 def plan_scoring(

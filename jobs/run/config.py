@@ -7,7 +7,7 @@ one for each model, over which a recipe that is named, a resumed run's values, a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from textwrap import fill
@@ -155,11 +155,12 @@ class RunConfig:
     """Everything that a user says of a run."""
 
     kind: Kind
-    data: NodeDataOptions | GraphSetOptions
+    data: Any
+    """NodeDataOptions or GraphSetOptions, by `kind`; so is `evaluation`."""
     model: Component
     sampler: Component
     task: Component
-    evaluation: NodeEvaluationOptions | GraphEvaluationOptions
+    evaluation: Any
     fit: TrainOptions = field(default_factory=TrainOptions)
     loader: LoaderOptions = field(default_factory=LoaderOptions)
     servers: ServerOptions = field(default_factory=ServerOptions)
@@ -176,6 +177,16 @@ class RunConfig:
             changed = changed_options(options)
             words += [f"{group}{name}({changed})"] if name or changed else []
         return fill(f"RunConfig({', '.join(words)})", 120, subsequent_indent="  ")
+
+    @property
+    def metric(self) -> str:
+        """What the task is scored by; empty: a task of a user's own that does not say."""
+        return str(getattr(self.task.options, "metric", ""))
+
+    @property
+    def target(self) -> str | None:
+        """The target that a task over many graphs names; None: all."""
+        return getattr(self.task.options, "target", None)
 
     def tree(self) -> Tree:
         """Plain values, of which `read_config` makes an equal value."""
@@ -348,11 +359,6 @@ def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig
         return read_config(config_tree("nodes", tree), allow_import=allow_import)
     except UsageError as error:
         raise FormatError(f"{run}/config.json: {error}; repair the file or start another run") from None
-
-
-def with_snapshot(config: RunConfig, snapshot: int) -> RunConfig:
-    """The run that opens this snapshot, as a resume of it has to."""
-    return replace(config, data=replace(config.data, snapshot=snapshot))
 
 
 def config_help(config: RunConfig) -> list[str]:

@@ -2,48 +2,35 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
 
 from cluster.checkpoint import DATA
 from cluster.placement import Resources, cluster_resources
-from cluster.run_directory import RunDirectory
 from cluster.session import ray_session
 from cluster.tasks import Classification, Task
-from cluster.train_spec import TrainSpec
-from cluster.trainer import train
 from cluster.training_data import GraphData, GraphSplitOptions
-from jobs.run.config import GraphSetOptions, RunConfig, with_snapshot
-from jobs.run.graph_baselines import GraphBaselines, compute_graph_baselines
+from jobs.run.config import RunConfig
+from jobs.run.graph_baselines import compute_graph_baselines
 from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
 from jobs.run.prepare_molecules import prepare_molecules
-from jobs.run.progress import progress
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.training_run import (
-    check_resume,
-    choose_run_dir,
-    follow,
-    known_resources,
-    open_run,
-    print_end,
-    run_summary,
-    session_options,
-)
-from jobs.run.verdict import end_of_run, judge
+from jobs.run.this_machine import local_session
+from jobs.run.training_run import check_resume, choose_run_dir, known_resources, print_end, train_and_score
+from jobs.run.verdict import end_of_run
 from storage.file_stamps import take_stamps
 from storage.graph_store import StoredGraphs
 
 
 def run_graphs(job: str, config: RunConfig) -> int:
     """Trains, and returns the exit status: 0, or 1 where the model does not beat the baselines and `run.require_baselines` says it must."""
-    started = time.monotonic()
+    started_s = time.monotonic()
     resources = known_resources(config)
     resolve(config, Facts(PLACEHOLDERS["graphs"], {}, resources))  # what needs no data is refused at once
     run_dir = choose_run_dir(job, config.run)
-    store = prepare_molecules(set_data(config), target_of(config))
-    config = with_snapshot(config, store.manifest.snapshot)  # a resume opens the same one
-    columns = target_columns(store, target_of(config))
+    store = prepare_molecules(config.data, config.target)
+    config = replace(config, data=replace(config.data, snapshot=store.manifest.snapshot))  # a resume opens the same one
+    columns = target_columns(store, config.target)
     task = graph_task(config.task, store, columns)
     resolved = resolve_graphs(config, store, columns, task, resources)
     manifest = store.manifest
@@ -63,7 +50,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
     print("fitting the baselines (mean, composition only)", flush=True)
     baselines = compute_graph_baselines(store, columns, task, splits)
     print("starting Ray", flush=True)
-    with ray_session(session_options(config)):
+    with ray_session(local_session(config.workers, config.ray)):
         before = resolved.workers
         resolved = resolve_graphs(config, store, columns, task, cluster_resources(before))
         for reason in resolved.reasons:
@@ -71,35 +58,18 @@ def run_graphs(job: str, config: RunConfig) -> int:
         if resolved.workers != before:
             splits = scored_splits(store, columns, task, resolved.workers.most)
             check_batches(data, samplers, resolved.workers.most)
-        with open_run(run_dir, config.run, resolved.tree()) as run:
-            spec = TrainSpec(
-                data=data,
-                build_model=resolved.build_model,
-                task=task,
-                model_config=resolved.architecture,
-                identity=resolved.identity,
-                sampler=samplers["train"],
-                evaluation={split: samplers[split] for split in splits},
-                options=resolved.fit,
-                loader=config.loader,
-            )
-            with progress("training") as bar:
-                result = train(spec, resolved.workers, run, follow(bar, config.fit.epochs, task.metric, "graphs"))
-            summary = _summary(job, store, task, baselines, result, run, time.monotonic() - started)
-            run.write_summary(summary)
-    print_end(summary, f"{summary['roots_per_s']:,.0f} graphs/s", run_dir)
+        described = {
+            "graphs": store.url,
+            "graphs_hash": manifest.content_hash,
+            "snapshot": manifest.snapshot,
+            "task": dict(vars(task)),
+        }
+        evaluation = {split: samplers[split] for split in splits}
+        summary = train_and_score(
+            job, run_dir, resolved, task, data, samplers["train"], evaluation, baselines, described, started_s
+        )
+    print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)
-
-
-def set_data(config: RunConfig) -> GraphSetOptions:
-    """The set's options of a run on many graphs."""
-    assert isinstance(config.data, GraphSetOptions)
-    return config.data
-
-
-def target_of(config: RunConfig) -> str | None:
-    """The target that the task names; None: all."""
-    return getattr(config.task.options, "target", None)
 
 
 def resolve_graphs(
@@ -129,26 +99,3 @@ def check_batches(data: GraphData, samplers: Mapping[str, GraphSplitOptions], nu
     opened = data.open()
     for options in samplers.values():
         opened.sampler(options, num_workers).num_batches  # noqa: B018 - checks its options
-
-
-def _summary(
-    job: str,
-    store: StoredGraphs,
-    task: Task,
-    baselines: GraphBaselines,
-    result: Mapping[str, Any],
-    run: RunDirectory,
-    wall_s: float,
-) -> dict[str, Any]:
-    scores = {split: values[task.metric] for split, values in result["scores"].items()}
-    return {
-        "job": job,
-        "graphs": store.url,
-        "graphs_hash": store.manifest.content_hash,
-        "snapshot": store.manifest.snapshot,
-        "task": dict(vars(task)),
-        **judge(task.metric, scores, asdict(baselines), higher_is_better=task.higher_is_better),
-        "all_scores": result["scores"],
-        **run_summary(result, run, ("roots_per_s", "nodes_per_s", "edges_per_s")),
-        "wall_s": wall_s,
-    }

@@ -16,7 +16,7 @@ def node_task(resolved: ResolvedRun, manifest: Manifest) -> Task:
     options, data = resolved.config.task.options, resolved.config.data
     if not isinstance(options, NodeClassificationOptions):
         return options.build(resolved.inputs)
-    weights = _balanced_weights(manifest, data.split_set) if options.class_weights == "balanced" else None  # type: ignore[union-attr]
+    weights = _balanced_weights(manifest, data.split_set) if options.class_weights == "balanced" else None
     return Classification(manifest.num_classes or 0, options.metric, options.label_smoothing, weights)
 
 

@@ -18,9 +18,8 @@ from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.config import RunConfig, saved_tree
 from jobs.run.finished_run import FinishedRun
-from jobs.run.graph_run import target_of
 from jobs.run.graph_task import graph_task, set_inputs, target_columns
-from jobs.run.node_run import node_data, node_inputs, whole_graph_data
+from jobs.run.node_run import node_inputs, whole_graph_data
 from jobs.run.predicted_shards import PredictedShardData
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
@@ -99,7 +98,7 @@ def node_subject(
             f"{graph.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
         )
     shown = replace(manifest, num_classes=num_classes)
-    split_set = node_data(config).split_set
+    split_set = config.data.split_set
     if split_set >= manifest.num_split_sets:
         raise ConfigError(
             f"{graph.url}: expected split set {split_set}, as the run had it, got a graph with {manifest.num_split_sets}; "
@@ -271,7 +270,7 @@ def _task(run: FinishedRun, trained: ResolvedRun, store: StoredGraphs | None) ->
                 f"{run.path}: expected the statistics of the run's targets in summary.json, found none: it was trained by an earlier "
                 "version; predict the set that it was trained on, or train it again"
             )
-        return graph_task(config.task, store, target_columns(store, target_of(config)))
+        return graph_task(config.task, store, target_columns(store, config.target))
     try:
         return TypeAdapter(_TASKS[config.task.name]).validate_python(saved)
     except ValidationError as error:

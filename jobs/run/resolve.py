@@ -100,13 +100,13 @@ class ResolvedRun:
         """The samplers' options that each split is scored through."""
         how = self.config.evaluation
         if self.config.kind == "graphs":
-            return {split: replace(self._sampler(split, shuffle=False), max_graphs=how.max_graphs) for split in SPLITS}  # type: ignore[union-attr]
-        if how.how == "sampled":  # type: ignore[union-attr]
+            return {split: replace(self._sampler(split, shuffle=False), max_graphs=how.max_graphs) for split in SPLITS}
+        if how.how == "sampled":
             return {split: self._sampler(split, shuffle=False) for split in SPLITS}
         return {
             name: RandomPartitionOptions(
-                num_chunks=how.chunks,  # type: ignore[union-attr]
-                split_set=self.config.data.split_set,  # type: ignore[union-attr]
+                num_chunks=how.chunks,
+                split_set=self.config.data.split_set,
                 root_splits=(code,),
                 shuffle=False,
                 encodings=self._encodings,
@@ -125,7 +125,7 @@ class ResolvedRun:
         return given(
             config.sampler.options,
             seed=config.fit.seed,
-            split_set=config.data.split_set,  # type: ignore[union-attr]
+            split_set=config.data.split_set,
             root_split=SPLITS[split],
             shuffle=shuffle,
             encodings=self._encodings,
@@ -182,7 +182,7 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
         **({"own": own} if own else {}),
         **facts.data_identity,
-        "metric": config.task.options.metric if hasattr(config.task.options, "metric") else "",
+        "metric": config.metric,
         "seed": config.fit.seed,
     }
     if config.kind == "nodes":
@@ -233,16 +233,16 @@ def _hops_find_neighbors(config: RunConfig) -> str | None:
 def _ppgt_takes_subgraphs(config: RunConfig) -> str | None:
     if config.kind != "nodes" or config.model.name != "ppgt":
         return None
-    if config.sampler.name == "node2subgraph" and config.evaluation.how == "sampled":  # type: ignore[union-attr]
+    if config.sampler.name == "node2subgraph" and config.evaluation.how == "sampled":
         return None
     return (
-        f"sampler: PPGT takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "  # type: ignore[union-attr]
+        f"sampler: PPGT takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "
         "set --sampler node2subgraph --evaluation sampled"
     )
 
 
 def _sampled_scores_have_roots(config: RunConfig) -> str | None:
-    if config.kind != "nodes" or config.evaluation.how != "sampled":  # type: ignore[union-attr]
+    if config.kind != "nodes" or config.evaluation.how != "sampled":
         return None
     if is_foreign(config.sampler) and not hasattr(config.sampler.options, "root_split"):
         return f"evaluation: 'sampled' needs a sampler with the field root_split, {config.sampler.name} has none; add it, or set --evaluation full"
@@ -286,6 +286,12 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
     return f"--run.parallel graph: the whole graph is the one batch of an epoch; leave out {', '.join(useless)}"
 
 
+def _embedded_graph_has_47_classes(config: RunConfig) -> str | None:
+    if config.kind != "nodes" or config.data.path is not None or config.metric != "rocauc":
+        return None
+    return "metric rocauc: expected 2 classes, the embedded graph has 47; set --task.metric accuracy"
+
+
 def _chunks_per_batch(config: RunConfig) -> str | None:
     options = config.sampler.options
     chunks = getattr(options, "num_chunks", None)
@@ -309,5 +315,6 @@ CHECKS = (
     _baselines_need_exact_scores,
     _whole_graph_has_no_batches,
     _chunks_per_batch,
+    _embedded_graph_has_47_classes,
     _trackers_are_installed,
 )

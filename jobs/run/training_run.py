@@ -4,27 +4,33 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole
-from cluster.options import SessionOptions
 from cluster.placement import Resources
 from cluster.reporter import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from cluster.session import joins_a_cluster
+from cluster.tasks import Task
+from cluster.train_spec import TrainSpec
+from cluster.trainer import train
+from cluster.training_data import TrainingData
 from jobs.reporting.run_report import run_page
 from jobs.run.commands import command_line, program_name
 from jobs.run.config import RunConfig, RunOptions
 from jobs.run.environment import describe_command, describe_environment
 from jobs.run.option_checks import check_writable
-from jobs.run.progress import Progress
+from jobs.run.progress import Progress, progress
+from jobs.run.registry import Kind
+from jobs.run.resolve import ResolvedRun
 from jobs.run.run_record import read_run, stored_partitions
 from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
-from jobs.run.verdict import BASELINE_NAMES
+from jobs.run.verdict import BASELINE_NAMES, judge
 from storage.errors import FormatError, GraphmillError
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
@@ -101,16 +107,12 @@ def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mappi
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
 
 
-def session_options(config: RunConfig) -> SessionOptions:
-    return local_session(config.workers, config.ray)
-
-
 def known_resources(config: RunConfig) -> Resources | None:
     """What the run's workers have, where Ray is to be started here; None: a cluster that is not joined yet."""
-    return None if joins_a_cluster(session_options(config)) else this_machine(config.workers)
+    return None if joins_a_cluster(local_session(config.workers, config.ray)) else this_machine(config.workers)
 
 
-def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
+def follow(bar: Progress, num_epochs: int, metric: str, unit: Kind) -> Callable[[Record], None]:
     """Turns what rank 0 reports into progress; `unit` is "nodes" or "graphs"."""
     scores = ""
     rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
@@ -150,11 +152,61 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[
     return on_record
 
 
-def run_summary(result: Mapping[str, Any], run: RunDirectory, rates: Sequence[str]) -> dict[str, Any]:
-    """What every summary holds of the training itself; `rates` are per-second figures, averaged over the training time."""
+def train_and_score(
+    job: str,
+    run_dir: Path,
+    resolved: ResolvedRun,
+    task: Task,
+    data: TrainingData,
+    sampler: Any,
+    evaluation: Mapping[str, Any],
+    baselines: Any,
+    described: Mapping[str, Any],
+    started_s: float,
+) -> dict[str, Any]:
+    """Trains, and returns the summary that the run's directory holds. `described`: the summary's entries on the data."""
+    config = resolved.config
+    spec = TrainSpec(
+        data=data,
+        build_model=resolved.build_model,
+        task=task,
+        model_config=resolved.architecture,
+        identity=resolved.identity,
+        sampler=sampler,
+        evaluation=evaluation,
+        is_estimate=config.evaluation.estimate is not None,
+        keep_best=config.evaluation.keeps_best,
+        options=resolved.fit,
+        loader=config.loader,
+    )
+    with open_run(run_dir, config.run, resolved.tree()) as run:
+        with progress("training") as bar:
+            result = train(spec, resolved.workers, run, follow(bar, config.fit.epochs, task.metric, config.kind))
+        scores = {split: values[task.metric] for split, values in result["scores"].items()}
+        summary = {
+            "job": job,
+            **described,
+            **judge(
+                task.metric,
+                scores,
+                asdict(baselines),
+                higher_is_better=task.higher_is_better,
+                estimate=config.evaluation.estimate,
+            ),
+            **_run_summary(result, run, config.kind),
+            "wall_s": time.monotonic() - started_s,
+        }
+        run.write_summary(summary)
+    return summary
+
+
+def _run_summary(result: Mapping[str, Any], run: RunDirectory, kind: Kind) -> dict[str, Any]:
+    """What a summary holds of the training itself; rates are averaged over the training time."""
     epochs = run.metrics()
     train_s = sum(epoch["train_s"] for epoch in epochs)
+    rates = ("nodes_per_s", "edges_per_s") if kind == "nodes" else ("roots_per_s", "nodes_per_s", "edges_per_s")
     return {
+        **({} if kind == "nodes" else {"all_scores": result["scores"]}),
         "counts": {split: values["count"] for split, values in result["scores"].items()},
         **{name: result[name] for name in KEPT_EPOCH if name in result},
         "epochs": len(epochs),
@@ -168,9 +220,12 @@ def run_summary(result: Mapping[str, Any], run: RunDirectory, rates: Sequence[st
     }
 
 
-def print_end(summary: Mapping[str, Any], speed: str, run_dir: Path) -> None:
+def print_end(summary: Mapping[str, Any], run_dir: Path) -> None:
     """What a finished run says: scores, cost, and the commands that go on from here."""
     print_scores(summary)
+    speed = f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s"
+    if "graphs" in summary:
+        speed = f"{summary['roots_per_s']:,.0f} graphs/s"
     job = program_name() if program_name() in TRAINERS else f"train_{'graphs' if 'graphs' in summary else 'nodes'}"
     print(
         f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "

@@ -18,7 +18,7 @@ import psutil
 from cluster.run_directory import RunDirectory
 from jobs.reporting.record_lines import append_record, load_records
 from jobs.reporting.scaling_report import write_report
-from jobs.run.config import NodeDataOptions, RunConfig
+from jobs.run.config import RunConfig
 from jobs.run.prepare_graph import prepare_graph
 from jobs.sweeps.plan import SCALING, Slot, SweepPlan
 from samplers.options import RandomPartitionOptions
@@ -46,7 +46,7 @@ class ScalingClock:
     def keep(self, slot: Slot, record: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         """Adds the record of a trial that has ended, of a run on the nodes of one graph."""
         config = self._plan.config(values, slot.seed)
-        if not isinstance(config.data, NodeDataOptions):
+        if config.kind != "nodes":
             return
         point = {
             "settings": _settings(config, slot, values),
@@ -76,7 +76,6 @@ class ScalingClock:
 
 def _settings(config: RunConfig, slot: Slot, values: Mapping[str, Any]) -> dict[str, Any]:
     """What a point is known by; names that the cost model reads, and all that was tried."""
-    assert isinstance(config.data, NodeDataOptions)
     scaling, sampler, graph = slot.values.get(SCALING, "weak"), config.sampler.options, prepare_graph(config.data)
     workers = config.workers.most
     chunks = count_chunks(sampler, graph.manifest) if isinstance(sampler, RandomPartitionOptions) else None
@@ -136,7 +135,6 @@ def measures(run: Path, workers: int) -> dict[str, Any]:
 def _graph_facts(config: RunConfig) -> dict[str, Any]:
     from jobs.plan.cost_model import Degrees
 
-    assert isinstance(config.data, NodeDataOptions)
     graph = prepare_graph(config.data)
     manifest = graph.manifest
     bins = Degrees.of(np.concatenate([np.diff(partition.indptr) for partition in graph.partitions(verify=False)]))

@@ -184,7 +184,7 @@ class TrialRunner:
 
 def prepare(config: RunConfig) -> None:
     """Makes the data of a trial where it is not there, so that trials that start together do not make it twice. Raises what the run would."""
-    _prepare(config.data, stored_encoding(config.model.options), getattr(config.task.options, "target", None))
+    _prepare(config.data, stored_encoding(config.model.options), config.target)
 
 
 @cache
