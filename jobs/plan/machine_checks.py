@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from jobs.run.memory_check import available_bytes
+from jobs.run.option_checks import existing_part
 from storage.errors import GraphmillError
+from storage.ordered_map import num_cores
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -73,7 +75,7 @@ def check_versions() -> Iterator[Finding]:
 
 def check_cores() -> Iterator[Finding]:
     """The cores that this process may use, and a container's limit below them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = num_cores()
     quota, _, period = _CPU_LIMIT.read_text().strip().partition(" ") if _CPU_LIMIT.exists() else ("max", "", "")
     if quota != "max" and period and int(quota) / int(period) < cores:
         allowed = int(quota) / int(period)
@@ -115,9 +117,7 @@ def check_memory(object_store_bytes: int) -> Iterator[Finding]:
 
 def check_folder(name: str, folder: Path) -> Iterator[Finding]:
     """Space and rights in a folder (or where it would be made), and that its file system renames and syncs."""
-    existing = folder.absolute()
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+    existing = existing_part(folder)
     if not existing.is_dir():
         yield Finding(name, "fail", f"{existing} is not a directory; choose another folder")
         return

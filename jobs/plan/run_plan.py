@@ -4,8 +4,6 @@ Counts come from the graph's or set's own files; bytes, memory and times from a 
 and trained on with the run's own model, by one thread. Memory and times are estimates, and are said as such.
 """
 
-import ctypes
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,10 +19,11 @@ from cluster.tasks import Task, step_output
 from cluster.training_data import OpenData
 from jobs.plan.saved_bytes import saved_bytes
 from jobs.run.config import RunConfig
-from jobs.run.memory_check import available_bytes, own_bytes
+from jobs.run.memory_check import available_bytes, own_bytes, trim_heap
 from samplers.options import LoaderOptions
 from samplers.protocol import Sampler
 from storage.errors import GraphmillError
+from storage.ordered_map import num_cores
 
 _TRIED_BATCHES = 2
 _ENOUGH_S = 20.0  # after this long no further batch is tried
@@ -120,9 +119,7 @@ def try_batches(
 
 def growth_bytes(work: Callable[[], object]) -> int:
     """How much more memory is resident at the height of `work` than before it; 0 where the system does not tell."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)  # what the allocator holds free would hide the growth
+    trim_heap()  # what the allocator holds free would hide the growth
     try:
         Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark to what is resident now
     except OSError:
@@ -219,7 +216,7 @@ def memory_line(parts: dict[str, int], workers: int, servers: int, run_store: fl
 
 def step_seconds(tried: Tried, workers: int, threads: int) -> float:
     """Of a step with its batch, where all workers share this machine's cores."""
-    return max(tried.step_s, tried.draw_s / threads, workers * (tried.step_s + tried.draw_s) / _num_cores())
+    return max(tried.step_s, tried.draw_s / threads, workers * (tried.step_s + tried.draw_s) / num_cores())
 
 
 def time_line(tried: Tried, batches_each: int, workers: int, epochs: int, threads: int, more: str) -> Line:
@@ -229,13 +226,9 @@ def time_line(tried: Tried, batches_each: int, workers: int, epochs: int, thread
     whole = "" if epochs < 1 else f", {epochs:,} epochs about {duration(epochs * epoch)}"
     return (
         "time",
-        f"{named} about {duration(epoch)}{whole} (estimate for this machine's {_num_cores()} cores with nothing else to do: processor time "
+        f"{named} about {duration(epoch)}{whole} (estimate for this machine's {num_cores()} cores with nothing else to do: processor time "
         f"of a step {duration(tried.step_s)}, of drawing its batch {duration(tried.draw_s)}, one thread, {tried.count} tried); {more}",
     )
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_lines(run_dir: Path, config: RunConfig, parameters: int | None) -> list[Line]:

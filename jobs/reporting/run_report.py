@@ -7,7 +7,7 @@ from typing import Any
 
 from jobs.reporting.page import duration, number, render, value_text, when
 from jobs.reporting.plot import Line, Plot
-from jobs.run.run_record import Partition, PartitionTraffic, RunRecord, flat, is_number, shown
+from jobs.run.run_record import Partition, PartitionTraffic, RunRecord, flat_text, is_number, shown
 from jobs.run.verdict import BASELINE_NAMES
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
@@ -52,7 +52,7 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
         asked=_asked(run.traffic),
         restarts=[[when(one.time), str(one.epoch + 1), str(one.repeated)] for one in run.restarts or ()],
         sections={"other": loose, **sections} if loose else sections,
-        environment=[[name.removeprefix("packages."), text] for name, text in flat(run.environment or {}).items()],
+        environment=[[name.removeprefix("packages."), text] for name, text in flat_text(run.environment or {}).items()],
         epoch_columns=names,
         epoch_rows=[[_epoch_cell(epoch, name) for name in names] for epoch in run.epochs],
         written=datetime.now(UTC).isoformat(timespec="minutes"),
@@ -181,7 +181,7 @@ def _comparison(run: RunRecord, other: RunRecord | None) -> dict[str, Any]:
         change = mine - their
         sign = "-" if change < 0 else "+" if change >= 0 else ""
         compared.append([name, mine_text, their_text, sign + value_text(abs(change))])
-    ours, theirs = flat(run.config), flat(other.config)
+    ours, theirs = flat_text(run.config), flat_text(other.config)
     names = [n for n in dict.fromkeys([*ours, *theirs]) if n not in _NOT_COMPARED and ours.get(n) != theirs.get(n)]
     differences = [[name, ours.get(name, "–"), theirs.get(name, "–")] for name in names]
     short = _short_name(run, other)

@@ -7,7 +7,7 @@ one for each model, over which a recipe that is named, a resumed run's values, a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from textwrap import fill
@@ -212,19 +212,11 @@ class RunConfig:
 
 def group_classes(kind: Kind) -> dict[str, type]:
     """The groups of options that are no components, with their classes."""
-    own: dict[str, type] = (
-        {"data": NodeDataOptions, "evaluation": NodeEvaluationOptions}
-        if kind == "nodes"
-        else {"data": GraphSetOptions, "evaluation": GraphEvaluationOptions}
-    )
-    return own | {
-        "fit": TrainOptions,
-        "loader": LoaderOptions,
-        "servers": ServerOptions,
-        "workers": WorkerOptions,
-        "ray": SessionOptions,
-        "run": RunOptions,
-    }
+    own: dict[str, type] = {"data": NodeDataOptions, "evaluation": NodeEvaluationOptions}
+    if kind == "graphs":
+        own = {"data": GraphSetOptions, "evaluation": GraphEvaluationOptions}
+    parts: dict[str, Any] = {part.name: part.default_factory for part in fields(RunConfig)}
+    return own | {name: made for name, made in parts.items() if isinstance(made, type)}
 
 
 def _order(kind: Kind) -> tuple[str, ...]:

@@ -18,20 +18,20 @@ from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.config import RunConfig, saved_tree
 from jobs.run.finished_run import FinishedRun
-from jobs.run.graph_task import graph_task, set_inputs, target_columns
+from jobs.run.graph_task import set_inputs
 from jobs.run.node_run import node_inputs, whole_graph_data
-from jobs.run.predicted_shards import PredictedShardData
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
 from jobs.run.resolve import ResolvedRun, is_foreign, read_resolved
+from jobs.run.whole_graph import ShardRoots
 from samplers.options import LoaderOptions
-from samplers.router import local_router
+from samplers.router import Router, local_router
 from storage.arrow_files import is_local
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
-from storage.graph_store import StoredGraphs, open_graphs
-from storage.source import SPLIT_NAMES
+from storage.graph_store import open_graphs
+from storage.source import SPLIT_NAMES, SPLIT_NONE
 
 _TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassification, "classes": Classification}
 
@@ -110,20 +110,18 @@ def node_subject(
     samplers = dict(shape.evaluation)
     samplers[UNSPLIT] = unsplit(samplers["train"])
     build_model = _checked(run, graph.url, shape.build_model)
-    shards = PredictedShardData.of(whole_graph_data(replace(graph, manifest=shown), shape)) if is_whole else None
+    shards = replace(whole_graph_data(replace(graph, manifest=shown), shape), training=False) if is_whole else None
     servers = replace(config.servers, verify=verify)
     encoding = trained.encoding
+
+    def members(router: Router) -> Callable[[str], np.ndarray]:
+        return lambda name: router.list_split(split_set, SPLIT_NAMES.index(name)).original_id
 
     @contextmanager
     def serve() -> Iterator[Served]:
         encoded = graph if encoding is None else store_encoding(graph, encoding)
         with partition_servers(encoded, servers) as running:
-            router = connect(running)
-            codes = {name: code for code, name in enumerate(SPLIT_NAMES)}
-            yield (
-                shards or PredictedNodeData(running),
-                lambda name: router.list_split(split_set, codes[name]).original_id,
-            )
+            yield shards or PredictedNodeData(running), members(connect(running))
 
     def look() -> Served:
         if not is_local(graph.filesystem):
@@ -133,15 +131,13 @@ def node_subject(
                 f"{graph.url} has no {encoding.name} yet; the prediction computes it, or python jobs/encode.py"
             )
         data = LocalNodeData(graph)
-        codes = {name: code for code, name in enumerate(SPLIT_NAMES)}
-        router = data.open().router
-        return shards or data, lambda name: router.list_split(split_set, codes[name]).original_id
+        return shards or data, members(data.open().router)
 
     return Subject(
         url=graph.url,
         content_hash=manifest.content_hash,
         text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
-        samplers=samplers if shards is None else shards.roots(UNSPLIT),
+        samplers=samplers if shards is None else {**shards.roots(), UNSPLIT: ShardRoots(SPLIT_NONE)},
         build_model=build_model,
         task=_node_task(trained),
         target_names=(),
@@ -149,7 +145,7 @@ def node_subject(
         **_shared(run, config),
         serve=serve,
         look=look,
-        shard_bytes=None if shards is None else lambda workers: shards.graph.check_memory(graph, workers),
+        shard_bytes=None if shards is None else lambda workers: shards.check_memory(graph, workers),
         estimate=config.evaluation.estimate if shards is None else None,
     )
 
@@ -201,11 +197,10 @@ def graph_set_subject(
         store.verify()
     manifest = store.manifest
     _check_same(run, store.url, manifest.content_hash, other)
-    same = manifest.content_hash == run.data_hash
     target_names = tuple(run.state.identity["targets"])
     has_targets = set(target_names) <= set(store.target_names)
     columns = tuple(store.target_names.index(name) for name in target_names) if has_targets else None
-    task = _task(run, trained, store if same else None)
+    task = _graph_task(run, trained)
     if isinstance(task, Classification) and columns is not None:
         most = np.nanmax(store.target[:, list(columns)], initial=-1.0)
         if most >= task.num_classes:
@@ -258,21 +253,13 @@ def _checked(run: FinishedRun, url: str, build: Callable[[], torch.nn.Module]) -
     return build
 
 
-def _task(run: FinishedRun, trained: ResolvedRun, store: StoredGraphs | None) -> Task:
-    """The run's task; `store`: what it was trained on, where that is at hand."""
-    config = trained.config
-    if is_foreign(config.task):
-        return config.task.options.build(trained.inputs)
-    saved = run.summary.get("task")
-    if saved is None:  # runs of earlier versions: their training targets tell
-        if store is None:
-            raise ConfigError(
-                f"{run.path}: expected the statistics of the run's targets in summary.json, found none: it was trained by an earlier "
-                "version; predict the set that it was trained on, or train it again"
-            )
-        return graph_task(config.task, store, target_columns(store, config.target))
+def _graph_task(run: FinishedRun, trained: ResolvedRun) -> Task:
+    """The run's task, with what it knew of the training targets."""
+    component = trained.config.task
+    if is_foreign(component):
+        return component.options.build(trained.inputs)
     try:
-        return TypeAdapter(_TASKS[config.task.name]).validate_python(saved)
+        return TypeAdapter(_TASKS[component.name]).validate_python(run.summary.get("task"))
     except ValidationError as error:
         first = error.errors()[0]
         raise FormatError(f"{run.path}/summary.json: task: {first['loc']}: {first['msg']}") from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cluster.run_directory import load_config
+from cluster.run_directory import flat, load_config
 from samplers.traffic import COLUMNS as TRAFFIC
 from storage.errors import FormatError, GraphmillError
 
@@ -41,16 +41,6 @@ class Restart:
     time: str
     epoch: int  # from which the run went on
     repeated: int  # epochs recorded before, and trained again
-
-
-@dataclass(frozen=True)
-class Begin:
-    """A driver's beginning, or resuming, of the run."""
-
-    time: str
-    resumed: bool
-    command: str  # empty, as the commit, where it was not recorded
-    commit: str
 
 
 @dataclass(frozen=True)
@@ -139,23 +129,17 @@ class RunRecord:
                 started = True
         return tuple(found)
 
-    @property
-    def damages(self) -> tuple[str, ...]:
-        """Checkpoints that were found damaged, so that an older one was taken."""
-        return tuple(str(event.get("what", "")) for event in self.events if event["kind"] == "damage")
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """Where the run was saved because it was asked to end."""
-        return tuple(str(event.get("where", "")) for event in self.events if event["kind"] == "saved")
+    def told(self, kind: str) -> list[Mapping[str, Any]]:
+        """The events of a kind: "begin" of the run or a part of it, "damage" of a checkpoint, "saved" because it was asked to end."""
+        return [event for event in self.events if event["kind"] == kind]
 
     @property
     def traffic(self) -> tuple[PartitionTraffic, ...]:
         """By partition, over all epochs that tell it, those trained again included; empty where none does."""
         rows: list[list[int]] = []
-        for event in self.events:
-            columns = [event.get(name) for name in TRAFFIC] if event["kind"] == "traffic" else []
-            if not columns or not all(isinstance(column, list) for column in columns):
+        for event in self.told("traffic"):
+            columns = [event.get(name) for name in TRAFFIC]
+            if not all(isinstance(column, list) for column in columns):
                 continue
             here = [[_whole(value) for value in row] for row in zip(*columns, strict=False)]
             rows = rows or [[0] * len(TRAFFIC) for _ in here]
@@ -163,19 +147,9 @@ class RunRecord:
         return tuple(PartitionTraffic(asked, sent + got, near, local) for asked, sent, got, near, local in rows)
 
     @property
-    def begins(self) -> tuple[Begin, ...]:
-        """What began the run and its later parts."""
-        events = [event for event in self.events if event["kind"] == "begin"]
-        names = ("command", "commit")
-        return tuple(
-            Begin(str(one.get("time", "")), one.get("resumed") is True, *(shown(one.get(name, "")) for name in names))
-            for one in events
-        )
-
-    @property
     def parts(self) -> int | None:
         """How often a driver began or resumed the run."""
-        return len(self.begins) or None
+        return len(self.told("begin")) or None
 
     def series(self, name: str) -> list[tuple[float, float]]:
         """(epoch counted from 1, value) of every epoch that has the value."""
@@ -248,15 +222,9 @@ def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
     return tuple(Partition(offsets[p + 1] - offsets[p], size) for p, size in enumerate(sizes))
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat_text(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings by dotted name, as text."""
-    found: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = shown(value)
-    return found
+    return {name: shown(value) for name, value in flat(values).items()}
 
 
 def shown(value: Any) -> str:
@@ -298,9 +266,7 @@ def _read(path: Path) -> str | None:
 
 def _optional_object(path: Path) -> dict[str, Any] | None:
     text = _read(path)
-    if text is None:
-        return None
-    return _object(text, str(path))
+    return None if text is None else _object(text, str(path))
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,8 @@ from cluster.run_directory import RunDirectory, flat, write_atomic
 from storage.errors import ConfigError
 
 _PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
-_END_S = {
-    "finished": 60.0,
-    "failed": 10.0,
-    "killed": 10.0,
-}  # longest wait at the end, of all trackers together; who kills waits less
+# Longest wait at the end, of all trackers together; who kills waits less.
+_END_S = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
 _MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # the most that one request may hold
 
 
@@ -150,24 +146,17 @@ class Tracker(ABC):
             self._complain(TimeoutError("its entry could not be closed in time"))
 
     def _follow(self) -> None:
-        while True:
+        closing = None
+        while closing is None:
             with self._changed:
                 self._changed.wait_for(lambda: self._news or self._closing is not None)
                 self._news, closing = False, self._closing
-            if closing is not None:
-                self._try(partial(self._end, *closing))
-                return
-            self._try(self._send_waiting)
-
-    def _end(self, outcome: str, scores: Mapping[str, float]) -> None:
-        self._send_waiting()
-        self._close(outcome, scores)
-
-    def _try(self, do: Callable[[], None]) -> None:
-        try:
-            do()
-        except Exception as error:  # noqa: BLE001  whatever a tracker's package raises, the run goes on
-            self._complain(error)
+            try:
+                self._send_waiting()
+                if closing is not None:
+                    self._close(*closing)
+            except Exception as error:  # noqa: BLE001  whatever a tracker's package raises, the run goes on
+                self._complain(error)
 
     def _send_waiting(self) -> None:
         while self._waiting:
@@ -215,9 +204,7 @@ class MLflow(Tracker):
             experiment = self._client.get_experiment_by_name(project)
             number = self._client.create_experiment(project) if experiment is None else experiment.experiment_id
             self.id = self._client.create_run(number, run_name=run.resolve().name).info.run_id
-            params = [Param(name, str(value)[:500]) for name, value in config.items()]
-            for start in range(0, len(params), _MLFLOW_BATCH["params"]):
-                self._client.log_batch(self.id, params=params[start : start + _MLFLOW_BATCH["params"]])
+            self._log("params", [Param(name, str(value)[:500]) for name, value in config.items()])
         except MlflowException as error:
             raise ConfigError(f"track: mlflow: {' '.join(str(error).split())[:300]}; set MLFLOW_TRACKING_URI") from None
 
@@ -225,9 +212,13 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, epoch) for name, value in values.items() if name != "epoch"]
-        for start in range(0, len(metrics), _MLFLOW_BATCH["metrics"]):
-            self._client.log_batch(self.id, metrics=metrics[start : start + _MLFLOW_BATCH["metrics"]])
+        self._log("metrics", [Metric(name, value, now, epoch) for name, value in values.items() if name != "epoch"])
+
+    def _log(self, what: str, entries: list[Any]) -> None:
+        most = _MLFLOW_BATCH[what]
+        for start in range(0, len(entries), most):
+            batch: Any = {what: entries[start : start + most]}
+            self._client.log_batch(self.id, **batch)
 
     def _close(self, outcome: str, scores: Mapping[str, float]) -> None:
         self._send({f"final.{name}": value for name, value in scores.items()}, max(self.sent, 0))

@@ -9,9 +9,19 @@ from jobs.run.commands import program_name
 from jobs.run.config import RunConfig, config_help, config_tree, read_config, read_recipe, read_saved
 from jobs.run.reader import Tree, UsageError, asks_help, complain, read_words
 from jobs.run.registry import Kind
+from samplers.registry import load
 
 if TYPE_CHECKING:
     from jobs.run.finished_run import FinishedRun
+
+
+# What runs, or with --plan only plans.
+_RUNS: dict[tuple[Kind, bool], str] = {
+    ("nodes", False): "jobs.run.node_run:run_nodes",
+    ("nodes", True): "jobs.plan.node_plan:plan_nodes",
+    ("graphs", False): "jobs.run.graph_run:run_graphs",
+    ("graphs", True): "jobs.plan.graph_plan:plan_graphs",
+}
 
 
 def train_main(
@@ -42,35 +52,10 @@ def train_main(
         complain(str(error))
     if asks_help(words):
         name = job if recipe else f"{job} [RECIPE.yaml]"
-        print(
-            "\n".join(
-                [
-                    description.strip(),
-                    "",
-                    f"usage: {name} --option value …",
-                    "",
-                    *_SWITCHES_HELP,
-                    *config_help(config),
-                ]
-            )
-        )
+        lines = [description.strip(), "", f"usage: {name} --option value …", "", *_SWITCHES_HELP, *config_help(config)]
+        print("\n".join(lines))
         return 0
-    plan = "--plan" in words
-    if config.kind == "nodes":
-        if plan:
-            from jobs.plan.node_plan import plan_nodes
-
-            return plan_nodes(job, config)
-        from jobs.run.node_run import run_nodes
-
-        return run_nodes(job, config)
-    if plan:
-        from jobs.plan.graph_plan import plan_graphs
-
-        return plan_graphs(job, config)
-    from jobs.run.graph_run import run_graphs
-
-    return run_graphs(job, config)
+    return int(load(_RUNS[config.kind, "--plan" in words])(job, config))
 
 
 def config(*words: object, kind: Kind = "nodes", recipe: str | None = None) -> RunConfig:
@@ -88,11 +73,7 @@ def train(config: RunConfig) -> "FinishedRun":
 
     if config.run.dir is None and config.run.resume is None:
         config = config.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
-    if config.kind == "nodes":
-        from jobs.run.node_run import run_nodes as run
-    else:
-        from jobs.run.graph_run import run_graphs as run
-    run("python", config)
+    load(_RUNS[config.kind, False])("python", config)
     return read_run(str(config.run.resume or config.run.dir))
 
 

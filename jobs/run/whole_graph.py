@@ -79,7 +79,7 @@ class WholeGraphData:
     def of(cls, graph: StoredGraph, split_set: int, model: GECOConfig) -> "WholeGraphData":
         return cls(graph.pin(), split_set, model, take_stamps(graph.url, graph.manifest.files.values()))
 
-    def roots(self) -> dict[str, ShardRoots]:
+    def roots(self) -> dict[str, Any]:
         """The sampler's options for every split."""
         return {"train": ShardRoots(SPLIT_TRAIN), "valid": ShardRoots(SPLIT_VALID), "test": ShardRoots(SPLIT_TEST)}
 
@@ -145,6 +145,10 @@ class OpenShard:
 
     def sizes(self, batch: ShardBatch) -> tuple[int, int]:
         return batch.num_nodes, batch.num_edges
+
+    def ids(self, batch: ShardBatch) -> Tensor:
+        """Permanent ids of the roots."""
+        return batch.node_id[batch.layout.first_row + batch.root_index]
 
     def check(self) -> None:
         """Nothing to do: the shard was copied into memory as it was opened."""

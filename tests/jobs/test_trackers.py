@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import jobs.run.trackers
-from cluster.run_directory import RunDirectory
+from cluster.run_directory import RunDirectory, flat
 from jobs.run.config import RunOptions
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, resolve
-from jobs.run.trackers import flat, tracked
+from jobs.run.trackers import tracked
 from jobs.run.training_run import open_run
 from storage.errors import ConfigError
 from tests.runs import config_of
