@@ -320,15 +320,8 @@ def point_batch(point: Point) -> tuple[BatchShape, Traffic]:
         traffic = chunk_traffic(nodes, edges, widths, s["partitions"])
     else:
         raise ConfigError(f"sampler: expected neighbor or random-partition, got {s['sampler']}")
-    near = near_partitions(s)
+    near = s["partitions"] if s["local_reads"] else 0  # one machine's processes map all partitions
     return shape, remote_traffic(traffic, near / s["partitions"], near, s["partitions"])
-
-
-def near_partitions(settings: Mapping[str, Any]) -> float:
-    """Partitions that a worker reads in process, those on its node: the mean over the nodes."""
-    if not settings["local_reads"] or settings["placement"] == "store":
-        return 0.0
-    return settings["partitions"] / settings["nodes"]
 
 
 def fit_rates(points: Sequence[Point]) -> Rates:
@@ -362,7 +355,7 @@ def fit_rates(points: Sequence[Point]) -> Rates:
 def free_cores(point: Point, others: Sequence[Point]) -> float:
     """The cores that a point's workers and servers have among them: without what Ray's own processes took in the points of `others`, and
     what the machine's host took meanwhile. Without bound where the point's nodes are machines, whose cores it does not say."""
-    if not point.get("raylets_on_one_machine", True):
+    if point["settings"].get("address") is not None:
         return float("inf")
     known = [other for other in others if other.get("own_cores") is not None and other.get("server_cores") is not None]
     ray = [o["own_cores"] - o["server_cores"] - o["worker_cpu_s_per_step"] / o["step_s"] for o in known]
@@ -380,7 +373,7 @@ def check_points(points: Sequence[Point], rates: Rates, fitted: Sequence[Point] 
         cost = step_cost(shape, remote, point["num_parameters"], s["workers"], rates, None, cores)
         checks.append(
             Check(
-                f"{s['sampler']} {s['scaling']}, batch {s['batch_size']}, {s['workers']} workers, {s['nodes']} nodes ({s['placement']})",
+                f"{s['sampler']} {s['scaling']}, batch {s['batch_size']}, {s['workers']} workers",
                 (shape.nodes, point["nodes_per_batch"]),
                 (remote.total, point["sent_bytes_per_batch"] + point["received_bytes_per_batch"]),
                 (remote.requests, point["remote_requests_per_batch"]),

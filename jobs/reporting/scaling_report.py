@@ -15,7 +15,7 @@ from jobs.run.run_record import is_number
 Point = Mapping[str, Any]
 
 # What a row is called by, besides its workers.
-_GROUP = ("sampler", "model", "scaling", "partitions", "nodes", "placement")
+_GROUP = ("sampler", "model", "scaling", "partitions")
 
 # A table's columns: the value, its scale and its form. scaling.html.j2 says what they mean.
 _COLUMNS = {
@@ -108,21 +108,20 @@ def _without(settings: Mapping[str, Any], *names: str) -> str:
 def _name(row: Row, names: Sequence[str]) -> str:
     """A row's kind in words."""
     settings = row.settings
-    words = {name: f"{settings[name]} {name}" for name in ("partitions", "nodes", "workers")}
+    words = {name: f"{settings[name]} {name}" for name in ("partitions", "workers")}
     words |= {name: settings[name] for name in ("sampler", "model", "scaling")}
-    words["placement"] = "store apart" if settings["placement"] == "store" else "servers spread"
     return ", ".join(words.get(name, f"{name} {settings[name]}") for name in names)
 
 
-def _varying(rows: Sequence[Row], but: str) -> list[str]:
-    """Names of the settings in which rows differ, but for one."""
+def _varying(rows: Sequence[Row]) -> list[str]:
+    """Names of the settings in which rows differ, besides their workers."""
     names = rows[0].settings if rows else {}
-    return [name for name in names if name != but and len({str(row.settings[name]) for row in rows}) > 1]
+    return [name for name in names if name != "workers" and len({str(row.settings[name]) for row in rows}) > 1]
 
 
 def _named(rows: Sequence[Row]) -> list[tuple[str, Row]]:
     """Rows, each with a name that tells it from the others, their workers aside."""
-    more = [name for name in _varying(rows, "workers") if name not in _GROUP]
+    more = [name for name in _varying(rows) if name not in _GROUP]
     return [(_name(row, (*_GROUP, *more)), row) for row in rows]
 
 
@@ -141,8 +140,7 @@ def html(points: Sequence[Point], machine: Mapping[str, Any]) -> str:
     return render(
         "scaling.html.j2",
         title="Scaling sweep",
-        ray_nodes=", ".join(map(str, sorted({point["ray_nodes"] for point in good}))),
-        one_machine=all(point["raylets_on_one_machine"] for point in good),
+        address=next((point["settings"].get("address") for point in good), None),
         cores=good[0]["cores"] if good else 0,
         columns=["kind", *_COLUMNS],
         parts=[
@@ -154,29 +152,25 @@ def html(points: Sequence[Point], machine: Mapping[str, Any]) -> str:
 
 
 def _plots(rows: Sequence[Row]) -> list[Plot]:
-    throughput = _plot("Throughput", "workers", "roots/s", "roots_per_s", rows)
-    longest = max(throughput.lines, key=lambda line: len(line.points))
-    (first_workers, first_rate), several = longest.points[0], len(longest.points) > 1
-    if several:
-        ideal = [(workers, first_rate * workers / first_workers) for workers, _ in longest.points]
-        lines = [*throughput.lines, Line("ideal", ideal, longest.colour, "dashed")]
-        throughput = replace(throughput, lines=lines)
+    throughput = _plot("Throughput", "roots/s", "roots_per_s", rows)
     plots = [throughput]
-    if several:
-        plots.append(_plot("Efficiency", "workers", "efficiency", "efficiency", rows))
+    longest = max(throughput.lines, key=lambda line: len(line.points))
+    if len(longest.points) > 1:
+        first_workers, first_rate = longest.points[0]
+        ideal = [(workers, first_rate * workers / first_workers) for workers, _ in longest.points]
+        plots = [replace(throughput, lines=[*throughput.lines, Line("ideal", ideal, longest.colour, "dashed")])]
+        plots.append(_plot("Efficiency", "efficiency", "efficiency", rows))
     if any(row.values.get("remote_bytes") for row in rows):
-        plots.append(_plot("Remote bytes", "workers", "bytes a batch", "remote_bytes", rows))
-    over_nodes = _plot("Remote bytes over nodes", "nodes", "bytes a batch", "remote_bytes", rows)
-    lines = [line for line in over_nodes.lines if len(line.points) > 1]
-    return [*plots, replace(over_nodes, lines=lines)] if lines else plots
+        plots.append(_plot("Remote bytes", "bytes a batch", "remote_bytes", rows))
+    return plots
 
 
-def _plot(title: str, x: str, y_label: str, y: str, rows: Sequence[Row]) -> Plot:
-    """A line for the rows that differ in `x` alone, called by the settings in which lines differ: short, for a legend."""
-    names = _varying(rows, x) or ["sampler", "model"]
+def _plot(title: str, y_label: str, y: str, rows: Sequence[Row]) -> Plot:
+    """A line for the rows that differ in their workers alone, called by the settings in which lines differ: short, for a legend."""
+    names = _varying(rows) or ["sampler", "model"]
     by_kind: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         points = by_kind.setdefault(_name(row, names).replace("-partition", ""), [])
-        points.append((row.settings[x], row.values.get(y, 0.0)))
+        points.append((row.settings["workers"], row.values.get(y, 0.0)))
     lines = [Line(kind, points, colour) for colour, (kind, points) in enumerate(by_kind.items())]
-    return Plot(title, x, y_label, lines, x_scale="log2", y_scale="log")
+    return Plot(title, "workers", y_label, lines, x_scale="log2", y_scale="log")

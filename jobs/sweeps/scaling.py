@@ -85,8 +85,6 @@ def _settings(config: RunConfig, slot: Slot, values: Mapping[str, Any]) -> dict[
         "scaling": scaling,
         "workers": workers,
         "partitions": graph.manifest.num_partitions,
-        "nodes": 1,
-        "placement": "spread",
         "local_reads": config.servers.local_reads,
         "fanouts": list(getattr(sampler, "fanouts", None) or ()),
         "batch_size": getattr(sampler, "batch_size", None),
@@ -144,8 +142,6 @@ def _graph_facts(config: RunConfig) -> dict[str, Any]:
         "feature_bytes": manifest.feature_dim * np.dtype(manifest.feature_dtype).itemsize,
         "index_bytes": np.dtype(manifest.index_dtype).itemsize,
         "cores": os.cpu_count(),
-        "ray_nodes": 1,
-        "raylets_on_one_machine": config.ray.address is None,
     }
 
 

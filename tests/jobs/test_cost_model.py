@@ -21,7 +21,6 @@ from jobs.plan.cost_model import (
     free_cores,
     load_cpu_s,
     load_points,
-    near_partitions,
     neighbor_traffic,
     point_batch,
     predict,
@@ -177,13 +176,6 @@ def test_a_cache_of_hot_rows_hits_more_than_its_share(degrees: Degrees) -> None:
     assert cached < without
 
 
-def test_near_partitions_are_a_mean_over_the_nodes() -> None:
-    spread = {"local_reads": True, "placement": "spread", "partitions": 2, "nodes": 4}
-    assert near_partitions(spread) == 0.5  # half of the nodes have one, half none
-    assert near_partitions(spread | {"partitions": 3, "nodes": 2}) == 1.5
-    assert near_partitions(spread | {"placement": "store"}) == 0
-
-
 def test_near_partitions_are_not_asked() -> None:
     whole = neighbor_traffic(BatchShape((10, 20), (30, 40), 50), Widths(100), 4)
     assert whole.rounds == 3
@@ -207,8 +199,8 @@ KNOWN = Rates(0.02, 20e-6, 3e-3, 2e-6, 1e-3, 1e-9, 2e-3, 1e-9)
 def made_up_point(batch_size: int, requests: bool) -> dict:
     """A point whose times are exactly those of known rates."""
     settings = {
-        "sampler": "neighbor", "scaling": "weak", "workers": 1, "nodes": 2 if requests else 1, "partitions": 2, "chunks": 4,
-        "placement": "store" if requests else "spread", "local_reads": True, "fanouts": (5, 3), "batch_size": batch_size,
+        "sampler": "neighbor", "scaling": "weak", "workers": 1, "partitions": 2, "chunks": 4,
+        "local_reads": not requests, "fanouts": (5, 3), "batch_size": batch_size,
     }  # fmt: skip
     degree = ([20.0], [100_000.0])
     point = {
@@ -253,7 +245,7 @@ def test_what_ray_and_the_host_take_is_not_the_workers() -> None:
     two = point | {"settings": point["settings"] | {"workers": 2}, "stolen_cores": 0.1}
     assert free_cores(two, [alone]) == pytest.approx(2 - 0.3 - 0.1)
     assert free_cores(two, []) == pytest.approx(1.9)
-    assert free_cores(two | {"raylets_on_one_machine": False}, [alone]) == float("inf")
+    assert free_cores(two | {"settings": two["settings"] | {"address": "head:6379"}}, [alone]) == float("inf")
     assert free_cores(two | {"cores": 1, "stolen_cores": 0.9}, [alone]) == 0.1, "some are left, or nothing would end"
     assert free_cores(point, [alone | {"own_cores": 1.0}]) == 2, "less than none is measurement"
     (check,) = check_points([two], KNOWN, [alone])

@@ -68,14 +68,13 @@ def measured(workers: int, rate: float, **others) -> dict:
         "step_s": 0.1,
         "own_cores": 1.5,
         "cores": 2,
-        "ray_nodes": 1,
     }
-    values |= {"wait_share": 0.1, "ray_nodes": 1}
+    values |= {"wait_share": 0.1}
     settings = {
-        "sampler": "neighbor", "model": "geco", "scaling": "weak", "workers": workers, "partitions": 2, "nodes": 1, "placement": "spread",
+        "sampler": "neighbor", "model": "geco", "scaling": "weak", "workers": workers, "partitions": 2,
         "repeat": 0, **others,
     }  # fmt: skip
-    return {"settings": settings, "status": "ok", "cause": None, "raylets_on_one_machine": True, **values}
+    return {"settings": settings, "status": "ok", "cause": None, **values}
 
 
 def test_efficiency_is_per_worker_against_the_fewest_workers_of_the_same_kind() -> None:
@@ -91,7 +90,9 @@ def test_efficiency_is_per_worker_against_the_fewest_workers_of_the_same_kind() 
     assert rows["weak", 2].values["efficiency"] == pytest.approx(0.85)  # the median, over twice the baseline
     assert rows["weak", 2].values["ceiling"] == pytest.approx(2 / 3)  # 1.5 cores a worker, 2 cores
     assert rows["strong", 4].values["efficiency"] == 1.0  # alone of its kind
-    assert "3 raylets" not in scaling_html(points, {})
+    assert "One machine: all processes share its 2 cores" in scaling_html(points, {})
+    away = scaling_html([measured(1, 100.0, address="head:6379")], {})
+    assert "The Ray cluster at head:6379." in away
 
 
 def test_an_unfinished_last_line_is_cut_off_and_a_broken_one_is_refused(tmp_path: Path) -> None:
