@@ -20,11 +20,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
+from samplers.registry import load
 from storage.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+# For each source the conversion, the model and its options, by import path.
+_MODELS = {
+    "tokengt": ("models.published_tokengt:convert", "models.tokengt:TokenGT", "models.options.tokengt:TokenGTConfig"),
+    "grit": ("models.published_grit:convert", "models.grit:GRIT", "models.options.grit:GRITConfig"),
+}
 # Under which of these keys a framework's checkpoint holds the weights: fairseq, GraphGym, Lightning and others.
 STATE_KEYS = ("model", "model_state", "state_dict")
 
@@ -57,24 +63,12 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) ->
     Raises ValueError where the architectures differ, ConfigError on an option that this model does not have.
     """
     options = {name: value for name, value in options.items() if value is not None}
-    if source == "tokengt":
-        foreign = sorted(options.keys() - {"num_heads"})
-        if foreign:
-            raise ConfigError(
-                f"--source tokengt has the option --num_heads only, got {', '.join(foreign)}; leave it out"
-            )
-        from models import published_tokengt
-        from models.tokengt import TokenGT
-
-        config, weights = published_tokengt.convert(state, **options)
-        return _loaded(TokenGT(config), weights)
-    if source == "grit":
-        from models import published_grit
-        from models.grit import GRIT
-
-        grit_config, weights = published_grit.convert(state, **options)
-        return _loaded(GRIT(grit_config), weights)
-    raise ConfigError(f"--source must be tokengt or grit, got {source!r}")
+    foreign = sorted(options.keys() - {"num_heads"})
+    if source == "tokengt" and foreign:
+        raise ConfigError(f"--source tokengt has the option --num_heads only, got {', '.join(foreign)}; leave it out")
+    convert, model, _ = map(load, _MODELS[source])
+    config, weights = convert(state, **options)
+    return _loaded(model(config), weights)
 
 
 def _loaded(model: "nn.Module", weights: "Mapping[str, Tensor]") -> "nn.Module":
@@ -142,16 +136,9 @@ def load_converted(folder: Path) -> "nn.Module":
     for name in ("node", "edge"):
         fields[name] = Features(categories=tuple(fields[name]["categories"]), dim=fields[name]["dim"])
     weights = read_state(folder / "model.safetensors")
-    if described["model"] == "TokenGT":
-        from models.options.tokengt import TokenGTConfig
-        from models.tokengt import TokenGT
-
-        return _loaded(TokenGT(TokenGTConfig(**fields)), weights)
-    if described["model"] == "GRIT":
-        from models.grit import GRIT
-        from models.options.grit import GRITConfig
-
-        return _loaded(GRIT(GRITConfig(**fields)), weights)
+    for _, model, config in _MODELS.values():
+        if model.endswith(f":{described['model']}"):
+            return _loaded(load(model)(load(config)(**fields)), weights)
     raise FormatError(f"{folder / 'config.json'}: expected a model of TokenGT or GRIT, found {described['model']!r}")
 
 

@@ -39,6 +39,11 @@ class Finding(NamedTuple):
     message: str
 
 
+def _warned(name: str, problem: str | None, fine: str) -> Finding:
+    """A warning where there is a problem."""
+    return Finding(name, "ok", fine) if problem is None else Finding(name, "warn", problem)
+
+
 def check_versions() -> Iterator[Finding]:
     """Python, and every package that Graphmill requires (without its extras)."""
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
@@ -49,70 +54,56 @@ def check_versions() -> Iterator[Finding]:
         return
     from packaging.requirements import Requirement  # torch and Ray both require it
 
-    requirements = [
-        requirement
-        for text in wanted
-        if (requirement := Requirement(text)).marker is None or requirement.marker.evaluate({"extra": ""})
-    ]
-    found: list[str] = []
-    bad = False
-    for requirement in requirements:
+    installed: list[str] = []
+    problems: list[str] = []
+    for requirement in map(Requirement, wanted):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
         try:
             has = version(requirement.name)
         except PackageNotFoundError:
-            bad = True
-            yield Finding("packages", "fail", f"{requirement} is missing; run: pip install -e .")
+            problems.append(f"{requirement} is missing; run: pip install -e .")
             continue
+        installed.append(f"{requirement.name} {has}")
         if not requirement.specifier.contains(has, prereleases=True):
-            bad = True
-            yield Finding(
-                "packages", "fail", f"expected {requirement}, found {has}; run: pip install -e . -c constraints.txt"
-            )
-        found.append(f"{requirement.name} {has}")
-    if not bad:
-        yield Finding("packages", "ok", ", ".join(found))
+            problems.append(f"expected {requirement}, found {has}; run: pip install -e . -c constraints.txt")
+    for problem in problems:
+        yield Finding("packages", "fail", problem)
+    if not problems:
+        yield Finding("packages", "ok", ", ".join(installed))
 
 
 def check_cores() -> Iterator[Finding]:
     """The cores that this process may use, and a container's limit below them."""
     cores = num_cores()
     quota, _, period = _CPU_LIMIT.read_text().strip().partition(" ") if _CPU_LIMIT.exists() else ("max", "", "")
-    if quota != "max" and period and int(quota) / int(period) < cores:
-        allowed = int(quota) / int(period)
-        yield Finding(
-            "cores",
-            "warn",
-            f"{cores} cores, of which the container may use {allowed:g}: set OMP_NUM_THREADS and --workers by that",
-        )
-    else:
-        yield Finding("cores", "ok", f"{cores}")
+    allowed = int(quota) / int(period) if quota != "max" and period else cores
+    problem = f"{cores} cores, of which the container may use {allowed:g}: set OMP_NUM_THREADS and --workers by that"
+    yield _warned("cores", problem if allowed < cores else None, f"{cores}")
 
 
 def check_memory(object_store_bytes: int) -> Iterator[Finding]:
     """Free memory beside the object store, and the shared memory that the store lives in."""
     free = available_bytes()
     needed = object_store_bytes + _LEAST_MEMORY_BYTES
-    message = f"{_gib(free)} free"
-    if free < needed:
-        message += (
-            f", of which {_gib(needed)} are wanted for a driver, a worker and the object store; set --object-store-gb"
-        )
-    yield Finding("memory", "ok" if free >= needed else "warn", message)
+    fine = f"{_gib(free)} free"
+    short = (
+        f"{fine}, of which {_gib(needed)} are wanted for a driver, a worker and the object store; set --object-store-gb"
+    )
+    yield _warned("memory", short if free < needed else None, fine)
     if not _SHARED_MEMORY.is_dir():
         yield Finding(
             "shared memory", "warn", f"no {_SHARED_MEMORY}: the object store will be a file on disk, and slow"
         )
         return
     shared = shutil.disk_usage(_SHARED_MEMORY).free
-    if shared < object_store_bytes:
-        yield Finding(
-            "shared memory",
-            "warn",
-            f"{_SHARED_MEMORY} has {_gib(shared)} free, the object store wants {_gib(object_store_bytes)}: Ray will use the disk, "
-            "and be slow; set --object-store-gb, or give the container more (docker run --shm-size)",
-        )
-    else:
-        yield Finding("shared memory", "ok", f"{_gib(shared)} free in {_SHARED_MEMORY}")
+    short = (
+        f"{_SHARED_MEMORY} has {_gib(shared)} free, the object store wants {_gib(object_store_bytes)}: Ray will use the disk, "
+        "and be slow; set --object-store-gb, or give the container more (docker run --shm-size)"
+    )
+    yield _warned(
+        "shared memory", short if shared < object_store_bytes else None, f"{_gib(shared)} free in {_SHARED_MEMORY}"
+    )
 
 
 def check_folder(name: str, folder: Path) -> Iterator[Finding]:
@@ -138,9 +129,9 @@ def check_folder(name: str, folder: Path) -> Iterator[Finding]:
         return
     free = shutil.disk_usage(existing).free
     rate = _PROBE_BYTES / 2**20 / seconds
-    verdict: Verdict = "ok" if free >= _LEAST_DISK_BYTES else "warn"
-    more = "" if verdict == "ok" else ", which checkpoints may fill; make room, or choose another folder"
-    yield Finding(name, verdict, f"{existing}: {_gib(free)} free, 8 MiB synced at {rate:.0f} MiB/s{more}")
+    fine = f"{existing}: {_gib(free)} free, 8 MiB synced at {rate:.0f} MiB/s"
+    short = f"{fine}, which checkpoints may fill; make room, or choose another folder"
+    yield _warned(name, short if free < _LEAST_DISK_BYTES else None, fine)
     if abs(skew) > _CLOCK_S:
         yield Finding(
             name, "warn", f"the clock of the file system in {existing} is {skew:+.0f} s off; synchronise it (NTP)"
@@ -152,14 +143,9 @@ def check_open_files() -> Iterator[Finding]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < _LEAST_OPEN_FILES:
-        yield Finding(
-            "open files",
-            "warn",
-            f"limit {soft}, a Ray of several workers needs {_LEAST_OPEN_FILES}; run: ulimit -n {hard}",
-        )
-    else:
-        yield Finding("open files", "ok", f"limit {soft}")
+    low = soft != resource.RLIM_INFINITY and soft < _LEAST_OPEN_FILES
+    problem = f"limit {soft}, a Ray of several workers needs {_LEAST_OPEN_FILES}; run: ulimit -n {hard}"
+    yield _warned("open files", problem if low else None, f"limit {soft}")
 
 
 def check_loopback() -> Iterator[Finding]:
@@ -202,14 +188,12 @@ def check_gpu() -> Iterator[Finding]:
             bf16 = "bfloat16" if torch.cuda.is_bf16_supported() else "no bfloat16"
             name = torch.cuda.get_device_name(index)
             yield Finding("gpu", "ok", f"{index}: {name}, {_gib(free)} of {_gib(total)} free, {bf16}")
-    elif _NVIDIA_DRIVER.exists():
-        yield Finding(
-            "gpu",
-            "warn",
-            f"there is an NVIDIA driver, but PyTorch {torch.__version__} sees no GPU; install its CUDA build (README, GPUs)",
-        )
-    else:
-        yield Finding("gpu", "ok", f"none; PyTorch {torch.__version__} trains on the CPU")
+        return
+    problem = (
+        f"there is an NVIDIA driver, but PyTorch {torch.__version__} sees no GPU; install its CUDA build (README, GPUs)"
+    )
+    fine = f"none; PyTorch {torch.__version__} trains on the CPU"
+    yield _warned("gpu", problem if _NVIDIA_DRIVER.exists() else None, fine)
 
 
 def check_store(url: str) -> Iterator[Finding]:
@@ -239,11 +223,8 @@ def check_store(url: str) -> Iterator[Finding]:
     except GraphmillError as error:
         yield Finding("store", "fail", str(error))
         return
-    yield (
-        Finding("store", "ok", f"{url}: written, read and removed in {seconds * 1000:.0f} ms")
-        if same
-        else Finding("store", "fail", f"{url}: what was read is not what was written")
-    )
+    fine = Finding("store", "ok", f"{url}: written, read and removed in {seconds * 1000:.0f} ms")
+    yield fine if same else Finding("store", "fail", f"{url}: what was read is not what was written")
 
 
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
@@ -268,13 +249,13 @@ def _open(url: str) -> tuple[str, int, Callable[[], None]]:
 
     if _holds_many_graphs(url):
         graphs = open_graphs(url)
-        size = sum(entry.num_bytes for entry in graphs.manifest.files.values())
-        return f"{len(graphs):,} graphs, {graphs.manifest.num_nodes:,} nodes", size, graphs.verify
-    graph = open_graph(url)
-    size = sum(entry.num_bytes for entry in graph.manifest.files.values())
-    manifest = graph.manifest
-    counts = f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.num_partitions} partitions"
-    return counts, size, graph.verify
+        files, verify = graphs.manifest.files, graphs.verify
+        counts = f"{len(graphs):,} graphs, {graphs.manifest.num_nodes:,} nodes"
+    else:
+        graph = open_graph(url)
+        files, verify, manifest = graph.manifest.files, graph.verify, graph.manifest
+        counts = f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.num_partitions} partitions"
+    return counts, sum(entry.num_bytes for entry in files.values()), verify
 
 
 def _holds_many_graphs(url: str) -> bool:

@@ -319,11 +319,7 @@ def option_lines(kind: type, path: str, positional: Sequence[str] = (), values: 
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
-    return (
-        {None: "none", True: "yes", False: "no"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+    return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)
 
 
 def _metavar(hint: Any) -> str:

@@ -91,14 +91,6 @@ class SweepOptions:
 
 
 @dataclass(frozen=True)
-class Axis:
-    """All of these values, one after another."""
-
-    path: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Range:
     """Values between two bounds, both included; evenly, or evenly in their logarithm; whole where the option takes no others."""
 
@@ -138,15 +130,13 @@ class SweepPlan:
     recipe: Tree
     words: tuple[str, ...]
     """What stood after `--`: flags of all trials."""
-    axes: tuple[Axis, ...]
+    axes: Mapping[str, tuple[str, ...]]
+    """The values of every option of the grid."""
     ranges: tuple[Range, ...]
 
     def slots(self) -> Iterator[Slot]:
         """All trials. More draws add trials at the end and change none before them."""
-        combinations = [
-            dict(zip([axis.path for axis in self.axes], values, strict=True))
-            for values in itertools.product(*(axis.values for axis in self.axes))
-        ]
+        combinations = [dict(zip(self.axes, values, strict=True)) for values in itertools.product(*self.axes.values())]
         seeds: tuple[int | None, ...] = self.options.seeds or (None,)
         for draw in range(self.options.trials or 1 if self.ranges else 1):
             first = draw * len(combinations) * len(seeds)
@@ -212,13 +202,13 @@ def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
         (SCALING, options.scaling),
     ):
         if values:
-            grid.append(Axis(path, tuple(dict.fromkeys(map(str, values)))))
-    plan = SweepPlan(options, recipe, tuple(words), tuple(grid), ())
+            grid.append((path, tuple(dict.fromkeys(map(str, values)))))
+    plan = SweepPlan(options, recipe, tuple(words), dict(grid), ())
     if not grid and not options.draw and not options.seeds:
         raise ConfigError("nothing is tried: give --grid option=a,b, --draw option=low..high --trials n, or --seeds")
-    first = {axis.path: axis.values[0] for axis in grid}
+    first = {path: values[0] for path, values in grid}
     plan = replace(plan, ranges=tuple(_range(text, plan, first) for text in options.draw))
-    paths = [axis.path for axis in grid] + [one.path for one in plan.ranges] + ["fit.seed"] * bool(options.seeds)
+    paths = [path for path, _ in grid] + [one.path for one in plan.ranges] + ["fit.seed"] * bool(options.seeds)
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"--{path} is tried twice; give one --grid, --draw or shorthand for it")
@@ -253,14 +243,14 @@ def _shared_batch(config: RunConfig) -> RunConfig:
     )
 
 
-def _axis(text: str) -> Axis:
+def _axis(text: str) -> tuple[str, tuple[str, ...]]:
     path, values = _split(text, "--grid", "a list, such as fit.learning_rate=1e-3,3e-3")
     choices = tuple(value.strip() for value in values.split(","))
     if not all(choices):
         raise ConfigError(f"--grid {text}: expected a value between commas, got an empty one; leave the comma out")
     if len(set(choices)) < len(choices):
         raise ConfigError(f"--grid {text}: expected each value once; leave out what is repeated")
-    return Axis(path, choices)
+    return path, choices
 
 
 def _range(text: str, plan: SweepPlan, grid: Mapping[str, str]) -> Range:

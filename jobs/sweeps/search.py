@@ -62,7 +62,7 @@ class Search:
         )
         for name, value in attributes.items():
             self._study.set_user_attr(name, value)
-        self._distributions = {axis.path: CategoricalDistribution(axis.values) for axis in plan.axes} | {
+        self._distributions = {path: CategoricalDistribution(values) for path, values in plan.axes.items()} | {
             one.path: _distribution(one) for one in plan.ranges
         }
         self._forget_running()

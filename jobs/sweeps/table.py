@@ -70,7 +70,7 @@ def write_pages(
     better = "lower" if lower_is_better(metric) else "higher"
     about = {
         "begins from": options.recipe or "the model's defaults",
-        "grid": "; ".join(f"{axis.path}={','.join(axis.values)}" for axis in plan.axes) or "none",
+        "grid": "; ".join(f"{path}={','.join(values)}" for path, values in plan.axes.items()) or "none",
         "drawn": "; ".join(options.draw) or "nothing",
         "metric": f"{metric}, the best of each trial's epochs; {better} is better",
         "every trial's options": shlex.join(words) or "none besides",
