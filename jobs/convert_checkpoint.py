@@ -73,10 +73,10 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) ->
 
 def _loaded(model: "nn.Module", weights: "Mapping[str, Tensor]") -> "nn.Module":
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            raise ValueError(f"expected {name} of shape {expected.get(name)}, found {found.get(name)}")
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
+            raise ValueError(f"expected {name} of shape {expected.get(name)}, found {given.get(name)}")
     model.load_state_dict(weights)
     return model
 
@@ -92,7 +92,7 @@ def read_state(path: Path) -> "dict[str, Tensor]":
             return load_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pickle that will be refused, torch says first that it is a new one
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise FormatError(f"{path}: expected a checkpoint, found none") from None
     except pickle.UnpicklingError:
@@ -103,13 +103,13 @@ def read_state(path: Path) -> "dict[str, Tensor]":
     except (SafetensorError, EOFError, RuntimeError) as error:
         raise FormatError(f"{path}: expected a checkpoint, found damage ({error})") from None
     for key in STATE_KEYS:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    if not isinstance(found, Mapping) or not all(isinstance(t, torch.Tensor) for t in found.values()):
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    if not isinstance(state, Mapping) or not all(isinstance(t, torch.Tensor) for t in state.values()):
         raise FormatError(
             f"{path}: expected a dictionary of tensors (also under {', '.join(STATE_KEYS)}), found another"
         )
-    return {name.removeprefix("module."): tensor for name, tensor in found.items()}
+    return {name.removeprefix("module."): tensor for name, tensor in state.items()}
 
 
 def save_converted(model: "nn.Module", source: str, folder: Path) -> None:

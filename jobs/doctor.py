@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.run.exit_codes import run
+from jobs.run.option_checks import more_than_0
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 
@@ -48,9 +49,7 @@ class DoctorConfig:
 
     def __post_init__(self) -> None:
         for name in ("object_store_gb", "timeout_s"):
-            if not getattr(self, name) > 0:
-                flag = "--" + name.replace("_", "-")
-                raise ConfigError(f"{name}: expected more than 0, got {getattr(self, name)}; set {flag}")
+            more_than_0(self, name)
 
 
 def check_all(config: DoctorConfig) -> "Iterator[Finding]":

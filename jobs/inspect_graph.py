@@ -77,7 +77,7 @@ def list_snapshots(graph: "StoredGraph") -> str:
 def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
     """(name, value) lines for people."""
     manifest = graph.manifest
-    found = manifest.measured
+    measured = manifest.measured
     dtype = f" {manifest.feature_dtype}" if manifest.feature_dim else ""
     lines = [
         ("graph", f"{manifest.name} at {graph.url}"),
@@ -85,24 +85,24 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("nodes", f"{manifest.num_nodes:,}"),
         (
             "edges",
-            f"{manifest.num_edges:,} ({found.num_self_loops:,} self-loops, {found.num_duplicate_edges:,} duplicates), {_symmetry(found)}",
+            f"{manifest.num_edges:,} ({measured.num_self_loops:,} self-loops, {measured.num_duplicate_edges:,} duplicates), {_symmetry(measured)}",
         ),
-        ("in-degree", _spread(found.in_degree)),
-        ("out-degree", f"{_spread(found.out_degree)}; {found.num_isolated:,} nodes without any edge"),
+        ("in-degree", _spread(measured.in_degree)),
+        ("out-degree", f"{_spread(measured.out_degree)}; {measured.num_isolated:,} nodes without any edge"),
         ("features", f"{manifest.feature_dim} per node{dtype}, {manifest.edge_feature_dim} per edge"),
-        ("values", _values(found.feature)),
+        ("values", _values(measured.feature)),
         ("partitions", f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')})"),
         ("balance", f"nodes {_balance(balance.nodes_per_partition)}; edges {_balance(balance.edges_per_partition)}"),
         ("edge cut", f"{balance.num_cut_edges:,} edges, {_share(balance.num_cut_edges, manifest.num_edges)}"),
-        *_split_lines(found),
+        *_split_lines(measured),
     ]
-    unlabelled = manifest.num_nodes - found.num_labelled
-    if found.class_counts is not None:
-        largest = _share(max(found.class_counts), found.num_labelled)
+    unlabelled = manifest.num_nodes - measured.num_labelled
+    if measured.class_counts is not None:
+        largest = _share(max(measured.class_counts), measured.num_labelled)
         lines.append(
             (
                 "classes",
-                f"{manifest.num_classes}, largest {largest}, smallest {min(found.class_counts):,} nodes; "
+                f"{manifest.num_classes}, largest {largest}, smallest {min(measured.class_counts):,} nodes; "
                 f"{unlabelled:,} nodes without a label",
             )
         )
@@ -115,10 +115,10 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
     return [(name, value) for name, value in lines if value]
 
 
-def _symmetry(found: "GraphStatistics") -> str:
-    if found.symmetric:
+def _symmetry(measured: "GraphStatistics") -> str:
+    if measured.symmetric:
         return "symmetric"
-    return "symmetric but for weights or features" if found.symmetric_edges else "directed"
+    return "symmetric but for weights or features" if measured.symmetric_edges else "directed"
 
 
 def _spread(counts: "CountStatistics") -> str:
@@ -157,19 +157,19 @@ def _values(feature: "FeatureStatistics | None") -> str:
     return f"{kind}, {feature.sparsity:.1%} zeros{norm}{bad}"
 
 
-def _split_lines(found: "GraphStatistics") -> list[tuple[str, str]]:
+def _split_lines(measured: "GraphStatistics") -> list[tuple[str, str]]:
     distinct: dict[str, int] = {}  # published sets of splits mostly have one size
-    for split in found.splits:
+    for split in measured.splits:
         named = ", ".join(f"{name} {count:,}" for name, count in zip(PARTS, split.num_nodes, strict=True) if count)
         distinct[named] = distinct.get(named, 0) + 1
     lines = [("split", f"{times} sets, each {named}" if times > 1 else named) for named, times in distinct.items()]
-    known = [split.homophily for split in found.splits if split.homophily is not None]
+    known = [split.homophily for split in measured.splits if split.homophily is not None]
     if known:
         shares = f"{min(known):.1%}" if len(known) == 1 else f"{min(known):.1%} to {max(known):.1%}"
         lines.append(("homophily", f"{shares} of the edges between training nodes join equal classes"))
     targets = [
         split.training_target
-        for split in found.splits
+        for split in measured.splits
         if split.training_target and split.training_target.mean is not None
     ]
     lines += [("training", f"mean {target.mean:.6g}, standard deviation {target.std:.6g}") for target in targets]

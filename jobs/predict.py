@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import check_object_store
+from jobs.run.option_checks import at_least, check_object_store, more_than_0
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 
@@ -71,6 +71,12 @@ class PredictConfig:
     plan: bool = False
     """Print what the prediction would use, and what would be refused; start and write nothing."""
 
+    def __post_init__(self) -> None:
+        for name, least in (("shard_rows", 1), ("piece_batches", 1), ("restarts", 0)):
+            at_least(self, name, least)
+        check_object_store(self.object_store_gb)
+        more_than_0(self, "deadline_s")
+
 
 def main() -> None:
     _predict(parse(PredictConfig, __doc__, ("run", "out")))
@@ -90,7 +96,6 @@ def predict(run: "str | FinishedRun", out: str | None = None, **options: Any) ->
 
 
 def _predict(config: PredictConfig) -> None:
-    _check(config)
     from cluster.options import SessionOptions, WorkerOptions
     from cluster.placement import place
     from cluster.prediction import PoolOptions, predict_all
@@ -155,18 +160,6 @@ def _predict(config: PredictConfig) -> None:
     _print_summary(config, finished, subject, summary)
 
 
-def _check(config: PredictConfig) -> None:
-    """Raises ConfigError for options that cannot work."""
-    for name, least in (("shard_rows", 1), ("piece_batches", 1), ("restarts", 0)):
-        if getattr(config, name) < least:
-            raise ConfigError(
-                f"{name}: expected at least {least}, got {getattr(config, name)}; set --{name.replace('_', '-')}"
-            )
-    check_object_store(config.object_store_gb)
-    if not config.deadline_s > 0:
-        raise ConfigError(f"deadline_s: expected more than 0 seconds, got {config.deadline_s}; set --deadline-s")
-
-
 def _splits(config: PredictConfig, subject: "Subject") -> tuple[str, ...]:
     """The splits that are asked for."""
     if config.split == "all":
@@ -219,15 +212,15 @@ def _plan(
     opened = None if subject.together else data.open()
     splits, num_batches, ids = [], [], [np.empty(0, np.int64)]
     for name in chosen:
-        found = members(name)
-        if not len(found):
+        member_ids = members(name)
+        if not len(member_ids):
             continue
         # As many ranks as scored the run, so that batches are the same; a tiny split of another graph may not be enough for them.
-        num_ranks = finished.num_ranks if len(found) >= finished.num_ranks else 1
+        num_ranks = finished.num_ranks if len(member_ids) >= finished.num_ranks else 1
         split = SplitPlan(name, subject.samplers[name], workers.most if opened is None else num_ranks)
         splits.append(split)
         num_batches.append(workers.most if opened is None else opened.sampler(split.sampler, num_ranks).num_batches)
-        ids.append(found)
+        ids.append(member_ids)
     if not splits:
         raise ConfigError(f"{subject.url}: expected something in split {config.split}, found nothing; set --split")
     spec = PredictionSpec(

@@ -39,16 +39,16 @@ def plan_graphs(job: str, config: RunConfig) -> int:
     process, resources = process_bytes(), known_resources(config)
     resolved = resolve(config, Facts(PLACEHOLDERS["graphs"], {}, resources))
     run_dir = choose_run_dir(job, config.run)
-    found = find_molecules(config.data, config.target)
+    stored = find_molecules(config.data, config.target)
     problems: list[str] = []
     parameters: int | None = None
-    if isinstance(found, StoredGraphs):
-        lines = [set_line(found)]
+    if isinstance(stored, StoredGraphs):
+        lines = [set_line(stored)]
         with refused(problems):
-            model, more = _stored_lines(process, found, config, resources, run_dir)
+            model, more = _stored_lines(process, stored, config, resources, run_dir)
             lines, parameters = [*lines, *more], count_parameters(model)
     else:
-        source, target = found
+        source, target = stored
         lines, parameters = _without_set(process, source.info, target, resolved, resources)
     lines += [ray_line(config.ray), *run_lines(run_dir, config, parameters)]
     print_plan(job, lines, problems)

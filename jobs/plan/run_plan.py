@@ -80,7 +80,7 @@ def try_batches(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    found: list[tuple[float, float, int, int, int, int]] = []
+    steps: list[tuple[float, float, int, int, int, int]] = []
     began = time.perf_counter()
     with one_thread():
         first = collated(0)  # compiles what is compiled
@@ -92,7 +92,7 @@ def try_batches(
             batch = collated(number)
             drawn = time.process_time()
             step(batch)
-            found.append(
+            steps.append(
                 (
                     drawn - started,
                     time.process_time() - drawn,
@@ -103,8 +103,8 @@ def try_batches(
             )
             if time.perf_counter() - began > _ENOUGH_S:
                 break
-    draw, did, nodes, edges, predicted, num_bytes = zip(*found, strict=True)
-    count = len(found)
+    draw, did, nodes, edges, predicted, num_bytes = zip(*steps, strict=True)
+    count = len(steps)
     return Tried(
         count,
         sum(nodes) / count,
@@ -187,11 +187,11 @@ def training_memory(
     copies = (
         5 + (workers > 1) + (fit.ema_decay is not None)
     )  # weights, gradients, two moments, best; DDP's buckets; average
-    found = {"process": process, "weights and optimizer": 4 * parameters * copies}
+    parts = {"process": process, "weights and optimizer": 4 * parameters * copies}
     if tried is not None:
         ahead = min((loader.prefetch + 1) * tried.num_bytes, loader.max_bytes + tried.num_bytes)
-        found |= {"batches ahead": ahead, "activations": tried.work_bytes}
-    return found
+        parts |= {"batches ahead": ahead, "activations": tried.work_bytes}
+    return parts
 
 
 def process_bytes() -> int:
@@ -235,8 +235,12 @@ def run_lines(run_dir: Path, config: RunConfig, parameters: int | None) -> list[
     """Where the run is kept, what it goes on from, and its checkpoints."""
     where, fit = f"{run_dir}, new", config.fit
     if config.run.resume is not None:
-        found = latest_checkpoint(run_dir)
-        at = "its beginning: there is no checkpoint" if found is None else f"epoch {load_state(found).next_epoch}"
+        checkpoint = latest_checkpoint(run_dir)
+        at = (
+            "its beginning: there is no checkpoint"
+            if checkpoint is None
+            else f"epoch {load_state(checkpoint).next_epoch}"
+        )
         where = f"{run_dir}, continued from {at}"
     minutes = "" if fit.checkpoint_minutes is None else f", and at least every {fit.checkpoint_minutes:g} minutes"
     bytes_each = None if parameters is None else 4 * parameters * (4 + (fit.ema_decay is not None))

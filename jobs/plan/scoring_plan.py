@@ -139,7 +139,7 @@ def try_pass(
     """
     listed = data.target if roots is None else roots
     model.eval()
-    found: list[Tried] = []
+    tried: list[Tried] = []
 
     def work() -> None:
         started = time.process_time()
@@ -149,11 +149,11 @@ def try_pass(
             step_output(model(batch))
         done = time.process_time()
         nodes, edges = data.sizes(batch)
-        found.append(Tried(1, nodes, edges, len(listed(batch)), num_bytes_of(batch), drawn - started, done - drawn, 0))
+        tried.append(Tried(1, nodes, edges, len(listed(batch)), num_bytes_of(batch), drawn - started, done - drawn, 0))
 
     with one_thread():
         grown = growth_bytes(work)
-    return replace(found[0], work_bytes=grown)
+    return replace(tried[0], work_bytes=grown)
 
 
 def extrapolated(eighth: Tried, quarter: Tried) -> Tried:

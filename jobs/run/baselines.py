@@ -106,10 +106,10 @@ def _fit_perceptron(
         loss.backward()
         optimizer.step()
         if step % steps_per_check == 0:
-            found, checks_since = validate(network), checks_since + 1
+            score, checks_since = validate(network), checks_since + 1
             network.train()
-            if found > best_score:
-                best_score, best_state, checks_since = found, copy.deepcopy(network.state_dict()), 0
+            if score > best_score:
+                best_score, best_state, checks_since = score, copy.deepcopy(network.state_dict()), 0
             if checks_since >= _PATIENCE:
                 break
     network.load_state_dict(best_state)

@@ -90,9 +90,9 @@ def kill_tagged(tag: str) -> None:
 def _tagged(tag: str) -> list["psutil.Process"]:
     import psutil
 
-    found = []
+    tagged = []
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if one.environ().get(_TAG, "").startswith(tag) and one.status() != psutil.STATUS_ZOMBIE:
-                found.append(one)
-    return found
+                tagged.append(one)
+    return tagged

@@ -25,10 +25,14 @@ def describe_environment() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.platform(),
     }
-    found: dict[str, Any] = {"python": platform.python_version(), "packages": installed_packages(), "machine": machine}
+    environment: dict[str, Any] = {
+        "python": platform.python_version(),
+        "packages": installed_packages(),
+        "machine": machine,
+    }
     if ray.is_initialized():
         resources = ray.cluster_resources()
-        found["cluster"] = {
+        environment["cluster"] = {
             "nodes": sum(bool(node["Alive"]) for node in ray.nodes()),
             "cpus": resources.get("CPU", 0.0),
             "gpus": resources.get("GPU", 0.0),
@@ -36,7 +40,7 @@ def describe_environment() -> dict[str, Any]:
                 name.removeprefix("accelerator_type:") for name in resources if name.startswith("accelerator_type:")
             ),
         }
-    return found
+    return environment
 
 
 def describe_command() -> dict[str, str]:

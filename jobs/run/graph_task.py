@@ -34,7 +34,7 @@ def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
 
 def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, num_workers: int) -> tuple[str, ...]:
     """ "valid", and "test" where it can be scored. Raises ConfigError where "valid" or "train" cannot serve."""
-    found = []
+    scored = []
     for split in ("train", "valid", "test"):
         graphs = store.split(split) if split in store.split_names else np.empty(0, np.int64)
         target = store.target[graphs][:, list(columns)]
@@ -47,13 +47,13 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, num
                 "ingest the set with another split"
             )
         if enough and len(graphs) >= num_workers:
-            found.append(split)
+            scored.append(split)
         elif split != "test":
             raise ConfigError(
                 f"{store.url}: split {split}: expected at least {num_workers} graphs (one per worker) with {needed}, got {len(graphs)} "
                 "graphs; lower --workers or ingest the set with another split"
             )
-    return tuple(found[1:])
+    return tuple(scored[1:])
 
 
 def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ...]) -> Task:
@@ -63,13 +63,13 @@ def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ..
     names = [store.target_names[column] for column in columns]
     means, deviations = [], []
     for column, name in zip(columns, names, strict=True):
-        found = training.targets[column]
-        if not found.num_labelled:
+        statistics = training.targets[column]
+        if not statistics.num_labelled:
             raise ConfigError(f"{store.url}: target {name}: no training graph has one; choose with --task.target")
-        if found.mean is None or found.std is None:
+        if statistics.mean is None or statistics.std is None:
             raise DataError(f"{store.url}: expected finite targets or NaN, got infinity in the training split")
-        means.append(found.mean)
-        deviations.append(found.std or 1.0)
+        means.append(statistics.mean)
+        deviations.append(statistics.std or 1.0)
     if isinstance(fit, BinaryOptions | ClassesOptions):
         target = store.target[store.split("train")][:, list(columns)].astype(np.float64)
         if isinstance(fit, BinaryOptions):

@@ -19,9 +19,9 @@ from storage.synthetic import SyntheticGraph, SyntheticOptions
 
 def prepare_graph(options: NodeDataOptions) -> StoredGraph:
     """The graph that the options name. What the job prepares lies under `folder` and is used again by the next run."""
-    found = find_graph(options)
-    if found is not None:
-        return found
+    graph = find_graph(options)
+    if graph is not None:
+        return graph
     name, target = _place(options)
     undirected = None  # what the source says of itself
     if options.path is None:

@@ -17,10 +17,10 @@ from storage.snapshots import has_graph
 
 def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGraphs:
     """The set that the options name. What the job prepares lies under `folder` and is used again by the next run."""
-    found = find_molecules(graphs, target_name)
-    if isinstance(found, StoredGraphs):
-        return found
-    source, target = found
+    stored = find_molecules(graphs, target_name)
+    if isinstance(stored, StoredGraphs):
+        return stored
+    source, target = stored
     with progress(f"preparing {target.name}") as bar, unless_another_was_first(str(target)):
         # A total is a hint: a table's lines are counted, not its rows.
         ingest_molecules(

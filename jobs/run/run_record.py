@@ -85,8 +85,8 @@ class RunRecord:
     @property
     def scores(self) -> Mapping[str, Any]:
         """The final scores by split, estimates where it has no others; empty where there are none."""
-        found = (self.summary or {}).get("scores" if self.estimate is None else "estimates")
-        return found if isinstance(found, Mapping) else {}
+        scores = (self.summary or {}).get("scores" if self.estimate is None else "estimates")
+        return scores if isinstance(scores, Mapping) else {}
 
     def valid(self, name: str) -> str:
         """What the validation's figure `name` is recorded as."""
@@ -117,17 +117,17 @@ class RunRecord:
         """Starts of the workers after a fault; None where the run recorded no events."""
         if not self.events:
             return None
-        found, started = [], False
+        restarts, started = [], False
         for event in self.events:
             if event["kind"] == "begin":
                 started = False
             elif event["kind"] == "start":
                 if started:
-                    found.append(
+                    restarts.append(
                         Restart(str(event.get("time", "")), _whole(event.get("epoch")), _whole(event.get("repeated")))
                     )
                 started = True
-        return tuple(found)
+        return tuple(restarts)
 
     def told(self, kind: str) -> list[Mapping[str, Any]]:
         """The events of a kind: "begin" of the run or a part of it, "damage" of a checkpoint, "saved" because it was asked to end."""
