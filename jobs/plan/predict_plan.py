@@ -61,8 +61,16 @@ def _lines(
     num_rows: int,
     workers: int,
 ) -> list[Line]:
-    if subject.shard_bytes is not None:
-        return _together_lines(process, config, len(spec.splits), subject.shard_bytes(workers), num_rows, workers)
+    files = -(-num_rows // config.shard_rows)
+    rows = ("rows", f"{num_rows:,} in {files:,} Parquet files of at most {config.shard_rows:,}")
+    if subject.shard_bytes is not None:  # workers predict the whole graph together: memory by the formula
+        memory = {"process": process, "shard": subject.shard_bytes(workers)}
+        return [
+            rows,
+            ("batches", f"the whole graph over {workers} workers, once for each of {len(spec.splits)} splits"),
+            memory_line(memory, workers, 0, config.object_store_gb),
+            ("time", "not tried"),
+        ]
     data = spec.data.open()
     tried, counts = [], []
     for split in spec.splits:
@@ -77,26 +85,12 @@ def _lines(
     parameters = count_parameters(model)
     memory = {"process": process, "weights": 4 * parameters, "batches ahead": ahead, "a pass": mean.work_bytes}
     said = ", ".join(f"{name} {count:,}" for name, count in counts)
-    files = -(-num_rows // config.shard_rows)
     return [
-        ("rows", f"{num_rows:,} in {files:,} Parquet files of at most {config.shard_rows:,}"),
+        rows,
         ("batches", f"{total:,} ({said}) in {len(pieces):,} pieces for {workers} workers"),
         batch_line(mean, "predicted"),
         memory_line(memory, workers, 0, config.object_store_gb),
         time_line(mean, -(-total // workers), workers, 0, spec.loader.threads, _MORE),
-    ]
-
-
-def _together_lines(
-    process: int, config: "PredictConfig", num_splits: int, shard: int, num_rows: int, workers: int
-) -> list[Line]:
-    """Where workers predict the whole graph at once: memory by the formula; nothing is tried."""
-    files = -(-num_rows // config.shard_rows)
-    return [
-        ("rows", f"{num_rows:,} in {files:,} Parquet files of at most {config.shard_rows:,}"),
-        ("batches", f"the whole graph over {workers} workers, once for each of {num_splits} splits"),
-        memory_line({"process": process, "shard": shard}, workers, 0, config.object_store_gb),
-        ("time", "not tried"),
     ]
 
 

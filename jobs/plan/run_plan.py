@@ -265,7 +265,7 @@ def ray_line(ray: SessionOptions) -> Line:
 
 def print_plan(job: str, lines: Sequence[Line], problems: Sequence[str]) -> None:
     print(f"plan of {job}; nothing is started or written")
-    told = [*lines, *(("refused", problem) for problem in problems or ["nothing found that would be"])]
+    told = [*lines, *(("refused", problem) for problem in problems or ["nothing"])]
     for name, text in told:
         print(f"{name:>12}  {text}")
 

@@ -52,11 +52,7 @@ def end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=timeout_s)
-    _, left = psutil.wait_procs(tree, timeout=_LEAVE_TIMEOUT_S)
-    for one in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
-    psutil.wait_procs(left, timeout=_LEAVE_TIMEOUT_S)
+    _kill(psutil.wait_procs(tree, timeout=_LEAVE_TIMEOUT_S)[1])
     process.wait(timeout=_LEAVE_TIMEOUT_S)
 
 
@@ -78,9 +74,12 @@ def end_tagged(tag: str, timeout_s: float) -> None:
 
 def kill_tagged(tag: str) -> None:
     """Kills what a child left behind that could not end its own: raylets, say, whose sessions are not the child's."""
+    _kill(_tagged(tag))
+
+
+def _kill(left: "list[psutil.Process]") -> None:
     import psutil
 
-    left = _tagged(tag)
     for one in left:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             one.kill()

@@ -54,19 +54,11 @@ def _commit(checkout: Path) -> str | None:
     """The commit, "-dirty" after it where files differ from it. None for an installed package, whose folder is in no repository of ours."""
     if not (checkout / ".git").exists():
         return None
-    describe = [
-        "git",
-        "-C",
-        str(checkout),
-        "--no-optional-locks",
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
+    describe = shlex.split("git --no-optional-locks describe --always --dirty --abbrev=40 --exclude=*")
     try:
-        described = subprocess.run(describe, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
+        described = subprocess.run(
+            describe, cwd=checkout, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):  # no git here, or a file system that hangs
         return None
     return described.stdout.strip() or None
