@@ -143,7 +143,7 @@ def _predict(config: PredictConfig) -> None:
     print(subject.text, flush=True)
     if summary is not None:
         folder.remove_pieces()  # an end that was interrupted may have left them
-        print("these predictions are whole: nothing to do")
+        print("these predictions are complete: nothing to do")
     else:
         with ray_session(session), subject.serve() as served:
             workers = place(workers)

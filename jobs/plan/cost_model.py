@@ -43,11 +43,6 @@ class Degrees:
         return float((self.degree * self.count).sum())
 
     @staticmethod
-    def even(num_nodes: float, num_edges: float) -> "Degrees":
-        """All nodes alike."""
-        return Degrees(np.array([num_edges / num_nodes]), np.array([float(num_nodes)]))
-
-    @staticmethod
     def power_law(num_nodes: float, num_edges: float, bins: int = 64) -> "Degrees":
         """Degrees of density d^-3 above half their mean, as `storage.synthetic` has them in the tail; equal shares of nodes per bin."""
         mean = num_edges / num_nodes
@@ -105,14 +100,11 @@ class Widths:
 
     feature: int  # of a node's row of features
     index: int = 4  # of a neighbor's id in a reply, as stored
-    label: int = 8
-    split: int = 1
-    encoding: int = 0
 
     @property
     def row(self) -> int:
-        """Of a node's columns, its permanent id included."""
-        return 8 + self.feature + self.label + self.split + self.encoding
+        """Of a node's columns: permanent id, label, split and features."""
+        return 8 + 8 + 1 + self.feature
 
 
 @dataclass(frozen=True)
@@ -438,13 +430,13 @@ def predict(
     )
 
 
-def graph_parallel_bytes(workload: Workload, workers: int, width: int = 128, layers: int = 3) -> dict[str, int]:
+def graph_parallel_bytes(workload: Workload, workers: int) -> dict[str, int]:
     """Bytes that a worker sends in a full-graph step of GECO, with nodes spread at random; by kind (`models.parallel.cost`)."""
     from models.options.geco import GECOConfig
     from models.parallel.cost import sent_bytes
     from models.parallel.shards import Shards
 
-    config = GECOConfig(in_dim=workload.feature_bytes // 4, out_dim=47, width=width, num_layers=layers)
+    config = GECOConfig(in_dim=workload.feature_bytes // 4, out_dim=47, width=128, num_layers=3)
     halo = round(random_halo(workload.degrees, workers))
     return sent_bytes(config, Shards.even(round(workload.num_nodes), workers), 0, halo, halo, symmetric=True)
 

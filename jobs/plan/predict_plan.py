@@ -35,7 +35,7 @@ def plan_prediction(
     workers: int,
     plan: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> None:
-    """Prints what the prediction would do. `summary`: of predictions that are whole already; `plan`: see `jobs.predict`."""
+    """Prints what the prediction would do. `summary`: of predictions that are complete already; `plan`: see `jobs.predict`."""
     process = process_bytes()
     problems: list[str] = []
     model = subject.build_model()
@@ -45,7 +45,7 @@ def plan_prediction(
     with refused(problems):
         spec, (pieces, ids) = plan(subject.look())
         lines += _lines(process, config, subject, model, spec, pieces, len(ids), workers)
-    done = "whole already: nothing would be done" if summary is not None else "new, or the rest of what is there"
+    done = "complete already: nothing would be done" if summary is not None else "new, or the rest of what is there"
     place = "a local Ray" if config.address is None else f"the Ray cluster at {config.address}, which is not asked here"
     lines += [("out", f"{config.out}, {done}"), ("ray", place)]
     print_plan("predict", lines, problems)

@@ -142,14 +142,14 @@ def one_thread() -> Iterator[None]:
 
 
 def num_bytes_of(batch: Any) -> int:
-    """Of a batch's tensors."""
+    """Bytes of a batch's tensors."""
     tensors = sum(value.nbytes for value in vars(batch).values() if isinstance(value, torch.Tensor))
     return max(tensors, int(getattr(batch, "num_bytes", 0)))
 
 
 @contextmanager
 def refused(problems: list[str]) -> Iterator[None]:
-    """Keeps what is raised on purpose inside the block: the run would end by it."""
+    """Collects the error that the run itself would end with."""
     try:
         yield
     except GraphmillError as error:
@@ -195,7 +195,7 @@ def training_memory(
 
 
 def process_bytes() -> int:
-    """Of this process, which has imported what a worker imports; to be asked before anything is drawn."""
+    """Memory of this process, which has imported what a worker imports. Call it before anything is drawn."""
     return own_bytes("RssAnon") or 300 * 2**20
 
 
@@ -215,7 +215,7 @@ def memory_line(parts: dict[str, int], workers: int, servers: int, run_store: fl
 
 
 def step_seconds(tried: Tried, workers: int, threads: int) -> float:
-    """Of a step with its batch, where all workers share this machine's cores."""
+    """Seconds of a step with its batch, where all workers share this machine's cores."""
     return max(tried.step_s, tried.draw_s / threads, workers * (tried.step_s + tried.draw_s) / num_cores())
 
 

@@ -80,7 +80,7 @@ def training_lines(
     tried = try_batches(data, sampler, model, task, complete=complete)
     scored = {split: data.sampler(options, workers) for split, options in evaluation.items()}
     parts = [data.sampler(options, workers) for options in smaller]
-    scoring = plan_scoring(data, scored, workers, model, smaller=parts, complete=complete)
+    scoring = plan_scoring(data, scored, workers, model, parts, complete)
     memory = training_memory(process, count_parameters(model), tried, fit, loader, workers)
     memory |= scoring.memory(loader.prefetch)
     more = f"{scoring.text(workers, fit, loader.threads)}; {ON_TOP}"
@@ -107,9 +107,8 @@ def plan_scoring(
     samplers: Mapping[str, Sampler],
     workers: int,
     model: torch.nn.Module,
-    *,
-    smaller: Sequence[Sampler] = (),
-    complete: Callable[[Any], Any] = lambda batch: batch,
+    smaller: Sequence[Sampler],
+    complete: Callable[[Any], Any],
 ) -> Scoring:
     """Tries a batch of "valid". `samplers`: by split. `complete`: see `jobs.plan.run_plan.try_batches`.
 

@@ -36,7 +36,7 @@ def start(command: Sequence[str], log: Path, tag: str, environment: Mapping[str,
 
 
 def cause_of(log: Path, status: int) -> str:
-    """What a process that failed said last, in one line."""
+    """Why a process failed, in one line: its last error, or its last line of output."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     last = said[-1] if said else (lines[-1] if lines else "no output")
@@ -44,7 +44,7 @@ def cause_of(log: Path, status: int) -> str:
 
 
 def end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
-    """Asks a process to stop its Ray and itself; then kills what is left of its processes as they were before."""
+    """Sends SIGTERM, on which a run stops its Ray and ends; then kills those of its processes that are left."""
     import psutil
 
     tree = [psutil.Process(process.pid)]
@@ -57,7 +57,7 @@ def end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
 
 
 def end_tagged(tag: str, timeout_s: float) -> None:
-    """Asks the processes whose tag begins with this one to end, though others are their parents; then kills what is left of them."""
+    """Sends SIGTERM to all processes whose tag begins with this one, whoever their parents are; then kills those that are left."""
     import psutil
 
     tagged = _tagged(tag)
@@ -73,7 +73,7 @@ def end_tagged(tag: str, timeout_s: float) -> None:
 
 
 def kill_tagged(tag: str) -> None:
-    """Kills what a child left behind that could not end its own: raylets, say, whose sessions are not the child's."""
+    """Kills what a killed child left behind, such as raylets, which have sessions of their own."""
     _kill(_tagged(tag))
 
 

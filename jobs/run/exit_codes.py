@@ -49,7 +49,7 @@ def _flushed(main: Callable[[], int | None]) -> int | None:
 
 
 def _flush_or_drop(code: str | int | None) -> None:
-    """Raises BrokenPipeError where all went well and nobody reads that."""
+    """Raises BrokenPipeError where `main` succeeded and nobody reads its output."""
     if code:
         _drop_unread()
     elif sys.stdout is not None:  # `>&-`
@@ -57,7 +57,7 @@ def _flush_or_drop(code: str | int | None) -> None:
 
 
 def _drop_unread() -> None:
-    """What is still to be flushed, and nobody reads, goes nowhere, without a word."""
+    """Sends what is still to be flushed to /dev/null where nobody reads it."""
     if _is_unread(1):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 

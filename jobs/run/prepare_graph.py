@@ -47,7 +47,7 @@ def prepare_graph(options: NodeDataOptions) -> StoredGraph:
 
 @contextlib.contextmanager
 def unless_another_was_first(url: str) -> Iterator[None]:
-    """Lets an error of the block pass where it is that another job has prepared the same graph meanwhile."""
+    """Ignores the block's error where another job has prepared the same graph meanwhile."""
     try:
         yield
     except (ConflictError, ConfigError):
@@ -77,7 +77,7 @@ def find_graph(options: NodeDataOptions) -> StoredGraph | None:
 
 
 def not_there_yet(options: NodeDataOptions) -> tuple[SourceInfo, dict[str, int]] | None:
-    """Of the embedded graph: its counts and the sizes of its splits before it is made; None of any other."""
+    """Counts and sizes of splits of the embedded graph, before it is made; None for any other graph."""
     if options.path is not None:
         return None
     source = _synthetic(options)

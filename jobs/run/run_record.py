@@ -1,7 +1,7 @@
 """What a run's directory says, read once and checked: settings, epochs, summary, events, environment.
 
 A run may still be going, or have been killed: a last line that is cut short is left out, and what was never written is None. Numbers that
-are not finite are left out, so whoever draws them need not look again.
+are not finite are left out: plots need no check of their own.
 """
 
 import json
@@ -301,7 +301,7 @@ def _epochs(path: Path) -> Iterable[dict[str, float]]:
 
 
 def _events(path: Path) -> Iterable[dict[str, Any]]:
-    """What is readable: a kill may have cut a line that later ones follow."""
+    """The lines that are whole: a kill may have cut one that others follow."""
     for line in (_read(path) or "").split("\n"):
         try:
             event = json.loads(line)

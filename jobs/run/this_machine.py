@@ -1,4 +1,4 @@
-"""The Ray that a job starts on this machine, and the workers that it will have: known before it is started."""
+"""What a local Ray would have on this machine, known before it is started: its CPUs and GPUs, and the workers they allow."""
 
 import os
 from dataclasses import replace

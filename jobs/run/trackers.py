@@ -119,7 +119,7 @@ class Tracker(ABC):
         self._complained = False
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Has an epoch's record sent, with those that wait; they are kept where that fails."""
+        """Queues an epoch's record; those that cannot be sent are kept and tried again with the next."""
         if int(record["epoch"]) <= max(self.sent, self._last):
             return
         with self._changed:
@@ -131,7 +131,7 @@ class Tracker(ABC):
             self._thread.start()
 
     def end(self, outcome: str, scores: Mapping[str, float]) -> None:
-        """Has the entry closed after what waits is sent: "finished", "failed" or "killed"."""
+        """Closes the entry as "finished", "failed" or "killed" after the queued records are sent."""
         with self._changed:
             self._closing = outcome, scores
             self._changed.notify()
@@ -139,7 +139,7 @@ class Tracker(ABC):
             self._thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Until the entry is closed; says so where it is not by then."""
+        """Waits until the entry is closed; prints a line where it is not closed in time."""
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._complained = False

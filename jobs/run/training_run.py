@@ -89,7 +89,7 @@ def _why(error: BaseException) -> str:
 
 
 def _write_report(path: Path) -> None:
-    """report.html; a run is not lost for want of it, so what stands against it is said and no more."""
+    """Writes report.html; where that fails, prints why, and the run goes on."""
     try:
         record = read_run(path)
         write_atomic(path / "report.html", run_page(record, stored_partitions(record)))

@@ -113,7 +113,7 @@ class Search:
             self._study.tell(trial, score)
 
     def forget(self, trial: Trial) -> None:
-        """It was interrupted: the next part of the sweep continues it."""
+        """Marks an interrupted trial: a resumed sweep continues it."""
         self._study.tell(trial, state=TrialState.FAIL)
 
 

@@ -80,7 +80,7 @@ class TrialRunner:
             self._stop_all()
 
     def _start(self, slot: Slot) -> dict[str, Any] | None:
-        """Begins a trial, or continues its run; its record where it has ended already."""
+        """Begins a trial or continues its run; returns its record where it has ended already."""
         trial = self.search.begin(slot)
         if trial is None:
             return None
@@ -141,7 +141,7 @@ class TrialRunner:
         return self._ended(one.slot, one.trial, cause_of(self.out / f"{one.slot.name}.log", status) if failed else None)
 
     def _is_behind(self, one: _Running) -> bool:
-        """Tells the pruner of new epochs, those of trials that have ended too: the others are compared with them."""
+        """Reports new epochs to the pruner, also those of trials that have ended: others are compared with them. Whether to stop."""
         if not self.plan.options.prune:
             return False
         new = scores(self.out / one.slot.name, self.metric)[one.reported :]
