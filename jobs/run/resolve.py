@@ -7,17 +7,17 @@ decides the time (a resume resolves it again), each automatic choice of it with 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
-from jobs.run.config import FORMAT, RunConfig, read_config
-from jobs.run.reader import Tree
+from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
+from jobs.run.reader import Tree, build, to_tree
 from jobs.run.registry import Component, Inputs, build_model, model_config, origin, stored_encoding
-from samplers.options import GraphBatchOptions, RandomPartitionOptions
+from samplers.options import GraphBatchOptions, LoaderOptions, RandomPartitionOptions
 from samplers.registry import given, load
 from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError
@@ -66,8 +66,6 @@ class ResolvedRun:
     @property
     def architecture(self) -> dict[str, Any]:
         """What a checkpoint has to agree with: not how the model is computed, nor the optimizer's rates."""
-        from dataclasses import asdict
-
         component = self.config.model
         values = asdict(component.options if self.model_config is None else self.model_config)
         for name in ("recompute", "filter_learning_rate"):
@@ -133,8 +131,6 @@ class ResolvedRun:
 
     def tree(self) -> Tree:
         """What config.json holds; `read_resolved` makes an equal value of it."""
-        from dataclasses import asdict
-
         return {
             "format": FORMAT,
             **self.config.tree(),
@@ -149,8 +145,6 @@ class ResolvedRun:
 
 def read_resolved(tree: Mapping[str, Any], *, allow_import: bool = True) -> ResolvedRun:
     """The run that a run's directory holds. Raises UsageError or ConfigError where it is none."""
-    from jobs.run.reader import build
-
     tree = {name: value for name, value in tree.items() if name != "format"}
     resolved = tree.pop("resolved")
     return ResolvedRun(
@@ -199,8 +193,6 @@ def evaluation_text(config: RunConfig) -> str:
     how: Any = config.evaluation
     if how.how == "full":
         return f"full, {how.chunks} chunks" + ("" if how.keeps_best else ", the last epoch kept")
-    from jobs.run.reader import to_tree
-
     told = ", ".join(f"{name} {value}" for name, value in to_tree(config.sampler.options).items())
     return f"sampled, {config.sampler.name}, {told}"
 
@@ -266,21 +258,14 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
     row = config.model.row("model", config.kind)
     if config.kind != "nodes" or row is None or not row.shards:
         return f"--run.parallel graph: expected a model that can be spread over workers (geco), got {config.model.name}; set --model"
-    from cluster.options import TrainOptions
-    from jobs.run.config import NodeEvaluationOptions, config_tree
-    from samplers.options import LoaderOptions
-
     usual = read_config(config_tree("nodes", {"model": config.model.name}))
-    useless = [
-        flag
-        for flag, value, default in (
-            ("--sampler", config.sampler, usual.sampler),
-            ("--evaluation", config.evaluation, NodeEvaluationOptions()),
-            ("--loader", config.loader, LoaderOptions()),
-            ("--fit.accumulate", config.fit.accumulate, TrainOptions().accumulate),
-        )
-        if value != default
-    ]
+    defaults = {
+        "--sampler": (config.sampler, usual.sampler),
+        "--evaluation": (config.evaluation, NodeEvaluationOptions()),
+        "--loader": (config.loader, LoaderOptions()),
+        "--fit.accumulate": (config.fit.accumulate, TrainOptions().accumulate),
+    }
+    useless = [flag for flag, (value, default) in defaults.items() if value != default]
     if not useless:
         return None
     return f"--run.parallel graph: the whole graph is the one batch of an epoch; leave out {', '.join(useless)}"

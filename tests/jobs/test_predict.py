@@ -404,8 +404,8 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_grap
         ([str(node_run), "memory://out"], "memory:// is not shared"),
         ([str(node_run), "nosuch://out"], "cannot open this kind of URL"),
         ([str(node_run), out, "--workers", "0"], "--workers"),
-        ([str(node_run), out, "--shard-rows", "0"], "--shard-rows"),
-        ([str(node_run), out, "--deadline-s", "0"], "--deadline-s"),
+        ([str(node_run), out, "--shard-rows", "0"], "--shard_rows"),
+        ([str(node_run), out, "--deadline-s", "0"], "--deadline_s"),
     ]
 
     def no_ray(*_: object) -> None:
