@@ -4,6 +4,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -474,7 +475,7 @@ def test_offsets_that_arrow_itself_would_not_write(place: int, offset: int, stor
     path.write_bytes(content.replace(indptr.tobytes(), with_first(offset, place)(indptr).tobytes()))
     reseal(stored)
     for verify in (False, True):
-        assert "part-00001/topology.arrow: column 'neighbors': expected" in refusal(stored, verify=verify)
+        assert re.search(r"part-00001/topology\.arrow: (column 'neighbors': )?expected", refusal(stored, verify=verify))
 
 
 def test_counts_that_do_not_add_up(stored: Path) -> None:
