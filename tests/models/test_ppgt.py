@@ -342,31 +342,30 @@ def test_published_parameter_counts(config, count):
     assert sum(parameter.numel() for parameter in PPGT(config).parameters()) == count
 
 
-PRESETS = [
-    ppgt_options.mnist,
-    ppgt_options.cifar10,
-    ppgt_options.pattern,
-    ppgt_options.cluster,
-    ppgt_options.peptides_func,
-    ppgt_options.peptides_struct,
-    ppgt_options.voc_superpixels,
-    ppgt_options.pcqm4mv2,
-    ppgt_options.pcqm4mv2_base,
-    ppgt_options.brec,
-    ppgt_options.small,
-]
+# docs/performance.md compares them with the published ones.
+PRESETS = {
+    ppgt_options.mnist: 92_706,
+    ppgt_options.cifar10: 106_602,
+    ppgt_options.pattern: 493_282,
+    ppgt_options.cluster: 504_458,
+    ppgt_options.peptides_func: 469_442,
+    ppgt_options.peptides_struct: 455_227,
+    ppgt_options.voc_superpixels: 462_741,
+    ppgt_options.pcqm4mv2: 34_895_361,
+    ppgt_options.pcqm4mv2_base: 85_893_409,
+    ppgt_options.brec: 860_152,
+    ppgt_options.small: 503_065,
+}
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_builds(preset):
-    config = preset()
+@pytest.mark.parametrize(("preset", "count"), PRESETS.items())
+def test_every_preset_builds_with_its_parameters(preset, count):
     with torch.device("meta"):
-        PPGT(replace(config, num_layers=1))
-    assert preset(dropout=0.25) == replace(config, dropout=0.25)
+        assert sum(parameter.numel() for parameter in PPGT(preset()).parameters()) == count
+    assert preset(dropout=0.25) == replace(preset(), dropout=0.25)
 
 
-def test_sizes_of_the_presets_that_have_no_published_one():
-    assert 0.48e6 < sum(parameter.numel() for parameter in PPGT(ppgt_options.small()).parameters()) < 0.52e6
+def test_the_preset_of_subgraphs():
     config = ppgt_options.node2subgraph(745, 8, num_layers=3)
     assert (config.node, config.out_dim, config.num_layers) == (Features(dim=745), 8, 3)
 
