@@ -5,7 +5,8 @@
 A mutant is one changed expression or a left-out statement of a line drawn at random. It is made in a copy of the checkout (of HEAD), and the files
 of `make test` that import its module, or where there is none a module that imports it, are run until one fails: without tests marked `ray`,
 `slow` or `long`. A failure counts only where the same test passes without the mutant. A mutant that no test notices is either missed, or its line
-is not run by these tests at all: then another one is drawn in its place. One that takes longer than --limit-s without a failure is undecided.
+is not run by these tests at all: then another one is drawn in its place. One that takes more than
+--limit-s processor seconds without a failure is undecided.
 The list is kept as results.md and results.json under --out; a run that is started again goes on.
 """
 
@@ -28,7 +29,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -172,11 +175,11 @@ def copied_checkout(folder: Path) -> Path:
 
 def run_all(tree: Path, tests: Sequence[str], skipped: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
     """As `run_tests`, the two likeliest files first: most mutants end there, before the others are imported."""
-    began = time.monotonic()
-    outcome, failed = run_tests(tree, [*tests[:2], *skipped], limit_s)
-    if outcome != "passed" or not tests[2:]:
-        return outcome, failed
-    return run_tests(tree, [*tests[2:], *skipped], limit_s + began - time.monotonic())
+    for part in filter(None, (tests[:2], tests[2:])):
+        outcome, failed = run_tests(tree, [*part, *skipped], limit_s)
+        if outcome != "passed":
+            break
+    return outcome, failed
 
 
 def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, list[str]]:
@@ -195,9 +198,8 @@ def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, li
         code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not ray and not slow", *tests])
         sys.stdout.flush()
         os._exit(int(code))
-    deadline = time.monotonic() + limit_s
-    while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0) and cpu_seconds(pid) < limit_s:
+        time.sleep(0.1)
     if done == (0, 0):
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -207,6 +209,17 @@ def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[str, li
         os.killpg(pid, signal.SIGKILL)  # what its tests have left
     failed = re.findall(r"^FAILED (.+) \((?:setup|call|teardown)\): ", output.read_text(errors="replace"), re.MULTILINE)
     return "passed" if status in (0, 5) else "failed", failed
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of a process and all that it has started: other work on the machine does not count."""
+    total = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += sum(one.cpu_times()[:4])
+    return total
 
 
 def judge(mutant: Mutant, tree: Path, tests: Sequence[str], marker: Path, limit_s: float) -> tuple[str, str]:
@@ -240,12 +253,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit-s", type=float, default=150.0)
+    parser.add_argument("--limit-s", type=float, default=90.0, help="processor seconds of a run")
     parser.add_argument("--out", type=Path, default=Path("runs/mutants"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     kept = options.out / "results.json"
-    results = json.loads(kept.read_text()) if kept.exists() else []
+    before = json.loads(kept.read_text()) if kept.exists() else []
+    decided = {(one["path"], one["line"]): one for one in before if one["outcome"] != "undecided"}
+    results: list[dict[str, Any]] = []
     product = [
         str(path.relative_to(REPOSITORY)) for folder in PRODUCT for path in sorted((REPOSITORY / folder).rglob("*.py"))
     ]
@@ -264,11 +279,12 @@ def main() -> None:
                 by_line[mutant.path, mutant.line].append(mutant)
         lines = sorted(by_line)
         draw.shuffle(lines)
-        for number, line in enumerate(lines):
+        for line in lines:
             mutant = draw.choice(by_line[line])
-            if number >= len(results):
+            results.append(decided.get(line) or {})
+            if not results[-1]:
                 outcome, by = judge(mutant, tree, tests[mutant.path], marker, options.limit_s)
-                results.append({**asdict(mutant), "outcome": outcome, "by": by})
+                results[-1] = {**asdict(mutant), "outcome": outcome, "by": by}
                 kept.write_text(json.dumps(results, indent=1) + "\n")
                 print(
                     f"{mutant.path}:{mutant.line}: {outcome} {by}\n    {mutant.before}  ->  {mutant.after}", flush=True
