@@ -12,8 +12,10 @@ from samplers.random_streams import below, hash64
 from samplers.subgraph_kernels import find_slot, table_bits
 from storage.compiled import compiled
 
-# Positions drawn are marked in a bitmap up to this degree, and kept in a hash set above it: no cost that grows with a hub's degree.
+# Positions drawn are marked in a bitmap up to this degree, and kept in a sorted scan or a hash set above it: no cost that grows with a
+# hub's degree, no quadratic cost at large fan-outs.
 _BITMAP_DEGREE = 4096  # 64 words, themselves marked in one
+_SCAN_LIMIT = 48
 
 # Position of the only bit set in x: _BIT_POSITION[(x * _DE_BRUIJN) >> 58].
 _DE_BRUIJN = 0x03F79D71B4CB0A89
@@ -97,6 +99,23 @@ def _draw_bitmap(key, degree, take, bitmap, first, position, end):
 
 
 @compiled
+def _draw_scan(key, degree, take, first, position):
+    """As `_draw_bitmap`, with a sorted scan in place of the bitmap."""
+    for filled in range(take):
+        upper = degree - take + filled
+        drawn = first + below(hash64(key, np.uint64(filled)), upper + 1)
+        for j in range(filled):
+            if position[j] == drawn:
+                drawn = first + upper
+                break
+        j = filled
+        while j > 0 and position[j - 1] > drawn:
+            position[j] = position[j - 1]
+            j -= 1
+        position[j] = drawn
+
+
+@compiled
 def _draw_hashed(key, degree, take, first, position):
     """As `_draw_bitmap`, with a hash set in place of the bitmap and one sort at the end."""
     bits = table_bits(take)
@@ -131,6 +150,8 @@ def draw_uniform(first, degree, keys, fanout):
                 position[end + j] = first[i] + j
         elif degree[i] <= _BITMAP_DEGREE:
             _draw_bitmap(keys[i], degree[i], take, bitmap, first[i], position, end)
+        elif take <= _SCAN_LIMIT:
+            _draw_scan(keys[i], degree[i], take, first[i], position[end : end + take])
         else:
             _draw_hashed(keys[i], degree[i], take, first[i], position[end : end + take])
         end += take

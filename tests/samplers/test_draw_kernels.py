@@ -11,7 +11,7 @@ from scipy.stats import chi2
 from samplers import draw_kernels
 from tests import reference_sampler as reference
 
-WAYS = ("bitmap", "hashed")
+WAYS = ("bitmap", "scan", "hashed")
 
 
 def draw(way: str, key: int, degree: int, take: int, first: int = 0) -> list[int]:
@@ -20,6 +20,8 @@ def draw(way: str, key: int, degree: int, take: int, first: int = 0) -> list[int
         bitmap = np.zeros(degree // 64 + 1, np.uint64)
         draw_kernels._draw_bitmap(np.uint64(key), degree, take, bitmap, first, position, 0)
         assert not bitmap.any()  # as clean as it came: the next list uses it again
+    elif way == "scan":
+        draw_kernels._draw_scan(np.uint64(key), degree, take, first, position)
     else:
         draw_kernels._draw_hashed(np.uint64(key), degree, take, first, position)
     return position.tolist()
