@@ -113,6 +113,18 @@ def __dir__() -> list[str]:
     return sorted([*_NAMES, "models", "samplers"])
 
 
+def _commands() -> str:
+    """Each command with the first line of its module, which is not imported for it."""
+    import ast
+    from pathlib import Path
+
+    lines = ["usage: graphmill COMMAND --option value …; graphmill COMMAND --help lists its options", ""]
+    for command, module in COMMANDS.items():
+        text = (Path(__file__).parent / (module.replace(".", "/") + ".py")).read_text()
+        lines.append(f"  {command:<20}{(ast.get_docstring(ast.parse(text)) or '').splitlines()[0].partition(':')[0]}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """`graphmill COMMAND …`: the same as `python jobs/COMMAND.py …`."""
     from jobs.run.exit_codes import run
@@ -121,8 +133,11 @@ def main() -> None:
     if words == ["--version"]:
         print(f"graphmill {__getattr__('__version__')}")
         return
+    if words[:1] in (["--help"], ["-h"]):
+        print(_commands())
+        return
     if not words or words[0].replace("-", "_") not in COMMANDS:
-        wrong = "" if not words or words[0] in ("-h", "--help") else f"unknown command {words[0]}; "
+        wrong = f"unknown command {words[0]}; " if words else ""
         print(f"{wrong}usage: graphmill COMMAND …, COMMAND one of {', '.join(COMMANDS)}", file=sys.stderr)
         sys.exit(2)
     command = words[0].replace("-", "_")

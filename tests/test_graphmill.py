@@ -36,6 +36,14 @@ def test_every_command_has_help(command, monkeypatch, capsys):
     assert "usage" in said.out + said.err
 
 
+def test_the_help_has_a_line_for_each_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["graphmill", "--help"])
+    gm.main()
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == list(gm.COMMANDS)
+    assert all(len(line.split()) > 3 for line in lines)
+
+
 def test_the_version_is_that_of_the_project(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["graphmill", "--version"])
     gm.main()
