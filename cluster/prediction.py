@@ -11,10 +11,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +28,14 @@ from torch import Tensor
 from cluster.evaluation import predictions
 from cluster.session import COLLECTIVE_TIMEOUT_S
 from cluster.tasks import Classification, Regression, Scores, Task
-from cluster.training_data import OpenData
+from cluster.training_data import OpenData, TrainingData
 from samplers.loader import Loader
-from samplers.options import LoaderOptions
+from samplers.options import LoaderOptions, RandomPartitionOptions
 from samplers.protocol import Batch, Sampler
 from storage.arrow_files import array_from_numpy
 from storage.errors import DataError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.prediction_files import PredictionFolder, part_name
+from storage.source import SPLIT_NONE
 
 _PIECES_PER_SPLIT = 8  # at least, where there are batches for them: so that workers share a split
 _OTHERS_S = 5.0  # after one worker has failed, for the others to say why
@@ -42,18 +43,11 @@ UNSPLIT = "none"
 Progress = Callable[[str, int, int], None]  # stage, units done, units in all
 
 
-class OpenPredicted(OpenData, Protocol):
-    """Data as a process that predicts sees it."""
-
-    def ids(self, batch: Any) -> Tensor:
-        """int64: whom the model's predictions for this batch are about."""
-        ...
-
-
-class PredictedData(Protocol):
-    """A small value that the driver sends to every worker."""
-
-    def open(self) -> OpenPredicted: ...
+def unsplit(options: Any) -> Any:
+    """The sampler's options by which the nodes in no split are reached as those of a split are."""
+    if isinstance(options, RandomPartitionOptions):
+        return replace(options, root_splits=(SPLIT_NONE,))
+    return replace(options, root_split=SPLIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ class SplitPlan:
 class PredictionSpec:
     """Everything a worker needs."""
 
-    data: PredictedData
+    data: TrainingData
     build_model: Callable[[], torch.nn.Module]
     weights: bytes  # a safetensors file
     task: Task
@@ -136,7 +130,7 @@ class Predictor:
     def __init__(self, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, device: str) -> None:
         """`bounds`: int64 [num_parts], the first id of each part."""
         self._spec, self._folder, self._bounds, self._device = spec, folder, bounds, torch.device(device)
-        self._opened: tuple[OpenPredicted, torch.nn.Module] | None = None
+        self._opened: tuple[OpenData, torch.nn.Module] | None = None
         self._samplers: dict[int, Sampler] = {}
 
     def meeting_point(self) -> str:
@@ -193,7 +187,7 @@ class Predictor:
             columns["embedding"] = table["embedding"]
         self._folder.write_part(index, pa.table(columns))
 
-    def _open(self) -> tuple[OpenPredicted, torch.nn.Module]:
+    def _open(self) -> tuple[OpenData, torch.nn.Module]:
         if self._opened is None:
             torch.manual_seed(self._spec.seed)  # as the trainer does: what a model draws when it is built is the run's
             model = self._spec.build_model()

@@ -37,6 +37,10 @@ class OpenData(Protocol):
         """What the model's predictions for this batch are compared with."""
         ...
 
+    def ids(self, batch: Any) -> Tensor:
+        """int64: permanent ids of those that the model's predictions for this batch are about."""
+        ...
+
     def sizes(self, batch: Any) -> tuple[int, int]:
         """(nodes, edges) of a batch."""
         ...

@@ -108,8 +108,8 @@ class RandomPartitionOptions:
     def __post_init__(self) -> None:
         check_fields(self, num_chunks=1)
         codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
-        if not codes or not all(SPLIT_NONE < code <= SPLIT_TEST for code in codes):
-            raise ConfigError(f"root_splits: expected codes of train, valid or test, got {self.root_splits}")
+        if not codes or not all(SPLIT_NONE <= code <= SPLIT_TEST for code in codes):
+            raise ConfigError(f"root_splits: expected codes of no split, train, valid or test, got {self.root_splits}")
 
 
 @dataclass(frozen=True)

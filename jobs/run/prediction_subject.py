@@ -12,10 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from cluster.checkpoint import load_weights
 from cluster.options import NodeClassificationOptions
 from cluster.partition_server import connect, partition_servers
-from cluster.prediction import UNSPLIT, PredictedData
-from cluster.prediction_data import PredictedNodeData, PredictedNodes, unsplit
+from cluster.prediction import UNSPLIT, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
-from cluster.training_data import GraphData, GraphSplitOptions
+from cluster.training_data import GraphData, GraphSplitOptions, NodeData, OpenNodes, TrainingData
 from jobs.run.config import RunConfig, saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
@@ -37,7 +36,7 @@ _TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassificat
 
 Parallel = Literal["auto", "data", "graph"]
 # What a process needs to reach the data, and the ids of a split's members by the split's name.
-Served = tuple[PredictedData, Callable[[str], np.ndarray]]
+Served = tuple[TrainingData, Callable[[str], np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class LocalNodeData:
 
     graph: StoredGraph
 
-    def open(self) -> PredictedNodes:
-        return PredictedNodes(local_router(self.graph))
+    def open(self) -> OpenNodes:
+        return OpenNodes(local_router(self.graph))
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def node_subject(
     def serve() -> Iterator[Served]:
         encoded = graph if encoding is None else store_encoding(graph, encoding)
         with partition_servers(encoded, servers) as running:
-            yield shards or PredictedNodeData(running), members(connect(running))
+            yield shards or NodeData(running), members(connect(running))
 
     def look() -> Served:
         if not is_local(graph.filesystem):

@@ -17,19 +17,17 @@ from safetensors.torch import save, save_file
 
 from cluster import prediction
 from cluster.options import TrainOptions
-from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
-from cluster.prediction_data import PredictedNodes, UnsplitRootSampler, unsplit
+from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec, full_evaluation
-from cluster.training_data import GraphData, GraphSplitOptions
+from cluster.training_data import GraphData, GraphSplitOptions, OpenNodes
 from jobs import pcqm4m_tokengt, predict, products_geco
 from jobs.run.finished_run import read_run
 from jobs.run.geco_classifier import GECOClassifier
 from jobs.run.prediction_subject import node_subject
 from jobs.run.resolve import ResolvedRun
 from models.options.geco import GECOConfig
-from samplers.minibatch import MiniBatch
 from samplers.options import GraphBatchOptions, LoaderOptions, NeighborOptions
 from samplers.router import local_router
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError, StageError
@@ -69,8 +67,8 @@ class LocalNodes:
     def __init__(self, graph) -> None:
         self._router = local_router(graph)
 
-    def open(self) -> PredictedNodes:
-        return PredictedNodes(self._router)
+    def open(self) -> OpenNodes:
+        return OpenNodes(self._router)
 
 
 def predictions_of(folder: Path) -> pa.Table:
@@ -235,14 +233,6 @@ def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, 
     with torch.no_grad():
         head = training.build_model().head(torch.tensor(np.stack(table["embedding"].to_numpy())))
     assert np.allclose(head.numpy(), np.stack(table["logits"].to_numpy()), atol=1e-5)
-
-
-def test_roots_in_no_split_are_the_rest():
-    empty = np.empty(0, np.int64)
-    batch = MiniBatch(0, 0, np.arange(4), np.zeros(5, np.int64), empty.astype(np.int32), empty)
-    chunk = replace(batch, split=np.array([0, 1, 0, 3], np.int8))
-    cut = SimpleNamespace(num_batches=1, sample=lambda epoch, index: chunk)
-    assert UnsplitRootSampler(cut, unsplit(full_evaluation(0, 2)["test"])).sample(0, 0).root_index.tolist() == [0, 2]
 
 
 def test_a_prediction_that_is_not_finite_is_an_error(molecules, tmp_path):

@@ -23,7 +23,7 @@ from storage.errors import ConfigError
 from storage.graph import StoredGraph, open_graph
 from storage.importers.npz_file import npz_graph
 from storage.ingest import IngestOptions, ingest
-from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from tests import reference_sampler as reference
 from tests.listed_graph import ListedGraph, expected_graph, listed_graphs, random_listed_graph
 
@@ -328,8 +328,7 @@ REFUSED: dict[str, tuple[Callable[[Router], object], str]] = {
         lambda _: RandomPartitionOptions(cut="metis"),  # type: ignore[arg-type]
         "cut: expected one of random, partitions, got 'metis'; set cut",
     ),
-    "no root": (lambda _: RandomPartitionOptions(root_splits=()), "expected codes of train, valid or test, got ()"),
-    "roots of no split": (lambda _: RandomPartitionOptions(root_splits=(SPLIT_NONE,)), "got (0,)"),
+    "no root": (lambda _: RandomPartitionOptions(root_splits=()), "expected codes of no split, train, valid or test, got ()"),
     "roots of an unknown split": (lambda _: RandomPartitionOptions(root_splits=(SPLIT_VALID, 4)), "got (2, 4)"),
     "more chunks than nodes": (
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(num_chunks=301)),
