@@ -538,7 +538,7 @@ def _luminance(colour: str) -> float:
 
 def colours() -> dict[str, tuple[str, str]]:
     """The page's colours by name, light and dark."""
-    page = render("scaling.html.j2", title="", ray_nodes="", parts=[], failed=[], machine=[])
+    page = render("scaling.html.j2", title="", cores=0, parts=[], failed=[], machine=[])
     return {name: (light, dark) for name, light, dark in re.findall(r"--([\w-]+):light-dark\((#\w+),(#\w+)\)", page)}
 
 
@@ -597,10 +597,10 @@ def everything(folder: Path) -> dict[str, str]:
     run.note("start", epoch=0, repeated=0)
     run.note("start", epoch=2, repeated=1)
     record, evil = read_run(full), read_run(hostile(folder))
-    settings = {"sampler": "neighbor", "model": "geco", "scaling": "weak", "partitions": 2, "nodes": 2, "placement": "store", "repeat": 0}  # fmt: skip
+    settings = {"sampler": "neighbor", "model": "geco", "scaling": "weak", "partitions": 2, "repeat": 0}
     points = [
-        {"settings": {**settings, "workers": w}, "status": status, "cause": cause, "roots_per_s": 100.0 * w, "ray_nodes": 2,
-         "raylets_on_one_machine": True, "cores": 2, "received_bytes_per_batch": 1e6, "sent_bytes_per_batch": 1e5}
+        {"settings": {**settings, "workers": w}, "status": status, "cause": cause, "roots_per_s": 100.0 * w,
+         "cores": 2, "received_bytes_per_batch": 1e6, "sent_bytes_per_batch": 1e5}
         for w, status, cause in ((1, "ok", None), (2, "ok", None), (4, "failed", EVIL))
     ]  # fmt: skip
     return {
