@@ -11,11 +11,10 @@ Batches are the run's own, so the scores of its splits are those of its summary 
 fit. docs/guides/predict.md tells what the columns are.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import at_least, check_object_store, more_than_0
+from jobs.run.predict_options import PredictConfig
 from jobs.run.reader import parse
 from storage.errors import ConfigError
 
@@ -27,55 +26,6 @@ if TYPE_CHECKING:
     from cluster.prediction import Piece, PredictionSpec
     from jobs.run.finished_run import FinishedRun
     from jobs.run.prediction_subject import Served, Subject
-
-
-@dataclass(frozen=True)
-class PredictConfig:
-    """Predict with a finished run."""
-
-    run: str
-    """The run's directory."""
-    out: str
-    """The folder of predictions: a path or an fsspec URL that all workers see. Absent, empty, or of the same command before."""
-    graph: str | None = None
-    """Where the graph or set lies; the default is where the run had it."""
-    other_graph: bool = False
-    """Predict a graph or set that is not the one of the training."""
-    split: str = "all"
-    """all, or one of: train, valid, test (or as the set names them), and none: what is in no split."""
-    embeddings: bool = False
-    """Add the states that the model's head reads, where it has one."""
-    parallel: Literal["auto", "data", "graph"] = "auto"
-    """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
-    auto: as the run was trained."""
-    workers: int | None = None
-    """Ray actors, each with a CPU, or with a GPU; none: one for each GPU, or 2 on CPUs."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: GPUs where the cluster has any, with fewer workers than asked for where GPUs are fewer."""
-    address: str | None = None
-    """A running Ray cluster (host:port or auto); the default starts a local Ray, or joins the job's cluster."""
-    object_store_gb: float = 0.5
-    """Shared memory of a local Ray."""
-    allow_import: bool = False
-    """Import and run the model, sampler or task of its own that the run names, if it names one."""
-    verify: bool = True
-    """Check the data's checksums first."""
-    shard_rows: int = 250_000
-    """Rows of one Parquet file."""
-    piece_batches: int = 32
-    """Batches of one piece at most: what an interruption costs each worker."""
-    restarts: int = 3
-    """How often a worker that died is started again; none where they predict the whole graph together."""
-    deadline_s: float = 600.0
-    """Longest wait for the next finished piece."""
-    plan: bool = False
-    """Print what the prediction would use, and what would be refused; start and write nothing."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("shard_rows", 1), ("piece_batches", 1), ("restarts", 0)):
-            at_least(self, name, least)
-        check_object_store(self.object_store_gb)
-        more_than_0(self, "deadline_s")
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from storage.errors import FormatError
 from storage.filesystem_errors import one_line, one_line_errors
-from storage.manifest import FileEntry
+from storage.manifest_reader import FileEntry
 
 
 def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:

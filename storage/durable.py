@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from storage.manifest import FileEntry
+from storage.manifest_reader import FileEntry
 
 
 def sync_file(path: Path | str) -> None:

@@ -5,17 +5,25 @@ while the matrix is built, twice that if the graph is not symmetric), and about 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from storage.encoding_names import EncodingOptions
-from storage.encodings import find_encoding, store_encoding
+from storage.arrow_files import array_from_numpy, write_batch
+from storage.encoding_names import EncodingOptions, encoding_dim
+from storage.encodings import ALGORITHM_VERSION, COLUMN, find_encoding
+from storage.errors import ConfigError, ConflictError
+from storage.filesystem_errors import one_line_errors
 from storage.graph import StoredGraph
+from storage.manifest import EncodingEntry, parse_manifest, partition_dir
+from storage.snapshot_writer import write_snapshot
+from storage.snapshots import read_manifest
 from storage.spectral import laplacian_modes, symmetric_adjacency
 from storage.walk_returns import return_probabilities
 
+_TRIES = 10  # other writers may publish while the rows are written
 Report = Callable[[str, int, int | None], None]
 
 
@@ -64,3 +72,40 @@ def _edges(graph: StoredGraph, report: Report) -> tuple[np.ndarray, np.ndarray, 
         for partition, (start, stop) in zip(partitions, pairwise(graph.offsets), strict=True)
     ]
     return source, np.concatenate(destination), rank
+
+
+def store_encoding(
+    graph: StoredGraph, name: str, rows: np.ndarray, provenance: Mapping[str, str] | None = None
+) -> StoredGraph:
+    """Publishes a snapshot that has float32 rows [num_nodes, dim], in the order of node ids, as this encoding; returns that graph.
+
+    Raises ConfigError where the shape does not fit, ConflictError where the newest snapshot is another graph by now, FormatError where
+    writing fails. Two encodings that are stored at once are both kept.
+    """
+    expected = (graph.manifest.num_nodes, encoding_dim(name))
+    if rows.shape != expected or rows.dtype != np.float32:
+        raise ConfigError(f"{name}: expected float32 rows of shape {expected}, got {rows.dtype} {rows.shape}")
+    rows = np.ascontiguousarray(rows)
+    with write_snapshot(graph.url, overwrite=True) as writer:
+        for index in range(graph.manifest.num_partitions):
+            start, stop = graph.offsets[index : index + 2]
+            relative = f"{partition_dir(index)}/encodings/{name}.arrow"
+            with one_line_errors(str(writer.files / relative), "write this file"):
+                (writer.files / relative).parent.mkdir(parents=True)
+                write_batch(writer.files / relative, {COLUMN: array_from_numpy(rows[start:stop])})
+            writer.add(relative)
+        entry = EncodingEntry(ALGORITHM_VERSION, writer.entries(), dict(provenance or {}))
+        for _ in range(_TRIES):
+            writer.rebase()
+            newest = parse_manifest(*read_manifest(graph.filesystem, graph.path, graph.url, None, ""))
+            if newest.content_hash != graph.manifest.content_hash:
+                raise ConflictError(
+                    f"{graph.url}: expected the graph that was encoded (content {graph.manifest.content_hash[:12]}) as its newest "
+                    f"snapshot, found another ({newest.content_hash[:12]}); encode that one"
+                )
+            encodings = {**newest.encodings, name: entry}
+            try:
+                return replace(graph, manifest=writer.commit(replace(newest, encodings=encodings)))
+            except ConflictError:
+                continue
+    raise ConflictError(f"{graph.url}: other writers published {_TRIES} snapshots while {name} was to be; run again")

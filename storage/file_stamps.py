@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from storage.arrow_files import file_digest, is_local, split_url
 from storage.errors import FormatError
-from storage.manifest import FileEntry
+from storage.manifest_reader import FileEntry
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from storage.errors import FormatError
-from storage.manifest import FileEntry, ManifestReader, hash_of_files, manifest_json, partition_dir
+from storage.manifest import hash_of_files, manifest_json, partition_dir
+from storage.manifest_reader import FileEntry, ManifestReader
 from storage.statistics import GraphSetStatistics, read_graph_set_statistics
 
 MANY_GRAPHS = "many-graphs"

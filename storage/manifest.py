@@ -13,34 +13,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any
 
 from storage.errors import FormatError
+from storage.manifest_reader import ANY_PATH, FORMAT, FORMAT_VERSION, FileEntry, ManifestReader
 from storage.statistics import GraphStatistics, read_graph_statistics
 
-FORMAT = "graphmill-graph"
-FORMAT_VERSION = 2
 ONE_GRAPH = "one-graph"
 
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow")
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
-_ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
-_SHA256 = re.compile("[0-9a-f]{64}")
-_MAX_NUMBER = 1.7e308
-_MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
-_YEAR_10000 = 253402300799.0  # in seconds since 1970
 _FLOAT_DTYPES = ("float16", "float32")
 _LABEL_KINDS = ("class", "value")
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """Size and SHA-256 of one file, and where it lies below the graph's folder: in the folder of the snapshot that wrote it."""
-
-    num_bytes: int
-    sha256: str
-    path: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,7 +147,7 @@ class SnapshotHead:
 
 def parse_head(text: str, where: str) -> SnapshotHead:
     """The head of a manifest of any kind. Raises FormatError for anything else."""
-    reader = ManifestReader(text, where, None, _ANY_PATH)
+    reader = ManifestReader(text, where, None, ANY_PATH)
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
     return SnapshotHead(reader.text("kind"), reader.count("snapshot"), reader.date("created"), paths)
@@ -226,205 +210,6 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
         names.append("edges")
     folder = partition_dir(partition)
     return [f"{folder}/{name}.arrow" for name in names]
-
-
-class ManifestReader:
-    """Typed access to the fields of a manifest of one kind; every refusal names the file and the field."""
-
-    def __init__(self, text: str, where: str, kind: str | None, file_name: re.Pattern[str]) -> None:
-        """Reads the header. Raises FormatError for anything that is not a manifest of this kind (None: of any)."""
-        try:
-            body = json.loads(text)
-        except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
-            raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
-        if not isinstance(body, dict) or body.get("format") != FORMAT:
-            form = body.get("format") if isinstance(body, dict) else type(body).__name__
-            raise FormatError(f"{where}: expected format {FORMAT!r}, got {form!r}; this is not a Graphmill graph")
-        version = body.get("format_version")
-        if version != FORMAT_VERSION or isinstance(version, bool):
-            raise FormatError(
-                f"{where}: expected format_version {FORMAT_VERSION}, got {version!r}; "
-                "read it with the Graphmill that wrote it, or ingest the graph again"
-            )
-        requires = body.get("requires")
-        if requires != []:
-            raise FormatError(
-                f"{where}: this graph requires {str(requires)[:80]!r}, which this version of Graphmill does not know; use a newer one"
-            )
-        if kind is not None and body.get("kind") != kind:
-            raise FormatError(f"{where}: expected kind {kind!r}, got {body.get('kind')!r}")
-        self._body: dict[str, Any] = body
-        self._where = where
-        self._file_name = file_name
-
-    def check_content_hash(self, expected: str) -> None:
-        self._checked("content_hash", expected, lambda value: value == expected)
-
-    def fail(self, key: str, expected: str, got: object) -> NoReturn:
-        raise FormatError(f"{self._where}: field {key!r}: expected {expected}, got {str(got)[:80]!r}")
-
-    def _checked(self, key: str, expected: str, accepts: Callable[[Any], bool]) -> Any:
-        """The field's value, of which `accepts` must be true."""
-        value = self._body.get(key)
-        if not accepts(value):
-            self.fail(key, expected, value)
-        return value
-
-    def count(self, key: str, most: int | None = None) -> int:
-        value: int = self._checked(key, "a count (integer >= 0)", _is_count)
-        if most is not None and value > most:
-            self.fail(key, f"at most {most}", value)
-        return value
-
-    def width(self, key: str) -> int:
-        value = self.count(key)
-        if value > _MAX_WIDTH:
-            self.fail(key, f"a width of at most {_MAX_WIDTH}", value)
-        return value
-
-    def optional_count(self, key: str) -> int | None:
-        return None if self._body.get(key) is None else self.count(key)
-
-    def is_null(self, key: str) -> bool:
-        """Whether the field is there and null."""
-        return key in self._body and self._body[key] is None
-
-    def optional_number(self, key: str) -> float | None:
-        return None if self.is_null(key) else self.number(key, "a finite number", -_MAX_NUMBER, _MAX_NUMBER)
-
-    def number(self, key: str, expected: str, least: float, most: float) -> float:
-        return float(self._checked(key, expected, lambda value: type(value) in (int, float) and least <= value <= most))
-
-    def hexadecimal(self, key: str, digits: int) -> str:
-        pattern, expected = f"[0-9a-f]{{{digits}}}", f"{digits} hexadecimal digits"
-        return str(self._checked(key, expected, lambda value: bool(_is_text(value) and re.fullmatch(pattern, value))))
-
-    def counts(self, key: str) -> tuple[int, ...]:
-        return tuple(self._checked(key, "a list of counts (integers >= 0)", _is_counts))
-
-    def rows_of_counts(self, key: str) -> tuple[tuple[int, ...], ...]:
-        rows = self._checked(key, "a list of lists of counts (integers >= 0)", _list_of(_is_counts))
-        return tuple(tuple(row) for row in rows)
-
-    def flag(self, key: str) -> bool:
-        return bool(self._checked(key, "true or false", lambda value: isinstance(value, bool)))
-
-    def text(self, key: str) -> str:
-        return str(self._checked(key, "a string", _is_text))
-
-    def only_value(self, key: str, expected: str) -> None:
-        """Refuses every value but the one that this version writes."""
-        self._checked(key, repr(expected), lambda value: value == expected)
-
-    def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
-        value: str | None = self._checked(key, f"null or one of {choices}", lambda value: value in (None, *choices))
-        return value
-
-    def texts(self, key: str) -> dict[str, str]:
-        return dict(
-            self._checked(
-                key,
-                "an object of strings",
-                lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
-            )
-        )
-
-    def names(self, key: str) -> tuple[str, ...]:
-        texts = _list_of(_is_text)
-        return tuple(
-            self._checked(
-                key, "a list of distinct strings", lambda value: texts(value) and len(set(value)) == len(value)
-            )
-        )
-
-    def widths(self, key: str) -> tuple[int, ...]:
-        is_width = _list_of(lambda value: type(value) is int and 0 < value <= _MAX_WIDTH)
-        return tuple(self._checked(key, f"a list of integers in [1, {_MAX_WIDTH}]", is_width))
-
-    def date(self, key: str) -> float:
-        """Seconds since 1970."""
-        return self.number(key, "seconds since 1970", 0, _YEAR_10000)
-
-    def inner(self, key: str) -> "ManifestReader":
-        """A reader of the object that is this field's value."""
-        return self._reader_of(key, self._body.get(key))
-
-    def optional_inner(self, key: str) -> "ManifestReader | None":
-        return None if self.is_null(key) else self.inner(key)
-
-    def inners(self, key: str) -> list["ManifestReader"]:
-        """Readers of the objects in this field's list."""
-        objects = self._checked(key, "a list of objects", _list_of(_is_object))
-        return [self._reader_of(f"{key}[{index}]", each) for index, each in enumerate(objects)]
-
-    def only(self, key: str) -> "ManifestReader":
-        """A reader of the one object in this field's list."""
-        value = self._checked(key, "a list of one object", lambda value: isinstance(value, list) and len(value) == 1)
-        return self._reader_of(key, value[0])
-
-    def members(self, key: str, *, optional: bool = False) -> dict[str, "ManifestReader"]:
-        """Readers of the objects in this field's object, by name; none where the field may be missing and is."""
-        if optional and self._body.get(key) is None:
-            return {}
-        objects = self._checked(key, "an object", _is_object)
-        return {name: self._reader_of(f"{key}: {name}", each) for name, each in objects.items()}
-
-    def _reader_of(self, key: str, value: Any) -> "ManifestReader":
-        if not _is_object(value):
-            self.fail(key, "an object", value)
-        inner = object.__new__(ManifestReader)  # copy.copy takes twenty times as long
-        inner._body, inner._where, inner._file_name = value, f"{self._where}: {key}", self._file_name
-        return inner
-
-    def paths(self) -> list[str]:
-        """Where this object's files lie, by the `files` field alone."""
-        files = self._checked("files", "an object", _is_object)
-        paths: list[Any] = [entry.get("path") if isinstance(entry, dict) else None for entry in files.values()]
-        bad = [path for path in paths if not isinstance(path, str) or not _ANY_PATH.fullmatch(path) or ".." in path]
-        if bad:
-            self.fail("files", "paths below data/", bad[0])
-        return paths
-
-    def offsets(self, key: str = "partition_offsets", total: str = "num_nodes") -> tuple[int, ...]:
-        """Ascending integers from 0 to the field `total`."""
-        num_rows, integers = self.count(total), _list_of(lambda value: type(value) is int)
-        value = self._checked(key, "a list of at least 2 integers", lambda value: integers(value) and len(value) >= 2)
-        if value[0] != 0 or value[-1] != num_rows or not all(a <= b for a, b in pairwise(value)):
-            self.fail(key, f"ascending integers from 0 to {total} = {num_rows}", value)
-        return tuple(value)
-
-    def files(self, file_name: re.Pattern[str] | None = None) -> dict[str, FileEntry]:
-        """Entries by name; every name is one of the format, and every path ends in it."""
-        pattern, paths, entries = file_name or self._file_name, self.paths(), {}
-        for (name, entry), path in zip(self._body["files"].items(), paths, strict=True):
-            if not pattern.fullmatch(name):
-                self.fail("files", "only file names of the format (part-00000/topology.arrow …)", name)
-            if path.split("/", 2)[2] != name:
-                self.fail("files", f"a path that ends in {name}", path)
-            num_bytes, sha256 = entry.get("num_bytes"), entry.get("sha256")
-            if not (_is_count(num_bytes) and _is_text(sha256) and _SHA256.fullmatch(sha256)):
-                self.fail("files", f"num_bytes and sha256 for {name}", entry)
-            entries[name] = FileEntry(num_bytes, sha256, path)
-        return entries
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**62
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
-
-
-def _list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(accepts, value))
-
-
-_is_counts = _list_of(_is_count)
 
 
 # What a manifest says of its type of nodes and of edges: fixed words, and the fields of `Manifest` with how they are read.

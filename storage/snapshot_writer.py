@@ -24,7 +24,8 @@ from storage.exclusive_creation import check_exclusive_creation
 from storage.filesystem_errors import one_line_errors
 from storage.graph_set_manifest import GraphSetManifest
 from storage.journal import LEASE_S, Lease
-from storage.manifest import FileEntry, Manifest, parse_head
+from storage.manifest import Manifest, parse_head
+from storage.manifest_reader import FileEntry
 from storage.object_stores import check_bucket, list_names
 from storage.scratch import remove_orphans, scratch_directory
 from storage.snapshots import (

@@ -6,11 +6,9 @@ Parsing trusts nothing, as in `storage.manifest`.
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from storage.graph_set_manifest import GraphSetManifest
-    from storage.manifest import Manifest, ManifestReader
+from storage.manifest_reader import ManifestReader
 
 PARTS = ("none", "train", "valid", "test")  # by SPLIT_* code
 _DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
@@ -134,7 +132,48 @@ class GraphSetStatistics:
     digest: str  # SHA-256 of all columns, whatever the shards
 
 
-def read_graph_statistics(reader: "ManifestReader", manifest: "Manifest") -> GraphStatistics:
+class GraphSizes(Protocol):
+    """What the statistics of a graph must agree with: its `Manifest`."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def num_classes(self) -> int | None: ...
+
+    @property
+    def feature_dim(self) -> int: ...
+
+    @property
+    def num_split_sets(self) -> int: ...
+
+    @property
+    def label_kind(self) -> str | None: ...
+
+
+class GraphSetSizes(Protocol):
+    """What the statistics of many graphs must agree with: their `GraphSetManifest`."""
+
+    @property
+    def num_graphs(self) -> int: ...
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def target_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def split_names(self) -> tuple[str, ...]: ...
+
+
+def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> GraphStatistics:
     """The statistics in a manifest whose other fields are read. Raises FormatError that names the field, also where numbers contradict
     each other."""
     num_nodes, num_edges, num_classes = manifest.num_nodes, manifest.num_edges, manifest.num_classes
@@ -163,7 +202,7 @@ def read_graph_statistics(reader: "ManifestReader", manifest: "Manifest") -> Gra
     )
 
 
-def read_graph_set_statistics(reader: "ManifestReader", manifest: "GraphSetManifest") -> GraphSetStatistics:
+def read_graph_set_statistics(reader: ManifestReader, manifest: GraphSetSizes) -> GraphSetStatistics:
     """The same of many graphs."""
     num_graphs, num_targets, num_splits = manifest.num_graphs, len(manifest.target_names), len(manifest.split_names)
     parts = reader.inners("parts")
@@ -186,7 +225,7 @@ def read_graph_set_statistics(reader: "ManifestReader", manifest: "GraphSetManif
     )
 
 
-def _read_counts(reader: "ManifestReader", num: int, total: int) -> CountStatistics:
+def _read_counts(reader: ManifestReader, num: int, total: int) -> CountStatistics:
     histogram = reader.counts("histogram")
     if len(histogram) > 64 or sum(histogram) != num:
         reader.fail("histogram", f"at most 64 counts of {num} in all", histogram)
@@ -197,7 +236,7 @@ def _read_counts(reader: "ManifestReader", num: int, total: int) -> CountStatist
     return CountStatistics(num, total, reader.count("minimum", maximum), maximum, histogram)
 
 
-def _read_features(reader: "ManifestReader", num_values: int) -> FeatureStatistics:
+def _read_features(reader: ManifestReader, num_values: int) -> FeatureStatistics:
     if reader.count("num_values") != num_values:
         reader.fail("num_values", str(num_values), reader.count("num_values"))
     return FeatureStatistics(
@@ -213,7 +252,7 @@ def _read_features(reader: "ManifestReader", num_values: int) -> FeatureStatisti
     )
 
 
-def _read_target(reader: "ManifestReader", most: int) -> TargetStatistics:
+def _read_target(reader: ManifestReader, most: int) -> TargetStatistics:
     std = reader.optional_number("std")
     if std is not None and std < 0:
         reader.fail("std", "a number of at least 0", std)
@@ -221,7 +260,7 @@ def _read_target(reader: "ManifestReader", most: int) -> TargetStatistics:
 
 
 def _read_classes(
-    reader: "ManifestReader", key: str, num_classes: int | None, num_labelled: int
+    reader: ManifestReader, key: str, num_classes: int | None, num_labelled: int
 ) -> tuple[int, ...] | None:
     if reader.is_null(key):
         return None
@@ -231,7 +270,7 @@ def _read_classes(
     return counts
 
 
-def _read_split(reader: "ManifestReader", manifest: "Manifest") -> SplitStatistics:
+def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics:
     num_nodes, num_classes, kind = manifest.num_nodes, manifest.num_classes, manifest.label_kind
     sizes, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
     if len(sizes) != len(PARTS) or sum(sizes) != num_nodes:

@@ -1,7 +1,7 @@
 """`--plan` of a prediction: its batches, model and files, looked at in this process (jobs/plan/run_plan.py has the rest)."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +20,14 @@ from jobs.plan.run_plan import (
     time_line,
 )
 from jobs.plan.scoring_plan import try_pass
+from jobs.run.predict_options import PredictConfig
 from jobs.run.prediction_subject import Served, Subject
-
-if TYPE_CHECKING:
-    from jobs.predict import PredictConfig
 
 _MORE = "starting Ray and writing the files come on top"
 
 
 def plan_prediction(
-    config: "PredictConfig",
+    config: PredictConfig,
     subject: Subject,
     summary: Mapping[str, Any] | None,
     workers: int,
@@ -53,7 +51,7 @@ def plan_prediction(
 
 def _lines(
     process: int,
-    config: "PredictConfig",
+    config: PredictConfig,
     subject: Subject,
     model: torch.nn.Module,
     spec: PredictionSpec,

@@ -20,7 +20,8 @@ from torch import nn
 from storage.errors import GraphmillError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
-from storage.manifest import FileEntry, parse_head, parse_manifest
+from storage.manifest import parse_head, parse_manifest
+from storage.manifest_reader import FileEntry
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.stored_files import newest_manifest, stored_file
 
@@ -58,7 +59,7 @@ def _entry(data: bytes, path: str) -> FileEntry:
 
 
 def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
-    from storage.encodings import store_encoding
+    from storage.encode import store_encoding
 
     path = _graph(folder)
     plain = newest_manifest(path).read_bytes()

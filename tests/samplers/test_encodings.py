@@ -14,7 +14,7 @@ from samplers.ppr import PprSampler
 from samplers.random_partition import RandomPartitionSampler
 from samplers.router import local_router
 from samplers.saint import SaintSampler
-from storage.encodings import store_encoding
+from storage.encode import store_encoding
 from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import storage.encode
-from storage.encode import encode
+from storage.encode import encode, store_encoding
 from storage.encoding_names import (
     EncodingOptions,
     check_encoding_names,
@@ -17,7 +17,7 @@ from storage.encoding_names import (
     encoding_dim,
     parse_encoding_name,
 )
-from storage.encodings import ALGORITHM_VERSION, find_encoding, store_encoding, stored_encodings
+from storage.encodings import ALGORITHM_VERSION, find_encoding, stored_encodings
 from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest

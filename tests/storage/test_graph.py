@@ -27,7 +27,8 @@ from storage.arrow_files import array_from_numpy, neighbor_lists, write_batch
 from storage.errors import ConfigError, FormatError
 from storage.graph import Partition, StoredGraph, _first_unordered_list, open_graph
 from storage.ingest import IngestOptions, ingest
-from storage.manifest import FileEntry, Manifest, parse_manifest
+from storage.manifest import Manifest, parse_manifest
+from storage.manifest_reader import FileEntry
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
 from tests.listed_graph import ListedGraph, expected_graph, random_listed_graph, stored_graph
 from tests.stored_files import edit_manifest, newest_manifest, stored_file

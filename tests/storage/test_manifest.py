@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import FormatError
-from storage.manifest import (
-    EncodingEntry,
-    FileEntry,
-    Manifest,
-    expected_files,
-    parse_head,
-    parse_manifest,
-    partition_dir,
-)
+from storage.manifest import EncodingEntry, Manifest, expected_files, parse_head, parse_manifest, partition_dir
+from storage.manifest_reader import FileEntry
 
 FOLDER = "data/000001-0123abcd"
 
