@@ -203,7 +203,7 @@ def test_a_failed_write_leaves_no_encoding(stored, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for name in ("storage.encodings.write_batch", "storage.snapshot_writer.synced_entry"):
+    for name in ("storage.encode.write_batch", "storage.snapshot_writer.synced_entry"):
         with monkeypatch.context() as patch:
             patch.setattr(name, fail)
             with pytest.raises(FormatError, match="cannot write this file: No space left on device"):
