@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ray import ObjectRef
 
 _PIECES_VERSION = 1
+_CANCEL_S = 10.0  # longest wait for tasks that an error left running to be killed
 Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
 
 
@@ -226,6 +227,8 @@ class _Tasks:
 
         for ref in self._running:
             ray.cancel(ref, force=True)
+        if self._running:  # a worker that is about to be killed would take the next task of this Ray with it
+            ray.wait(list(self._running), num_returns=len(self._running), timeout=_CANCEL_S)
         self._running.clear()
 
     def wait(self) -> int:
