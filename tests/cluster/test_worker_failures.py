@@ -135,7 +135,9 @@ def test_failures_within_the_rate_change_nothing(tmp_path):
 
 
 def test_more_failures_than_the_rate_allows_end_the_run(tmp_path):
-    with pytest.raises(StageError, match=r"given up after 2 failures within an hour, expected at most 1 \(--fail") as e:
+    with pytest.raises(
+        StageError, match=r"given up after 2 failures within an hour, expected at most 1 \(--workers.failures_per_hour"
+    ) as e:
         run(tmp_path / "run", lifetime=STEPS + 3, per_hour=1)
     assert "\n" not in str(e.value)
     assert len((tmp_path / "run" / "failure.log").read_text().split("Actor")) > 2  # both, with what Ray says of them
