@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from jobs.run.memory_check import available_bytes, own_bytes, trim_heap
+from jobs.run.memory_check import available_bytes, growth_bytes, trim_heap
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Result = TypeVar("Result")
 
 
 def seconds_of(call: Callable[[], object], device: str, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -40,27 +41,30 @@ def free_bytes(device: str, at_most_gb: float) -> int:
     return min(free, int(at_most_gb * 1e9)) if at_most_gb else free
 
 
-def reset_peak() -> None:
-    """From here on the process's VmHWM counts from what is resident now. Raises OSError where the system cannot."""
-    trim_heap()  # what the allocator holds free would hide the growth
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def peak_bytes(step: "Callable[[], Tensor]", device: str) -> int | None:
     """The growth of memory over one forward and backward pass; None where the system does not tell (it does on Linux and CUDA)."""
-    if device != "cpu":
-        import torch
+    if device == "cpu":
+        return growth_bytes(lambda: step().backward())
+    import torch
 
-        wait_for(device)
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        step().backward()
-        wait_for(device)
-        return torch.cuda.max_memory_allocated() - before
-    try:
-        reset_peak()
-    except OSError:
-        return None
-    before = own_bytes("VmRSS")
+    wait_for(device)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     step().backward()
-    return own_bytes("VmHWM") - before
+    wait_for(device)
+    return torch.cuda.max_memory_allocated() - before
+
+
+def unless_too_large(
+    work: Callable[[], Result], needed: int, device: str, at_most_gb: float, less: str
+) -> tuple[Result | None, str]:
+    """(what `work` returns, ""), or (None, why not): the device has less than the `needed` bytes, or ran out. `less`: what takes less."""
+    import torch
+
+    free = free_bytes(device, at_most_gb)
+    if needed > free:
+        return None, f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB there; {less}, takes less"
+    try:
+        return work(), ""
+    except torch.OutOfMemoryError as error:
+        return None, f"out of memory: {str(error).splitlines()[0]}"

@@ -13,10 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from jobs.bench.device import reset_peak
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.memory_check import own_bytes
+from jobs.run.memory_check import own_bytes, reset_peak
 from jobs.run.option_checks import all_at_least_1, at_least, check_writable, more_than_0
 from jobs.run.reader import parse
 

@@ -3,31 +3,19 @@
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from cluster.placement import Resources
 from cluster.tasks import Classification
 from cluster.training_data import GraphData
-from jobs.plan.run_plan import (
-    Line,
-    count_parameters,
-    model_line,
-    print_plan,
-    process_bytes,
-    ray_line,
-    refused,
-    run_lines,
-    size,
-    steps_line,
-)
-from jobs.plan.scoring_plan import training_lines, untried_lines
+from jobs.plan.run_plan import Plan, plan_run, size
+from jobs.plan.scoring_plan import add_training, add_untried
+from jobs.plan.tries import Tries
 from jobs.run.config import RunConfig
 from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs
 from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
 from jobs.run.prepare_molecules import find_molecules, how_to_make
-from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.training_run import check_resume, choose_run_dir, known_resources
+from jobs.run.training_run import check_resume
 from storage.graph_set_manifest import GraphSetManifest
 from storage.graph_store import StoredGraphs
 from storage.molecule_features import ATOMS, BONDS
@@ -36,81 +24,66 @@ from storage.molecule_source import MoleculeInfo
 
 def plan_graphs(job: str, config: RunConfig) -> int:
     """Prints the plan of `jobs.run.graph_run.run_graphs`; 0. Raises what the run raises of its options alone."""
-    process, resources = process_bytes(), known_resources(config)
-    resolved = resolve(config, Facts(PLACEHOLDERS["graphs"], {}, resources))
-    run_dir = choose_run_dir(job, config.run)
+    return plan_run(job, config, _look)
+
+
+def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: Path) -> None:
+    config = resolved.config
     stored = find_molecules(config.data, config.target)
-    problems: list[str] = []
-    parameters: int | None = None
-    if isinstance(stored, StoredGraphs):
-        lines = [set_line(stored)]
-        with refused(problems):
-            model, more = _stored_lines(process, stored, config, resources, run_dir)
-            lines, parameters = [*lines, *more], count_parameters(model)
-    else:
-        source, target = stored
-        lines, parameters = _without_set(process, source.info, target, resolved, resources)
-    lines += [ray_line(config.ray), *run_lines(run_dir, config, parameters)]
-    print_plan(job, lines, problems)
-    return 0
-
-
-def set_line(store: StoredGraphs) -> Line:
-    m = store.manifest
-    num_bytes = sum(entry.num_bytes for entry in m.files.values())
-    return (
+    if not isinstance(stored, StoredGraphs):
+        source, folder = stored
+        _add_without_set(plan, source.info, folder, resolved, resources)
+        return
+    manifest = stored.manifest
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    plan.add(
         "graphs",
-        f"{m.name} at {store.url}: {m.num_graphs:,} graphs, {m.num_nodes:,} nodes, {m.num_edges:,} edges, {m.num_shards} shards, "
-        f"{size(num_bytes)}; targets {', '.join(store.target_names) or 'none'}",
+        f"{manifest.name} at {stored.url}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
+        f"{manifest.num_shards} shards, {size(num_bytes)}; targets {', '.join(stored.target_names) or 'none'}",
     )
+    with plan.refused():
+        _add_batches(plan, stored, config, resources, run_dir)
 
 
-def _stored_lines(
-    process: int, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: Path
-) -> tuple[torch.nn.Module, list[Line]]:
+def _add_batches(
+    plan: Plan, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: Path
+) -> None:
     """Raises what the run would raise of this set."""
     columns = target_columns(store, config.target)
     task = graph_task(config.task, store, columns)
     resolved = resolve_graphs(config, store, columns, task, resources)
-    workers = resolved.workers.most
-    splits = scored_splits(store, columns, task, workers)
+    plan.workers = resolved.workers.most
+    splits = scored_splits(store, columns, task, plan.workers)
     data = GraphData(store, columns, labels=isinstance(task, Classification))
     samplers = graph_samplers(resolved, splits)
-    check_batches(data, samplers, workers)
+    check_batches(data, samplers, plan.workers)
     if config.run.resume is not None:
         check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
-    model = resolved.build_model()
     known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
     counts = [
         f"{name} {int(known[store.split(name)].sum()):,} of {len(store.split(name)):,}" for name in store.split_names
     ]
+    plan.add("splits", f"{', '.join(counts)} with a target; scored: {', '.join(splits)}")
     scored = {name: samplers[name] for name in splits}
-    return model, [
-        ("splits", f"{', '.join(counts)} with a target; scored: {', '.join(splits)}"),
-        *training_lines(process, resolved, data.open(), samplers["train"], scored, model, task, "graphs"),
-    ]
+    tries = Tries(data.open(), resolved.build_model())
+    add_training(plan, resolved, tries, samplers["train"], scored, task, "graphs")
 
 
-def _without_set(
-    process: int, info: MoleculeInfo, target: Path, resolved: ResolvedRun, resources: Resources | None
-) -> tuple[list[Line], int | None]:
+def _add_without_set(
+    plan: Plan, info: MoleculeInfo, folder: Path, resolved: ResolvedRun, resources: Resources | None
+) -> None:
     """What is known before the set is made: how its molecules will be described, and about how many there are."""
-    config, rows, workers = resolved.config, info.num_rows, resolved.workers.most
-    wanted = config.target
+    config, rows = resolved.config, info.num_rows
     count = "molecules" if rows is None else f"about {rows:,} molecules"
-    made = f"not there yet: the first run makes it, or {how_to_make(config.data, wanted, target)}"
-    lines: list[Line] = [("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")]
-    parameters = None
+    made = f"not there yet: the first run makes it, or {how_to_make(config.data, config.target, folder)}"
+    plan.add("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")
     if config.task.name != "classes" and info.target_names:  # how many classes there are, only the targets tell
         manifest = GraphSetManifest(info.name, rows or 0, 0, 0, (0, rows or 0), ATOMS, BONDS)
-        inputs = set_inputs(manifest, 1 if wanted is not None else len(info.target_names))
-        model = resolve(config, Facts(inputs, {}, resources)).build_model()
-        parameters = count_parameters(model)
-        lines.append(model_line(model))
+        inputs = set_inputs(manifest, 1 if config.target is not None else len(info.target_names))
+        plan.add_model(resolve(config, Facts(inputs, {}, resources)).build_model())
     if rows is not None and info.split_names == ("train", "valid", "test"):
         train = round(0.8 * rows)
-        lines.append(("splits", f"train about {train:,}, valid and test about {(rows - train) // 2:,} each, by hash"))
-        batch = resolved.training.max_graphs * workers
-        lines.append(steps_line(-(-train // batch) * workers, workers, resolved.fit))
-    lines += untried_lines(process, resolved, parameters or 0, "set")
-    return lines, parameters
+        plan.add("splits", f"train about {train:,}, valid and test about {(rows - train) // 2:,} each, by hash")
+        batch = resolved.training.max_graphs * plan.workers
+        plan.add_steps(-(-train // batch) * plan.workers, resolved.fit)
+    add_untried(plan, resolved, "set")

@@ -7,19 +7,8 @@ import numpy as np
 import torch
 
 from cluster.prediction import Piece, PredictionSpec
-from jobs.plan.run_plan import (
-    Line,
-    Tried,
-    batch_line,
-    count_parameters,
-    memory_line,
-    model_line,
-    print_plan,
-    process_bytes,
-    refused,
-    time_line,
-)
-from jobs.plan.scoring_plan import try_pass
+from jobs.plan.run_plan import Plan
+from jobs.plan.tries import Tries, mean_of
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prediction_subject import Served, Subject
 
@@ -31,80 +20,47 @@ def plan_prediction(
     subject: Subject,
     summary: Mapping[str, Any] | None,
     workers: int,
-    plan: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
+    split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> None:
-    """Prints what the prediction would do. `summary`: of predictions that are complete already; `plan`: see `jobs.predict`."""
-    process = process_bytes()
-    problems: list[str] = []
+    """Prints what the prediction would do. `summary`: of predictions that are complete already; `split`: `jobs.predict._plan`."""
+    plan = Plan("predict", workers, config.object_store_gb)
     model = subject.build_model()
-    lines: list[Line] = [("data", subject.text), model_line(model)]
+    plan.add("data", subject.text)
+    plan.add_model(model)
     if subject.estimate is not None:
-        lines.append(("estimate", f"{subject.estimate}, as the run was scored; so are the predictions"))
-    with refused(problems):
-        spec, (pieces, ids) = plan(subject.look())
-        lines += _lines(process, config, subject, model, spec, pieces, len(ids), workers)
+        plan.add("estimate", f"{subject.estimate}, as the run was scored; so are the predictions")
+    with plan.refused():
+        spec, (pieces, ids) = split(subject.look())
+        files = -(-len(ids) // config.shard_rows)
+        plan.add("rows", f"{len(ids):,} in {files:,} Parquet files of at most {config.shard_rows:,}")
+        if subject.shard_bytes is None:
+            _add_batches(plan, model, spec, len(pieces))
+        else:  # workers predict the whole graph together: memory by the formula
+            plan.add("batches", f"the whole graph over {workers} workers, once for each of {len(spec.splits)} splits")
+            plan.add_memory({"shard": subject.shard_bytes(workers)})
+            plan.add("time", "not tried")
     done = "complete already: nothing would be done" if summary is not None else "new, or the rest of what is there"
-    place = "a local Ray" if config.address is None else f"the Ray cluster at {config.address}, which is not asked here"
-    lines += [("out", f"{config.out}, {done}"), ("ray", place)]
-    print_plan("predict", lines, problems)
+    plan.add("out", f"{config.out}, {done}")
+    cluster = f"the Ray cluster at {config.address}, which is not asked here"
+    plan.add("ray", "a local Ray" if config.address is None else cluster)
+    plan.print()
 
 
-def _lines(
-    process: int,
-    config: PredictConfig,
-    subject: Subject,
-    model: torch.nn.Module,
-    spec: PredictionSpec,
-    pieces: list[Piece],
-    num_rows: int,
-    workers: int,
-) -> list[Line]:
-    files = -(-num_rows // config.shard_rows)
-    rows = ("rows", f"{num_rows:,} in {files:,} Parquet files of at most {config.shard_rows:,}")
-    if subject.shard_bytes is not None:  # workers predict the whole graph together: memory by the formula
-        memory = {"process": process, "shard": subject.shard_bytes(workers)}
-        return [
-            rows,
-            ("batches", f"the whole graph over {workers} workers, once for each of {len(spec.splits)} splits"),
-            memory_line(memory, workers, 0, config.object_store_gb),
-            ("time", "not tried"),
-        ]
+def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_pieces: int) -> None:
     data = spec.data.open()
-    tried, counts = [], []
+    tries, tried, counts = Tries(data, model), [], []
     for split in spec.splits:
         sampler = data.sampler(split.sampler, split.num_ranks)
-        counts.append((split.name, sampler.num_batches))
-        try_pass(data, sampler, model, roots=data.ids)  # compiles what is compiled
-        tried.append(try_pass(data, sampler, model, roots=data.ids))
-    total = sum(count for _, count in counts)
-    # Splits may have batches of different sizes: each counts by the number of its batches.
-    mean = _mean(tried, [count for _, count in counts])
-    ahead = min(spec.loader.prefetch, max(count for _, count in counts) - 1) * mean.num_bytes
-    parameters = count_parameters(model)
-    memory = {"process": process, "weights": 4 * parameters, "batches ahead": ahead, "a pass": mean.work_bytes}
-    said = ", ".join(f"{name} {count:,}" for name, count in counts)
-    return [
-        rows,
-        ("batches", f"{total:,} ({said}) in {len(pieces):,} pieces for {workers} workers"),
-        batch_line(mean, "predicted"),
-        memory_line(memory, workers, 0, config.object_store_gb),
-        time_line(mean, -(-total // workers), workers, 0, spec.loader.threads, _MORE),
-    ]
-
-
-def _mean(tried: list[Tried], weights: list[int]) -> Tried:
-    share = np.array(weights) / sum(weights)
-
-    def mean(name: str) -> float:
-        return float(sum(part * getattr(one, name) for part, one in zip(share, tried, strict=True)))
-
-    return Tried(
-        count=sum(one.count for one in tried),
-        nodes=mean("nodes"),
-        edges=mean("edges"),
-        roots=mean("roots"),
-        num_bytes=max(one.num_bytes for one in tried),
-        draw_s=mean("draw_s"),
-        step_s=mean("step_s"),
-        work_bytes=max(one.work_bytes for one in tried),
-    )
+        counts.append(sampler.num_batches)
+        tries.score(sampler, data.ids)  # compiles what is compiled
+        tried.append(tries.score(sampler, data.ids))
+    total, workers = sum(counts), plan.workers
+    mean = mean_of(
+        tried, counts
+    )  # splits may have batches of different sizes: each counts by the number of its batches
+    by_split = ", ".join(f"{split.name} {count:,}" for split, count in zip(spec.splits, counts, strict=True))
+    plan.add("batches", f"{total:,} ({by_split}) in {num_pieces:,} pieces for {workers} workers")
+    plan.add_batch(mean, "predicted")
+    ahead = min(spec.loader.prefetch, max(counts) - 1) * mean.num_bytes
+    plan.add_memory({"weights": 4 * (plan.parameters or 0), "batches ahead": ahead, "a pass": mean.work_bytes})
+    plan.add_time(mean, -(-total // workers), 0, spec.loader.threads, _MORE)

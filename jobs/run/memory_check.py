@@ -1,6 +1,7 @@
 """Memory: what this process has, what the machine has left, and whether a run fits, said before it starts."""
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 from storage.errors import ConfigError
@@ -48,6 +49,24 @@ def trim_heap() -> None:
     malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if malloc_trim is not None:
         malloc_trim(0)
+
+
+def reset_peak() -> None:
+    """From here on the process's VmHWM counts from what is resident now. Raises OSError where the system cannot."""
+    trim_heap()  # what the allocator holds free would hide the growth
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def growth_bytes(work: Callable[[], object]) -> int | None:
+    """How much more memory is resident at the height of `work` than before it; None where the system does not tell."""
+    try:
+        reset_peak()
+    except OSError:
+        work()
+        return None
+    before = own_bytes("VmRSS")
+    work()
+    return max(0, own_bytes("VmHWM") - before)
 
 
 def check_fits(needed: int, available: int, num_workers: int, advice: str) -> None:
