@@ -57,6 +57,10 @@ _MODELS = {
     "PrimphormerConfig": "models.options.primphormer:PrimphormerConfig",
     "TokenGT": "models.tokengt:TokenGT",
     "TokenGTConfig": "models.options.tokengt:TokenGTConfig",
+    "MessagePassing": "models.message_passing:MessagePassing",
+    "SAGEConfig": "models.options.message_passing:SAGEConfig",
+    "GCNConfig": "models.options.message_passing:GCNConfig",
+    "GATConfig": "models.options.message_passing:GATConfig",
     "Graphs": "models.graphs:Graphs",
 }
 

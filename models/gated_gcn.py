@@ -64,11 +64,11 @@ class GatedGCN(nn.Module):
 
 
 class GCN(nn.Module):
-    """x [n, D] → the update of x; edge states pass through unread."""
+    """x [n, D] → the update of x; edge states pass through unread. `in_dim`: of x, where that is not `width`."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, in_dim: int | None = None) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, width, bias=False)
+        self.linear = nn.Linear(width if in_dim is None else in_dim, width, bias=False)
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(

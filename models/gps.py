@@ -11,6 +11,8 @@ Without a local block X_M is left out: the layer of a pure model.
 Shapes: n nodes, E edges, D width.
 """
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from models.batch_norm import RowBatchNorm
@@ -34,9 +36,9 @@ class GPSLayer(nn.Module):
             self.local = GatedGCN(width, options.dropout, distance_gate, update_edges)
         elif options.local == "gcn":
             self.local = GCN(width)
-        self.norm_local = _norm(options.norm, width) if self.local is not None else None
-        self.norm_global = _norm(options.norm, width)
-        self.norm_mlp = _norm(options.norm, width) if self.residual_mlp else None
+        self.norm_local = make_norm(options.norm, width) if self.local is not None else None
+        self.norm_global = make_norm(options.norm, width)
+        self.norm_mlp = make_norm(options.norm, width) if self.residual_mlp else None
         inner = options.mlp_ratio * width
         self.mlp = nn.Sequential(
             nn.Linear(width, inner),
@@ -65,7 +67,8 @@ class GPSLayer(nn.Module):
         return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED
 
 
-def _norm(name: str, width: int) -> nn.Module:
+def make_norm(name: Literal["batch", "layer", "none"], width: int) -> nn.Module:
+    """Over rows [n, width]."""
     if name == "batch":
         return RowBatchNorm(width)
     return LayerNorm(width) if name == "layer" else nn.Identity()

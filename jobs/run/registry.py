@@ -56,6 +56,8 @@ class Row:
     """Import path of the same model over workers' shards of one graph."""
 
 
+_MESSAGES = "models.options.message_passing"
+
 MODELS: dict[Kind, dict[str, Row]] = {
     "nodes": {
         "geco": Row(
@@ -67,6 +69,9 @@ MODELS: dict[Kind, dict[str, Row]] = {
         "primphormer": Row("models.options.primphormer:PrimphormerConfig", "models.primphormer:Primphormer"),
         "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),
         "ppgt": Row("models.options.ppgt:PPGTConfig", "models.ppgt:PPGT"),
+        "sage": Row(f"{_MESSAGES}:SAGEConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
+        "gcn": Row(f"{_MESSAGES}:GCNConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
+        "gat": Row(f"{_MESSAGES}:GATConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
     },
     "graphs": {
         "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),

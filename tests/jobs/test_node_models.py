@@ -1,4 +1,4 @@
-"""Node jobs of Primphormer, TokenGT and PPGT: end to end on a tiny graph, and bad options in one line."""
+"""Node jobs of Primphormer, TokenGT, PPGT and GraphSAGE: end to end on a tiny graph, and bad options in one line."""
 
 import json
 import sys
@@ -18,6 +18,7 @@ TINY = "--data.nodes 600 --fit.epochs 2 --fit.warmup_epochs 0 --fit.checkpoint_e
 MODELS = {
     "primphormer": "--model.width 32 --model.position.kind laplacian_linear --model.position.steps 4 --sampler.num_chunks 2",
     "tokengt": "--model.width 16 --model.num_layers 1 --model.identifier laplacian --model.identifier_dim 4 --sampler.num_chunks 2",
+    "sage": "--model.width 16 --sampler neighbor --sampler.fanouts 5 5 5 --sampler.batch_size 64",
     "ppgt": "--model.width 16 --model.num_layers 1 --sampler.max_nodes 8",
 }
 

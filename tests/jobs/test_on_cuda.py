@@ -115,6 +115,9 @@ NODE_MODELS = {  # options by the model and how it is fed
     "geco chunks": "--model.recompute yes --model.skip yes",
     "primphormer chunks": "--model.num_heads 2",
     "tokengt chunks": "--model.num_heads 2 --model.identifier near_orf --model.identifier_dim 4",
+    "sage neighbors": "",
+    "gcn chunks": "--model.norm layer",
+    "gat neighbors": "--model.num_heads 2",
     "ppgt subgraphs": "--model.num_heads 2 --model.attention_dropout 0",
     "ppgt subgraphs fused dropout": "--model.num_heads 2",  # of the readout's attention
 }

@@ -238,6 +238,7 @@ def test_an_encoding_is_not_computed(plan, tmp_path_factory, encoded):
     ("model", "flags"),
     [
         ("primphormer", ("--model.width", "16")),
+        ("gat", ("--model.width", "16")),
         ("ppgt", ("--model.width", "16", "--model.num_heads", "2", "--sampler.batch_size", "16")),
     ],
 )

@@ -1,0 +1,59 @@
+"""Options of GraphSAGE, GCN and GAT; the network is in `models.message_passing`."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from models.options.checks import check_choices, check_heads, check_least, check_shares
+
+
+@dataclass(frozen=True)
+class MessagePassingConfig:
+    """What GraphSAGE, GCN and GAT have in common. Raises ValueError on values that cannot work."""
+
+    GIVEN: ClassVar = ("in_dim", "out_dim")
+    convolution: ClassVar[Literal["sage", "gcn", "gat"]]
+    in_dim: int = 1
+    out_dim: int = 1
+    width: int = 128
+    num_layers: int = 3
+    residual: Literal["none", "identity", "linear"] = "linear"
+    """What is added to each convolution: nothing, the layer's input (where it has the width), or a linear map of it."""
+    norm: Literal["none", "layer", "batch"] = "batch"
+    """After each convolution."""
+    dropout: float = 0.5
+    """After each layer."""
+    input_dropout: float = 0.0
+    """On the features."""
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "in_dim", "out_dim", "width", "num_layers")
+        check_shares(self, "dropout", "input_dropout")
+        check_choices(self)
+
+
+@dataclass(frozen=True)
+class SAGEConfig(MessagePassingConfig):
+    """GraphSAGE."""
+
+    convolution: ClassVar[Literal["sage"]] = "sage"
+
+
+@dataclass(frozen=True)
+class GCNConfig(MessagePassingConfig):
+    """GCN."""
+
+    convolution: ClassVar[Literal["gcn"]] = "gcn"
+
+
+@dataclass(frozen=True)
+class GATConfig(MessagePassingConfig):
+    """GAT."""
+
+    convolution: ClassVar[Literal["gat"]] = "gat"
+    num_heads: int = 4
+    """Each has width / num_heads channels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, 1, "num_heads")
+        check_heads(self)
