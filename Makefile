@@ -12,8 +12,9 @@ ARGS ?=
 run: $(VENV)/.run-installed
 	$(BIN)/python jobs/products_geco.py $(ARGS)
 
+# Two processes; the tests on the shared Ray head are one's, first (tests/conftest.py).
 test: check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-all: check
 	$(BIN)/python -m pytest --long $(ARGS)

@@ -65,12 +65,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("strike", range(metafunc.config.getoption("fault_times")))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("long") or any(item.nodeid in config.args for item in items):
-        return
-    long = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=long)
-    items[:] = [item for item in items if not item.get_closest_marker("long")]
+    if not config.getoption("long") and not any(item.nodeid in config.args for item in items):
+        long = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    if hasattr(config, "workerinput"):
+        _share_out(items)
+
+
+def _share_out(items: list[pytest.Item]) -> None:
+    """For pytest-xdist: tests on the shared Ray head run in one process, first; of the other tests, a file's stay together."""
+    on_head = {item for item in items if {"ray_head", "shared_ray"} & set(getattr(item, "fixturenames", ()))}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("the shared Ray" if item in on_head else item.location[0]))
+    items.sort(key=lambda item: (item not in on_head, item.get_closest_marker("ray") is None))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -15,11 +15,15 @@ def s3_bucket(*, one_at_a_time: bool = True) -> Iterator[str]:
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")
     import s3fs
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
+    from moto.moto_server.werkzeug_app import create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
 
-    application = DomainDispatcherApplication(create_backend_app)
-    server = make_server("127.0.0.1", 0, application, threaded=not one_at_a_time)
+    class Quiet(WSGIRequestHandler):
+        def log_request(self, *_: object) -> None:
+            """A line for each request would fill the log, and slow the server down."""
+
+    application = create_backend_app("s3")
+    server = make_server("127.0.0.1", 0, application, threaded=not one_at_a_time, request_handler=Quiet)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
