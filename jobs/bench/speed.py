@@ -5,19 +5,16 @@
     python -m jobs.bench speed --levels attention --subjects grit "grit, plain" ppgt "ppgt, plain" --log2-from 6 --log2-to 9 --width 64
     python -m jobs.bench speed --device cuda --budget-s 1500 --log2-to 21        2M nodes on one GPU
 
-Forward (without gradients) and forward plus backward of GECO, Primphormer, Performer, softmax attention through SDPA (flash on CUDA), GRIT and
-PPGT on synthetic graphs of --degree neighbours per node at random places. Levels: the attention alone (of GECO, whose layer has none to take out,
-the layer); the same post-norm block with a feed-forward network around each; a stack of --layers blocks. "plain" is the same in plain PyTorch:
-GECO is to be twice as fast in half the memory, GRIT and PPGT too. Fitted exponents of time should be at most 1.15 for GECO, Primphormer and
-Performer, and about 2 for the others. The ratio softmax / geco is printed and plotted beside N / log N through the paper's point, 169 at 2^21
-nodes (arXiv 2406.12059, figure 2; its width, GPU and precision are not told). You should see its slope against N / log N near 1 above 2^15.
+Times forward (without gradients) and forward plus backward on synthetic graphs of --degree neighbours a node. Levels: the attention alone (of
+GECO, which has none to take out, the layer); a post-norm block around it; a stack of --layers blocks. "plain" is the same in plain PyTorch.
+Expected: GECO, GRIT and PPGT twice as fast as plain in half the memory; exponents of time of at most 1.15 for GECO, Primphormer and Performer, and
+about 2 for the others; a ratio softmax / geco that grows as N / log N above 2^15 (the paper: 169 at 2^21 nodes, arXiv 2406.12059, figure 2).
 
-Subjects take turns, round by round; medians count. On a CPU the clock is the wall's or, with --clock process, the process's own, which other work
-on the machine disturbs less. `saved` counts the distinct storages that autograd keeps for the backward pass; `peak` is the growth of the
-process's resident memory over both passes (on CUDA, of the allocated memory). Nothing is extrapolated: a size whose memory (scaled from the last
-one measured) exceeds what is free, or whose time exceeds what is left of --budget-s, is skipped with the estimate. Floors are counted in
-jobs/bench/speed_subjects.py and compared with the device's measured copy. Needs torch, numpy and psutil, and matplotlib for ratio.svg (where the
-package is not installed: `python -m jobs.bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
+Subjects take turns, round by round; medians count. --clock process counts the process's own CPU time, which other work disturbs less. `saved`
+counts the storages that autograd keeps for the backward pass; `peak` is the growth of resident (on CUDA: allocated) memory over both passes.
+Nothing is extrapolated: a size that would exceed the free memory or the rest of --budget-s is skipped with the estimate. Floors (see
+jobs/bench/speed_subjects.py) are compared with a measured copy. Needs torch, numpy and psutil, and matplotlib for ratio.svg (where the package is
+not installed: `python -m jobs.bench.speed` in its root). results.md, results.json and ratio.svg go to --out.
 """
 
 import math
@@ -25,12 +22,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from jobs.bench.device import free_bytes, peak_bytes, seconds_of
+from jobs.bench.device import peak_bytes, seconds_of, unless_too_large
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import at_least, check_device, check_writable, more_than_0
@@ -170,36 +167,36 @@ def measure_size(
     from jobs.plan.saved_bytes import saved_bytes
 
     shape = Shape(config.width, config.heads, config.layers, config.order, config.graphs)
-    graph: RegularGraph | None = None
+
+    @cache
+    def graph() -> RegularGraph:
+        return RegularGraph(nodes * config.graphs, config.degree, config.device)
+
+    def start(subject: str) -> "tuple[Callable[[], Tensor], tuple[int, int | None]]":
+        step = build_subject(subject, level, shape, graph(), bf16=config.bf16, compiled=config.compile)
+        return step, (saved_bytes(step), peak_bytes(step, config.device))
+
     steps: dict[str, Callable[[], Tensor]] = {}
     memory: dict[str, tuple[int, int | None]] = {}
     rounds: dict[str, int] = {}
     skips: list[Skip] = []
     for subject in config.subjects:
-        needed = memory_needed(subject, level, nodes, config, before.get(subject))
-        free, left = free_bytes(config.device, config.memory_gb), budget[subject]
-        one = time_needed(subject, nodes, before.get(subject))
-        reason = ""
-        if needed > free:
-            reason = f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB there; a smaller --width, or --bf16, takes less"
-        elif 2 * one > left:  # one for memory, which also warms up, and one for time
+        one, left, began = time_needed(subject, nodes, before.get(subject)), budget[subject], time.perf_counter()
+        if 2 * one > left:  # one for memory, which also warms up, and one for time
             reason = f"two runs need about {2 * one:.0f} s, {max(left, 0):.0f} s of its budget left; raise --budget-s"
         else:
-            began = time.perf_counter()
-            graph = graph or RegularGraph(nodes * config.graphs, config.degree, config.device)
-            try:
-                step = build_subject(subject, level, shape, graph, bf16=config.bf16, compiled=config.compile)
-                memory[subject] = (saved_bytes(step), peak_bytes(step, config.device))
-                steps[subject] = step
-            except torch.OutOfMemoryError as error:
-                reason, budget[subject] = f"out of memory: {str(error).splitlines()[0]}", 0.0
-            else:
-                took = time.perf_counter() - began
-                budget[subject] -= took
-                rounds[subject] = max(1, min(config.rounds, int(budget[subject] / max(one or took, 1e-9) / 1.2)))
+            needed = memory_needed(subject, level, nodes, config, before.get(subject))
+            less = "a smaller --width, or --bf16"
+            started, reason = unless_too_large(partial(start, subject), needed, config.device, config.memory_gb, less)
         if reason:
             skips.append(Skip(subject, level, nodes, reason))
             say(f"{level} {subject}, {nodes} nodes: skipped, {reason}")
+            continue
+        assert started is not None
+        steps[subject], memory[subject] = started
+        took = time.perf_counter() - began
+        budget[subject] -= took
+        rounds[subject] = max(1, min(config.rounds, int(budget[subject] / max(one or took, 1e-9) / 1.2)))
 
     clock = time.process_time if config.clock == "process" and config.device == "cpu" else time.perf_counter
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
@@ -215,9 +212,8 @@ def measure_size(
     for name, pairs in times.items():
         forward, both = (statistics.median(column) for column in zip(*pairs))
         points.append(Point(name, level, nodes, len(pairs), forward, both, *memory[name]))
-        say(
-            f"{level} {name}, {nodes} nodes: {1e3 * forward:.1f} ms forward, {1e3 * both:.1f} ms both ({len(pairs)} rounds)"
-        )
+        cost = f"{1e3 * forward:.1f} ms forward, {1e3 * both:.1f} ms both"
+        say(f"{level} {name}, {nodes} nodes: {cost} ({len(pairs)} rounds)")
     return points, skips
 
 
@@ -267,64 +263,55 @@ def ratios(points: Sequence[Point], level: str) -> list[tuple[int, float, float]
     return [(a.nodes, a.forward_s / b.forward_s, a.step_s / b.step_s) for a, b in both]
 
 
-def n_over_log_n(nodes: float) -> float:
-    return nodes / math.log2(nodes)
+def papers_ratio(nodes: float) -> float:
+    """N / log N through the paper's point."""
+    return PAPER_RATIO * nodes / math.log2(nodes) / (PAPER_NODES / math.log2(PAPER_NODES))
 
 
 def tables(config: SpeedConfig, points: Sequence[Point], skips: Sequence[Skip], bandwidth: float) -> str:
     """Markdown: points, exponents, ratios to softmax attention, ratios to the plain form, floors, and what was skipped."""
     columns = {"level": "", "subject": "", "nodes": "", "rounds": "", "forward ms": ".1f", "both ms": ".1f"}
-    lines = table(
-        columns | {"saved MB": ",.1f", "peak MB": ",.1f"},
-        [
-            (
-                p.level,
-                p.subject,
-                p.nodes,
-                p.rounds,
-                1e3 * p.forward_s,
-                1e3 * p.step_s,
-                p.saved_bytes / 1e6,
-                p.peak_bytes and p.peak_bytes / 1e6,
-            )
-            for p in points
-        ],
-    )
+    columns |= {"saved MB": ",.1f", "peak MB": ",.1f"}
+    rows = []
+    for p in points:
+        megabytes = (p.saved_bytes / 1e6, p.peak_bytes and p.peak_bytes / 1e6)
+        rows.append((p.level, p.subject, p.nodes, p.rounds, 1e3 * p.forward_s, 1e3 * p.step_s, *megabytes))
+    lines = table(columns, rows)
     for level in config.levels:
-        exponents, plain_rows = [], []
-        for name in config.subjects:
-            own = [p for p in points if (p.level, p.subject) == (level, name)]
-            sizes = [p.nodes for p in own]
-            if len(own) > 1:
-                slopes = (
-                    fit_exponent(sizes, [p.step_s for p in own]),
-                    fit_exponent(sizes, [p.saved_bytes for p in own]),
-                )
-                exponents.append((name, f"{sizes[0]}–{sizes[-1]}", *slopes))
-            for ours, plain in pairs_of(points, level, name, f"{name}, plain"):
-                peak = ours.peak_bytes / plain.peak_bytes if ours.peak_bytes and plain.peak_bytes else None
-                fast = (plain.forward_s / ours.forward_s, plain.step_s / ours.step_s)
-                plain_rows.append((name, ours.nodes, *fast, ours.saved_bytes / plain.saved_bytes, peak))
-        if exponents:
-            columns = {level: "", "nodes": "", "exponent of time, both": ".2f", "of saved memory": ".2f"}
-            lines += ["", *table(columns, exponents)]
-        if plain_rows:
-            columns = {level: "", "nodes": "", "times as fast as plain, forward": ".2f", "both": ".2f"}
-            lines += ["", *table(columns | {"of its saved memory": ".2f", "of its peak": ".2f"}, plain_rows)]
-        softmax = ratios(points, level)
-        if softmax:
-            scale = PAPER_RATIO / n_over_log_n(PAPER_NODES)
-            columns = {f"{level}: nodes": "", "softmax / geco, forward": ".3g", "both": ".3g"}
-            columns |= {"169 · (N / log N) / (2M / log 2M)": ".3g"}
-            lines += ["", *table(columns, [(n, a, b, scale * n_over_log_n(n)) for n, a, b in softmax])]
-        large = [(n_over_log_n(n), b) for n, _, b in softmax if n >= 2**15]
-        if len(large) > 1:
-            lines += ["", f"Slope of both against N / log N from 2^15 on: {fit_exponent(*zip(*large)):.2f}."]
+        lines += _level_tables(config, points, level)
     lines += floor_table(config, points, bandwidth)
-    if skips:
-        columns = dict.fromkeys(("skipped", "level", "nodes", "why"), "")
-        lines += ["", *table(columns, [(s.subject, s.level, s.nodes, s.reason) for s in skips])]
-    return "\n".join(lines)
+    columns = dict.fromkeys(("skipped", "level", "nodes", "why"), "")
+    return "\n".join([*lines, *_section(columns, [(s.subject, s.level, s.nodes, s.reason) for s in skips])])
+
+
+def _section(columns: dict[str, str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """A table after an empty line; nothing where it has no rows."""
+    return ["", *table(columns, rows)] if rows else []
+
+
+def _level_tables(config: SpeedConfig, points: Sequence[Point], level: str) -> list[str]:
+    exponents, plain_rows = [], []
+    for name in config.subjects:
+        own = [p for p in points if (p.level, p.subject) == (level, name)]
+        sizes = [p.nodes for p in own]
+        if len(own) > 1:
+            slopes = (fit_exponent(sizes, column) for column in zip(*[(p.step_s, p.saved_bytes) for p in own]))
+            exponents.append((name, f"{sizes[0]}–{sizes[-1]}", *slopes))
+        for ours, plain in pairs_of(points, level, name, f"{name}, plain"):
+            peak = ours.peak_bytes / plain.peak_bytes if ours.peak_bytes and plain.peak_bytes else None
+            fast = (plain.forward_s / ours.forward_s, plain.step_s / ours.step_s)
+            plain_rows.append((name, ours.nodes, *fast, ours.saved_bytes / plain.saved_bytes, peak))
+    lines = _section({level: "", "nodes": "", "exponent of time, both": ".2f", "of saved memory": ".2f"}, exponents)
+    columns = {level: "", "nodes": "", "times as fast as plain, forward": ".2f", "both": ".2f"}
+    lines += _section(columns | {"of its saved memory": ".2f", "of its peak": ".2f"}, plain_rows)
+    softmax = ratios(points, level)
+    columns = {f"{level}: nodes": "", "softmax / geco, forward": ".3g", "both": ".3g"}
+    columns |= {"169 · (N / log N) / (2M / log 2M)": ".3g"}
+    lines += _section(columns, [(*row, papers_ratio(row[0])) for row in softmax])
+    large = [(papers_ratio(nodes), both) for nodes, _, both in softmax if nodes >= 2**15]
+    if len(large) > 1:
+        lines += ["", f"Slope of both against N / log N from 2^15 on: {fit_exponent(*zip(*large)):.2f}."]
+    return lines
 
 
 def floor_table(config: SpeedConfig, points: Sequence[Point], bandwidth: float) -> list[str]:
@@ -333,19 +320,17 @@ def floor_table(config: SpeedConfig, points: Sequence[Point], bandwidth: float) 
 
     item, rows = 2 if config.bf16 else 4, []
     for p in points:
-        if (p.level, p.subject) == ("layer", "geco"):
-            size = (p.nodes, p.nodes * config.degree, config.width)
-            forward, both = (
-                floor_bytes(*size, config.order, backward=backward, item=item) for backward in (False, True)
-            )
-            gathered = both + gather_bytes(*size, item)
-            flops = layer_flops(*size, config.order, 64)
-            shares = (forward / bandwidth / p.forward_s, both / bandwidth / p.step_s, gathered / bandwidth / p.step_s)
-            rows.append((p.nodes, forward / 1e9, both / 1e9, *shares, flops / 1e9, flops / p.step_s / 1e9))
+        if (p.level, p.subject) != ("layer", "geco"):
+            continue
+        size = (p.nodes, p.nodes * config.degree, config.width)
+        forward, both = (floor_bytes(*size, config.order, backward=also, item=item) for also in (False, True))
+        gathered = both + gather_bytes(*size, item)
+        flops = layer_flops(*size, config.order, 64)
+        shares = (forward / bandwidth / p.forward_s, both / bandwidth / p.step_s, gathered / bandwidth / p.step_s)
+        rows.append((p.nodes, forward / 1e9, both / 1e9, *shares, flops / 1e9, flops / p.step_s / 1e9))
     columns = {"geco layer: nodes": "", "floor GB, forward": ".2f", "both": ".2f", "share of time, forward": ".1%"}
     columns |= {"share, both": ".1%", "with gathers uncached": ".1%", "GFLOP, both": ".1f", "GFLOP/s": ".1f"}
-    copied = f"Copy: {bandwidth / 1e9:.1f} GB/s, read plus written."
-    return ["", copied, "", *table(columns, rows)] if rows else []
+    return ["", f"Copy: {bandwidth / 1e9:.1f} GB/s, read plus written.", *_section(columns, rows)] if rows else []
 
 
 def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) -> "Axes":
@@ -358,12 +343,11 @@ def plot(config: SpeedConfig, points: Sequence[Point], head: str, path: Path) ->
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     for level in config.levels:
-        times = ratios(points, level)
-        axes.plot([n for n, _, _ in times], [a for _, a, _ in times], "o-", label=f"{level}, forward")
-        axes.plot([n for n, _, _ in times], [b for _, _, b in times], "o-", label=f"{level}, both")
-    scale = PAPER_RATIO / n_over_log_n(PAPER_NODES)
+        nodes, *times = list(zip(*ratios(points, level))) or [(), (), ()]
+        for values, passes in zip(times, ("forward", "both"), strict=True):
+            axes.plot(nodes, values, "o-", label=f"{level}, {passes}")
     sizes = [2**n for n in range(12, 22)]
-    axes.plot(sizes, [scale * n_over_log_n(n) for n in sizes], "--", label="N / log N")
+    axes.plot(sizes, [papers_ratio(n) for n in sizes], "--", label="N / log N")
     axes.plot([PAPER_NODES], [PAPER_RATIO], "o", label="paper, 169")
     axes.legend()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "graphmill"}):  # text as text; equal plots are equal files

@@ -286,34 +286,10 @@ class PlainGECO(nn.Module):
         return self.model.head(x_ND)
 
 
-class Call(nn.Module):
-    """A module and the arguments after x that it always gets."""
-
-    def __init__(self, module: nn.Module, *arguments: Any) -> None:
-        super().__init__()
-        self.module, self.arguments = module, arguments
-
-    def forward(self, x: Tensor) -> Any:
-        return self.module(x, *self.arguments)
-
-
 def geco_config(shape: Shape) -> GECOConfig:
     return GECOConfig(
         in_dim=IN_DIM, out_dim=OUT_DIM, width=shape.width, num_layers=shape.layers, order=shape.order, dropout=0.0
     )
-
-
-def _geco(level: str, plain: bool, shape: Shape, graph: RegularGraph) -> nn.Module:
-    """GECO's attention cannot be had without its layer."""
-    if level == "model":
-        model = GECO(geco_config(shape))
-        return PlainGECO(model, graph) if plain else Call(model, graph.adjacency)
-    layer = GECOLayer(geco_config(shape))
-    return PlainGECOLayer(layer, graph) if plain else Call(layer, graph.adjacency, graph.order)
-
-
-def _grit_plain(shape: Shape, batch: Graphs) -> nn.Module:
-    return PlainGrit(GritMixer(shape, batch).attend, shape.width, batch)
 
 
 MIXERS: dict[str, Callable[[Shape, Graphs], nn.Module]] = {
@@ -321,7 +297,7 @@ MIXERS: dict[str, Callable[[Shape, Graphs], nn.Module]] = {
     "performer": lambda shape, batch: ProjectedMixer(shape, FavorAttention(shape.width // shape.heads)),
     "softmax": lambda shape, batch: ProjectedMixer(shape, softmax_attention),
     "grit": GritMixer,
-    "grit, plain": _grit_plain,
+    "grit, plain": lambda shape, batch: PlainGrit(GritMixer(shape, batch).attend, shape.width, batch),
     "ppgt": lambda shape, batch: PpgtMixer(shape),
     "ppgt, plain": lambda shape, batch: PlainPpgt(PpgtMixer(shape).attend, batch),
 }
@@ -329,35 +305,31 @@ MIXERS: dict[str, Callable[[Shape, Graphs], nn.Module]] = {
 TIME_POWER = {"softmax": 2.0, "grit": 2.0, "ppgt": 2.0}
 MEMORY_POWER = {"grit": 2.0, "ppgt": 2.0}
 # Before anything is measured: arrays of N·D float32 (or of N²·D, for the ones over pairs) that a layer's pass takes at most.
-FIRST_ARRAYS = {
-    "geco": 24,
-    "geco, plain": 48,
-    "primphormer": 40,
-    "performer": 60,
-    "softmax": 30,
-    "grit": 8,
-    "grit, plain": 24,
-    "ppgt": 8,
-    "ppgt, plain": 24,
-}
+FIRST_ARRAYS = {"geco": 24, "geco, plain": 48, "primphormer": 40, "performer": 60, "softmax": 30}
+FIRST_ARRAYS |= {"grit": 8, "grit, plain": 24, "ppgt": 8, "ppgt, plain": 24}
 
 
-def _module(name: str, level: str, shape: Shape, graph: RegularGraph) -> nn.Module:
+def _module(name: str, level: str, shape: Shape, graph: RegularGraph) -> tuple[nn.Module, tuple[Any, ...]]:
+    """The module and its arguments after x. GECO's attention cannot be had without its layer."""
     subject, _, plain = name.partition(", ")
     if subject == "geco":
-        return _geco(level, bool(plain), shape, graph)
+        if level == "model":
+            model = GECO(geco_config(shape))
+            return (PlainGECO(model, graph), ()) if plain else (model, (graph.adjacency,))
+        layer = GECOLayer(geco_config(shape))
+        return (PlainGECOLayer(layer, graph), ()) if plain else (layer, (graph.adjacency, graph.order))
     batch, pairs = graph.packed(shape.graphs), None
     if subject in ("grit", "ppgt"):
         size = graph.num_nodes // shape.graphs
         pairs = torch.randn(shape.graphs, size, size, shape.width, device=graph.indices.device)
         pairs = (pairs.flatten(0, 2) if plain else pairs).requires_grad_()
-    if level == "attention":
-        return Call(MIXERS[name](shape, batch), pairs)
 
     def block() -> nn.Module:
         return Block(MIXERS[name](shape, batch), shape.width)
 
-    return Call(block() if level == "layer" else Stack(shape, block), pairs)
+    if level == "attention":
+        return MIXERS[name](shape, batch), (pairs,)
+    return block() if level == "layer" else Stack(shape, block), (pairs,)
 
 
 def build_subject(
@@ -366,9 +338,10 @@ def build_subject(
     """A function that runs an attention, a layer or a whole model forward on fixed inputs and returns a number to differentiate."""
     torch.manual_seed(0)
     device = graph.indices.device
-    module = _module(name, level, shape, graph).to(device)
+    module, arguments = _module(name, level, shape, graph)
+    module.to(device)
     if compiled:
-        module = torch.compile(module)  # type: ignore[assignment]
+        module.compile()
     in_dim, out_dim = (IN_DIM, OUT_DIM) if level == "model" else (shape.width, shape.width)
     # A layer's input takes a gradient, as it does inside a model; features do not.
     x = torch.randn(graph.num_nodes, in_dim, device=device, requires_grad=level != "model")
@@ -377,7 +350,7 @@ def build_subject(
     def step() -> Tensor:
         x.grad = None
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
-            y = module(x)
+            y = module(x, *arguments)
         y, handed = y if isinstance(y, tuple) else (y, None)
         loss = (y.float() @ probe).mean()
         # A next layer would read all pairs that an attention has renewed, and training its penalty: so does the loss.

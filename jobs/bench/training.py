@@ -17,10 +17,11 @@ A row that needs more memory than there is, is skipped with the estimate. Needs 
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jobs.bench.device import free_bytes, peak_bytes, seconds_of
+from jobs.bench.device import peak_bytes, seconds_of, unless_too_large
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import at_least, check_device, check_writable
@@ -121,7 +122,7 @@ def _geco_config(config: TrainingConfig) -> "GECOConfig":
         num_layers=config.layers,
         dropout=0.3,
         recompute=config.recompute,
-        filter=FilterConfig(bands=3, inner_width=64, scale="length"),
+        filter=FilterConfig(scale="length"),
     )
 
 
@@ -240,6 +241,7 @@ def molecules(count: int, seed: int = 0) -> "Graphs":
     )
 
 
+# How each row is built, and what takes less memory.
 BUILD = {"geco": _geco, "primphormer": _primphormer, "tokengt": _tokengt}
 LESS = {
     "geco": "--recompute, or a smaller --nodes or --width",
@@ -290,15 +292,13 @@ def bench(config: TrainingConfig, say: Callable[[str], None]) -> tuple[list[Row]
     rows: list[Row] = []
     skipped: dict[str, str] = {}
     for name in config.rows:
-        needed, free = needed_bytes(name, config), free_bytes(config.device, config.memory_gb)
-        if needed > free:
-            skipped[name] = f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB there; {LESS[name]}, takes less"
+        needed = needed_bytes(name, config)
+        row, why = unless_too_large(partial(measure, name, config), needed, config.device, config.memory_gb, LESS[name])
+        if row is None:
+            skipped[name] = why
         else:
-            try:
-                rows.append(measure(name, config))
-            except torch.OutOfMemoryError as error:
-                skipped[name] = f"out of memory: {str(error).splitlines()[0]}"
-        say(f"{name}: {skipped[name]}" if name in skipped else f"{name}: {rows[-1].seconds:.3g} s")
+            rows.append(row)
+        say(f"{name}: {why}" if row is None else f"{name}: {row.seconds:.3g} s")
     on = f"{machine(config.device)}, {config.threads} threads, {'bf16' if config.bf16 else 'float32'}"
     lines = table(
         {"row": "", "s": ".4g", "fastest": ".4g", "peak GB": ".2f", "beside": ""},
