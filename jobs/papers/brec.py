@@ -21,19 +21,21 @@ printed as `--pairs` takes them, so that a training can leave the others out.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from jobs.bench.results import table
+from jobs.reporting.record_lines import append_record, load_records
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -125,31 +127,19 @@ def parse_pairs(part: str) -> tuple[str, range]:
     return name, chosen
 
 
-def read_graph6(text: str) -> "np.ndarray":
-    """The adjacency matrix, bool [n, n], of one graph6 line. Raises FormatError where the length is not the stated size's."""
-    import numpy as np
+def read_graph6(text: str) -> np.ndarray:
+    """The adjacency matrix, bool [n, n], of one graph6 line. Raises FormatError where it is damaged."""
+    import networkx
 
-    codes = np.frombuffer(text.encode("ascii"), dtype=np.uint8).astype(np.int64) - 63
-    # The size is one character below "~", or three after one; no published graph has 2^18 nodes, which take more.
-    skip = 1 if codes.size == 0 or codes[0] < 63 else 4
-    n = 0
-    for code in codes[skip // 4 : skip].tolist():
-        n = n * 64 + code
-    bits = n * (n - 1) // 2
-    length = skip + -(-bits // 6)
-    if codes.size == 0 or codes.size != length or codes.min() < 0 or codes.max() > 63:
-        raise FormatError(f"graph6: expected {length} characters for {n} nodes, got {codes.size}: {text[:40]!r}")
-    flags = ((codes[skip:, None] >> np.arange(5, -1, -1)) & 1).reshape(-1)[:bits].astype(bool)
-    adjacency = np.zeros((n, n), dtype=bool)
-    # Bits run down the columns of the upper triangle, that is along the rows of the lower one.
-    adjacency[np.tril_indices(n, -1)] = flags
-    return adjacency | adjacency.T
+    try:
+        graph = networkx.from_graph6_bytes(text.encode("ascii"))
+    except (networkx.NetworkXError, ValueError, IndexError) as error:
+        raise FormatError(f"graph6: expected a line of it, got {text[:40]!r} ({error})") from None
+    return networkx.to_numpy_array(graph, dtype=bool)
 
 
-def read_pairs(folder: Path, category: str) -> "list[tuple[np.ndarray, np.ndarray]]":
+def read_pairs(folder: Path, category: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """All pairs of a category as adjacency matrices. Raises FormatError where the file is not what BREC publishes."""
-    import numpy as np
-
     path = folder / f"{category}.npy"
     try:
         lines = np.load(path, allow_pickle=False).reshape(-1)
@@ -160,13 +150,11 @@ def read_pairs(folder: Path, category: str) -> "list[tuple[np.ndarray, np.ndarra
             f"{path}: expected {2 * CATEGORIES[category]} graph6 lines, found {lines.size} of {lines.dtype}; set --data"
         )
     texts = [line.decode("ascii") if isinstance(line, bytes) else str(line) for line in lines]
-    graphs = [read_graph6(text.removeprefix(">>graph6<<").strip()) for text in texts]
+    graphs = [read_graph6(text.strip()) for text in texts]
     return list(zip(graphs[::2], graphs[1::2]))
 
 
-def relabelled_copies(
-    first: "np.ndarray", second: "np.ndarray", generator: "np.random.Generator"
-) -> "list[np.ndarray]":
+def relabelled_copies(first: np.ndarray, second: np.ndarray, generator: np.random.Generator) -> list[np.ndarray]:
     """2·32 adjacency matrices, copies of the first and of the second graph by turns, each with its own random labels."""
     copies = []
     for _ in range(COPIES):
@@ -176,9 +164,8 @@ def relabelled_copies(
     return copies
 
 
-def pack(matrices: "list[np.ndarray]", device: str) -> "Graphs":
+def pack(matrices: list[np.ndarray], device: str) -> "Graphs":
     """One batch of graphs without features."""
-    import numpy as np
     import torch
 
     from models.graphs import Graphs
@@ -216,15 +203,14 @@ def hotelling_t2(difference_CD: "Tensor") -> float:
     return float(mean_D @ torch.linalg.pinv(torch.cov(difference_CD.t())) @ mean_D)
 
 
-def measure_pair(config: BrecConfig, name: str, first: "np.ndarray", second: "np.ndarray", number: int) -> Result:
+def measure_pair(config: BrecConfig, name: str, first: np.ndarray, second: np.ndarray, number: int) -> Result:
     """Trains a fresh model on the pair and measures it."""
-    import numpy as np
     import torch
 
     began = time.perf_counter()
     generator = np.random.default_rng([config.seed, number])
 
-    def batches_of(other: "np.ndarray") -> "list[Graphs]":
+    def batches_of(other: np.ndarray) -> "list[Graphs]":
         copies = relabelled_copies(first, other, generator)
         return [pack(copies[i : i + config.batch_size], config.device) for i in range(0, 2 * COPIES, config.batch_size)]
 
@@ -292,21 +278,22 @@ def settings(config: BrecConfig) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
 
 
+def results_file(config: BrecConfig) -> Path:
+    return config.out / f"{config.model}.jsonl"
+
+
 def known_results(config: BrecConfig) -> dict[str, Result]:
-    """Results by pair, of earlier runs with the same settings. A line that a kill cut short is passed over."""
-    path = config.out / f"{config.model}.jsonl"
-    known: dict[str, Result] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if entry["settings"] == settings(config):
-            known[entry["result"]["pair"]] = Result(**entry["result"])
-    return known
+    """Results by pair, of earlier runs with the same settings."""
+
+    def key(entry: Mapping[str, Any]) -> tuple[str, str]:
+        return json.dumps(entry["settings"], sort_keys=True), entry["result"]["pair"]
+
+    entries = load_records(results_file(config), key, "a result of a pair")
+    results = [Result(**entry["result"]) for entry in entries if entry["settings"] == settings(config)]
+    return {result.pair: result for result in results}
 
 
-def asked_pairs(config: BrecConfig) -> "list[tuple[str, range, list[tuple[np.ndarray, np.ndarray]]]]":
+def asked_pairs(config: BrecConfig) -> list[tuple[str, range, list[tuple[np.ndarray, np.ndarray]]]]:
     """Of each part of --pairs the category, the numbers, and all of the category's pairs."""
     return [(name, numbers, read_pairs(config.data, name)) for name, numbers in map(parse_pairs, config.pairs)]
 
@@ -320,10 +307,7 @@ def run_pairs(config: BrecConfig) -> Iterator[Result]:
             result = known.get(f"{name}:{number}")
             if result is None:
                 result = measure_pair(config, name, *pairs[number], number)
-                entry = json.dumps({"settings": settings(config), "result": result._asdict()})
-                with (config.out / f"{config.model}.jsonl").open("a") as file:
-                    # A cut line of a killed run must not swallow this one.
-                    file.write("\n" * (file.tell() > 0) + entry)
+                append_record(results_file(config), {"settings": settings(config), "result": result._asdict()})
             yield result
 
 

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+import numpy as np
+
 from jobs.bench.results import keep, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
@@ -28,7 +30,6 @@ from jobs.run.reader import parse
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import Tensor, nn
 
@@ -103,7 +104,7 @@ class BasisConfig:
     """Where the table is saved."""
 
 
-def barabasi_albert(num_nodes: int, attach: int, rng: "np.random.Generator") -> list[tuple[int, int]]:
+def barabasi_albert(num_nodes: int, attach: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Undirected edges: each new node is joined to `attach` older ones, drawn in proportion to their degrees."""
     edges: list[tuple[int, int]] = []
     ends = list(range(attach))  # every node as often as it has edges; the first ones once
@@ -126,7 +127,6 @@ class Sample(NamedTuple):
 
 def make_samples(count: int, dense: bool, seed: int) -> "list[Sample]":
     """Random graphs. With `dense` the token edges are all ordered pairs; the eigenvectors are the sparse graph's."""
-    import numpy as np
     import torch
 
     from models.encodings.laplacian import laplacian_eigenvectors
@@ -164,12 +164,8 @@ def partition_of(query_u: "Tensor", query_v: "Tensor", key_u: "Tensor", key_v: "
     r3 = torch.where(key_u == query_u, 0, torch.where(key_u == query_v, r2, r2 + 1))
     new = torch.maximum(r2, r3) + 1
     r4 = torch.where(key_v == query_u, 0, torch.where(key_v == query_v, r2, torch.where(key_v == key_u, r3, new)))
-    strings = [(a, b, c) for a in range(2) for b in range(a + 2) for c in range(max(a, b) + 2)]
-    rank = torch.zeros(64, dtype=torch.int64, device=r4.device)
-    rank[torch.tensor([16 * a + 4 * b + c for a, b, c in strings], device=r4.device)] = torch.arange(
-        NUM_BASES, device=r4.device
-    )
-    return rank[16 * r2 + 4 * r3 + r4]
+    codes = [16 * a + 4 * b + c for a in range(2) for b in range(a + 2) for c in range(max(a, b) + 2)]
+    return torch.searchsorted(torch.tensor(codes, device=r4.device), 16 * r2 + 4 * r3 + r4)
 
 
 def basis_targets(view: "TokenView") -> "tuple[Tensor, Tensor]":
@@ -308,11 +304,11 @@ def run_row(
     }
 
 
-def describe(results: dict[str, dict[str, float]], which: str) -> str:
+def describe(results: dict[str, dict[str, float]], tokens: str) -> str:
     """The results as Markdown, the published losses beside them."""
     columns = {"row": "", "train": ".3f", "test": ".3f", "paper train": "", "paper test": "", "seconds": ".0f"}
     rows = [
-        (name, row["train"], row["test"], *getattr(ROWS[name], which), row["seconds"]) for name, row in results.items()
+        (name, row["train"], row["test"], *getattr(ROWS[name], tokens), row["seconds"]) for name, row in results.items()
     ]
     return "\n".join(table(columns, rows))
 

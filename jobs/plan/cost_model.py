@@ -8,7 +8,6 @@ the arrays in messages (`samplers.messages`); K hops are K + 1 rounds, the last 
 """
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jobs.reporting.page import print_markdown
+from jobs.reporting.record_lines import Record, read_records
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
@@ -279,20 +279,10 @@ class Check:
 Point = Mapping[str, Any]
 
 
-def load_points(path: Path) -> list[Point]:
+def load_points(path: Path) -> list[Record]:
     """The points of a sweep that went well. Raises FormatError where there is none."""
-    # A kill may leave the last line unfinished.
-    complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
-    points = []
-    for number, line in enumerate(complete.splitlines(), 1):
-        try:
-            points.append(json.loads(line))
-            if points[-1]["status"] != "ok":
-                points.pop()
-        except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(
-                f"{path}, line {number}: expected a point of jobs/sweep.py --workers … ({error})"
-            ) from None
+    points = read_records(path, lambda point: point["status"], "a point of jobs/sweep.py --workers …")
+    points = [point for point in points if point["status"] == "ok"]
     if not points:
         raise FormatError(f"{path}: expected points of jobs/sweep.py --workers …, found none that went well")
     return points

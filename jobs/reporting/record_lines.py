@@ -8,27 +8,35 @@ from typing import Any
 
 from storage.errors import FormatError
 
+Record = dict[str, Any]
 
-def load_records(path: Path, key: Callable[[Mapping[str, Any]], Any], what: str) -> list[dict[str, Any]]:
-    """The latest record of every key in the file, the first seen first; none where there is no file.
 
-    A last line that a kill left unfinished is cut off. Raises FormatError, saying that `what` was expected, where another line is no
-    record or has no key.
+def read_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: str) -> list[Record]:
+    """All records of the file, but for a last line that a kill left unfinished; none where there is no file.
+
+    Raises FormatError, saying what was expected, where a line is no record or has no key.
     """
-    if not path.exists():
-        return []
-    whole = path.read_text()
-    complete, _, rest = whole.rpartition("\n")
-    if rest:
-        path.write_text(complete + "\n" if complete else "")
-    latest: dict[Any, dict[str, Any]] = {}
+    complete = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    records = []
     for number, line in enumerate(complete.splitlines(), 1):
         try:
-            record = json.loads(line)
-            latest[key(record)] = record
+            records.append(json.loads(line))
+            key(records[-1])
         except (ValueError, KeyError, TypeError) as error:
-            raise FormatError(f"{path}, line {number}: expected {what} ({error}); remove the line") from None
-    return list(latest.values())
+            raise FormatError(f"{path}, line {number}: expected {expected} ({error}); remove the line") from None
+    return records
+
+
+def load_records(path: Path, key: Callable[[Mapping[str, Any]], Any], expected: str) -> list[Record]:
+    """The latest record of every key in the file, the first seen first, to append more to: an unfinished last line is cut off.
+
+    Raises FormatError as `read_records` does.
+    """
+    if path.exists():
+        complete, newline, rest = path.read_text().rpartition("\n")
+        if rest:
+            path.write_text(complete + newline)
+    return list({key(record): record for record in read_records(path, key, expected)}.values())
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:

@@ -145,7 +145,7 @@ def test_a_stopped_run_continues(tmp_path, monkeypatch):
     next(runs)
     runs.close()
     path = config.out / "grit.jsonl"
-    path.write_text(path.read_text() + '\n{"settings": {"mod')  # killed while writing
+    path.write_text(path.read_text() + '{"settings": {"mod')  # killed while writing
     results = list(brec.run_pairs(config))
     assert calls == [0, 1, 2]
     assert [r.told_apart for r in results] == [False, True, True]
