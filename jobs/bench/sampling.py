@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
@@ -97,21 +97,12 @@ class Row(NamedTuple):
 
 def prepare(config: BenchConfig, nodes: int, partitions: int) -> "StoredGraph":
     """The synthetic graph in so many partitions, made if it is not there."""
-    from jobs.run.progress import progress
-    from storage.graph import open_graph
-    from storage.ingest import IngestOptions, ingest
-    from storage.snapshots import has_graph
-    from storage.synthetic import SyntheticGraph, SyntheticOptions
+    from jobs.run.config import NodeDataOptions
+    from jobs.run.prepare_graph import prepare_graph
 
-    url, several = str(config.data_dir / f"synthetic-{nodes}-{partitions}"), partitions > 1
-    if not has_graph(url):
-        options = IngestOptions(
-            num_partitions=partitions, partitioner="random" if several else "range", edge_ids=several
-        )
-        source = SyntheticGraph(SyntheticOptions(num_nodes=nodes))
-        with progress(f"preparing {nodes:,} nodes in {partitions}") as bar:
-            ingest(source, url, options, lambda stage, done, total: bar.update(done, total, stage))
-    return open_graph(url)
+    cut: Literal["random", "range"] = "random" if partitions > 1 else "range"
+    folder = str(config.data_dir)
+    return prepare_graph(NodeDataOptions(nodes=nodes, partitions=partitions, partitioner=cut, folder=folder))
 
 
 def our_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
@@ -204,8 +195,9 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
     from cluster.options import ServerOptions, SessionOptions
     from cluster.partition_server import RemoteOwner, connect, partition_servers
     from cluster.session import ray_session
-    from jobs.bench.sampling_measures import CountingOwner, count_messages, time_sampler
+    from jobs.bench.sampling_measures import batch_traffic, time_sampler
     from samplers.router import Router, local_router
+    from samplers.traffic import Traffic
 
     graph = prepare(config, config.nodes, config.partitions)
     where = f"{config.partitions} partitions, 1 thread"
@@ -216,16 +208,14 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
             near = time_sampler(connect(servers), some, 1, effort).whole
             note = f"{100 * near / local:.0f} % of in process; target 70"
             yield Row(f"{where}, servers with local reads, {name}", near / 1e6, "M edges/s", note)
-            timeout_s = servers.options.timeout_s
-            owners = [CountingOwner(RemoteOwner(handle, i, timeout_s)) for i, handle in enumerate(servers.handles)]
+            handles, timeout_s, traffic = servers.handles, servers.options.timeout_s, Traffic(config.partitions)
+            owners = [traffic.watch(RemoteOwner(handle, i, timeout_s), i) for i, handle in enumerate(handles)]
             router = Router(graph.manifest, owners)
             far = time_sampler(router, some, 1, effort).whole
-            counts = count_messages(router, owners, some)
-            sent, received = counts.pop("sent"), counts.pop("received")
-            calls = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+            moved = batch_traffic(router, traffic, some)
             note = (
-                f"{100 * far / local:.0f} % of in process, target 30; {calls} a batch; {sent / 1e6:.2f} MB out, "
-                f"{received / 1e6:.2f} MB in"
+                f"{100 * far / local:.0f} % of in process, target 30; {moved['remote_requests']} requests a batch; "
+                f"{moved['sent_bytes'] / 1e6:.2f} MB out, {moved['received_bytes'] / 1e6:.2f} MB in"
             )
             yield Row(f"{where}, every answer through an actor, {name}", far / 1e6, "M edges/s", note)
 

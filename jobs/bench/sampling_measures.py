@@ -3,7 +3,6 @@
 Every rate is the best of `rounds` rounds over the same batches, after a warm-up: the machine's noise only ever adds.
 """
 
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ import torch
 from jobs.run.memory_check import own_bytes
 from samplers.array_pool import ArrayPool
 from samplers.draw_kernels import draw_uniform, list_keys
-from samplers.messages import Request
 from samplers.neighbor import NeighborSampler
 from samplers.neighbor_kernels import entries, list_bounds
 from samplers.node2subgraph import Node2SubgraphSampler
@@ -24,9 +22,10 @@ from samplers.options import NeighborOptions, Node2SubgraphOptions
 from samplers.prefetch import prefetch
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import Relabeler
-from samplers.router import Owner, Pending, Router, local_router
+from samplers.router import Router, local_router
 from samplers.row_kernels import take_rows
 from samplers.stage_clock import StageClock, listen
+from samplers.traffic import COLUMNS, Traffic
 from storage.compiled import compiled
 from storage.graph import Partition, StoredGraph, open_graph
 
@@ -214,47 +213,10 @@ def time_subgraphs(
     return roots / min(seconds for seconds, _ in rounds), nodes / roots, edges / roots
 
 
-class CountingOwner:
-    """Counts what travels between a router and an owner: calls, and bytes of requests and replies as pickled."""
-
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
-        self.counts: dict[str, int] = {}
-
-    def submit(self, request: Request) -> Pending:
-        self.add(type(request).__name__, 1)
-        self.add("sent", _num_bytes(request))
-        return _CountingPending(self._owner.submit(request), self)
-
-    def add(self, name: str, number: int) -> None:
-        self.counts[name] = self.counts.get(name, 0) + number
-
-
-class _CountingPending:
-    def __init__(self, pending: Pending, owner: CountingOwner) -> None:
-        self._pending, self._owner = pending, owner
-
-    def result(self) -> Any:
-        reply = self._pending.result()
-        self._owner.add("received", _num_bytes(reply))
-        return reply
-
-
-def _num_bytes(message: Any) -> int:
-    arrays = [value for value in vars(message).values() if isinstance(value, np.ndarray)]
-    rest = {name: value for name, value in vars(message).items() if not isinstance(value, np.ndarray)}
-    return sum(array.nbytes for array in arrays) + len(pickle.dumps(rest))
-
-
-def count_messages(router: Router, owners: list[CountingOwner], options: NeighborOptions) -> dict[str, int]:
-    """Calls by kind, and bytes "sent" and "received", of one batch whose roots are known already."""
+def batch_traffic(router: Router, traffic: Traffic, options: NeighborOptions) -> dict[str, int]:
+    """By `samplers.traffic.COLUMNS`: requests and bytes of one batch whose roots are known already."""
     sampler = NeighborSampler(router, options)
     sampler.sample(0, 0)
-    for owner in owners:
-        owner.counts.clear()
+    before = traffic.by_partition()
     sampler.sample(0, 1 % sampler.num_batches)
-    total: dict[str, int] = {}
-    for owner in owners:
-        for name, number in owner.counts.items():
-            total[name] = total.get(name, 0) + number
-    return total
+    return dict(zip(COLUMNS, (traffic.by_partition() - before).sum(axis=0).tolist(), strict=True))

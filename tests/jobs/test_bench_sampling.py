@@ -66,7 +66,7 @@ def test_counts_what_travels(config, tmp_path):
     rows = [row for row in measure(remote) if "through an actor" in row.what]
     assert len(rows) == 2
     for row in rows:
-        assert "4 SampleNeighbors, 2 FetchRows a batch" in row.note  # one call per owner and hop, one for rows
+        assert "6 requests a batch" in row.note  # one per owner and hop, one per owner for rows
         assert "MB in" in row.note
 
 
