@@ -4,17 +4,15 @@
     python -m jobs.bench ingest --nodes 2000000 --edges 32000000 --partitioners random range ldg metis --partitions 8
     python -m jobs.bench ingest --nodes 100000000 --edges 1600000000 --reserve-gib 8     # 14 GB of disk, see docs/performance.md
 
-Each row is a fresh process that generates the graph (topology alone, made as it is read: ldg reads it twice), writes its partitions
-under --work and sees them to the disk (fsync). Before each row the disk's own rate is measured: one file, written in sequence and fsynced.
-Then the row's cut and balance are counted, and its graph is removed.
+Each row is a fresh process that generates the graph's topology as it is read (ldg reads it twice), writes its partitions under --work and syncs
+them. Before each row the disk's own rate is measured: one file, written in sequence and synced. The row's graph is removed at its end.
 
-You should see a table: edges/s, the process's peak resident memory (VmHWM), bytes written, and the rate of writing as a share of the
-disk's own: of everything written, and of the stored graph alone. The target is at least 40 % with at most 4 GB. random cuts 1 - 1/partitions
-of the edges, ldg and metis fewer. The table is kept as results.md and results.json under --out. A row that fails is named and the others go
-on; the exit code is then 1. A size that does not fit the disk is refused at once.
+You should see a table: edges/s, peak resident memory, bytes written, and the rate of writing as a share of the disk's own, of all that is written
+and of the stored graph alone. The target is at least 40 % with at most 4 GB. random cuts 1 - 1/partitions of the edges, ldg and metis fewer.
+results.md and results.json go to --out. A row that fails is named, the others go on, and the exit code is 1. A size that does not fit the disk
+is refused at once.
 """
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -22,8 +20,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,11 +30,9 @@ from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import at_least, check_writable, existing_part, more_than_0
 from jobs.run.reader import parse
-from storage.errors import ConfigError
+from storage.errors import ConfigError, GraphmillError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from storage.ingest import IngestOptions
     from storage.ingest_cost import IngestCost
     from storage.source import EdgeChunk, NodeChunk, SourceInfo
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
 _METIS_BYTES_PER_EDGE = 100  # edge lists, the adjacency in scipy's and in METIS's form
-_KILL_TIMEOUT_S = 30.0
 _PROBE_BLOCK_BYTES = 16 << 20
 _SOURCE_EDGES = 50_000_000  # as many as tell the source's own rate
 
@@ -180,22 +176,17 @@ def written_bytes() -> int:
     return int(fields["write_bytes"]) - int(fields["cancelled_write_bytes"])
 
 
-def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, result: Path) -> None:
-    """One row, in a process of its own; writes what it measured, or the reason why not, to `result`."""
+def ingest_row(partitioner: Partitioner, config: BenchIngestConfig, folder: Path) -> dict[str, Any]:
+    """One row, in a process of its own."""
     from jobs.run.memory_check import available_bytes
-    from storage.errors import GraphmillError
     from storage.ingest import ingest
     from storage.ingest_cost import ingest_cost
 
     source, options = BareGraph(config), config.options(partitioner)
-    try:
-        check_memory(partitioner, ingest_cost(source.info, options), config.edges, available_bytes())
-        small = replace(config, nodes=1000, edges=16_000, partitions=min(8, config.partitions))
-        ingest(BareGraph(small), str(result.with_name("small")), small.options(partitioner))  # compiles
-        row = timed_ingestion(partitioner, source, result.with_name("graph"), options)
-    except (GraphmillError, OSError, MemoryError) as error:
-        row = {"error": " ".join(str(error).split()) or type(error).__name__}
-    result.write_text(json.dumps(row))
+    check_memory(partitioner, ingest_cost(source.info, options), config.edges, available_bytes())
+    small = replace(config, nodes=1000, edges=16_000, partitions=min(8, config.partitions))
+    ingest(BareGraph(small), str(folder / "small"), small.options(partitioner))  # compiles
+    return timed_ingestion(partitioner, source, folder / "graph", options)
 
 
 def timed_ingestion(
@@ -240,72 +231,50 @@ def timed_ingestion(
 
 def quality(url: str) -> dict[str, float]:
     """Share of edges between partitions; nodes and edges of the largest partition against the mean."""
+    from jobs.inspect_graph import measure as measure_balance
     from storage.graph import open_graph
 
-    graph = open_graph(url)
-    offsets = graph.manifest.partition_offsets
-    inside, edges = [], []
-    for p in range(graph.manifest.num_partitions):
-        neighbors = graph.partition(p).indices
-        inside.append(count_between(neighbors, offsets[p], offsets[p + 1]))
-        edges.append(len(neighbors))
-    nodes = [high - low for low, high in pairwise(offsets)]
+    balance = measure_balance(open_graph(url))
+    nodes, edges = balance.nodes_per_partition, balance.edges_per_partition
     return {
-        "cut": 1 - sum(inside) / max(1, sum(edges)),
+        "cut": balance.num_cut_edges / max(1, sum(edges)),
         "node_balance": max(nodes) / statistics.mean(nodes),
         "edge_balance": max(edges) / max(1, statistics.mean(edges)),
     }
 
 
-def count_between(values: "np.ndarray", low: int, high: int) -> int:
-    import numpy as np
-
-    step = 1 << 24  # temporaries stay small
-    parts = (values[start : start + step] for start in range(0, len(values), step))
-    return sum(int(np.count_nonzero((part >= low) & (part < high))) for part in parts)
-
-
 def measure(partitioner: Partitioner, config: BenchIngestConfig, probe_bytes: int) -> dict[str, Any]:
     """One row with the disk's rate before it, or with the reason why it failed."""
-    with tempfile.TemporaryDirectory(prefix=".bench-ingest-", dir=config.folder) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix=".bench-ingest-", dir=config.folder) as folder,
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
+    ):
         rate = disk_rate(Path(folder), probe_bytes)
-        result = Path(folder, "row.json")
-        arguments = (partitioner, config, result)
-        process = multiprocessing.get_context("spawn").Process(target=ingest_row, args=arguments, daemon=True)
-        process.start()
         try:
-            process.join(config.timeout_s)
-        finally:  # also where a signal ends this process: the folder cannot go while somebody writes into it
-            late = process.is_alive()
-            if late:
-                process.kill()
-                process.join(_KILL_TIMEOUT_S)
-        if late:
+            row = pool.submit(ingest_row, partitioner, config, Path(folder)).result(config.timeout_s)
+        except TimeoutError:
             row = {"error": f"not done after {config.timeout_s:g} s; raise --timeout-s"}
-        elif result.exists():
-            row = json.loads(result.read_text())
-        else:
-            cause = "killed, as for lack of memory" if process.exitcode == -9 else f"exit code {process.exitcode}"
-            row = {"error": f"the process ended without a result: {cause}"}
+        except BrokenProcessPool:
+            row = {"error": "the process ended without a result: killed, as for lack of memory"}
+        except (GraphmillError, OSError, MemoryError) as error:
+            row = {"error": " ".join(str(error).split()) or type(error).__name__}
+        finally:  # also where a signal ends this process: the folder cannot go while somebody writes into it
+            for child in multiprocessing.active_children():
+                child.kill()
     return {"partitioner": partitioner, "disk_bytes_per_s": rate} | row
 
 
 def describe(rows: list[dict[str, Any]], source: float, config: BenchIngestConfig) -> str:
     """The table as Markdown; the balances are the largest partition's nodes and edges against the mean."""
     disk = statistics.median(row["disk_bytes_per_s"] for row in rows)
-    done = [
-        {
-            **row,
-            "edges/s": row["edges"] / row["seconds"],
-            **{f"{kind}, GB": row[f"{kind}_bytes"] / 1e9 for kind in ("peak", "written", "graph")},
-            **{
-                f"{kind}, of the disk's rate": row[f"{kind}_bytes"] / row["seconds"] / disk
-                for kind in ("written", "graph")
-            },
-        }
-        for row in rows
-        if "error" not in row
-    ]
+    done = []
+    for row in rows:
+        if "error" in row:
+            continue
+        figures = {"edges/s": row["edges"] / row["seconds"]}
+        figures |= {f"{kind}, GB": row[f"{kind}_bytes"] / 1e9 for kind in ("peak", "written", "graph")}
+        rates = {kind: row[f"{kind}_bytes"] / row["seconds"] for kind in ("written", "graph")}
+        done.append(row | figures | {f"{kind}, of the disk's rate": rate / disk for kind, rate in rates.items()})
     columns = {"partitioner": "", "edges": ",", "seconds": ".1f", "cpu_seconds": ".1f", "edges/s": ",.0f"}
     columns |= {"peak, GB": ".2f", "written, GB": ".1f", "written, of the disk's rate": ".0%"}
     columns |= {"graph, GB": ".1f", "graph, of the disk's rate": ".0%"}
@@ -339,9 +308,8 @@ def main() -> int:
     for partitioner in config.partitioners:
         rows.append(measure(partitioner, config, min(config.probe_mib << 20, max(1, cost.graph))))
         text = describe(rows, source, config)
-        keep(
-            config.out, config, text, source_edges_per_s=source, cost=cost, rows=rows
-        )  # after each row: an interrupted run keeps them
+        # After each row: an interrupted run keeps them.
+        keep(config.out, config, text, source_edges_per_s=source, cost=cost, rows=rows)
     print(text)
     return 1 if any("error" in row for row in rows) else 0
 
