@@ -297,16 +297,21 @@ def check_continues(
 
 def load_weights(path: Path, model: torch.nn.Module) -> None:
     """Loads a safetensors file into `model`. Raises FormatError where names or shapes do not match."""
-    tensors = _load_file(path)
+    try:
+        set_weights(model, _load_file(path))
+    except ValueError as error:
+        raise FormatError(f"{path}: {error}; this checkpoint is of another architecture") from None
+
+
+def set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Loads the tensors into `model`. Raises ValueError where names or shapes do not match."""
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if expected != shapes:
         names = sorted(name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name))
         first = names[0]
-        raise FormatError(
-            f"{path}: expected {first} of shape {expected.get(first)}, found {shapes.get(first)} "
-            f"({len(names)} tensors differ); this checkpoint is of another architecture"
-        )
+        shape = f"expected {first} of shape {expected.get(first)}, found {shapes.get(first)}"
+        raise ValueError(f"{shape} ({len(names)} tensors differ)")
     model.load_state_dict(tensors)
 
 

@@ -62,22 +62,16 @@ def convert_state(source: str, state: "Mapping[str, Tensor]", **options: Any) ->
 
     Raises ValueError where the architectures differ, ConfigError on an option that this model does not have.
     """
+    from cluster.checkpoint import set_weights
+
     options = {name: value for name, value in options.items() if value is not None}
     foreign = sorted(options.keys() - {"num_heads"})
     if source == "tokengt" and foreign:
         raise ConfigError(f"--source tokengt has the option --num_heads only, got {', '.join(foreign)}; leave it out")
-    convert, model, _ = map(load, _MODELS[source])
+    convert, kind, _ = map(load, _MODELS[source])
     config, weights = convert(state, **options)
-    return _loaded(model(config), weights)
-
-
-def _loaded(model: "nn.Module", weights: "Mapping[str, Tensor]") -> "nn.Module":
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name in sorted(expected.keys() | given.keys()):
-        if expected.get(name) != given.get(name):
-            raise ValueError(f"expected {name} of shape {expected.get(name)}, found {given.get(name)}")
-    model.load_state_dict(weights)
+    model = kind(config)
+    set_weights(model, weights)
     return model
 
 
@@ -106,9 +100,8 @@ def read_state(path: Path) -> "dict[str, Tensor]":
         if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
             state = state[key]
     if not isinstance(state, Mapping) or not all(isinstance(t, torch.Tensor) for t in state.values()):
-        raise FormatError(
-            f"{path}: expected a dictionary of tensors (also under {', '.join(STATE_KEYS)}), found another"
-        )
+        keys = ", ".join(STATE_KEYS)
+        raise FormatError(f"{path}: expected a dictionary of tensors (also under {keys}), found another")
     return {name.removeprefix("module."): tensor for name, tensor in state.items()}
 
 
@@ -131,14 +124,16 @@ def load_converted(folder: Path) -> "nn.Module":
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise FormatError(f"{folder}: expected config.json beside model.safetensors, found {error}") from None
     fields = dict(described["config"])
+    from cluster.checkpoint import load_weights
     from models.options.features import Features
 
     for name in ("node", "edge"):
         fields[name] = Features(categories=tuple(fields[name]["categories"]), dim=fields[name]["dim"])
-    weights = read_state(folder / "model.safetensors")
-    for _, model, config in _MODELS.values():
-        if model.endswith(f":{described['model']}"):
-            return _loaded(load(model)(load(config)(**fields)), weights)
+    for _, kind, config in _MODELS.values():
+        if kind.endswith(f":{described['model']}"):
+            model = load(kind)(load(config)(**fields))
+            load_weights(folder / "model.safetensors", model)
+            return model
     raise FormatError(f"{folder / 'config.json'}: expected a model of TokenGT or GRIT, found {described['model']!r}")
 
 

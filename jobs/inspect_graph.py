@@ -5,6 +5,7 @@ and classes, after one pass over the topology (about a second per 100 million ed
 file and checks its checksum, ids and order; a damaged file is named in one line, and the exit code is 1.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from storage.statistics import PARTS
 
 if TYPE_CHECKING:
     from storage.graph import StoredGraph
+    from storage.manifest import Manifest
     from storage.statistics import CountStatistics, FeatureStatistics, GraphStatistics
 
 _SNAPSHOTS_SHOWN = 10
@@ -76,17 +78,17 @@ def list_snapshots(graph: "StoredGraph") -> str:
 
 def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
     """(name, value) lines for people."""
-    manifest = graph.manifest
-    measured = manifest.measured
+    manifest, measured = graph.manifest, graph.manifest.measured
+    edges = (
+        f"{manifest.num_edges:,} ({measured.num_self_loops:,} self-loops, {measured.num_duplicate_edges:,} duplicates)"
+    )
     dtype = f" {manifest.feature_dtype}" if manifest.feature_dim else ""
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     lines = [
         ("graph", f"{manifest.name} at {graph.url}"),
         ("snapshots", list_snapshots(graph)),
         ("nodes", f"{manifest.num_nodes:,}"),
-        (
-            "edges",
-            f"{manifest.num_edges:,} ({measured.num_self_loops:,} self-loops, {measured.num_duplicate_edges:,} duplicates), {_symmetry(measured)}",
-        ),
+        ("edges", f"{edges}, {_symmetry(measured)}"),
         ("in-degree", _spread(measured.in_degree)),
         ("out-degree", f"{_spread(measured.out_degree)}; {measured.num_isolated:,} nodes without any edge"),
         ("features", f"{manifest.feature_dim} per node{dtype}, {manifest.edge_feature_dim} per edge"),
@@ -95,24 +97,22 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("balance", f"nodes {_balance(balance.nodes_per_partition)}; edges {_balance(balance.edges_per_partition)}"),
         ("edge cut", f"{balance.num_cut_edges:,} edges, {_share(balance.num_cut_edges, manifest.num_edges)}"),
         *_split_lines(measured),
+        _label_line(manifest),
+        ("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files"),
+        ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
     ]
-    unlabelled = manifest.num_nodes - measured.num_labelled
+    return [(name, value) for name, value in lines if value]
+
+
+def _label_line(manifest: "Manifest") -> tuple[str, str]:
+    measured = manifest.measured
+    unlabelled = f"{manifest.num_nodes - measured.num_labelled:,} nodes without"
     if measured.class_counts is not None:
         largest = _share(max(measured.class_counts), measured.num_labelled)
-        lines.append(
-            (
-                "classes",
-                f"{manifest.num_classes}, largest {largest}, smallest {min(measured.class_counts):,} nodes; "
-                f"{unlabelled:,} nodes without a label",
-            )
-        )
-    elif manifest.label_kind is not None:
-        kind = "real numbers" if manifest.label_kind == "value" else f"{manifest.num_classes} classes"
-        lines.append(("targets", f"{kind}; {unlabelled:,} nodes without"))
-    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
-    lines.append(("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files"))
-    lines.append(("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))))
-    return [(name, value) for name, value in lines if value]
+        smallest = f"{min(measured.class_counts):,} nodes"
+        return "classes", f"{manifest.num_classes}, largest {largest}, smallest {smallest}; {unlabelled} a label"
+    kind = "real numbers" if manifest.label_kind == "value" else f"{manifest.num_classes} classes"
+    return "targets", "" if manifest.label_kind is None else f"{kind}; {unlabelled}"
 
 
 def _symmetry(measured: "GraphStatistics") -> str:
@@ -141,38 +141,29 @@ def _bin(counts: "CountStatistics", share: float) -> str:
 def _values(feature: "FeatureStatistics | None") -> str:
     if feature is None:
         return ""
-    kind = (
-        "0 or 1"
-        if feature.zero_or_one
-        else f"{feature.minimum:g} to {feature.maximum:g}"
-        if feature.num_values > feature.num_nonfinite
-        else "none"
-    )
-    norm = (
-        ""
-        if feature.mean_norm is None
-        else f"; norm of a row: mean {feature.mean_norm:.4g}, max {feature.max_norm:.4g}"
-    )
-    bad = f"; {feature.num_nonfinite:,} not finite" if feature.num_nonfinite else ""
-    return f"{kind}, {feature.sparsity:.1%} zeros{norm}{bad}"
+    text = "none" if feature.num_values == feature.num_nonfinite else f"{feature.minimum:g} to {feature.maximum:g}"
+    if feature.zero_or_one:
+        text = "0 or 1"
+    text += f", {feature.sparsity:.1%} zeros"
+    if feature.mean_norm is not None:
+        text += f"; norm of a row: mean {feature.mean_norm:.4g}, max {feature.max_norm:.4g}"
+    return text + (f"; {feature.num_nonfinite:,} not finite" if feature.num_nonfinite else "")
 
 
 def _split_lines(measured: "GraphStatistics") -> list[tuple[str, str]]:
-    distinct: dict[str, int] = {}  # published sets of splits mostly have one size
-    for split in measured.splits:
-        named = ", ".join(f"{name} {count:,}" for name, count in zip(PARTS, split.num_nodes, strict=True) if count)
-        distinct[named] = distinct.get(named, 0) + 1
-    lines = [("split", f"{times} sets, each {named}" if times > 1 else named) for named, times in distinct.items()]
+    texts = [
+        ", ".join(f"{name} {count:,}" for name, count in zip(PARTS, split.num_nodes, strict=True) if count)
+        for split in measured.splits
+    ]
+    # Published sets of splits mostly have one size.
+    lines = [("split", f"{times} sets, each {text}" if times > 1 else text) for text, times in Counter(texts).items()]
     known = [split.homophily for split in measured.splits if split.homophily is not None]
     if known:
         shares = f"{min(known):.1%}" if len(known) == 1 else f"{min(known):.1%} to {max(known):.1%}"
         lines.append(("homophily", f"{shares} of the edges between training nodes join equal classes"))
-    targets = [
-        split.training_target
-        for split in measured.splits
-        if split.training_target and split.training_target.mean is not None
-    ]
-    lines += [("training", f"mean {target.mean:.6g}, standard deviation {target.std:.6g}") for target in targets]
+    for target in (split.training_target for split in measured.splits):
+        if target and target.mean is not None:
+            lines.append(("training", f"mean {target.mean:.6g}, standard deviation {target.std:.6g}"))
     return lines
 
 

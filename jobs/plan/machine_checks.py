@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -229,33 +229,29 @@ def check_store(url: str) -> Iterator[Finding]:
 
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
     """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
+    from storage.graph import open_graph
+    from storage.graph_set_manifest import GraphSetManifest
+    from storage.graph_store import open_graphs
+
     try:
-        described, size, verify = _open(url)
+        stored = open_graphs(url) if _holds_many_graphs(url) else open_graph(url)
+        manifest = stored.manifest
+        if isinstance(manifest, GraphSetManifest):
+            described = f"{manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes"
+        else:
+            described = (
+                f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.num_partitions} partitions"
+            )
         if not quick:
             began = time.perf_counter()
-            verify()
+            stored.verify()
             seconds = max(time.perf_counter() - began, 1e-9)
-            described += f"; every checksum matches, {size / 2**20 / seconds:.0f} MiB/s"
+            num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+            described += f"; every checksum matches, {num_bytes / 2**20 / seconds:.0f} MiB/s"
     except GraphmillError as error:
         yield Finding("graph", "fail", str(error))
         return
     yield Finding("graph", "ok", f"{url}: {described}")
-
-
-def _open(url: str) -> tuple[str, int, Callable[[], None]]:
-    """(description, bytes, verify) of what is stored there."""
-    from storage.graph import open_graph
-    from storage.graph_store import open_graphs
-
-    if _holds_many_graphs(url):
-        graphs = open_graphs(url)
-        files, verify = graphs.manifest.files, graphs.verify
-        counts = f"{len(graphs):,} graphs, {graphs.manifest.num_nodes:,} nodes"
-    else:
-        graph = open_graph(url)
-        files, verify, manifest = graph.manifest.files, graph.verify, graph.manifest
-        counts = f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.num_partitions} partitions"
-    return counts, sum(entry.num_bytes for entry in files.values()), verify
 
 
 def _holds_many_graphs(url: str) -> bool:

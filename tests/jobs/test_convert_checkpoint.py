@@ -82,7 +82,7 @@ def test_other_shapes_are_named(tmp_path):
     config = json.loads((tmp_path / "c/config.json").read_text())
     config["config"]["width"] = 16
     (tmp_path / "c/config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="of shape"):
+    with pytest.raises(FormatError, match="of shape"):
         load_converted(tmp_path / "c")
 
 
