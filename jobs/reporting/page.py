@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.run.run_record import flat_text, is_number, shown
+from jobs.run.run_record import flat_text, is_number, setting_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -32,7 +32,8 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    environment.filters |= {"duration": duration, "flat": flat_text, "shown": shown, "value": value_text, "when": when}
+    environment.filters |= {"duration": duration, "flat": flat_text, "value": value_text, "when": when}
+    environment.filters["setting_text"] = setting_text
     environment.tests["finite"] = is_number
     return environment
 

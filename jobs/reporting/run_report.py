@@ -7,7 +7,7 @@ from typing import Any
 
 from jobs.reporting.page import duration, number, render, value_text, when
 from jobs.reporting.plot import Line, Plot
-from jobs.run.run_record import Partition, PartitionTraffic, RunRecord, flat_text, is_number, shown
+from jobs.run.run_record import Partition, PartitionTraffic, RunRecord, flat_text, is_number, setting_text
 from jobs.run.verdict import BASELINE_NAMES
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
@@ -97,15 +97,12 @@ def _rival(run: RunRecord, split: str) -> str:
 
 
 def _curves(run: RunRecord, other: RunRecord | None) -> list[Plot]:
-    metric, prefix = run.metric, run.valid("")
+    prefix = run.valid("")
     loss = {"train_loss": "training", run.valid("loss"): _told(run, "validation")}
     plots = [_plot("Loss", "loss", run, other, loss)]
     scores = {name.removeprefix(prefix) for name in run.epoch_names if name.startswith(prefix)} - {"loss"}
-    for name in sorted(scores, key=lambda score: (score != metric, score)):
-        plot = _plot(
-            f"Validation {_told(run, name)}", name, run, other, {run.valid(name): name}, is_metric=name == metric
-        )
-        plots.append(plot)
+    for name in sorted(scores, key=lambda score: (score != run.metric, score)):
+        plots.append(_plot(f"Validation {_told(run, name)}", name, run, other, {run.valid(name): name}))
     plots.append(_plot("Learning rate", "rate", run, other, {"learning_rate": "learning rate"}, from_zero=True))
     return [plot for plot in plots if plot.lines]
 
@@ -118,26 +115,20 @@ def _throughput(run: RunRecord, other: RunRecord | None) -> list[Plot]:
 
 
 def _plot(
-    title: str,
-    y_label: str,
-    run: RunRecord,
-    other: RunRecord | None,
-    names: Mapping[str, str],
-    *,
-    from_zero: bool = False,
-    is_metric: bool = False,
+    title: str, y_label: str, run: RunRecord, other: RunRecord | None, names: Mapping[str, str], from_zero: bool = False
 ) -> Plot:
     """Without lines where this run has none of the values. `names`: of the record, and for people; the metric's plot shows baselines."""
     lines = []
-    for colour, (name, told) in enumerate(names.items()):
+    for colour, (name, legend) in enumerate(names.items()):
         points = run.series(name)
-        lines += [Line(told, points, colour)] if points else []
+        lines += [Line(legend, points, colour)] if points else []
         if points and other is not None and other.series(name):
-            lines.append(Line(f"{told}, {_short_name(run, other)}", other.series(name), colour, "dashed"))
-    if is_metric and lines:
-        for colour, (name, score) in enumerate(_rivals(run, "valid").items(), 1):
-            lines.append(Line(f"{name}: {number(score)}", [(lines[0].points[0][0], score)], colour, "level"))
-    best = _best(run) if is_metric else None
+            lines.append(Line(f"{legend}, {_short_name(run, other)}", other.series(name), colour, "dashed"))
+    best = None
+    if run.metric is not None and run.valid(run.metric) in names:
+        best, start = _best(run), lines[0].points[0][0] if lines else 0
+        for colour, (name, score) in enumerate(_rivals(run, "valid").items() if lines else (), 1):
+            lines.append(Line(f"{name}: {number(score)}", [(start, score)], colour, "level"))
     return Plot(title, "epoch", y_label, lines, whole_x=True, from_zero=from_zero, best=best)
 
 
@@ -153,9 +144,8 @@ def _asked(traffic: Sequence[PartitionTraffic]) -> list[list[str]]:
     total = sum(t.remote_bytes + t.local_bytes for t in traffic) or 1
     rows = []
     for k, t in enumerate(traffic):
-        share = f"{(t.remote_bytes + t.local_bytes) / total:.1%}"
         remote, local = [f"{t.remote_requests:,}", _mib(t.remote_bytes)], [f"{t.local_requests:,}", _mib(t.local_bytes)]
-        rows.append([str(k), *remote, *local, share])
+        rows.append([str(k), *remote, *local, f"{(t.remote_bytes + t.local_bytes) / total:.1%}"])
     return rows
 
 
@@ -211,14 +201,10 @@ def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
     if train_s:
         add("training time", train_s, f"{number(train_s / len(run.epochs))} s an epoch", duration)
         add("seconds an epoch", train_s / len(run.epochs))
-        add(
-            "waited for batches",
-            None if wait_s is None else wait_s / train_s,
-            "of rank 0's training time",
-            "{:.1%}".format,
-        )
+        waited = None if wait_s is None else wait_s / train_s
+        add("waited for batches", waited, "of rank 0's training time", "{:.1%}".format)
     add("whole job", summary.get("wall_s"), "preparing, baselines and scoring too", duration)
-    where = f"{shown(summary.get('workers'))} workers, {shown(summary.get('device'))}"
+    where = f"{setting_text(summary.get('workers'))} workers, {setting_text(summary.get('device'))}"
     add("parameters", summary.get("num_parameters"), where, "{:,}".format)
     add("workers", summary.get("workers"))
     add("faults survived", None if run.restarts is None else len(run.restarts), "starts of the workers after a fault")

@@ -224,17 +224,17 @@ def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
 
 def flat_text(values: Mapping[str, Any]) -> dict[str, str]:
     """Settings by dotted name, as text."""
-    return {name: shown(value) for name, value in flat(values).items()}
+    return {name: setting_text(value) for name, value in flat(values).items()}
 
 
-def shown(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """A setting as text."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return ", ".join(shown(one) for one in value) or "none"
+        return ", ".join(setting_text(one) for one in value) or "none"
     # A page is for showing around: the name and password of a URL stay out of it.
     return re.sub(r"(\w://)[^/@\s]*@", r"\1…@", str(value))
 
