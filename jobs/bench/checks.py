@@ -3,27 +3,26 @@
     python -m jobs.bench checks                               the embedded graph, two workers, a few minutes
     python -m jobs.bench checks --data.nodes 5000 --epochs 3  a look
 
-Four loops train the same model on the same batches, epoch by epoch in a drawn order, each with its own weights, servers' answers and sampling threads:
+Four loops train the same model on the same batches, epoch by epoch in a drawn order, each with its own weights and sampling threads:
 
-    checked   the trainer's own: every loss and gradient looked at, each step's weight agreed between the workers, dropout seeded by position,
-              traffic counted by partition, progress and metrics sent to the driver
-    saving    the same, and a checkpoint begins with each epoch, which is written while it goes on
+    checked   the trainer's own: every loss and gradient checked, the weight of each step agreed between the workers, dropout seeded by
+              position, traffic counted by partition, progress and metrics sent to the driver
+    saving    the same, and a checkpoint begins with each epoch and is written while it goes on
     bare      forward, backward and optimizer of DDP, and nothing else
-    control   once more, so that its ratio to bare shows what the machine's noise makes of none
+    control   the same once more: its ratio to bare is the machine's noise
 
-The driver writes the metrics down, as a run's does. Printed are the seconds of an epoch and the CPU seconds of the workers, medians over the
-epochs, and ratios to bare: the median of the epochs' own, with their quartiles; then how long training stood still for a checkpoint, and what
-epochs with one took more than those without, against one a minute. The table is kept as results.md and results.json under --out. Nothing
-else should run meanwhile.
+Prints the seconds of an epoch and the CPU seconds of the workers: medians over the epochs, and the ratios to bare with their quartiles; then
+how long training stood still for a checkpoint. Nothing else should run meanwhile. results.md and results.json go to --out.
 """
 
 import random
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
+
+import numpy as np
 
 from jobs.bench.results import keep, machine, table
 from jobs.run.config import NodeDataOptions, config_tree, read_config
@@ -242,31 +241,27 @@ def _bare(worker: "Worker", loader: "Loader", epoch: int) -> float:
 def describe(config: Config, shares: Sequence[Share]) -> str:
     """The figures as Markdown."""
 
-    def of_epochs(kind: Literal["wall_s", "cpu_s"]) -> dict[str, list[float]]:
+    def of_epochs(kind: Literal["wall_s", "cpu_s"]) -> dict[str, np.ndarray]:
         """Of each loop and epoch the ranks' mean."""
-        columns = {name: [getattr(share, kind)[name] for share in shares] for name in LOOPS}
-        return {
-            name: [statistics.fmean(ranks) for ranks in zip(*column, strict=True)] for name, column in columns.items()
-        }
+        return {name: np.mean([getattr(share, kind)[name] for share in shares], axis=0) for name in LOOPS}
 
     rows = []
-    for what, epochs in (("seconds", of_epochs("wall_s")), ("CPU s of a worker", of_epochs("cpu_s"))):
-        rows.append([what, *(f"{statistics.median(epochs[name]):.3f}" for name in LOOPS)])
-        ratios = [sorted(a / b for a, b in zip(epochs[name], epochs["bare"], strict=True)) for name in LOOPS]
-        cells = [f"{statistics.median(r):.3f} ({r[len(r) // 4]:.3f} to {r[-1 - len(r) // 4]:.3f})" for r in ratios]
+    for unit, epochs in (("seconds", of_epochs("wall_s")), ("CPU s of a worker", of_epochs("cpu_s"))):
+        rows.append([unit, *(f"{np.median(epochs[name]):.3f}" for name in LOOPS)])
+        ratios = [np.sort(epochs[name] / epochs["bare"]) for name in LOOPS]
+        cells = [f"{np.median(r):.3f} ({r[len(r) // 4]:.3f} to {r[-1 - len(r) // 4]:.3f})" for r in ratios]
         rows.append(["to bare (quartiles)", *cells])
     rows.append(["last loss", *(f"{shares[0].losses[name][-1]:.4f}" for name in LOOPS)])
     rows.append(["weights moved by", *(f"{shares[0].moved[name]:.3f}" for name in LOOPS)])
-    stalls = [max(ranks) for ranks in zip(*(share.stall_s for share in shares), strict=True)]
-    wall, middle = of_epochs("wall_s"), statistics.median(stalls)
-    more = statistics.median(a - b for a, b in zip(wall["saving"], wall["checked"], strict=True))
+    wall, stalls = of_epochs("wall_s"), np.max([share.stall_s for share in shares], axis=0)
+    middle, more = np.median(stalls), np.median(wall["saving"] - wall["checked"])
     lines = [
         f"GECO {config.layers} x {config.width}, {config.workers} workers, {config.chunks} chunks, {config.epochs} epochs of each loop in a "
         f"drawn order; {machine()}",
         "",
         *table(dict.fromkeys(("an epoch", *LOOPS), ""), rows),
         "",
-        f"A checkpoint stops training for {1e3 * middle:.1f} ms (median of {len(stalls)}; longest {1e3 * max(stalls):.1f} ms): "
+        f"A checkpoint stops training for {1e3 * middle:.1f} ms (median of {len(stalls)}; longest {1e3 * stalls.max():.1f} ms): "
         f"{middle / 60:.2%} of the time at one a minute. An epoch in which one is written takes {1e3 * more:.1f} ms more (median): {more / 60:.2%}.",
     ]
     return "\n".join(lines)

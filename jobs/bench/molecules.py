@@ -150,11 +150,9 @@ def main() -> None:
     from storage.importers.smiles_options import SmilesOptions
 
     check_writable(config.out, "--out")
-    source: MoleculeSource = (
-        EnumeratedMolecules(config.molecules)
-        if config.table is None
-        else SmilesTable(config.table, SmilesOptions(targets=config.targets))
-    )
+    source: MoleculeSource = EnumeratedMolecules(config.molecules)
+    if config.table is not None:
+        source = SmilesTable(config.table, SmilesOptions(targets=config.targets))
     with tempfile.TemporaryDirectory(prefix="graphmill-bench-") as folder:
         rates = time_featurisation(source, config) | time_ingestion(source, config, Path(folder))
         rates |= time_batches(str(Path(folder) / f"by{config.workers[0]}"), config)

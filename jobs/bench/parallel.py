@@ -154,24 +154,17 @@ def main() -> None:
     check_writable(config.out, "--out")
     manifest = open_graph(config.graph).manifest
     results: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[float, ...]] = []
     for size in config.workers:
         ranks = measure(size, config)
         results += ranks
         sent, predicted = (max(sum(rank[key].values()) for rank in ranks) / 1e6 for key in ("sent", "predicted"))
         peak, estimate = (max(rank[key] for rank in ranks) / 1e6 for key in ("peak_bytes", "estimated_bytes"))
-        row = {
-            "workers": size,
-            "loss of the last step": ranks[0]["losses"][-1],
-            "peak MB": peak,
-            "estimate MB": estimate,
-        }
-        first = rows[0]["peak MB"] if rows else peak
-        rows.append(row | {"of the first peak": peak / first, "sent MB": sent, "predicted MB": predicted})
-        print(f"{size} workers: loss {row['loss of the last step']:.9f}, peak {peak:.0f} MB", flush=True)
-    head = (
-        f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges; {config.layers} x {config.width}"
-    )
+        loss = ranks[0]["losses"][-1]
+        rows.append((size, loss, peak, peak / (rows[0][2] if rows else peak), estimate, sent, predicted))
+        print(f"{size} workers: loss {loss:.9f}, peak {peak:.0f} MB", flush=True)
+    size_of_graph = f"{manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges"
+    head = f"{manifest.name}: {size_of_graph}; {config.layers} x {config.width}"
     columns = {"workers": "", "loss of the last step": ".9f", "peak MB": ".0f", "of the first peak": ".2f"}
     columns |= {"estimate MB": ".0f", "sent MB": ".1f", "predicted MB": ".1f"}
     text = "\n".join([f"{head}; {machine()}", "", *table(columns, rows)])
