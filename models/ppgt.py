@@ -33,7 +33,7 @@ from models.encodings.random_walk import random_walk_probabilities
 from models.encodings.spe import spe
 from models.features import FeatureEncoder
 from models.graphs import Graphs
-from models.heads import FullWidthMLP, HalvingMLP, pool_nodes
+from models.heads import FullWidthMLP, HalvingMLP, read_out
 from models.options.ppgt import PPGTConfig
 from models.random_numbers import uniform
 from models.sl2_attention import Sl2Attention, sl2_attention
@@ -290,12 +290,8 @@ class PPGT(nn.Module):
             return self.head(self.class_attention(x_BND, graphs))
         assert self.norm is not None
         x_nD = self.norm(graphs.padding.unpad(x_BND))
-        if self.head is None:
-            return x_nD
-        if self.config.task == "node":
-            return self.head(x_nD if graphs.root_index is None else x_nD[graphs.root_index])
-        pooled_BD = pool_nodes(x_nD, graphs, self.config.pool)
-        return self.head(pooled_BD if self.pool_norm is None else self.pool_norm(pooled_BD))
+        head = self.head if self.head is None or self.pool_norm is None else nn.Sequential(self.pool_norm, self.head)
+        return read_out(x_nD, graphs, head, self.config.task, self.config.pool)
 
     def _check(self, graphs: Graphs) -> None:
         config = self.config

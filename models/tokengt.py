@@ -20,16 +20,15 @@ so each node's row of them is scaled to length 1, as the rows of truncated ORF a
 Options that are the released code's and not the paper's: `embedding_norm`, `null_token`, `head="code"`, `feature_table="slots"`,
 `type_by_index`, `resample_in_eval`, `dead_modules`, `performer_as_released`. The feed-forward width (ratio 1) is from the code; the paper gives none.
 
-Attention "performer" (models/favor.py) is linear in n + m, and takes a trained softmax model's weights: `switch_attention`.
+Attention "performer" (models/favor.py) is linear in n + m, and takes a trained softmax model's weights: the state dicts differ only in Performer's
+projections.
 
 The token type is that of the token, so a self-loop is an edge; the code infers it from u = v (`type_by_index`).
 
 Legend: B graphs, n nodes, E edges, T places for tokens per graph, D width, H heads, P identifier width.
 """
 
-from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -397,17 +396,3 @@ def _initialise(module: nn.Module, std: float) -> None:
     if isinstance(module, nn.Embedding) and module.padding_idx is not None:
         with torch.no_grad():
             module.weight[module.padding_idx].zero_()
-
-
-def switch_attention(model: TokenGT, attention: Literal["softmax", "performer"], **options: Any) -> TokenGT:
-    """Returns a model with the same weights and the other attention; `options` override other fields of the config.
-
-    Only Performer's projections differ between the two state dicts. Raises RuntimeError where an option changes shapes.
-    """
-    switched = TokenGT(replace(model.config, attention=attention, **options))
-    switched.to(next(model.parameters()))
-    weights = {name: tensor for name, tensor in model.state_dict().items() if ".favor." not in name}
-    missing, unexpected = switched.load_state_dict(weights, strict=False)
-    if unexpected or any(".favor." not in name for name in missing):
-        raise RuntimeError(f"the models differ in more than attention: {sorted(missing)}, {sorted(unexpected)}")
-    return switched.train(model.training)

@@ -72,11 +72,9 @@ def near_orthogonal_identifiers(
     (seed, key_n, column), where key_n (int64 [num_nodes]; default 0, 1, …) may be permanent node ids.
     """
     if seed is None:
-        signs_nD = signs((num_nodes, dim), device, dtype)
-    else:
-        keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
-        signs_nD = (2 * (_counted_words(seed, keys, dim) & 1) - 1).to(dtype)
-    return signs_nD / math.sqrt(dim)
+        return signs((num_nodes, dim), device, dtype) / math.sqrt(dim)
+    keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
+    return (2 * (_counted_words(seed, keys, dim) & 1) - 1).to(dtype) / math.sqrt(dim)
 
 
 def random_identifiers(

@@ -4,7 +4,7 @@ from typing import Literal
 
 Pool = Literal["sum", "mean", "max"]
 Task = Literal["graph", "node", "link"]
-Head = Literal["halving", "graphgym"]  # HalvingMLP | GraphGymMLP
+Head = Literal["halving", "graphgym"]  # HalvingMLP | FullWidthMLP with UnitReLU
 Local = Literal["gated_gcn", "gcn", "none"]
 Normalisation = Literal["mean", "sum", "sym"]
 Permutation = Literal["static", "dynamic", "none"]

@@ -9,9 +9,9 @@ from jobs import train_nodes
 from jobs.run.registry import Inputs
 from jobs.run.resolve import Facts, resolve
 from models.options.features import Features
-from models.options.tokengt import node_classification
 from storage.errors import GraphmillError
 from tests.job_in_process import run_job
+from tests.models.presets.tokengt import node_classification
 from tests.runs import config_of
 
 TINY = "--data.nodes 600 --fit.epochs 2 --fit.warmup_epochs 0 --fit.checkpoint_every 1 --run.dir run"

@@ -24,7 +24,10 @@ def test_it_is_the_preset_of_its_name(path):
     module, name = path.removesuffix(".yaml").split("/")
     config = read_config(config_tree("nodes", read_recipe(path)))
     options = config.model.options
-    preset = getattr(import_module(f"models.options.{module}"), name)()
+    where = (
+        "tests.models.presets" if hasattr(import_module(f"tests.models.presets.{module}"), name) else "models.options"
+    )
+    preset = getattr(import_module(f"{where}.{module}"), name)()
     given = given_of(type(options), PLACEHOLDERS[config.kind])
     differing = [f.name for f in fields(options) if getattr(options, f.name) != getattr(preset, f.name)]
     assert set(differing) <= set(given)

@@ -17,6 +17,8 @@ from models.options import primphormer as primphormer_options
 from models.options import tokengt as tokengt_options
 from models.options.features import Features
 from models.ppgt import PPGT
+from tests.models.presets import grit as grit_presets
+from tests.models.presets import ppgt as ppgt_presets
 
 MODELS: dict[str, tuple[Any, Any]] = {
     "tokengt": (tokengt.TokenGT, tokengt_options.small),
@@ -93,7 +95,7 @@ def test_mixed_sizes_get_what_each_graph_gets_alone(name):
     torch.testing.assert_close(model(graphs), torch.cat(alone), rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("preset", [ppgt_options.peptides_func, ppgt_options.zinc, grit_options.peptides_struct])
+@pytest.mark.parametrize("preset", [ppgt_presets.peptides_func, ppgt_presets.zinc, grit_presets.peptides_struct])
 def test_a_training_batch_of_one_graph(preset):
     config = preset(node=Features(categories=(5,)), edge=Features(categories=(5,)), out_dim=2, num_layers=1)
     model = (PPGT if preset.func is ppgt_options.PPGTConfig else GRIT)(config).train()

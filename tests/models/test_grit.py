@@ -12,6 +12,7 @@ from models.grit import GRIT
 from models.options import grit as grit_options
 from models.options.features import Features, atoms, bonds
 from models.options.grit import GRITConfig
+from tests.models.presets import grit as grit_presets
 
 TINY = GRITConfig(
     node=Features(categories=(5,)), edge=Features(categories=(3,)), width=16, num_layers=3, num_heads=4, rrwp_steps=6
@@ -50,13 +51,13 @@ def build(config: GRITConfig = TINY, **options) -> GRIT:
 @pytest.mark.parametrize(
     ("preset", "count"),
     [
-        (grit_options.zinc(), 473_473),
-        (grit_options.mnist(), 102_138),
-        (grit_options.cifar10(), 99_486),
-        (grit_options.pattern(), 477_953),
-        (grit_options.peptides_func(), 443_338),
+        (grit_presets.zinc(), 473_473),
+        (grit_presets.mnist(), 102_138),
+        (grit_presets.cifar10(), 99_486),
+        (grit_presets.pattern(), 477_953),
+        (grit_presets.peptides_func(), 443_338),
         # The published count is that of 17 steps, though the table says 24.
-        (grit_options.peptides_struct(rrwp_steps=17), 438_827),
+        (grit_presets.peptides_struct(rrwp_steps=17), 438_827),
         (grit_options.small(), 483_841),
     ],
 )
@@ -65,7 +66,7 @@ def test_parameter_counts(preset, count):
 
 
 def test_every_preset_builds_within_its_own_limits():
-    for preset in (grit_options.cluster, grit_options.pcqm4mv2, grit_options.peptides_struct):
+    for preset in (grit_presets.cluster, grit_presets.pcqm4mv2, grit_presets.peptides_struct):
         assert preset(num_layers=2).num_layers == 2
 
 
@@ -289,11 +290,11 @@ def test_graphgym_heads_scale_hidden_layers_to_length_one():
         h = h / h.square().sum(1, keepdim=True).sqrt().clamp(min=1e-12)
     torch.testing.assert_close(found, h @ last.weight.T + last.bias, rtol=1e-12, atol=1e-13)
     for preset in (
-        grit_options.mnist,
-        grit_options.cifar10,
-        grit_options.pattern,
-        grit_options.cluster,
-        grit_options.peptides_struct,
+        grit_presets.mnist,
+        grit_presets.cifar10,
+        grit_presets.pattern,
+        grit_presets.cluster,
+        grit_presets.peptides_struct,
     ):
         assert preset().head == "graphgym"
 
@@ -312,7 +313,7 @@ def test_activation_of_the_ffn_and_the_halving_head():
     for linear in [module for module in model.head.layers if isinstance(module, nn.Linear)][:-1]:
         pooled = gelu(linear(pooled))
     torch.testing.assert_close(out, model.head.layers[-1](pooled), rtol=1e-12, atol=1e-13)
-    assert grit_options.pcqm4mv2().activation == "gelu"
+    assert grit_presets.pcqm4mv2().activation == "gelu"
     with pytest.raises(ValueError, match="activation must be one of relu, gelu, got 'tanh'"):
         replace(TINY, activation="tanh")
 

@@ -13,6 +13,7 @@ from models.options import ppgt as ppgt_options
 from models.options.features import Features
 from models.options.ppgt import PPGTConfig
 from models.ppgt import PPGT
+from tests.models.presets import ppgt as ppgt_presets
 
 TINY = PPGTConfig(
     out_dim=3,
@@ -331,8 +332,8 @@ def test_drop_path_keeps_the_mean_and_falls_on_whole_graphs():
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        (ppgt_options.zinc(), 487_425),
-        (ppgt_options.as_released(ppgt_options.zinc()), 493_185),
+        (ppgt_presets.zinc(), 487_425),
+        (ppgt_options.as_released(ppgt_presets.zinc()), 493_185),
         (ppgt_options.arxiv(), 3_748_520),
         (ppgt_options.as_released(ppgt_options.brec()), 874_096),
     ],
@@ -344,15 +345,15 @@ def test_published_parameter_counts(config, count):
 
 # docs/performance.md compares them with the published ones.
 PRESETS = {
-    ppgt_options.mnist: 92_706,
-    ppgt_options.cifar10: 106_602,
-    ppgt_options.pattern: 493_282,
-    ppgt_options.cluster: 504_458,
-    ppgt_options.peptides_func: 469_442,
-    ppgt_options.peptides_struct: 455_227,
-    ppgt_options.voc_superpixels: 462_741,
-    ppgt_options.pcqm4mv2: 34_895_361,
-    ppgt_options.pcqm4mv2_base: 85_893_409,
+    ppgt_presets.mnist: 92_706,
+    ppgt_presets.cifar10: 106_602,
+    ppgt_presets.pattern: 493_282,
+    ppgt_presets.cluster: 504_458,
+    ppgt_presets.peptides_func: 469_442,
+    ppgt_presets.peptides_struct: 455_227,
+    ppgt_presets.voc_superpixels: 462_741,
+    ppgt_presets.pcqm4mv2: 34_895_361,
+    ppgt_presets.pcqm4mv2_base: 85_893_409,
     ppgt_options.brec: 860_152,
     ppgt_options.small: 503_065,
 }
@@ -366,7 +367,7 @@ def test_every_preset_builds_with_its_parameters(preset, count):
 
 
 def test_the_preset_of_subgraphs():
-    config = ppgt_options.node2subgraph(745, 8, num_layers=3)
+    config = ppgt_presets.node2subgraph(745, 8, num_layers=3)
     assert (config.node, config.out_dim, config.num_layers) == (Features(dim=745), 8, 3)
 
 

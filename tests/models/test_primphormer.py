@@ -12,6 +12,7 @@ from models.options.features import Features
 from models.options.gps import GPSOptions, PositionOptions
 from models.options.primphormer import PrimalOptions, PrimphormerConfig
 from models.primphormer import Primphormer
+from tests.models.presets import primphormer as primphormer_presets
 
 
 def ring(n: int) -> Tensor:
@@ -183,7 +184,8 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_presets_of_the_table(name: str) -> None:
     """Each column builds; its size is the published one but for encoders and heads, which the paper leaves open."""
-    settings = getattr(primphormer_options, name)()
+    module = primphormer_options if name == "brec" else primphormer_presets
+    settings = getattr(module, name)()
     count = sum(p.numel() for p in Primphormer(settings).parameters())
     assert count == pytest.approx(PUBLISHED[name], rel=0.11 if name == "peptides_struct" else 0.07)
     assert settings.primal.scores == settings.primal.num_virtual
@@ -196,7 +198,7 @@ def test_small_has_half_a_million_parameters() -> None:
 
 
 def test_presets_of_large_graphs_learn_without_edge_states() -> None:
-    for settings in (primphormer_options.node_classification(7, 4), primphormer_options.products(width=32)):
+    for settings in (primphormer_presets.node_classification(7, 4), primphormer_options.products(width=32)):
         model = Primphormer(settings)
         graphs = replace(packed((30,)), x=torch.randn(30, settings.node.dim), edge_attr=None)
         assert model(graphs).shape == (30, settings.out_dim)

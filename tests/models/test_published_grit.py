@@ -8,6 +8,7 @@ from models.grit import GRIT
 from models.options import grit as grit_options
 from models.options.features import Features
 from models.published_grit import convert
+from tests.models.presets import grit as grit_presets
 
 
 def released_state(width: int, heads: int, layers: int, steps: int, head: str = "san") -> dict[str, torch.Tensor]:
@@ -61,7 +62,7 @@ def released_state(width: int, heads: int, layers: int, steps: int, head: str = 
 def test_zinc_checkpoint_loads_whole():
     state = released_state(64, 8, 10, 21)
     config, weights = convert(state)
-    assert config == grit_options.as_released(grit_options.zinc(attention_dropout=0.2))
+    assert config == grit_options.as_released(grit_presets.zinc(attention_dropout=0.2))
     model = GRIT(config)
     model.load_state_dict(weights)
     assert sum(p.numel() for p in model.parameters()) == 473_473

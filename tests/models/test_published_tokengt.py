@@ -6,6 +6,7 @@ import torch
 from models.options import tokengt as tokengt_options
 from models.published_tokengt import convert
 from models.tokengt import TokenGT
+from tests.models.presets import tokengt as tokengt_presets
 
 FEATURE = "encoder.graph_encoder.graph_feature."
 
@@ -48,7 +49,7 @@ def published_state(width=768, num_layers=12, identifier="lap_encoder", identifi
             {"identifier": "orf_encoder", "identifier_dim": 64},
             tokengt_options.pcqm4mv2_orf(type_by_index=True, ffn_width=768, resample_in_eval=True),
         ),
-        ({"identifier": None, "types": False}, tokengt_options.pcqm4mv2_ablated(type_by_index=True, ffn_width=768)),
+        ({"identifier": None, "types": False}, tokengt_presets.pcqm4mv2_ablated(type_by_index=True, ffn_width=768)),
     ],
     ids=["lap", "orf", "ablated"],
 )
@@ -56,7 +57,7 @@ def test_published_shapes_are_those_of_the_preset(options, preset):
     state = published_state(**options, device="meta")
     config, weights = convert(state)
     if config.identifier == "none":
-        preset = tokengt_options.pcqm4mv2_ablated(
+        preset = tokengt_presets.pcqm4mv2_ablated(
             type_by_index=True, ffn_width=768, identifier_dim=config.identifier_dim
         )
     assert config == preset

@@ -1,7 +1,8 @@
 """TokenGT against a plain loop over tokens, its published parameter counts, and the symmetries it must have."""
 
 import dataclasses
-from typing import get_args
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from models.graphs import Graphs
 from models.options import tokengt as tokengt_options
 from models.options.features import Features
 from models.options.tokengt import TokenGTConfig
-from models.tokengt import TokenGT, TokenView, switch_attention
+from models.tokengt import TokenGT, TokenView
+from tests.models.presets import tokengt as tokengt_presets
 
 NODE, EDGE = Features(categories=(4, 3)), Features(categories=(5,))
 
@@ -175,10 +177,10 @@ def test_rows_of_eigenvectors_are_scaled_to_length_one(mixed):
 
 
 def test_the_paper_sums_edge_tokens_and_the_node_preset_averages_them():
-    paper, preset = TokenGTConfig(), tokengt_options.node_classification(Features(dim=3), 2)
+    paper, preset = TokenGTConfig(), tokengt_presets.node_classification(Features(dim=3), 2)
     assert (paper.basis_reduction, paper.unit_identifiers, paper.sign_flip) == ("sum", False, True)
     assert (preset.basis_reduction, preset.unit_identifiers, preset.sign_flip) == ("mean", True, False)
-    as_published = tokengt_options.node_classification(
+    as_published = tokengt_presets.node_classification(
         Features(dim=3), 2, basis_reduction="sum", unit_identifiers=False
     )
     assert (as_published.basis_reduction, as_published.unit_identifiers) == ("sum", False)
@@ -257,9 +259,9 @@ def test_first_order_identifiers_are_orthonormal_over_tokens():
     ("config", "count"),
     [
         (tokengt_options.pcqm4mv2_lap(), 48_492_289),
-        (tokengt_options.pcqm4mv2_performer(), 48_492_289),
+        (tokengt_presets.pcqm4mv2_performer(), 48_492_289),
         (tokengt_options.pcqm4mv2_orf(), 48_566_017),
-        (tokengt_options.pcqm4mv2_ablated(), 48_466_177),
+        (tokengt_presets.pcqm4mv2_ablated(), 48_466_177),
     ],
 )
 def test_published_parameter_counts(config, count):
@@ -281,6 +283,20 @@ def test_initial_values():
     assert model.layers[1].attention.qkv.weight.std().item() == pytest.approx(0.02, rel=0.05)
     assert all((p == 0).all() for name, p in model.named_parameters() if name.endswith("bias"))
     assert [layer.drop_path.p for layer in model.layers] == [0.05, 0.1]
+
+
+def switch_attention(model: TokenGT, attention: Literal["softmax", "performer"], **options: Any) -> TokenGT:
+    """Returns a model with the same weights and the other attention; `options` override other fields of the config.
+
+    Only Performer's projections differ between the two state dicts. Raises RuntimeError where an option changes shapes.
+    """
+    switched = TokenGT(replace(model.config, attention=attention, **options))
+    switched.to(next(model.parameters()))
+    weights = {name: tensor for name, tensor in model.state_dict().items() if ".favor." not in name}
+    missing, unexpected = switched.load_state_dict(weights, strict=False)
+    if unexpected or any(".favor." not in name for name in missing):
+        raise RuntimeError(f"the models differ in more than attention: {sorted(missing)}, {sorted(unexpected)}")
+    return switched.train(model.training)
 
 
 def test_performer_takes_a_trained_softmax_model(mixed):
@@ -317,7 +333,7 @@ def test_performer_holds_nothing_quadratic_in_the_tokens():
     edge_index = torch.randint(0, n, (2, n * degree), generator=generator)
     graphs = Graphs(torch.tensor([0, n]), edge_index, x=torch.randn(n, 3, generator=generator))
     graphs = dataclasses.replace(graphs, encodings={"lap": torch.randn(n, 8, generator=generator)})
-    config = tokengt_options.node_classification(
+    config = tokengt_presets.node_classification(
         Features(dim=3), 2, width=16, num_layers=1, identifier_dim=8, encoding="lap", drop_path=0.0
     )
     model = TokenGT(config)
