@@ -9,23 +9,21 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 import torch
 
+from samplers.minibatch import Array
 from samplers.options import GraphBatchOptions
 from samplers.plans import even_split
-from samplers.protocol import sampler_len, sampler_repr
+from samplers.protocol import check_batch, sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from storage.errors import ConfigError, DataError
 from storage.graph_store import StoredGraphs
 from storage.packed_graphs import PackedGraphs, pointers
 
 _MIXED_BATCHES = 4  # a bucket holds at least so many batches where there are graphs for them, so that their graphs mix
-
-
-Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -207,8 +205,7 @@ class GraphBatchSampler:
 
     def graphs_of(self, epoch: int, batch: int) -> np.ndarray:
         """int64: the graphs of one batch."""
-        if not 0 <= batch < self.num_batches:
-            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
+        check_batch(batch, self.num_batches)
         plan = self.plan
         planned, order = batch, plan.order
         if self.options.shuffle:

@@ -163,3 +163,9 @@ Request = (
     | StepWalks
 )
 Reply = NeighborLists | NodeRows | NodeList | DegreeLists
+
+
+def join_columns(pieces: list[np.ndarray | None]) -> np.ndarray | None:
+    """One column of several replies as one array; None where the replies do not have it."""
+    present = [piece for piece in pieces if piece is not None]
+    return np.concatenate(present) if present else None

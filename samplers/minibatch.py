@@ -1,7 +1,7 @@
 """What a sampler makes: one minibatch, as numpy arrays and, at the last step, as torch tensors over the same memory."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -10,10 +10,12 @@ from samplers.device_copy import map_tensors
 from storage.descriptions import describe
 from storage.encoding_names import split_encodings
 
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
-@dataclass(frozen=True)
-class MiniBatch:
-    """A subgraph with rows and roots. Byte-identical however the graph is partitioned and wherever it was sampled.
+
+@dataclass(frozen=True, repr=False)
+class Subgraph(Generic[Array]):
+    """What a minibatch holds under the same name as numpy arrays and as tensors.
 
     Row i of (indptr, indices) lists the nodes that node i takes messages from: the sources of its in-edges, or whatever
     neighbors its sampler was told to draw.
@@ -21,29 +23,27 @@ class MiniBatch:
 
     epoch: int
     index: int  # number of the batch in its epoch, over all ranks
-    node_id: np.ndarray  # int64 [n], permanent ids
-    indptr: np.ndarray  # int64 [n + 1]: in-edges of node i are indices[indptr[i]:indptr[i + 1]]
-    indices: np.ndarray  # int32 [e], positions of the sources in node_id
-    root_index: np.ndarray  # int64 [r], positions of the roots in node_id
-    feature: np.ndarray | None = None  # float16/float32 [n, feature_dim]
-    label: np.ndarray | None = None  # int64 or float32 [n]; read only the roots' labels for a loss
-    split: np.ndarray | None = None  # int8 [n]
-    graph_ptr: np.ndarray | None = None  # int64 [g + 1]: subgraph i is the nodes [graph_ptr[i], graph_ptr[i + 1])
-    hop: np.ndarray | None = None  # int16 [n], distance to the root of its subgraph, or the hop that found the node
-    score: np.ndarray | None = None  # float32 [n], closeness to the root of its subgraph
-    loss_weight: np.ndarray | None = None  # float32 [n], by which a root's loss enters the sum
-    edge_coefficient: np.ndarray | None = None  # float32 [e], by which a message counts
-    edge_id: np.ndarray | None = None  # int64 [e], permanent ids
-    edge_weight: np.ndarray | None = None  # float32 [e]
-    edge_feature: np.ndarray | None = None  # float32 [e, edge_feature_dim]
-    encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the stored encodings asked for, side by side
+    node_id: Array  # int64 [n], permanent ids
+    indptr: Array  # int64 [n + 1]: in-edges of node i are indices[indptr[i]:indptr[i + 1]]
+    indices: Array  # int32 [e], positions of the sources in node_id
+    root_index: Array  # int64 [r], positions of the roots in node_id
+    split: Array | None = None  # int8 [n]
+    graph_ptr: Array | None = None  # int64 [g + 1]: subgraph i is the nodes [graph_ptr[i], graph_ptr[i + 1])
+    hop: Array | None = None  # int16 [n], distance to the root of its subgraph, or the hop that found the node
+    score: Array | None = None  # float32 [n], closeness to the root of its subgraph
+    loss_weight: Array | None = None  # float32 [n], by which a root's loss enters the sum
+    edge_coefficient: Array | None = None  # float32 [e], by which a message counts
+    edge_id: Array | None = None  # int64 [e], permanent ids
+    edge_weight: Array | None = None  # float32 [e]
+    edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
+    encoding: Array | None = None  # float32 [n, sum of dims]: the stored encodings asked for, side by side
     encoding_names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return describe(self)
 
     @property
-    def encodings(self) -> dict[str, np.ndarray]:
+    def encodings(self) -> dict[str, Array]:
         """float32 [n, dim] for each name: views of `encoding`."""
         return {} if self.encoding is None else split_encodings(self.encoding, self.encoding_names)
 
@@ -59,53 +59,25 @@ class MiniBatch:
     def num_roots(self) -> int:
         return len(self.root_index)
 
+
+@dataclass(frozen=True, repr=False)
+class MiniBatch(Subgraph[np.ndarray]):
+    """A subgraph with rows and roots. Byte-identical however the graph is partitioned and wherever it was sampled."""
+
+    feature: np.ndarray | None = None  # float16/float32 [n, feature_dim]
+    label: np.ndarray | None = None  # int64 or float32 [n]; read only the roots' labels for a loss
+
     @property
     def num_bytes(self) -> int:
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
 
-@dataclass(frozen=True)
-class TorchBatch:
-    """A minibatch as tensors: what a training step takes. Shapes as in `MiniBatch`."""
+@dataclass(frozen=True, repr=False)
+class TorchBatch(Subgraph[torch.Tensor]):
+    """A minibatch as tensors, which a training step takes: x and y are the features (float32) and the labels of `MiniBatch`."""
 
-    epoch: int
-    index: int
-    node_id: torch.Tensor
-    indptr: torch.Tensor
-    indices: torch.Tensor
-    root_index: torch.Tensor
-    x: torch.Tensor | None
-    y: torch.Tensor | None
-    split: torch.Tensor | None
-    graph_ptr: torch.Tensor | None = None
-    hop: torch.Tensor | None = None
-    score: torch.Tensor | None = None
-    loss_weight: torch.Tensor | None = None
-    edge_coefficient: torch.Tensor | None = None
-    edge_id: torch.Tensor | None = None
-    edge_weight: torch.Tensor | None = None
-    edge_feature: torch.Tensor | None = None
-    encoding: torch.Tensor | None = None
-    encoding_names: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return describe(self)
-
-    @property
-    def encodings(self) -> dict[str, torch.Tensor]:
-        return {} if self.encoding is None else split_encodings(self.encoding, self.encoding_names)
-
-    @property
-    def num_nodes(self) -> int:
-        return len(self.node_id)
-
-    @property
-    def num_edges(self) -> int:
-        return len(self.indices)
-
-    @property
-    def num_roots(self) -> int:
-        return len(self.root_index)
+    x: torch.Tensor | None = None
+    y: torch.Tensor | None = None
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))

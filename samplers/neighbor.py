@@ -8,7 +8,7 @@ batch's layers are slices of it (`samplers.layers`).
 import numpy as np
 
 from samplers.graph_checks import check_graph
-from samplers.messages import NeighborLists
+from samplers.messages import NeighborLists, join_columns
 from samplers.minibatch import MiniBatch
 from samplers.options import NeighborOptions
 from samplers.protocol import sampler_len, sampler_repr
@@ -84,7 +84,7 @@ class NeighborSampler:
             count = np.zeros(len(node), np.int64)  # nodes of the last hop have no sampled edges
             counts = np.concatenate([one.count for one in lists])
             count[: len(counts)] = counts
-            columns = {name: _joined([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
+            columns = {name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
         return build_minibatch(
             self._router,
             epoch,
@@ -123,11 +123,6 @@ class NeighborSampler:
             sources.append(relabeler.add(drawn.neighbor))
             layer_sizes.append(relabeler.num_nodes - frontier_start)
         return lists, sources, layer_sizes
-
-
-def _joined(pieces: list[np.ndarray | None]) -> np.ndarray | None:
-    present = [piece for piece in pieces if piece is not None]
-    return np.concatenate(present) if present else None
 
 
 def build_minibatch(

@@ -5,7 +5,7 @@ Loops that wait for memory do nothing else, so that many reads are under way at 
 
 import numpy as np
 
-from samplers.subgraph_kernels import find_slot, table_bits
+from samplers.subgraph_kernels import find_slot, grown, table_bits
 from storage.compiled import compiled
 
 
@@ -91,18 +91,14 @@ def induced_edges_by_hash(indptr, indices, row, table_id, table_position):
     """As `induced_edges_by_map`, with an open-addressing table in place of the dense map."""
     bits = table_bits(len(table_id) // 2)
     count = np.zeros(len(row), np.int64)
-    capacity = 16
-    neighbor, entry = np.empty(capacity, np.int32), np.empty(capacity, np.int64)
+    neighbor, entry = np.empty(16, np.int32), np.empty(16, np.int64)
     end = 0
     for i in range(len(row)):
         for e in range(indptr[row[i]], indptr[row[i] + 1]):
             slot = find_slot(table_id, 0, bits, indices[e])
             if table_id[slot] != -1:
-                if end == capacity:
-                    capacity *= 2
-                    grown, grown_entry = np.empty(capacity, np.int32), np.empty(capacity, np.int64)
-                    grown[:end], grown_entry[:end] = neighbor, entry
-                    neighbor, entry = grown, grown_entry
+                if end == len(entry):
+                    neighbor, entry = grown(neighbor, 0), grown(entry, 0)
                 neighbor[end], entry[end] = table_position[slot], e
                 end += 1
                 count[i] += 1

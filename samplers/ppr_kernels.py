@@ -7,17 +7,10 @@ permanent id, so sums of floating-point numbers run in the same order for any nu
 
 import numpy as np
 
-from samplers.subgraph_kernels import find_slot
+from samplers.subgraph_kernels import find_slot, grown
 from storage.compiled import compiled
 
 FIRST_BITS = 6  # room of a new root: 2^6 entries
-
-
-@compiled
-def _longer(array, length):
-    longer = np.empty(length, array.dtype)
-    longer[: len(array)] = array
-    return longer
 
 
 @compiled
@@ -69,12 +62,12 @@ def push_known(
                     continue
                 if listed < 0 or start[listed] < 0:
                     if num_wanted == len(wanted):
-                        wanted = _longer(wanted, 2 * num_wanted)
+                        wanted = grown(wanted, 0)
                     wanted[num_wanted] = first + i
                     num_wanted += 1
                     continue
                 if num_queued == len(queue):
-                    queue, amount = _longer(queue, 2 * num_queued), _longer(amount, 2 * num_queued)
+                    queue, amount = grown(queue, 0), grown(amount, 0)
                 queue[num_queued], amount[num_queued] = i, residual[first + i]
                 num_queued += 1
             if num_wanted > before or num_queued == 0:
@@ -97,10 +90,10 @@ def push_known(
                     if size[g] == 1 << bits[g]:
                         room = 2 << bits[g]
                         if end + room > len(node):
-                            length = max(2 * len(node), end + room)
-                            node, number = _longer(node, length), _longer(number, length)
-                            score, residual = _longer(score, length), _longer(residual, length)
-                            table_id, table_entry = _longer(table_id, 2 * length), _longer(table_entry, 2 * length)
+                            least = end + room
+                            node, number = grown(node, least), grown(number, least)
+                            score, residual = grown(score, least), grown(residual, least)
+                            table_id, table_entry = grown(table_id, 2 * least), grown(table_entry, 2 * least)
                         _clear_room(end, bits[g] + 1, number, score, residual, table_id)
                         for i in range(size[g]):
                             node[end + i], number[end + i] = node[first + i], number[first + i]
@@ -123,8 +116,7 @@ def best_candidates(offset, size, score, top_k):
 
     Returns (entry, graph, tied): tied[i] where entry i's score is the last one's and not all such entries fit.
     """
-    capacity = 16
-    entry, graph, tied = np.empty(capacity, np.int64), np.empty(capacity, np.int64), np.empty(capacity, np.bool_)
+    entry, graph, tied = np.empty(16, np.int64), np.empty(16, np.int64), np.empty(16, np.bool_)
     end = 0
     for g in range(len(size)):
         scores = score[offset[g] + 1 : offset[g] + size[g]]
@@ -133,13 +125,9 @@ def best_candidates(offset, size, score, top_k):
         if positive > top_k:
             least = np.partition(scores, len(scores) - top_k)[len(scores) - top_k] if top_k else np.inf
             overflow = np.sum(scores >= least) > top_k
-        if end + positive > capacity:
-            capacity = max(2 * capacity, end + positive)
-            entry, graph, tied = (
-                _longer(entry, capacity),
-                _longer(graph, capacity),
-                _longer(tied, capacity),
-            )
+        if end + positive > len(entry):
+            least_room = end + positive
+            entry, graph, tied = grown(entry, least_room), grown(graph, least_room), grown(tied, least_room)
         for i in range(len(scores)):
             if scores[i] > 0 and scores[i] >= least:
                 entry[end] = offset[g] + 1 + i

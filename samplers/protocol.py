@@ -8,6 +8,7 @@ import hashlib
 from typing import Any, Protocol
 
 from storage.descriptions import changed_options
+from storage.errors import ConfigError
 
 
 class Batch(Protocol):
@@ -55,7 +56,13 @@ def sampler_len(sampler: Sampler) -> int:
     return sampler.num_batches
 
 
+def check_batch(batch: int, num_batches: int) -> None:
+    """Raises ConfigError where an epoch of `num_batches` has no batch of this number."""
+    if not 0 <= batch < num_batches:
+        raise ConfigError(f"batch: expected a number in [0, {num_batches}), got {batch}")
+
+
 def sampler_fingerprint(sampler: Sampler, num_ranks: int) -> str:
     """16 hex digits that tell whether two loaders walk alike through the same data: kind, options, batches and ranks."""
-    what = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_ranks}"
-    return hashlib.sha256(what.encode()).hexdigest()[:16]
+    walk = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_ranks}"
+    return hashlib.sha256(walk.encode()).hexdigest()[:16]

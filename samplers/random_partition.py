@@ -17,7 +17,7 @@ from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
 from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from samplers.plans import chunk_share, even_split, num_chunk_batches
-from samplers.protocol import sampler_len, sampler_repr
+from samplers.protocol import check_batch, sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.roots import Roots
 from samplers.router import Router
@@ -56,8 +56,7 @@ class RandomPartitionSampler:
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         options, router = self.options, self._router
-        if not 0 <= batch < self.num_batches:
-            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
+        check_batch(batch, self.num_batches)
         share = chunk_share(batch, self._num_groups, self._num_ranks)  # over groups of chunks
         node = self._group_nodes(epoch, share.chunk)
         edges = router.induced_edges(node)

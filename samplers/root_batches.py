@@ -7,10 +7,10 @@ import numpy as np
 from samplers.messages import NodeList
 from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions
 from samplers.plans import even_split, num_root_batches
+from samplers.protocol import check_batch
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.roots import Roots
 from samplers.router import Router
-from storage.errors import ConfigError
 
 
 class RootBatches:
@@ -38,8 +38,7 @@ class RootBatches:
 
     def roots(self, epoch: int, batch: int) -> NodeList:
         """Raises ConfigError where there is no such batch."""
-        if not 0 <= batch < self.num_batches:
-            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
+        check_batch(batch, self.num_batches)
         roots, options = self._roots.nodes, self._options
         start, stop = even_split(len(roots.node), self.num_batches, batch)
         if not options.shuffle:

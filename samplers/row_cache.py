@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from samplers.messages import FetchRows, ListHot, NodeList, NodeRows, Reply, Request
+from samplers.messages import FetchRows, ListHot, NodeList, NodeRows, Reply, Request, join_columns
 from samplers.router import Owner, Pending
 from storage.encoding_names import encoding_columns
 from storage.errors import ConfigError, DeadlineError
@@ -98,7 +98,7 @@ class CachedOwner:
             for start in range(0, max(len(node), 1), step)
         ]
         columns: dict[str, Any] = {
-            one.name: _joined([getattr(p, one.name) for p in pieces]) for one in fields(NodeRows)
+            one.name: join_columns([getattr(p, one.name) for p in pieces]) for one in fields(NodeRows)
         }
         rows = NodeRows(**columns)
         self.stats.held_bytes = slot.nbytes + sum(v.nbytes for v in vars(rows).values() if v is not None)
@@ -138,11 +138,6 @@ def _kind(request: FetchRows) -> tuple[int | None, str | None, tuple[str, ...]]:
 def _node_rows(reply: Reply) -> NodeRows:
     assert isinstance(reply, NodeRows), f"expected NodeRows, got {type(reply).__name__}"
     return reply
-
-
-def _joined(pieces: list[np.ndarray | None]) -> np.ndarray | None:
-    present = [piece for piece in pieces if piece is not None]
-    return np.concatenate(present) if present else None
 
 
 def _take(column: np.ndarray | None, slot: np.ndarray) -> np.ndarray | None:

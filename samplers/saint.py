@@ -18,7 +18,7 @@ from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import build_minibatch
 from samplers.options import SaintOptions
-from samplers.protocol import sampler_len, sampler_repr
+from samplers.protocol import check_batch, sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.relabel import Relabeler
 from samplers.roots import Roots
@@ -112,8 +112,7 @@ class SaintSampler:
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         options, router = self.options, self._router
-        if not 0 <= batch < self.num_batches:
-            raise ConfigError(f"batch: expected a number in [0, {self.num_batches}), got {batch}")
+        check_batch(batch, self.num_batches)
         with stage("sample"):
             steps = self._walk(np.arange(options.num_walks), Purpose.WALKS, epoch if options.shuffle else 0, batch)
             relabeler = Relabeler(np.empty(0, np.int64))

@@ -83,7 +83,8 @@ def step_walks(indptr, indices, other_indptr, other_indices, both, node, row, wa
 
 
 @compiled
-def _grown(array, length):
+def grown(array, length):
+    """A copy of at least `length` entries, and at least twice as long as the array; entries behind the array's are arbitrary."""
     longer = np.empty(max(length, 2 * len(array)), array.dtype)
     longer[: len(array)] = array
     return longer
@@ -142,7 +143,7 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
                     e = place[j]
                     while e < last and indices[e] == indices[place[j]]:
                         if end == len(source):
-                            source = _grown(source, 0)
+                            source = grown(source, 0)
                         source[end] = members[j]
                         end += 1
                         e += 1
@@ -185,7 +186,7 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
                 maybe[(np.uint64(member[p]) * _FIBONACCI) >> filter_shift] = 1
         if hub_start[i] >= 0:
             if end + count[i] > len(neighbor):
-                neighbor = _grown(neighbor, end + count[i])
+                neighbor = grown(neighbor, end + count[i])
             neighbor[end : end + count[i]] = hub_source[hub_start[i] : hub_start[i] + count[i]]
             end += count[i]
             continue
@@ -196,7 +197,7 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
             slot = find_slot(table_id, 0, bits, indices[e])
             if table_id[slot] != -1:
                 if end == len(neighbor):
-                    neighbor = _grown(neighbor, 0)
+                    neighbor = grown(neighbor, 0)
                 neighbor[end] = table_position[slot]
                 end += 1
         count[i] = end - before

@@ -294,7 +294,9 @@ def test_tensors_lie_over_the_arrays_and_features_become_float32() -> None:
     label = np.arange(3)
     label.flags.writeable = False
     node_id = np.arange(3)
-    whole = MiniBatch(0, 0, node_id, np.zeros(4, np.int64), np.empty(0, np.int32), np.arange(2), feature, label)
+    whole = MiniBatch(
+        0, 0, node_id, np.zeros(4, np.int64), np.empty(0, np.int32), np.arange(2), feature=feature, label=label
+    )
     with Loader(FakeSampler(1, lambda *_: whole)) as loader:
         batch = next(loader.epoch(0))
     assert batch.x is not None
