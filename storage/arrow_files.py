@@ -91,10 +91,19 @@ def file_digest(path: Path | str) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntry, *, verify: bool) -> pa.RecordBatch:
+def read_batch(
+    filesystem: fsspec.AbstractFileSystem,
+    path: str,
+    entry: FileEntry,
+    *,
+    verify: bool,
+    num_rows: int | None = None,
+    row_name: str = "rows",
+) -> pa.RecordBatch:
     """The file's record batch, memory-mapped where the file is local.
 
-    `verify` compares the SHA-256 too; size and Arrow structure are always checked. Raises FormatError naming file, expected, found.
+    Size, Arrow structure and, unless it is None, the number of rows are checked; `verify` compares the SHA-256 too. Raises FormatError
+    naming file, expected, found.
     """
     with one_line_errors(path, "read this file"):
         try:
@@ -125,6 +134,8 @@ def read_batch(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
         raise FormatError(
             f"{path}: expected an Arrow IPC file, found damage ({error}); ingest the graph again"
         ) from None
+    if num_rows is not None and batch.num_rows != num_rows:
+        raise FormatError(f"{path}: expected {num_rows} {row_name}, found {batch.num_rows}")
     return batch
 
 

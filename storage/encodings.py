@@ -7,57 +7,42 @@ the same for every graph and partitioning. A graph ingested again with the same 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-import fsspec
 import numpy as np
 
 from storage.arrow_files import numpy_column, read_batch
 from storage.encoding_names import _NAME, encoding_dim, parse_encoding_name
-from storage.errors import FormatError
-from storage.manifest import EncodingEntry, Manifest
+from storage.manifest import EncodingEntry
 from storage.manifest_reader import FileEntry
+
+if TYPE_CHECKING:  # it hands out the encodings that are read here
+    from storage.graph import StoredGraph
 
 ALGORITHM_VERSION = 1  # of every stored encoding: raise it where the same options give other rows
 COLUMN = "encoding"
 
 
-class EncodedGraph(Protocol):
-    """What is read of a `StoredGraph`."""
-
-    @property
-    def manifest(self) -> Manifest: ...
-
-    @property
-    def filesystem(self) -> fsspec.AbstractFileSystem: ...
-
-    @property
-    def path(self) -> str: ...
-
-    @property
-    def offsets(self) -> np.ndarray: ...
-
-
-def find_encoding(graph: EncodedGraph, name: str) -> EncodingEntry | None:
+def find_encoding(graph: "StoredGraph", name: str) -> EncodingEntry | None:
     """The stored encoding of this name, or None where there is none, or an older version's. ConfigError for no name."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
-def stored_encodings(graph: EncodedGraph) -> dict[str, EncodingEntry]:
+def stored_encodings(graph: "StoredGraph") -> dict[str, EncodingEntry]:
     """The encodings that are stored for this graph, by name, ascending; those of an older version are none."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
 
 
-def encoding_files(graph: EncodedGraph) -> list[FileEntry]:
+def encoding_files(graph: "StoredGraph") -> list[FileEntry]:
     """The files of all encodings that are stored with the graph."""
     return [file for entry in stored_encodings(graph).values() for file in entry.files.values()]
 
 
 def read_encoding(
-    graph: EncodedGraph, name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
+    graph: "StoredGraph", name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
 ) -> np.ndarray:
     """float32 [num_owned, dim]: the rows of a partition's nodes, a read-only view of the mapped file.
 
@@ -65,10 +50,8 @@ def read_encoding(
     """
     file = entry.file(partition)
     path = f"{graph.path}/{file.path}"
-    batch = read_batch(graph.filesystem, path, file, verify=verify)
     start, stop = graph.offsets[partition : partition + 2]
-    if batch.num_rows != stop - start:
-        raise FormatError(f"{path}: expected {stop - start} rows, found {batch.num_rows}")
+    batch = read_batch(graph.filesystem, path, file, verify=verify, num_rows=stop - start)
     return numpy_column(batch, COLUMN, "float32", path, encoding_dim(name))
 
 
@@ -78,7 +61,7 @@ class StoredEncodings(Mapping[str, np.ndarray]):
     KeyError for one that the graph's snapshot does not have, FormatError for a damaged one. Thread-safe.
     """
 
-    def __init__(self, graph: EncodedGraph, partition: int, *, verify: bool = False) -> None:
+    def __init__(self, graph: "StoredGraph", partition: int, *, verify: bool = False) -> None:
         self._graph, self._partition, self._verify = graph, partition, verify
         self._mapped: dict[str, np.ndarray] = {}
 

@@ -4,28 +4,31 @@ fsspec's filesystems raise OSError, ValueError, or the errors of the package ben
 NoCredentialsError is no OSError. Those are known by the module of their class.
 """
 
-import contextlib
-from collections.abc import Iterator
+from types import TracebackType
 
 from storage.errors import FormatError, GraphmillError
 
 _CLIENT_PACKAGES = "botocore aiobotocore s3fs aiohttp gcsfs google azure adlfs requests urllib3 paramiko"
 
 
-@contextlib.contextmanager
-def one_line_errors(where: str, what: str, kind: type[GraphmillError] = FormatError) -> Iterator[None]:
-    """Turns a filesystem's error inside the block into `kind`: "{where}: cannot {what}: …".
+class one_line_errors:
+    """Context that turns a filesystem's error into `kind`: "{where}: cannot {action}: …".
 
-    For blocks of filesystem calls alone: a ValueError is taken for the filesystem's. Graphmill's own errors pass.
+    Only for blocks that do nothing but call a filesystem: any ValueError is taken for the filesystem's. Graphmill's own errors pass.
+    A class, since a generator as context manager takes three times as long, and opening a graph enters several.
     """
-    try:
-        yield
-    except GraphmillError:
-        raise
-    except Exception as error:
-        if not _is_filesystem_error(error):
-            raise
-        raise kind(f"{where}: cannot {what}: {one_line(error)}") from error
+
+    def __init__(self, where: str, action: str, kind: type[GraphmillError] = FormatError) -> None:
+        self._where, self._action, self._kind = where, action, kind
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, GraphmillError) and _is_filesystem_error(error):
+            raise self._kind(f"{self._where}: cannot {self._action}: {one_line(error)}") from error
 
 
 def one_line(error: BaseException) -> str:

@@ -249,12 +249,10 @@ class _PartitionReader:
         original_id, label, splits = self.nodes()
         feature = edge_feature = None
         if manifest.feature_dim and manifest.feature_dtype:
-            features, path = self._batch("features")
-            self._expect_rows(features, num_owned, path)
+            features, path = self._batch("features", num_owned)
             feature = numpy_column(features, "feature", manifest.feature_dtype, path, manifest.feature_dim)
         if manifest.edge_feature_dim:
-            edges, path = self._batch("edges")
-            self._expect_rows(edges, int(indptr[-1]), path)
+            edges, path = self._batch("edges", int(indptr[-1]))
             edge_feature = numpy_column(edges, "feature", "float32", path, manifest.edge_feature_dim)
         return Partition(
             index=self.index,
@@ -278,8 +276,7 @@ class _PartitionReader:
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]:
         """Original ids, labels and split codes, in range."""
-        nodes, path = self._batch("nodes")
-        self._expect_rows(nodes, self.stop - self.start, path)
+        nodes, path = self._batch("nodes", self.stop - self.start)
         label_dtype = {"class": "int64", "value": "float32", None: None}[self.manifest.label_kind]
         label = numpy_column(nodes, "label", label_dtype, path) if label_dtype else None
         splits = [numpy_column(nodes, f"split_{i}", "int8", path) for i in range(self.manifest.num_split_sets)]
@@ -287,20 +284,14 @@ class _PartitionReader:
         self._check_nodes(original_id, label, splits, path)
         return original_id, label, splits
 
-    def _batch(self, name: str) -> tuple[pa.RecordBatch, str]:
+    def _batch(self, name: str, num_rows: int) -> tuple[pa.RecordBatch, str]:
         relative = f"{partition_dir(self.index)}/{name}.arrow"
         entry = self.manifest.files[relative]
         path = f"{self.graph.path}/{entry.path}"
-        return read_batch(self.graph.filesystem, path, entry, verify=self.verify), path
-
-    @staticmethod
-    def _expect_rows(batch: pa.RecordBatch, expected: int, path: str) -> None:
-        if batch.num_rows != expected:
-            raise FormatError(f"{path}: expected {expected} rows, found {batch.num_rows}")
+        return read_batch(self.graph.filesystem, path, entry, verify=self.verify, num_rows=num_rows), path
 
     def _topology(self, name: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        batch, path = self._batch(name)
-        self._expect_rows(batch, self.stop - self.start, path)
+        batch, path = self._batch(name, self.stop - self.start)
         indptr, values = struct_column(batch, "neighbors", path)
         dtypes = {"index": self.manifest.index_dtype}
         if self.manifest.has_edge_id:

@@ -198,7 +198,7 @@ class StoredGraphs:
         self.rejects()
         for index in range(self.manifest.num_shards):
             shard = _read_shard(filesystem, path, self.manifest, index, verify=True)
-            for what, schema, rows in (
+            for kind, schema, rows in (
                 ("node", self.manifest.node, shard.node_feature),
                 ("edge", self.manifest.edge, shard.edge_feature),
             ):
@@ -208,7 +208,7 @@ class StoredGraphs:
                 if outside.any():
                     column = int(np.argmax(outside))
                     raise FormatError(
-                        f"{path}/{shard_file(index)}: {what} feature {column}: expected categories in "
+                        f"{path}/{shard_file(index)}: {kind} feature {column}: expected categories in "
                         f"[0, {schema.categories[column]}), found {rows[:, column].min()} to {rows[:, column].max()}"
                     )
 
@@ -269,10 +269,8 @@ def _read_shard(
     filesystem: fsspec.AbstractFileSystem, path: str, manifest: GraphSetManifest, index: int, *, verify: bool = False
 ) -> GraphShard:
     entry = manifest.files[shard_file(index)]
-    where, expected = f"{path}/{entry.path}", manifest.graph_offsets[index + 1] - manifest.graph_offsets[index]
-    batch = read_batch(filesystem, where, entry, verify=verify)
-    if batch.num_rows != expected:
-        raise FormatError(f"{where}: expected {expected} graphs, found {batch.num_rows}")
+    where, num_graphs = f"{path}/{entry.path}", manifest.graph_offsets[index + 1] - manifest.graph_offsets[index]
+    batch = read_batch(filesystem, where, entry, verify=verify, num_rows=num_graphs, row_name="graphs")
     node_ptr, nodes = list_column(batch, "nodes", where)
     edge_ptr, edges = struct_column(batch, "edges", where)
     shard = GraphShard(

@@ -117,7 +117,7 @@ def hash_of_files(files: Mapping[str, FileEntry]) -> str:
 
 
 def _entries(files: Mapping[str, FileEntry]) -> dict[str, dict[str, Any]]:
-    return {name: asdict(entry) for name, entry in sorted(files.items())}
+    return {name: entry._asdict() for name, entry in sorted(files.items())}
 
 
 def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any]) -> str:

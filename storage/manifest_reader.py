@@ -3,9 +3,8 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from storage.errors import FormatError
 
@@ -19,8 +18,7 @@ _MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
 _YEAR_10000 = 253402300799.0  # in seconds since 1970
 
 
-@dataclass(frozen=True)
-class FileEntry:
+class FileEntry(NamedTuple):
     """Size and SHA-256 of one file, and where it lies below the graph's folder: in the folder of the snapshot that wrote it."""
 
     num_bytes: int

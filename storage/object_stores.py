@@ -28,9 +28,11 @@ def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> 
 
 def list_names(filesystem: fsspec.AbstractFileSystem, folder: str) -> list[str]:
     """Names of what is in a folder now, ascending; none where there is no such folder."""
-    filesystem.invalidate_cache(folder)
     try:
-        listed = os.listdir(folder) if is_local(filesystem) else filesystem.ls(folder, detail=False)
+        if is_local(filesystem):
+            return sorted(os.listdir(folder))
+        filesystem.invalidate_cache(folder)
+        listed = filesystem.ls(folder, detail=False)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(filter(None, (str(each).rstrip("/").rsplit("/", 1)[-1] for each in listed)))

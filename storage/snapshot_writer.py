@@ -182,7 +182,7 @@ class SnapshotWriter:
     def _settle(self, name: str) -> FileEntry:
         local, target = self.files / name, f"{self._folder}/{name}"
         with one_line_errors(f"{self._path}/{target}", "write this file"):
-            entry = replace(synced_entry(local), path=target)
+            entry = synced_entry(local)._replace(path=target)
             if is_local(self._filesystem):
                 return entry
             self._filesystem.put_file(str(local), f"{self._path}/{target}")

@@ -110,7 +110,7 @@ def read_manifest(
 def _text(filesystem: fsspec.AbstractFileSystem, where: str) -> str:
     most = _MAX_MANIFEST_BYTES + 1
     if is_local(filesystem):
-        with open(where, "rb") as stream:
+        with open(where, "rb", buffering=0) as stream:
             content = stream.read(min(os.fstat(stream.fileno()).st_size + 1, most))  # read(n) makes room for n bytes
     else:
         content = filesystem.cat_file(where, start=0, end=most)  # one request

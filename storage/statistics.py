@@ -6,9 +6,13 @@ Parsing trusts nothing, as in `storage.manifest`.
 
 import hashlib
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from storage.manifest_reader import ManifestReader
+
+if TYPE_CHECKING:  # whose statistics are read, after their other fields
+    from storage.graph_set_manifest import GraphSetManifest
+    from storage.manifest import Manifest
 
 PARTS = ("none", "train", "valid", "test")  # by SPLIT_* code
 _DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
@@ -132,48 +136,7 @@ class GraphSetStatistics:
     digest: str  # SHA-256 of all columns, whatever the shards
 
 
-class GraphSizes(Protocol):
-    """What the statistics of a graph must agree with: its `Manifest`."""
-
-    @property
-    def num_nodes(self) -> int: ...
-
-    @property
-    def num_edges(self) -> int: ...
-
-    @property
-    def num_classes(self) -> int | None: ...
-
-    @property
-    def feature_dim(self) -> int: ...
-
-    @property
-    def num_split_sets(self) -> int: ...
-
-    @property
-    def label_kind(self) -> str | None: ...
-
-
-class GraphSetSizes(Protocol):
-    """What the statistics of many graphs must agree with: their `GraphSetManifest`."""
-
-    @property
-    def num_graphs(self) -> int: ...
-
-    @property
-    def num_nodes(self) -> int: ...
-
-    @property
-    def num_edges(self) -> int: ...
-
-    @property
-    def target_names(self) -> tuple[str, ...]: ...
-
-    @property
-    def split_names(self) -> tuple[str, ...]: ...
-
-
-def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> GraphStatistics:
+def read_graph_statistics(reader: ManifestReader, manifest: "Manifest") -> GraphStatistics:
     """The statistics in a manifest whose other fields are read. Raises FormatError that names the field, also where numbers contradict
     each other."""
     num_nodes, num_edges, num_classes = manifest.num_nodes, manifest.num_edges, manifest.num_classes
@@ -202,7 +165,7 @@ def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> Graph
     )
 
 
-def read_graph_set_statistics(reader: ManifestReader, manifest: GraphSetSizes) -> GraphSetStatistics:
+def read_graph_set_statistics(reader: ManifestReader, manifest: "GraphSetManifest") -> GraphSetStatistics:
     """The same of many graphs."""
     num_graphs, num_targets, num_splits = manifest.num_graphs, len(manifest.target_names), len(manifest.split_names)
     parts = reader.inners("parts")
@@ -270,7 +233,7 @@ def _read_classes(
     return counts
 
 
-def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics:
+def _read_split(reader: ManifestReader, manifest: "Manifest") -> SplitStatistics:
     num_nodes, num_classes, kind = manifest.num_nodes, manifest.num_classes, manifest.label_kind
     sizes, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
     if len(sizes) != len(PARTS) or sum(sizes) != num_nodes:

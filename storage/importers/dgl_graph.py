@@ -3,7 +3,7 @@
 import numpy as np
 
 from storage.errors import DataError
-from storage.importers.array_graph import ArrayGraph, label_column, mask_split
+from storage.importers.array_graph import ArrayGraph, mask_split
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -43,7 +43,7 @@ def dgl_graph(
         edge_weight=weight[:, 0] if weight is not None and weight.ndim == 2 and weight.shape[1] == 1 else weight,
         edge_feature=edge_columns[:, None] if edge_columns is not None and edge_columns.ndim == 1 else edge_columns,
         feature=node_feature,
-        label=label_column(_array(graph.ndata[label]), name) if label in graph.ndata else None,
+        label=_array(graph.ndata[label]) if label in graph.ndata else None,
         split=mask_split(
             [_array(graph.ndata[mask]) if mask in graph.ndata else None for mask in _MASKS], num_nodes, name
         ),

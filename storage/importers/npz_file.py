@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from storage.errors import DataError
-from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, mask_sets, split_sets
+from storage.importers.array_graph import ArrayGraph, edge_rows, mask_sets, split_sets
 from storage.importers.npz_members import NpzMembers, open_npz
 
 _DENSE_FEATURES = ("x", "node_features", "features", "feature")
@@ -46,19 +46,19 @@ def _graph(arrays: NpzMembers) -> ArrayGraph:
     else:
         raise DataError(f"{path}: expected an array 'edges' or 'edge_index', found {', '.join(sorted(arrays.names))}")
     feature = _feature(arrays, path)
-    raw_label = _first(arrays, _LABELS, path, dims=(1, 2))
-    if feature is None and raw_label is None:
+    label = _first(arrays, _LABELS, path, dims=(1, 2))
+    if feature is None and label is None:
         raise DataError(
             f"{path}: expected features or labels to count the nodes by, found {', '.join(sorted(arrays.names))}"
         )
-    num_nodes = feature.shape[0] if feature is not None else len(raw_label)  # type: ignore[arg-type]
+    num_nodes = feature.shape[0] if feature is not None else len(label)  # type: ignore[arg-type]
     return ArrayGraph(
         name=name,
         num_nodes=num_nodes,
         src=src,
         dst=dst,
         feature=feature,
-        label=None if raw_label is None else label_column(raw_label, name),
+        label=label,
         split=_split(arrays, num_nodes, path, name),
         undirected_once="edges" in arrays,
         provenance={"file": path.name, "file_bytes": str(path.stat().st_size)},

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from storage.errors import DataError
-from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, mask_split, split_sets
+from storage.importers.array_graph import ArrayGraph, edge_rows, mask_split, split_sets
 
 
 def pyg_graph(
@@ -37,7 +37,7 @@ def pyg_graph(
         edge_weight=_optional(getattr(data, "edge_weight", None), "edge_weight", name),
         edge_feature=edge_feature,
         feature=feature,
-        label=None if label is None else label_column(label, name),
+        label=label,
         split=_split(data, split_idx, num_nodes, name),
         num_classes=num_classes,
     )
