@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
-from storage.statistics import PARTS
+from storage.source import SPLIT_NAMES
 
 if TYPE_CHECKING:
     from storage.graph import StoredGraph
@@ -152,7 +152,7 @@ def _values(feature: "FeatureStatistics | None") -> str:
 
 def _split_lines(measured: "GraphStatistics") -> list[tuple[str, str]]:
     texts = [
-        ", ".join(f"{name} {count:,}" for name, count in zip(PARTS, split.num_nodes, strict=True) if count)
+        ", ".join(f"{name} {count:,}" for name, count in zip(SPLIT_NAMES, split.num_nodes, strict=True) if count)
         for split in measured.splits
     ]
     # Published sets of splits mostly have one size.

@@ -1,24 +1,15 @@
 """The released GRIT's state dict in our names: where its architecture matches, its checkpoints load.
 
-The released code is a GraphGym model. Names, theirs → ours, as read in its source (layer, stem and `san_graph` head), the encoders and the
-`default` and `inductive_node` heads from memory of GraphGym:
+The released code is a GraphGym model. The tables in this file have the names of its layers, stem and `san_graph` head as read in its source.
+The names of encoders are sure too; those of the `default` and `inductive_node` heads are from memory of GraphGym. Theirs → ours:
 
-    encoder.node_encoder.encoder.weight [types, d]        node_encoder.embedding.weight (TypeDictNode)            sure
-    encoder.node_encoder.encoder.{weight,bias} [d, F]     node_encoder.linear (LinearNode)                        sure
-    encoder.node_encoder.atom_embedding_list.F.weight     node_encoder.embedding.weight, columns stacked (Atom)   sure
-    encoder.edge_encoder.encoder.…                        edge_encoder.… likewise (TypeDictEdge, LinearEdge, DummyEdge)
-    encoder.edge_encoder.bond_embedding_list.F.weight     edge_encoder.embedding.weight, columns stacked (Bond)   sure
-    rrwp_abs_encoder.fc.weight, rrwp_rel_encoder.fc.weight   absolute.weight, relative.weight                     sure
-    layers.N.attention.{Q,K,V,E}                          layers.N.attention.{query,key,value,edge}               sure
-    layers.N.attention.{Aw,VeRow}                         layers.N.attention.{score,edge_value}                   sure
-    layers.N.{O_h,O_e}                                    layers.N.out, layers.N.attention.edge_out               sure
-    layers.N.deg_coef [1, d, 2]                           layers.N.scaler_1D2                                     sure
-    layers.N.batch_norm1_h, batch_norm2_h                 layers.N.norm_1, norm_2                                 sure
-    layers.N.batch_norm1_e                                layers.N.attention.edge_norm                            sure
-    layers.N.FFN_h_layer1, FFN_h_layer2                   layers.N.ffn.0, layers.N.ffn.3                          sure
-    post_mp.FC_layers.I                                   head.layers.2I, the last one behind a dropout           sure
-    post_mp.layer_post_mp.model.…                         head.…, the linear maps in their order; hidden layers   not sure
-                                                          are scaled to length 1 (head "graphgym")
+    encoder.node_encoder.encoder.weight [types, d]       node_encoder.embedding.weight (TypeDictNode)
+    encoder.node_encoder.encoder.{weight,bias} [d, F]    node_encoder.linear (LinearNode)
+    encoder.node_encoder.atom_embedding_list.F.weight    node_encoder.embedding.weight, columns stacked (Atom)
+    encoder.edge_encoder.…                               edge_encoder.… likewise (TypeDictEdge, LinearEdge, DummyEdge, Bond)
+    post_mp.FC_layers.I                                  head.layers.2I, the last one behind a dropout
+    post_mp.layer_post_mp.model.…                        head.…, the linear maps in their order; not sure. Hidden layers are scaled to
+                                                         length 1 (head "graphgym")
 
 Ignored: rrwp_rel_encoder.padding, a constant. Any other name that is not in the table is an error: nothing is dropped silently.
 

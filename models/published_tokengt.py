@@ -1,30 +1,12 @@
 """The released TokenGT's state dict in our names: where its architecture matches, its checkpoints load.
 
-The released code is a fairseq model (PCQM4Mv2). Names, theirs → ours, from memory of that code; those of its graph encoder were
-compared with the public repository (jw9730/tokengt), those of the tokenizer and the layers were not:
+The released code is a fairseq model (PCQM4Mv2). The tables in this file have its names, theirs → ours, from memory of that code; those of its
+graph encoder were compared with the public repository (jw9730/tokengt), those of the tokenizer and the layers were not. Beside the tables:
 
-    encoder.graph_encoder.graph_feature.
-        atom_encoder.weight [512 · columns, d]           embedding.node.embedding.weight      sure; row 2 + 512 f + c
-        edge_encoder.weight [512 · columns, d]           embedding.edge.embedding.weight      sure
-        graph_token.weight, null_token.weight [1, d]     embedding.{graph,null}_token.weight  sure
-        lap_encoder | orf_encoder | rand_encoder.weight  embedding.identifier.weight [d, 2P]  sure; at most one of them
-        order_encoder.weight [2, d]                      embedding.token_type.weight          sure; absent when ablated
-    encoder.graph_encoder.
-        emb_layer_norm.{weight,bias}                     embedding_norm                       sure
-        final_layer_norm.{weight,bias}                   dead_norm (never called)             sure
-        layers.N.self_attn.{q,k,v}_proj.{weight,bias}    layers.N.attention.qkv, stacked      sure
-        layers.N.self_attn.out_proj                      layers.N.attention.out               sure
-        layers.N.self_attn_layer_norm                    layers.N.attention_norm              sure
-        layers.N.final_layer_norm                        layers.N.ffn_norm                    sure
-        layers.N.feedforward.{fc1,fc2} or .{fc1,fc2}     layers.N.{fc1,fc2}                   either is read
-    encoder.
-        masked_lm_pooler                                 dead_pooler (never called)           sure
-        lm_head_transform_weight                         head.transform                       sure
-        layer_norm                                       head.norm                            sure
-        embed_out.weight [out, d]                        head.out.weight                      sure
-        lm_output_learned_bias [1]                       head.bias                            sure
-
-        layers.N.….projection_matrix [R, d/H]            layers.N.attention.favor.projection_RD   a Performer fine-tune has it
+    graph_feature.{atom,edge}_encoder.weight [512 · columns, d]   row 2 + 512 f + c is category c of column f
+    graph_feature.{lap,orf,rand}_encoder.weight [d, 2P]           at most one of them; order_encoder is absent when ablated
+    layers.N.self_attn.{q,k,v}_proj.{weight,bias}                 layers.N.attention.qkv, stacked
+    layers.N.….projection_matrix [R, d/H]                         layers.N.attention.favor.projection_RD; a Performer fine-tune has it
 
 Ignored: `…performer_proj_updater.…`, a second name for the layers. A state dict with projections becomes a model with Performer's attention
 and the released code's shifts (`performer_as_released`).

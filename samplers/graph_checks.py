@@ -6,6 +6,17 @@ from samplers.messages import EdgeColumn, Scheme, WalkDirection
 from storage.errors import ConfigError
 from storage.manifest import Manifest
 
+NO_EDGE_IDS = "edge ids: the graph keeps none; ingest it with --edge-ids"
+NO_EDGE_FEATURES = (
+    "edge features: the graph has none of these edges (they lie beside in-edges only); use direction 'in'"
+)
+
+
+def no_out_edges(direction: WalkDirection) -> ConfigError:
+    return ConfigError(
+        f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
+    )
+
 
 def check_graph(
     manifest: Manifest,
@@ -24,22 +35,18 @@ def check_graph(
         held = f"one of the graph's {manifest.num_split_sets}" if manifest.num_split_sets else "0, the graph has none"
         raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
     if direction != "in" and not (manifest.symmetric or manifest.has_out_edges):
-        raise ConfigError(
-            f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
-        )
+        raise no_out_edges(direction)
     if "weight" in (scheme, *edge_columns) and not manifest.has_edge_weight:
         raise ConfigError(f"{manifest.name}: the graph has no edge weights; ingest a source that has them")
     of_out_edges = direction != "in" and not manifest.symmetric and not induced
     if "id" in edge_columns and not manifest.has_edge_id and (of_out_edges or manifest.num_partitions > 1):
         # In one partition the place of an in-edge is its id; several do not know how many edges lie before theirs.
-        raise ConfigError("edge ids: the graph keeps none; ingest it with --edge-ids")
+        raise ConfigError(NO_EDGE_IDS)
     if "feature" in edge_columns:
         if not manifest.edge_feature_dim:
             raise ConfigError(f"{manifest.name}: the graph has no edge features; ingest a source that has them")
         if of_out_edges:
-            raise ConfigError(
-                "edge features: the graph has none of these edges (they lie beside in-edges only); use direction 'in'"
-            )
+            raise ConfigError(NO_EDGE_FEATURES)
 
 
 def integer_ids(node: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samplers import draw_kernels as draws
+from samplers.graph_checks import NO_EDGE_FEATURES, NO_EDGE_IDS, no_out_edges
 from samplers.messages import EdgeColumn, NeighborLists, SampleNeighbors, WalkDirection
 from samplers.neighbor_kernels import all_positions, entries, joined_entries, joined_positions, list_bounds
 from samplers.node_tables import NodeTables
@@ -39,9 +40,7 @@ def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeList
     if direction == "in" or partition.out_indptr is partition.indptr:
         return inward, None
     if partition.out_indptr is None or partition.out_indices is None:
-        raise ConfigError(
-            f"direction {direction!r} needs lists of out-edges, the graph has none; ingest it with --out-edges"
-        )
+        raise no_out_edges(direction)
     outward = EdgeLists(
         partition.out_indptr, partition.out_indices, partition.out_edge_id, partition.out_edge_weight, None
     )
@@ -160,15 +159,13 @@ def edge_columns(
         elif more is None and has_ranks:
             taken["edge_id"] = place
         else:
-            raise ConfigError("edge ids: the graph keeps none; ingest it with --edge-ids")
+            raise ConfigError(NO_EDGE_IDS)
     if "weight" in columns:
         if lists.weight is None:
             raise ConfigError("edge weights: the graph has none; ingest a source that has them")
         taken["edge_weight"] = _take(lists, more, "weight", place)
     if "feature" in columns:
         if lists.feature is None or more is not None:
-            raise ConfigError(
-                "edge features: the graph has none of these edges (they lie beside in-edges only); use direction 'in'"
-            )
+            raise ConfigError(NO_EDGE_FEATURES)
         taken["edge_feature"] = np.take(lists.feature, place, axis=0)
     return taken

@@ -54,9 +54,7 @@ class NeighborSampler:
         return self._root_batches.roots(epoch, batch).original_id
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        with stage("plan"):
-            roots = self._root_batches.roots(epoch, batch)
-        return self._sample(roots.node, epoch, batch)
+        return self._sample(self._root_batches.roots(epoch, batch).node, epoch, batch)
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
         """The minibatch around these roots, whatever their split: distinct permanent ids, which keep their order.
@@ -64,9 +62,7 @@ class NeighborSampler:
         `epoch` and `batch` choose the draws, and are the batch's own numbers. One more request per owner finds the roots. Raises
         ConfigError where a root is repeated, or is no node of the graph.
         """
-        with stage("plan"):
-            roots = find_roots(self._router, node_id, distinct=True)
-        return self._sample(roots.node, epoch, batch)
+        return self._sample(find_roots(self._router, node_id, distinct=True).node, epoch, batch)
 
     def _sample(self, roots: np.ndarray, epoch: int, batch: int) -> MiniBatch:
         """The minibatch around these stored ids."""

@@ -56,18 +56,14 @@ class Node2SubgraphSampler:
         return self._root_batches.num_batches
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        with stage("plan"):
-            roots = self._root_batches.roots(epoch, batch)
-        return self._sample(roots, epoch, batch)
+        return self._sample(self._root_batches.roots(epoch, batch), epoch, batch)
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
         """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
 
         `epoch` chooses the draws; one more request per owner finds the roots. Raises ConfigError where a root is no node of the graph.
         """
-        with stage("plan"):
-            roots = find_roots(self._router, node_id)
-        return self._sample(roots, epoch, batch)
+        return self._sample(find_roots(self._router, node_id), epoch, batch)
 
     def _sample(self, roots: NodeList, epoch: int, batch: int) -> MiniBatch:
         options = self.options

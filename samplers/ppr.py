@@ -19,12 +19,7 @@ from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
 from samplers.minibatch import MiniBatch
 from samplers.options import PprOptions
-from samplers.ppr_kernels import (
-    FIRST_BITS,
-    best_candidates,
-    push_known,
-    start_roots,
-)
+from samplers.ppr_kernels import FIRST_BITS, best_candidates, push_known, start_roots
 from samplers.protocol import sampler_len, sampler_repr
 from samplers.root_batches import RootBatches
 from samplers.roots import find_roots
@@ -72,9 +67,7 @@ class PprSampler:
         return self._root_batches.num_batches
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        with stage("plan"):
-            roots = self._root_batches.roots(epoch, batch).node
-        return self._sample(roots, epoch, batch)
+        return self._sample(self._root_batches.roots(epoch, batch).node, epoch, batch)
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
         """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
@@ -82,9 +75,7 @@ class PprSampler:
         `epoch` and `batch` are only the batch's numbers; one more request per owner finds the roots. Raises ConfigError where a root is
         no node of the graph.
         """
-        with stage("plan"):
-            roots = find_roots(self._router, node_id).node
-        return self._sample(roots, epoch, batch)
+        return self._sample(find_roots(self._router, node_id).node, epoch, batch)
 
     def _sample(self, roots: np.ndarray, epoch: int, batch: int) -> MiniBatch:
         """The subgraphs around these stored ids."""

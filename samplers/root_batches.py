@@ -11,6 +11,7 @@ from samplers.protocol import check_batch
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.roots import Roots
 from samplers.router import Router
+from samplers.stage_clock import stage
 
 
 class RootBatches:
@@ -36,8 +37,9 @@ class RootBatches:
     def num_batches(self) -> int:
         return num_root_batches(len(self._roots.nodes.node), self._options.batch_size, self._num_ranks)
 
+    @stage("plan")
     def roots(self, epoch: int, batch: int) -> NodeList:
-        """Raises ConfigError where there is no such batch."""
+        """The roots of one batch. Raises ConfigError where there is no such batch."""
         check_batch(batch, self.num_batches)
         roots, options = self._roots.nodes, self._options
         start, stop = even_split(len(roots.node), self.num_batches, batch)

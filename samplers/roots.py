@@ -11,10 +11,12 @@ import numpy as np
 from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.router import Router
+from samplers.stage_clock import stage
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN
 
 
+@stage("plan")
 def find_roots(router: Router, permanent_id: np.ndarray, *, distinct: bool = False) -> NodeList:
     """The nodes that a caller names, in the order given; one request to every owner.
 

@@ -5,7 +5,7 @@ while the matrix is built, twice that if the graph is not symmetric), and about 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -20,15 +20,15 @@ from storage.graph import StoredGraph
 from storage.manifest import EncodingEntry, parse_manifest, partition_dir
 from storage.snapshot_writer import write_snapshot
 from storage.snapshots import read_manifest
+from storage.source import Progress
 from storage.spectral import laplacian_modes, symmetric_adjacency
 from storage.walk_returns import return_probabilities
 
 _TRIES = 10  # other writers may publish while the rows are written
-Report = Callable[[str, int, int | None], None]
 
 
 def encode(
-    graph: StoredGraph, options: EncodingOptions, report: Report | None = None, *, overwrite: bool = False
+    graph: StoredGraph, options: EncodingOptions, report: Progress | None = None, *, overwrite: bool = False
 ) -> tuple[StoredGraph, bool]:
     """The graph with the encoding, and whether it was computed just now; `overwrite` computes it in any case.
 
@@ -55,7 +55,7 @@ def encode(
     return store_encoding(graph, options.name, rows[rank], provenance), True
 
 
-def _edges(graph: StoredGraph, report: Report) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _edges(graph: StoredGraph, report: Progress) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All edges as ranks of original ids, source and destination; and the rank of each node."""
     num_partitions = graph.manifest.num_partitions
     partitions = []

@@ -12,10 +12,9 @@ from fractions import Fraction
 import numpy as np
 
 from storage.edge_buckets import Bucket, SortedLists
-from storage.source import SPLIT_TRAIN
+from storage.source import SPLIT_NAMES, SPLIT_TRAIN
 from storage.statistics import (
     MAX_CLASS_COUNTS,
-    PARTS,
     CountStatistics,
     FeatureStatistics,
     GraphStatistics,
@@ -222,7 +221,7 @@ def _measure_parts(
 ) -> tuple[int, tuple[int, ...] | None, tuple[SplitStatistics, ...], str]:
     """Number of labelled nodes, class counts, the sets of splits, and the digest of the nodes' columns."""
     num_sets, num_classes = nodes.num_sets, nodes.num_classes
-    kept = num_classes if num_classes and num_classes * (1 + len(PARTS) * num_sets) <= MAX_CLASS_COUNTS else 0
+    kept = num_classes if num_classes and num_classes * (1 + len(SPLIT_NAMES) * num_sets) <= MAX_CLASS_COUNTS else 0
     identity = _column_digest(nodes)
     nowhere = np.zeros(nodes.num_nodes if not num_sets else 0, np.int8)
     splits, num_labelled, class_counts = [], 0, None
@@ -256,8 +255,8 @@ def _count_parts(nodes: NodeColumns, code: np.ndarray, num_classes: int) -> tupl
     """Nodes, labelled nodes, and classes by code."""
     from storage.statistics_kernels import count_parts
 
-    sizes, labelled = (np.zeros(len(PARTS), np.int64) for _ in range(2))
-    classes = np.zeros((len(PARTS), num_classes), np.int64)
+    sizes, labelled = (np.zeros(len(SPLIT_NAMES), np.int64) for _ in range(2))
+    classes = np.zeros((len(SPLIT_NAMES), num_classes), np.int64)
     for start in range(0, nodes.num_nodes, _BLOCK):
         some = slice(start, start + _BLOCK)
         label = (

@@ -7,7 +7,7 @@ scratch files in the snapshot's folder. The snapshot appears whole or not at all
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -37,11 +37,10 @@ from storage.partitioners import assign_partitions
 from storage.scratch import scratch_array
 from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import read_manifest
-from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, SourceInfo
+from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, Progress, SourceInfo
 from storage.statistics import FeatureStatistics, GraphStatistics
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
-Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
 
 # A partition is up to 5 mapped files, and a process may map 65,530 (Linux's vm.max_map_count) with all its libraries.
 MAX_PARTITIONS = 10_000

@@ -16,6 +16,8 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _MAX_NUMBER = 1.7e308
 _MAX_WIDTH = 2**24  # columns of one row; Arrow's own bound is 2^31 - 1
 _YEAR_10000 = 253402300799.0  # in seconds since 1970
+# How `manifest_json` begins and ends the statistics. No string in JSON holds a line break, so this is their text or the text is not ours.
+_STATISTICS, _END = '\n "statistics": {\n', "\n }"
 
 
 class FileEntry(NamedTuple):
@@ -27,14 +29,17 @@ class FileEntry(NamedTuple):
 
 
 class ManifestReader:
-    """Typed access to the fields of a manifest of one kind; every refusal names the file and the field."""
+    """Typed access to the fields of a manifest of one kind; every refusal names the file and the field.
+
+    The statistics are more than half of a manifest's text and opening a graph does not need them: they are parsed at first use.
+    """
+
+    _statistics: str | None = None  # their text, until it is parsed
 
     def __init__(self, text: str, where: str, kind: str | None, file_name: re.Pattern[str]) -> None:
         """Reads the header. Raises FormatError for anything that is not a manifest of this kind (None: of any)."""
-        try:
-            body = json.loads(text)
-        except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
-            raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
+        text, self._statistics = _cut_statistics(text)
+        body = _parse(text, where)
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             form = body.get("format") if isinstance(body, dict) else type(body).__name__
             raise FormatError(f"{where}: expected format {FORMAT!r}, got {form!r}; this is not a Graphmill graph")
@@ -112,10 +117,13 @@ class ManifestReader:
 
     def only_value(self, key: str, expected: str) -> None:
         """Refuses every value but the one that this version writes."""
-        self._checked(key, repr(expected), lambda value: value == expected)
+        if self._body.get(key) != expected:
+            self.fail(key, repr(expected), self._body.get(key))
 
     def choice(self, key: str, choices: tuple[str, ...]) -> str | None:
-        value: str | None = self._checked(key, f"null or one of {choices}", lambda value: value in (None, *choices))
+        value = self._body.get(key)
+        if value is not None and value not in choices:
+            self.fail(key, f"null or one of {choices}", value)
         return value
 
     def texts(self, key: str) -> dict[str, str]:
@@ -148,7 +156,19 @@ class ManifestReader:
         return self._reader_of(key, self._body.get(key))
 
     def optional_inner(self, key: str) -> "ManifestReader | None":
+        if key == "statistics" and self._statistics is not None:
+            inner = self._reader_of(key, {})
+            inner._statistics = self._statistics
+            del inner._body
+            return inner
         return None if self.is_null(key) else self.inner(key)
+
+    def __getattr__(self, name: str) -> Any:
+        """The fields of statistics that are not parsed yet."""
+        if name != "_body" or self._statistics is None:
+            raise AttributeError(name)
+        self._body = _parse(self._statistics, self._where)
+        return self._body
 
     def inners(self, key: str) -> list["ManifestReader"]:
         """Readers of the objects in this field's list."""
@@ -204,6 +224,26 @@ class ManifestReader:
                 self.fail("files", f"num_bytes and sha256 for {name}", entry)
             entries[name] = FileEntry(num_bytes, sha256, path)
         return entries
+
+
+def _cut_statistics(text: str) -> tuple[str, str | None]:
+    """The text with null in place of the statistics, and theirs; None where they are not as `manifest_json` writes them."""
+    start = end = text.find(_STATISTICS)
+    if start < 0:
+        return text, None
+    while not text.startswith(_END, end - 2):  # a search for all of _END would look at each line
+        end = text.find("}", end + 1)
+        if end < 0:
+            return text, None
+    start += len(_STATISTICS) - 2
+    return f"{text[:start]}null{text[end + 1 :]}", text[start : end + 1]
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: broken text, or a number of thousands of digits
+        raise FormatError(f"{where}: expected JSON, got broken text ({error}); ingest the graph again") from None
 
 
 def _is_count(value: object) -> bool:

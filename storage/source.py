@@ -4,11 +4,13 @@
 numbers node rows 0 … num_nodes-1; edges name rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+
+Progress = Callable[[str, int, int | None], None]  # told the stage, units done, units in all (None: unknown)
 
 # Codes of a split column (int8), one per node and split set.
 SPLIT_NONE, SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST = 0, 1, 2, 3

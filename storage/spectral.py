@@ -17,14 +17,13 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
 from storage.errors import DataError
+from storage.source import Progress
 
 _DENSE_NODES = 256  # up to here a dense solver is the faster and the surer one
 _TOLERANCE = 1e-8  # of S's eigenvalues; an eigenvector is known to about this over its distance to the next eigenvalue
 _SHIFT = 4.0  # moves known eigenvectors of S + I, whose spectrum is [0, 2], out of sight
 _MAX_RESTARTS = 3000
 _SEED = 20240229
-
-Report = Callable[[str, int, int | None], None]
 
 
 def symmetric_adjacency(source: np.ndarray, destination: np.ndarray, num_nodes: int) -> sparse.csr_array:
@@ -38,7 +37,7 @@ def symmetric_adjacency(source: np.ndarray, destination: np.ndarray, num_nodes: 
 
 
 def laplacian_modes(
-    adjacency: sparse.csr_array, k: int, which: str = "smallest", report: Report | None = None
+    adjacency: sparse.csr_array, k: int, which: str = "smallest", report: Progress | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit eigenvectors float64 [n, k] of L and their eigenvalues [k], ascending; zeros where n < k.
 
@@ -82,7 +81,7 @@ def fixed_signs(vectors: np.ndarray) -> np.ndarray:
 class _Counted:
     """S, and how often it was applied."""
 
-    def __init__(self, walk: sparse.csr_array, report: Report | None) -> None:
+    def __init__(self, walk: sparse.csr_array, report: Progress | None) -> None:
         self.walk, self._report, self._count = walk, report, 0
 
     def apply(self, vector: np.ndarray) -> np.ndarray:

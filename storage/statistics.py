@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage.manifest_reader import ManifestReader
+from storage.source import SPLIT_NAMES
 
 if TYPE_CHECKING:  # whose statistics are read, after their other fields
     from storage.graph_set_manifest import GraphSetManifest
     from storage.manifest import Manifest
 
-PARTS = ("none", "train", "valid", "test")  # by SPLIT_* code
 _DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
 MAX_CLASS_COUNTS = 1 << 20  # numbers; of more classes none are kept
 
@@ -236,13 +236,13 @@ def _read_classes(
 def _read_split(reader: ManifestReader, manifest: "Manifest") -> SplitStatistics:
     num_nodes, num_classes, kind = manifest.num_nodes, manifest.num_classes, manifest.label_kind
     sizes, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
-    if len(sizes) != len(PARTS) or sum(sizes) != num_nodes:
-        reader.fail("num_nodes", f"{len(PARTS)} counts, {num_nodes} in all", sizes)
-    if len(labelled) != len(PARTS) or any(some > all_ for some, all_ in zip(labelled, sizes, strict=True)):
-        reader.fail("num_labelled", f"{len(PARTS)} counts of at most {sizes}", labelled)
+    if len(sizes) != len(SPLIT_NAMES) or sum(sizes) != num_nodes:
+        reader.fail("num_nodes", f"{len(SPLIT_NAMES)} counts, {num_nodes} in all", sizes)
+    if len(labelled) != len(SPLIT_NAMES) or any(some > all_ for some, all_ in zip(labelled, sizes, strict=True)):
+        reader.fail("num_labelled", f"{len(SPLIT_NAMES)} counts of at most {sizes}", labelled)
     classes = None if reader.is_null("class_counts") else reader.rows_of_counts("class_counts")
     if classes is not None and [(len(row), sum(row)) for row in classes] != [(num_classes, some) for some in labelled]:
-        reader.fail("class_counts", f"{len(PARTS)} rows of {num_classes} counts, {labelled} in all", classes)
+        reader.fail("class_counts", f"{len(SPLIT_NAMES)} rows of {num_classes} counts, {labelled} in all", classes)
     target = reader.optional_inner("training_target")
     if (target is not None) != (kind == "value"):
         reader.fail("training_target", "an object exactly where label_kind is 'value'", target)

@@ -4,21 +4,18 @@ Exact, a block of nodes at a time: with U = M^t and V = (Mᵀ)^h applied to a bl
 steps suffice. Work: n · m · K multiplications (m edges, K steps): minutes for a million edges and 10,000 nodes.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 from scipy import sparse
 
 from storage.errors import ConfigError
+from storage.source import Progress
 
 MAX_WORK = 4e12  # multiplications; about an hour on one core
 _BLOCK_NODES = 16  # a block of columns stays in cache: measured 2.0 G multiplications/s, 0.8 with 64
 
-Report = Callable[[str, int, int | None], None]
-
 
 def return_probabilities(
-    source: np.ndarray, destination: np.ndarray, num_nodes: int, steps: int, report: Report | None = None
+    source: np.ndarray, destination: np.ndarray, num_nodes: int, steps: int, report: Progress | None = None
 ) -> np.ndarray:
     """float32 [n, steps]: the chance that a walk from node i, along the edges source → destination, is at i after 1, …, steps.
 

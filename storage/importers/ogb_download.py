@@ -4,20 +4,18 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
 
 from storage.errors import DataError
 from storage.filesystem_errors import one_line
+from storage.source import Progress
 
 _SILENCE_S = 30.0  # a server that sends nothing for this long is taken for unreachable
 _READ_BYTES = 1 << 20
 
 
-def download_archive(
-    url: str, archive_folder: str, destination: Path, progress: Callable[[str, int, int | None], None] | None = None
-) -> None:
+def download_archive(url: str, archive_folder: str, destination: Path, progress: Progress | None = None) -> None:
     """Unpacks folder `archive_folder` of the zip file at `url` as `destination`, which appears whole or not at all.
 
     `progress` is told ("download", bytes done, bytes in all or None). DataError names the cause where it fails.

@@ -10,7 +10,7 @@ import importlib.util
 import io
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,8 +21,9 @@ from storage.errors import ConfigError, DataError, MissingDependencyError
 from storage.importers.array_graph import ArrayGraph, edge_rows, label_column, split_sets
 from storage.importers.ogb_download import download_archive
 from storage.ogb_import import import_ogb
+from storage.source import SPLIT_NAMES, Progress
 
-_PARTS = ("train", "valid", "test")
+_PARTS = SPLIT_NAMES[1:]
 
 
 def ogb_graph(
@@ -30,7 +31,7 @@ def ogb_graph(
     root: str | Path = "data",
     *,
     download: bool = True,
-    progress: Callable[[str, int, int | None], None] | None = None,
+    progress: Progress | None = None,
 ) -> ArrayGraph:
     """The graph of one OGB node set below `root` (ogbn-products lies in root/ogbn_products), edges as `ogb` gives them.
 
