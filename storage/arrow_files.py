@@ -24,7 +24,7 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
     Raises FormatError where the URL's protocol is unknown or its fsspec package is not installed.
     """
-    if ":" not in url:  # a plain path; fsspec's way to the same answer takes longer than reading a manifest
+    if ":" not in url:  # a plain path: fsspec's own parsing takes longer than reading a manifest
         filesystem = _local()
         return filesystem, os.path.normpath(filesystem._strip_protocol(url)).rstrip("/")
     try:
@@ -38,7 +38,7 @@ def split_url(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
             f"{url}: cannot open this kind of URL ({one_line(error)}); use a path, memory://, or install an extra: "
             "pip install -e '.[s3]' or '.[gs]'"
         ) from None
-    # As the system reads it: "x/../graph" must not depend on whether x is there.
+    # "x/../graph" must not depend on whether x exists.
     path = os.path.normpath(path) if is_local(filesystem) else str(path)
     return filesystem, path.rstrip("/")
 
@@ -53,7 +53,7 @@ def is_local(filesystem: fsspec.AbstractFileSystem) -> bool:
 
 
 def absolute_url(url: str) -> str:
-    """A local path from the root on, since workers may run in another folder; other URLs as they are."""
+    """A local path made absolute, since workers may run in another folder; other URLs unchanged."""
     filesystem, path = split_url(url)
     return path if is_local(filesystem) else url
 
@@ -145,7 +145,7 @@ def _fetched(filesystem: fsspec.AbstractFileSystem, path: str, num_bytes: int) -
 
 
 def list_column(batch: pa.RecordBatch, name: str, path: str) -> tuple[np.ndarray, pa.Array]:
-    """Offsets (int64 [n + 1], from 0, ascending) and values of a column of lists. Raises FormatError where it is none."""
+    """Offsets (int64 [n + 1], from 0, ascending) and values of a column of lists. Raises FormatError for a column of another type."""
     index = batch.schema.get_field_index(name)
     kind = batch.schema.field(index).type if index >= 0 else None
     if kind is None or not pa.types.is_large_list(kind):

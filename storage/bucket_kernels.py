@@ -10,12 +10,12 @@ from storage.compiled import compiled
 
 @compiled
 def group_by_bucket(dst, src, bounds, bucket_of, grouped_dst, grouped_src, order):
-    """Writes the edges by bucket, in their order within each, to grouped_dst and grouped_src, and their positions before to `order`
-    (int32; empty where nobody asks). Returns where each bucket ends, int64 [num_buckets].
+    """Writes the edges by bucket to grouped_dst and grouped_src, in their given order within a bucket, and their former positions to
+    `order` (int32; pass an empty array to leave them out). Returns where each bucket ends, int64 [num_buckets].
 
     dst: new ids, of any integer dtype, fewer than 2^31 of them. bounds: int64 [num_buckets + 1], ascending, bucket b holds the ids
-    [bounds[b], bounds[b + 1]); every id lies in one. bucket_of: uint32 [k], scratch. A counting sort: one look at a table per id, not a
-    search. Arrays come from outside, for numpy's are of large pages, and the writes go to as many places as there are buckets.
+    [bounds[b], bounds[b + 1]); every id lies in one. bucket_of: uint32 [k], scratch. A counting sort, with one look-up in a table per id instead
+    of a search. The caller allocates the arrays: numpy's lie on large pages, which matters because writes go to one place per bucket.
     """
     num_buckets = len(bounds) - 1
     # first[block]: the bucket of the block's first id. Blocks are small next to most buckets, so few steps are left.

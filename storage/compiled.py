@@ -1,9 +1,9 @@
 """Compiles the loops, and keeps the machine code on disk so that a fresh process loads it instead of compiling for seconds.
 
-numba's own cache keeps an index that processes rewrite without telling each other, and ignores changes in what a function calls. Here every
-entry is a file of its own, named by all that decides its content, and any change in the sources of a package with loops starts afresh.
-The entries are pickles with machine code, the one exception to the rule that nothing from disk is unpickled: so a folder of entries is used
-only if nobody but its owner can write there (docs/decisions/0018-the-cache-of-compiled-loops.md).
+numba's own cache keeps an index that processes overwrite for each other, and it ignores changes in the functions that a function calls. Here
+each entry is a file of its own, named by everything that decides its content, and a change in any source of a package with loops invalidates it.
+The entries are pickles of machine code, the only files that we unpickle. So a folder of entries is used only if nobody but its owner can
+write there (docs/decisions/0018-the-cache-of-compiled-loops.md).
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _PACKAGES = ("samplers", "storage")  # whose compiled loops call each other
 def compiled(function: Function) -> Function:
     """`function` as machine code that releases the GIL, compiled once per combination of argument types and machine.
 
-    Once per process where no folder for the code is its owner's alone, with one warning.
+    Where no folder is safe, it is compiled once per process, with one warning.
     """
     dispatcher: Any = numba.njit(nogil=True)(function)
     folder = _folder(Path(function.__code__.co_filename).resolve().parent, _NUMBA_CONFIG.CACHE_DIR)
@@ -65,7 +65,7 @@ def _below_home(name: str) -> list[Path]:
 
 
 def _why_unsafe(folder: Path) -> str | None:
-    """Makes the folder if it is not there. Why somebody else could put a file there, or it cannot be made; None if it is safe."""
+    """Makes the folder if it is not there. Returns why another user could write there, or why it cannot be made; None if it is safe."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -93,7 +93,7 @@ class _EntryFiles(IndexDataCacheFile):
     def __init__(self, cache_path: str, filename_base: str, source_stamp: str) -> None:
         super().__init__(cache_path, filename_base, source_stamp)
         self._base, self._folder = filename_base, Path(cache_path)
-        # Whatever the line that the function stood on: it moves with every edit above it.
+        # With any line number: a function moves with every edit above it.
         self._any_line = re.sub(r"-\d+(\.py\w+)$", r"-*\1", filename_base)
 
     def flush(self) -> None:
@@ -102,7 +102,7 @@ class _EntryFiles(IndexDataCacheFile):
     def save(self, key: Any, data: Any) -> None:
         with suppress(OSError):  # a full or foreign disk: the loop is compiled, and runs
             self._save_data(self._name(key), (key, data))
-        # What older sources left. Whoever still runs them compiles again.
+        # Entries of older sources; a process that still runs these compiles again.
         self._remove(f"{self._any_line}-*.nbc", keep=f"-{self._source_stamp}-")
         self._remove(f"{self._any_line}.*.nbc")
         self._remove(f"{self._any_line}.nbi")

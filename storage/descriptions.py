@@ -1,4 +1,4 @@
-"""What values of this library print as in a notebook: a few lines, arrays by type and shape."""
+"""How our dataclasses print in a notebook: a few lines, arrays by type and shape."""
 
 from collections.abc import Sized
 from dataclasses import MISSING, fields

@@ -27,7 +27,7 @@ def synced_entry(path: Path) -> FileEntry:
 
 
 def write_durably(path: Path | str, content: bytes) -> None:
-    """Puts a small file in place of what may be there; a reader finds the old content or the new."""
+    """Writes or replaces a small file; a reader finds either the old content or the new."""
     target = Path(path)
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
@@ -49,7 +49,7 @@ def link_exclusively(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
     except FileExistsError:
-        if not os.path.samefile(source, target):  # else a repeated request of a network filesystem, which had succeeded
+        if not os.path.samefile(source, target):  # else a network filesystem repeated a request that had succeeded
             return False
     except FileNotFoundError:
         raise

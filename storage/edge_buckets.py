@@ -17,14 +17,14 @@ import numpy as np
 
 from storage.ordered_map import ordered_map
 
-_MAX_BUCKETS = 256  # what is held is appended to each of them, so more buckets make smaller writes
-_LEAST_CHUNK = 1 << 16  # edges; with chunks smaller than this, a thread more costs more than it gives
+_MAX_BUCKETS = 256  # each flush appends to all of them, so more buckets mean smaller writes
+_LEAST_CHUNK = 1 << 16  # edges; with smaller chunks another thread costs more than it saves
 _MAX_VIEWS = 1024  # that one writev takes (IOV_MAX)
 
 Result = TypeVar("Result")
 
 
-# Of edges, beside their ends: edge_id int64 [k], weight float32 [k], feature float32 [k, edge_feature_dim], as far as there are any.
+# Columns of edges beside their two ends, as far as there are any: edge_id int64 [k], weight float32 [k], feature float32 [k, edge_feature_dim].
 Columns = Mapping[str, np.ndarray]
 ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype, and width; 0: one number per edge
 
@@ -150,8 +150,8 @@ class EdgeBuckets:
         bucket_bytes = max(1, expected_edges // (per_partition * num_partitions)) * sorted_bytes
         self._num_sorters = min(num_threads, max(1, memory_budget_bytes // 2 // bucket_bytes))
         self._max_records = max(1024, max_records // max(1, self._num_sorters))
-        # A chunk exists as the source's int64 pairs and what they were made of; doubled by its reverses and again where self-loops are
-        # taken out; and with new ids and buckets beside it in the order of buckets.
+        # A chunk is held as the source's int64 pairs and what they were made of; doubled by its reverses, and again while self-loops are
+        # removed; then with new ids and bucket numbers, in the order of buckets.
         extra_bytes = record_bytes - 2 * index_dtype.itemsize
         chunk_bytes = 2 * (16 + extra_bytes) + (4 * (16 + extra_bytes) if copied else 0) + 12 + 2 * record_bytes
         chunk_edges = memory_budget_bytes // 4 // chunk_bytes
@@ -180,7 +180,7 @@ class EdgeBuckets:
 
     def group(self, edges: SpilledEdges, id_of_row: np.ndarray) -> GroupedEdges:
         """Edges in the order of the buckets of their destinations' new ids, and as given within each; changes nothing here."""
-        # numba: imported where it is used, for who opens a graph does not sort edges
+        # Imported here because numba is slow to import, and opening a graph does not need it.
         from storage.bucket_kernels import group_by_bucket
 
         dst = id_of_row[edges.dst]
@@ -195,7 +195,7 @@ class EdgeBuckets:
         return GroupedEdges(columns, ends.tolist())
 
     def append(self, grouped: GroupedEdges) -> None:
-        """Takes over a chunk's records; they reach the files at the latest before sorting."""
+        """Takes a chunk's records; they are written to the files before sorting at the latest."""
         self._held.append(grouped)
         self._held_bytes += grouped.num_bytes
         for bucket, (start, end) in enumerate(pairwise([0, *grouped.ends])):
@@ -204,7 +204,7 @@ class EdgeBuckets:
             self._flush()
 
     def _flush(self) -> None:
-        """Writes what is held to the ends of the buckets' files."""
+        """Appends the records in memory to the buckets' files."""
         for bucket, paths in enumerate(self._paths):
             parts = [slice(g.ends[bucket - 1] if bucket else 0, g.ends[bucket]) for g in self._held]
             for name, path in paths.items():
@@ -230,10 +230,10 @@ class EdgeBuckets:
     def sorted_buckets(
         self, *, drop_duplicates: bool, sum_columns: bool = False, then: Callable[[Bucket], Result]
     ) -> Generator[tuple[int, Result], None, None]:
-        """Yields (partition, then(bucket)) in ascending destination order, one bucket or more for each partition, and deletes the
-        spill files behind it. Threads sort, and call `then`, ahead of what is taken.
+        """Yields (partition, then(bucket)) in ascending destination order, at least one bucket for each partition, and deletes the spill
+        files that are done. Threads sort and call `then` ahead of the consumer.
 
-        Of equal edges `drop_duplicates` leaves the first; with `sum_columns` its weight and its features are the sums over all of them.
+        `drop_duplicates` keeps the first of equal edges; with `sum_columns` it gets the sums of their weights and features.
         """
         self._flush()
 
@@ -344,8 +344,8 @@ def _sums(column: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 class SortedEdges:
-    """Edge columns of one partition, appended bucket by bucket and then seen as whole arrays: in memory where `num_edges`, the most
-    that will come, fit `memory_bytes`, else over scratch files. `columns`: those beside the neighbors' ids, which are the column `index`."""
+    """Edge columns of one partition, appended bucket by bucket and then read as whole arrays: in memory if `num_edges`, an upper bound,
+    fit into `memory_bytes`, else over scratch files. `columns`: those beside the neighbors' ids, which are the column `index`."""
 
     def __init__(
         self, stem: Path, index_dtype: np.dtype, columns: ColumnTypes, *, num_edges: int, memory_bytes: int

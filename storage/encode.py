@@ -1,4 +1,4 @@
-"""Computes an encoding of a stored graph and publishes a snapshot that has it; done once, however often it is asked for.
+"""Computes an encoding of a stored graph and publishes a snapshot with it; an encoding that is stored already is not computed again.
 
 Edges are taken in the order of original ids, so the rows do not depend on partitions. Runs on one machine; memory: 12 bytes per edge (24
 while the matrix is built, twice that if the graph is not symmetric), and about dim + 70 numbers of 8 bytes per node for eigenvectors.

@@ -2,7 +2,7 @@
 
     data/<snapshot>/part-00000/encodings/<name>.arrow    the rows of the partition's nodes, one fixed-size list each
 
-Storing one publishes a further snapshot: the files of the one before, and the encoding's. A name (`laplacian-16-smallest`, `rwse-20`) means
+Storing one publishes another snapshot: the files of the previous one, and the encoding's. A name (`laplacian-16-smallest`, `rwse-20`) means
 the same for every graph and partitioning. A graph ingested again with the same content keeps its encodings; with other content it has none.
 """
 
@@ -24,14 +24,14 @@ COLUMN = "encoding"
 
 
 def find_encoding(graph: "StoredGraph", name: str) -> EncodingEntry | None:
-    """The stored encoding of this name, or None where there is none, or an older version's. ConfigError for no name."""
+    """The stored encoding of this name, or None if there is none of this version. ConfigError for a name that is not one of an encoding."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
 def stored_encodings(graph: "StoredGraph") -> dict[str, EncodingEntry]:
-    """The encodings that are stored for this graph, by name, ascending; those of an older version are none."""
+    """The encodings that are stored for this graph, by name, ascending; without those of an older version."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
 

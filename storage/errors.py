@@ -16,17 +16,17 @@ def _commands(character: str) -> bool:
 
 
 class GraphmillError(Exception):
-    """Anything that Graphmill refuses or fails at on purpose; jobs print it as one line and exit with 1."""
+    """Root of all errors that Graphmill raises on purpose; jobs print them as one line and exit with 1."""
 
     stage = owner = ""  # where it happened: "stage sample, epoch 0, step 3", "rank 1"
 
     def at(self, stage: str, owner: str = "") -> Self:
-        """This error with its stage and owner; what it was told nearer to its source stays."""
+        """This error with its stage and owner; a stage or an owner that was set closer to the source stays."""
         self.stage, self.owner = self.stage or stage, self.owner or owner
         return self
 
     def __str__(self) -> str:
-        """Stage, owner and message as one line of plain text: names and values from files may hold anything, a terminal's commands too."""
+        """Stage, owner and message as one line of plain text: names and values from files may even hold commands to a terminal."""
         where = ", ".join(filter(None, (self.stage, self.owner)))
         text = f"{where}: {super().__str__()}" if where else super().__str__()
         line = re.sub(r"\s*[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text)

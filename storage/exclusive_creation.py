@@ -1,4 +1,4 @@
-"""Tests whether a store creates a file only if it is absent, on which the commit of a snapshot rests.
+"""Tests whether a store can create a file only if it is absent; the commit of a snapshot depends on it.
 
 A store that looks and then writes, or that ignores the condition, lets two writers overwrite each other.
 """
@@ -18,7 +18,7 @@ _RACERS, _ROUNDS = 4, 2
 
 
 def check_exclusive_creation(filesystem: fsspec.AbstractFileSystem, folder: str, url: str) -> None:
-    """ConfigError where files can be created over others. Its probes lie in `folder` for a moment."""
+    """Raises ConfigError if creating a file can replace another. Writes probes to `folder` and removes them."""
     if isinstance(filesystem, MemoryFileSystem):  # of this process alone, whose writers take turns
         return
     problem = _problem(filesystem, folder)

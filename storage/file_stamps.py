@@ -14,7 +14,7 @@ from storage.manifest_reader import FileEntry
 
 @dataclass(frozen=True)
 class Stamp:
-    """What one file looked like, and what it holds."""
+    """Size, time of change and checksum of one file."""
 
     name: str  # below the store's path
     num_bytes: int
@@ -30,9 +30,9 @@ class FileStamps:
     stamps: tuple[Stamp, ...]
 
     def renewed(self, names: Collection[str] | None = None) -> "FileStamps":
-        """Today's stamps, where the files hold the same bytes still; of `names` only, where they are given.
+        """Current stamps, if the files still hold the same bytes; of `names` only, where they are given.
 
-        Files that look different are read: a copy of the same bytes is as good. Raises FormatError naming the first that holds others.
+        A file whose stamp differs is read: a copy of the same bytes is accepted. Raises FormatError naming the first file with other bytes.
         """
         stamps = [(stamp, self._now(stamp)) for stamp in self.stamps if names is None or stamp.name in names]
         for before, now in stamps:
@@ -47,7 +47,7 @@ class FileStamps:
                 self._compare(stamp)
 
     def check_untouched(self) -> None:
-        """Raises FormatError naming a file that has been touched at all: what was read from it meanwhile may be anything."""
+        """Raises FormatError naming a file that was changed at all: what was read from it meanwhile may be anything."""
         for stamp in self.stamps:
             if self._now(stamp) != stamp:
                 self._compare(stamp)

@@ -1,4 +1,4 @@
-"""What filesystems raise, as one line: credentials, network, permissions, names that a store does not take.
+"""Errors of filesystems as one line: credentials, network, permissions, names that a store refuses.
 
 fsspec's filesystems raise OSError, ValueError, or the errors of the package beneath them, which we do not import: botocore's
 NoCredentialsError is no OSError. Those are known by the module of their class.
@@ -32,7 +32,7 @@ class one_line_errors:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's text without line breaks, or its class where it says nothing."""
+    """The error's text without line breaks, or its class name if the text is empty."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__

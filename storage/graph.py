@@ -1,7 +1,7 @@
 """A stored graph, opened: the manifest, and partitions as numpy views over mapped Arrow files.
 
-Opening checks manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code, for kernels index by neighbor
-ids without a check of their own (about 0.15 s per 100 million ids). `verify` adds checksums; `StoredGraph.verify` also counts and the order
+Opening checks manifest, sizes, Arrow structure, list offsets, and the range of every id, label and split code, since kernels index by
+neighbor ids without checks of their own (about 0.15 s per 100 million ids). `verify` adds checksums; `StoredGraph.verify` also counts and the order
 of neighbor lists. A damaged file is refused with one line that names file, expected and found.
 """
 
@@ -75,14 +75,14 @@ class Partition:
 
 @dataclass(frozen=True)
 class PinnedGraph:
-    """One snapshot of a graph, by name: what a run sends to its other processes, and opens again."""
+    """Names one snapshot of a graph: a run sends it to its other processes and opens the same snapshot again."""
 
     url: str  # absolute: workers may run in another folder
     snapshot: int
     content_hash: str
 
     def open(self) -> "StoredGraph":
-        """The very graph. Raises FormatError where it is gone, or another lies in its place."""
+        """Opens the same graph. Raises FormatError if it is gone or replaced by another."""
         graph = open_graph(self.url, self.snapshot)
         if graph.manifest.content_hash != self.content_hash:
             raise FormatError(
@@ -124,7 +124,7 @@ class StoredGraph:
 
     @property
     def num_classes(self) -> int | None:
-        """None where labels are no classes."""
+        """None if labels are not classes."""
         return self.manifest.num_classes
 
     @property
@@ -190,7 +190,7 @@ class StoredGraph:
                 read_encoding(self, name, encoding, index, verify=True)
 
     def _verify_partition(self, index: int, original_id: np.ndarray) -> dict[str, int]:
-        """Number of edges per topology file, after all checks of one partition, which is let go again."""
+        """Number of edges per topology file, after all checks of one partition; its memory is released."""
         partition = self.partition(index, verify=True)
         lists = {"topology": (partition.indptr, partition.indices)}
         if self.manifest.has_out_edges and partition.out_indptr is not None and partition.out_indices is not None:
@@ -209,7 +209,7 @@ def _first_unordered_list(indptr: np.ndarray, indices: np.ndarray, original_id: 
     """The first row whose list does not ascend in original id, read in blocks of edges."""
     for start in range(0, len(indices), _CHECK_EDGES):
         block = original_id[indices[start : start + _CHECK_EDGES + 1]]
-        # A list may begin lower than the one before it ended.
+        # The first entry of a list may be lower than the last of the list before.
         falls = start + 1 + np.flatnonzero(block[1:] < block[:-1])
         row = np.searchsorted(indptr, falls, side="right") - 1
         inside = indptr[row] != falls
@@ -300,7 +300,7 @@ class _PartitionReader:
             dtypes["weight"] = "float32"
         columns = {name: numpy_column(values, name, dtype, path) for name, dtype in dtypes.items()}
         ids = columns["index"]
-        # Seen as unsigned, a negative id is a huge one: one pass finds both. manifest.num_nodes fits the signed type.
+        # Viewed as unsigned, a negative id is huge, so one pass finds both kinds. manifest.num_nodes fits the signed type.
         if len(ids) and int(ids.view(f"u{ids.itemsize}").max()) >= self.manifest.num_nodes:
             raise FormatError(
                 f"{path}: expected node ids in [0, {self.manifest.num_nodes}), found {int(ids.min())} to {int(ids.max())}"

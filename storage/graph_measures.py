@@ -1,7 +1,7 @@
 """Measures the statistics of a graph while it is ingested, in bounded memory: rows of nodes in source order, then sorted edges.
 
-All is by source row, which ascends as the permanent id does, so no partition shows. Memory: 4 bytes per node and eight split sets if labels
-are classes (8 from 2^23 classes on), and 5 (9 from 2^32 edges on) if the graph is not known to be symmetric.
+Everything is indexed by source row, which ascends as the permanent id does, so results do not depend on partitions. Memory: 4 bytes per node
+and eight split sets if labels are classes (8 from 2^23 classes on), and 5 (9 from 2^32 edges on) if the graph is not known to be symmetric.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _BLOCK = 1 << 20  # rows
 
 
 class FeatureMeasure:
-    """Of rows that come in source order."""
+    """Statistics of feature rows that are added in source order."""
 
     def __init__(self, dim: int) -> None:
         self._factor = _factors(dim)
@@ -114,7 +114,7 @@ class NodeColumns:
 
 @dataclass(frozen=True)
 class EdgeSums:
-    """What `EdgeMeasure.measure` has of one bucket."""
+    """Result of `EdgeMeasure.measure` for one bucket."""
 
     ends: np.ndarray  # uint64 [3, 2], see `storage.statistics_kernels`
     columns: np.ndarray  # the same, zeros where edges have no columns
@@ -125,7 +125,7 @@ class EdgeSums:
 
 
 class EdgeMeasure:
-    """Of sorted buckets of in-edges: `measure` may run on any thread, `add` on one, in ascending destination order."""
+    """Statistics of sorted buckets of in-edges: `measure` may run on any thread; one thread calls `add` in ascending destination order."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class EdgeMeasure:
         is_symmetric: bool = False,
         max_edges: int = 2**62,
     ) -> None:
-        """`is_symmetric`: what makes the edges makes both directions of each, so that out-degrees need no counting."""
+        """`is_symmetric`: the source gives both directions of each edge, so out-degrees need not be counted."""
         self._row_of_id, self._num_sets = row_of_id, columns.num_sets
         self._training = columns.training_labels()
         self._factor = _factors(num_edge_columns)
@@ -276,7 +276,7 @@ def _training_target(nodes: NodeColumns, code: np.ndarray) -> TargetStatistics:
 
 
 class TargetMeasure:
-    """Counts, means and standard deviations by part and target, of rows that come in one order."""
+    """Counts, means and standard deviations by part and target, of rows that are added in a fixed order."""
 
     def __init__(self, num_parts: int, num_targets: int) -> None:
         self._sums = np.zeros((num_parts, num_targets, 2, 2))

@@ -1,4 +1,4 @@
-"""Measures the statistics of many graphs while their shards are written: one pass over each, whatever the shards."""
+"""Measures the statistics of many graphs while their shards are written, in one pass; they do not depend on the shards."""
 
 import hashlib
 
@@ -11,18 +11,18 @@ from storage.statistics import GraphPartStatistics, GraphSetStatistics
 
 
 class GraphSetMeasure:
-    """Of shards (`storage.graph_store.shard_batch`) in the order of their graphs."""
+    """Statistics of shards (`storage.graph_store.shard_batch`) that are added in the order of their graphs."""
 
     def __init__(self, num_targets: int, num_splits: int) -> None:
         self._counts: dict[str, list[tuple[np.ndarray, tuple[int, int, int]]]] = {"nodes": [], "edges": []}
         self._num_graphs, self._num_targets = 0, num_targets
         self._sizes = np.zeros(num_splits + 1, np.int64)
         self._targets = TargetMeasure(num_splits + 1, num_targets)
-        # A digest for each column: what comes first in one does not depend on how much of another came before.
+        # One digest per column, since shards interleave the columns.
         self._digests: dict[str, hashlib._Hash] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Raises DataError for split codes and list offsets that no store could be opened with."""
+        """Raises DataError for split codes or list offsets that `open_graphs` would refuse."""
         from storage.statistics_kernels import count_values
 
         self._num_graphs += batch.num_rows

@@ -75,7 +75,7 @@ class StoredGraphs:
     manifest: GraphSetManifest
     shards: tuple[GraphShard, ...]
 
-    def __reduce__(self):  # travels by name: who receives it, perhaps in another folder, maps the same files
+    def __reduce__(self):  # pickled by name: another process, perhaps in another folder, maps the same files
         return open_graphs, (absolute_url(self.url), self.manifest.snapshot)
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class StoredGraphs:
         return np.flatnonzero(_joined([shard.split for shard in self.shards]) == code)
 
     def fetch(self, graph: np.ndarray) -> PackedGraphs:
-        """These graphs, in this order, in fresh arrays. Raises ConfigError for a number outside the store."""
+        """These graphs, in this order, as new arrays. Raises ConfigError for a number outside the store."""
         graph = np.asarray(graph, np.int64)
         if len(graph) and not 0 <= int(graph.min()) <= int(graph.max()) < len(self):
             raise ConfigError(

@@ -30,7 +30,7 @@ def place_window(src: np.ndarray, dst: np.ndarray, partition: np.ndarray, size: 
 
 @compiled
 def _number_new(src, dst, partition):
-    """(ids, degrees, ends, nothing of use): the nodes without a partition in order of first appearance, and int32 [k, 2], what each edge's ends are.
+    """(ids, degrees, ends, a value to ignore): the nodes without a partition in order of first appearance, and int32 [k, 2], each edge's ends.
 
     An end is a new node's number, or -1 - p where it has partition p. Number k is left in `partition` as -2 - k, so that no table of
     all nodes is needed; a node is looked up there once per edge, for tables of all nodes do not stay in cache.
@@ -41,7 +41,7 @@ def _number_new(src, dst, partition):
     count = touched = 0
     for i in range(len(src)):
         if i % _BLOCK_EDGES == 0:
-            # Reads that wait for nothing and so wait for memory together; below, each would be waited for by a branch.
+            # These reads do not depend on each other, so the processor overlaps them; below, a branch would wait for each.
             for k in range(i, min(i + _BLOCK_EDGES, len(src))):
                 touched += partition[src[k]] + partition[dst[k]]
         for end in range(2):

@@ -1,7 +1,7 @@
 """From a streamed source to a directory of Arrow partitions, in bounded memory.
 
 Spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive destinations → sort each bucket → write the
-partition's files, checked and synced meanwhile → publish a snapshot (`storage.snapshot_writer`). Memory: 12 bytes per node (20 from 2^31
+partition's files, which threads hash and sync meanwhile → publish a snapshot (`storage.snapshot_writer`). Memory: 12 bytes per node (20 from 2^31
 nodes on), 8 for labels, one for each split set and up to 9 for the statistics, plus `memory_budget_bytes`; features and edges pass through
 scratch files in the snapshot's folder. The snapshot appears whole or not at all.
 """
@@ -42,7 +42,7 @@ from storage.statistics import FeatureStatistics, GraphStatistics
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
-# A partition is up to 5 mapped files, and a process may map 65,530 (Linux's vm.max_map_count) with all its libraries.
+# A partition has up to 5 mapped files, and a process can have 65,530 mappings (Linux's vm.max_map_count), its libraries included.
 MAX_PARTITIONS = 10_000
 
 
@@ -53,8 +53,8 @@ class IngestOptions:
     num_partitions: int = 1
     partitioner: Partitioner = "random"
     seed: int = 0
-    # True: add every edge's reverse and make one of equal edges, whose weights and features are summed (a self-loop's count twice), as
-    # PyG's `to_undirected` does; None: what the source says of itself.
+    # True: add every edge's reverse and merge equal edges, with summed weights and features (those of a self-loop count twice), as PyG's
+    # `to_undirected` does; None: what the source says of itself.
     undirected: bool | None = None
     drop_duplicates: bool = False  # keep the first of several equal edges, with its own weight and features
     drop_self_loops: bool = False
@@ -114,7 +114,7 @@ def ingest(
 
 
 def _kept_encodings(url: str, content_hash: str) -> Mapping[str, EncodingEntry]:
-    """Those of the snapshot before, where it is the same graph."""
+    """The encodings of the previous snapshot, if it holds the same graph."""
     filesystem, path = split_url(url)
     with contextlib.suppress(FormatError):  # there is none, or it is no single graph
         before = parse_manifest(*read_manifest(filesystem, path, url, None, ""))
@@ -261,7 +261,7 @@ class _Ingestion:
             for name, edges in grouped.items():
                 all_buckets[name].append(edges)
 
-        # The source on this thread, grouping on some, writing on one.
+        # This thread reads the source, several group the edges, one writes them.
         all_grouped = ordered_map(group, numbered(), buckets.num_groupers)
         with closing(ordered_map(append, all_grouped, min(1, buckets.num_groupers))) as appended:
             for _ in appended:
@@ -373,7 +373,7 @@ def _renumber(part_of_row: np.ndarray, offsets: np.ndarray, index_dtype: np.dtyp
 
 
 def _edge_columns(info: SourceInfo, chunk: EdgeChunk, allow_nonfinite: bool) -> dict[str, np.ndarray]:
-    """A chunk's weights and features, as far as the source has them. Raises DataError where they are not as it says."""
+    """A chunk's weights and features. Raises DataError where they do not fit `info`."""
     count, columns = len(chunk.src), {"weight": chunk.weight, "feature": chunk.feature}
     shapes = {
         "weight": (count,) if info.has_edge_weight else None,

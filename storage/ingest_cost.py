@@ -1,7 +1,7 @@
-"""What an ingestion needs before it starts: disk, bytes written and read, memory; a pure function of counts.
+"""Estimates what an ingestion will need: disk, bytes written and read, memory; a pure function of counts.
 
-An external sort writes its records once, reads them once and writes the result. Beyond that, features and the lists of partitions that
-are larger than half the budget pass through scratch files.
+An external sort writes its records once, reads them once and writes the result. Features, and the lists of partitions larger than half the
+budget, also pass through scratch files.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     node_columns = 8 + 8 * info.has_label + info.num_split_sets
     graph = list_bytes + lists * 8 * (num_nodes + num_partitions) + num_nodes * node_columns + node_features
 
-    # Spilled buckets go as the partition's files come: the most is at the first partition or at the last.
+    # Spilled buckets are deleted while the partitions' files are written: the peak is at the first partition or at the last.
     first = spilled + graph // num_partitions
     last = spilled // num_partitions + graph
     beside = node_features + max(one_sorted if sorted_on_disk else 0, node_features // num_partitions)

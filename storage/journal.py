@@ -1,7 +1,7 @@
 """The journal of a folder below `data/`: its writer, and the lease that the writer renews while it lives.
 
-A folder whose lease is over and that no manifest names was left by a dead writer: `storage.prune` may remove it. The clocks of writers and
-of whoever prunes may differ by up to `CLOCK_MARGIN_S`.
+A folder whose lease is over and that no manifest names was left by a dead writer: `storage.prune` may remove it. The clocks of the machines
+that write and prune may differ by up to `CLOCK_MARGIN_S`.
 """
 
 import json
@@ -22,7 +22,7 @@ from storage.object_stores import put_file
 JOURNAL = "journal.json"
 LEASE_S = 3600.0
 CLOCK_MARGIN_S = 600.0
-# What `write_durably` renames to a journal, and pieces that came after another process had used and removed the others.
+# Temporary names of a journal (`write_durably`), and pieces written after another process had used and removed the others.
 _WITHOUT_JOURNAL = re.compile(r"\.journal\.json\.[0-9a-f]{8}|\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?")
 _FORMAT = "graphmill-journal"
 
@@ -68,13 +68,13 @@ class Lease:
             self._thread.join(timeout=60)
 
     def _keep(self) -> None:
-        # A lease that is over stays over: the folder may have been pruned while this process was stopped.
+        # An expired lease is not renewed: the folder may have been pruned while this process was stopped.
         while not self._released.wait(self._lease_s / 4) and self._lasts():
             renewed = replace(self._journal, lease_until=time.time() + self._lease_s)
             try:
                 self._journal, before = renewed, self._journal
                 self._write()
-            except (FormatError, OSError):  # tried again in time; `check` finds a lease that ran out
+            except (FormatError, OSError):  # tried again at the next renewal; `check` finds an expired lease
                 self._journal = before
 
     def _lasts(self) -> bool:
@@ -88,8 +88,8 @@ class Lease:
 
 
 def is_abandoned(folder: str, now: float) -> bool:
-    """Whether a local folder without a journal holds nothing but what a writer leaves that died before its journal or after it, and
-    has not changed for longer than a lease."""
+    """Whether a local folder without a journal holds only what a writer leaves if it dies before writing its journal or after removing
+    it, and has not changed for longer than a lease."""
     try:
         changed = os.stat(folder).st_mtime
     except OSError:

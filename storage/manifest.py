@@ -1,10 +1,10 @@
-"""The manifest of one snapshot of a stored graph: what its Arrow partitions hold, and how to know that it is whole.
+"""The manifest of one snapshot of a stored graph: what its Arrow partitions hold, and how to check that it is complete.
 
 It is the last file written and the first one read. Parsing trusts nothing: every field's type and range is checked, and file
 names must be the ones of the format, so a manifest cannot point outside its graph's folder.
 
-The format has room for what no reader of today knows: `node_types` and `edge_types` are tables (a plain graph has one row in each), and
-`requires` names what a reader must know to read the graph at all.
+The format has room for later versions: `node_types` and `edge_types` are tables (a plain graph has one row in each), and `requires` names
+what a reader must support to read the graph at all.
 """
 
 import hashlib
@@ -137,7 +137,7 @@ def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class SnapshotHead:
-    """What can be said of a manifest of any kind."""
+    """The fields that a manifest of any kind has."""
 
     kind: str
     snapshot: int
@@ -212,7 +212,7 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
     return [f"{folder}/{name}.arrow" for name in names]
 
 
-# What a manifest says of its type of nodes and of edges: fixed words, and the fields of `Manifest` with how they are read.
+# The tables of the one type of nodes and of edges: their fixed words, and the fields of `Manifest` with the methods that read them.
 _NODE_TYPE = {"name": "node", "ids": "int64"}
 _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_nodes": ManifestReader.count,

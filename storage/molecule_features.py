@@ -1,7 +1,7 @@
 """From SMILES to graphs with OGB's features: equal to `ogb.utils.mol.smiles2graph`, row by row, at about twice its rate.
 
 OGB's own functions make every row (`atom_to_feature_vector`, `bond_to_feature_vector`, ogb 1.3.6), but once per kind of atom or
-bond: rows are remembered under the values that these functions read. What cannot be a graph is rejected with a reason.
+bond: rows are cached by the values that these functions read. A molecule that cannot become a graph is rejected with a reason.
 """
 
 from dataclasses import dataclass
@@ -80,8 +80,8 @@ class Featuriser:
         num_atoms = molecule.GetNumAtoms()
         if not 0 < num_atoms <= _MAX_ATOMS:
             return "no atoms" if not num_atoms else f"{num_atoms} atoms, more than {_MAX_ATOMS}"
-        # A reader of SMILES sets chirality and stereo from these signs or from an extension |…| alone. Asking each atom and bond
-        # for them would cost more than all other questions together.
+        # Chirality and stereo come only from these signs or from an extension |…|. Asking each atom and bond for them would cost more
+        # than all other questions together.
         extended = "|" in smiles
         chiral, stereo = extended or "@" in smiles, extended or "/" in smiles or "\\" in smiles
         known, get = self._atom_rows, molecule.GetAtomWithIdx
@@ -118,7 +118,7 @@ class Featuriser:
         return None
 
     def _refusal(self, smiles: str) -> str:
-        """What RDKit has against this text."""
+        """Why RDKit refuses this text."""
         molecule = self._chem.MolFromSmiles(smiles, sanitize=False)
         if molecule is None:
             return "not SMILES"

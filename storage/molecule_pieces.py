@@ -1,6 +1,6 @@
 """Featurised chunks on their way to shards: one file each, named by chunk and checksum, so that an interrupted ingestion goes on.
 
-A name that is there has its whole content, and the checksum in it says so. Its Arrow columns are those of a shard; the chunk's rejected rows lie in the schema's metadata.
+A file is complete once its name exists, and the checksum in the name proves it. Its Arrow columns are those of a shard; the chunk's rejected rows are in the schema's metadata.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def list_pieces(filesystem: fsspec.AbstractFileSystem, folder: str) -> dict[int,
 
 
 def remove_damaged(filesystem: fsspec.AbstractFileSystem, folder: str) -> None:
-    """Removes pieces that are not what their names say: a disk that lost power, or was full, may leave such."""
+    """Removes pieces whose content does not match their names: a power loss or a full disk may leave such."""
     for name in list_pieces(filesystem, folder).values():
         try:
             read_piece(filesystem, folder, name)

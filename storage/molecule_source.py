@@ -1,6 +1,6 @@
 """What an importer of molecules hands to ingestion: rows of SMILES with targets and split, in chunks of fixed size.
 
-A chunk depends on the source and its size alone, so chunks may be featurised anywhere, in any order, and again.
+A chunk depends only on the source and the chunk size, so chunks may be featurised anywhere, in any order, more than once.
 """
 
 import hashlib

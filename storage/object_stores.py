@@ -1,4 +1,4 @@
-"""What differs between local files, other filesystems and object stores: listing, whole writes, buckets that must exist, folders that need not."""
+"""What differs between local files, other filesystems and object stores: listing, atomic writes, buckets that must exist, folders that need not."""
 
 import os
 
@@ -18,7 +18,7 @@ def is_object_store(filesystem: fsspec.AbstractFileSystem) -> bool:
 
 
 def check_bucket(filesystem: fsspec.AbstractFileSystem, path: str, url: str) -> None:
-    """ConfigError where an object store has no such bucket: none is ever created, since a typo would make one."""
+    """Raises ConfigError if an object store has no such bucket: buckets are never created, since a typo would create one."""
     bucket = path.split("/", 1)[0]
     if is_object_store(filesystem) and not filesystem.exists(bucket):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A function over a stream on several threads, its results in the stream's order."""
+"""Applies a function to a stream on several threads and yields the results in the stream's order."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -18,11 +18,11 @@ def num_cores() -> int:
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], num_threads: int
 ) -> Generator[Result, None, None]:
-    """`function(item)` for each item, in their order: at most `num_threads` under way, and as many more that wait to begin or for their turn.
+    """`function(item)` for each item, in their order: at most `num_threads` are running, and as many more wait to start or to be taken.
 
-    Items are taken on the caller's thread, so a generator of items works while the threads do. 0: no thread at all, an item is taken
-    after the result before it was handed over. An error of `function` is raised in its turn; whoever stops early waits for what
-    is under way. A generator of items is closed at the end, and so are the maps that it reads.
+    Items are taken on the caller's thread, so a generator of items runs beside the threads. 0: no threads; an item is taken after the
+    previous result was consumed. An error of `function` is raised in its turn; a caller that stops early waits for the items that are
+    running. A generator of items is closed at the end, and so are the maps that it reads.
     """
     try:
         yield from _mapped(function, items, num_threads) if num_threads else map(function, items)

@@ -1,4 +1,4 @@
-"""Temporary folders that show whose they are: locked while their process lives, found by the next one if it died.
+"""Temporary folders with an owner: locked while their process lives, found by the next process if it died.
 
 The process holds a lock (flock) on the folder's file `owner`, and the lock goes with the process: a folder whose lock is free is an orphan. A
 folder without that file, or of another user, is never touched. Where locks are seen by their own machine alone (NFS with local locks),

@@ -1,4 +1,4 @@
-"""Several small graphs packed one after another: what a store of many graphs is written from, and what it hands out."""
+"""Several small graphs packed one after another: the input and the output of a store of many graphs."""
 
 from dataclasses import dataclass
 

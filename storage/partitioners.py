@@ -59,7 +59,7 @@ def assign_ldg(source: GraphSource, num_partitions: int, seed: int) -> np.ndarra
     arrive with all their neighbours. Here, edges arrive, so a node is placed at its first window of `LDG_WINDOW_EDGES` edges
     by the neighbours seen there, in order of first appearance. Nodes without edges fill up the emptiest partitions.
     """
-    # numba: only who partitions by LDG waits for the compiler
+    # imported here: only this partitioner waits for numba's compiler
     from storage.greedy_partition import fill_up, place_window
 
     num_nodes = source.info.num_nodes

@@ -1,11 +1,11 @@
-"""Predictions on their way to Parquet: pieces as batches come, then parts in order of id. An interrupted run goes on from its pieces.
+"""A folder of predictions in Parquet: first pieces as batches arrive, then parts in order of id. An interrupted run continues from its pieces.
 
-    _settings.json           what makes these predictions; the first file: another run must mean the same
+    _settings.json           the settings that make these predictions; written first: a later run must have the same
     _pieces/<name>.parquet   some batches' rows, ascending in id, one row group for each part they touch; gone at the end
     part-00000.parquet …     the rows of consecutive ranges of ids, ascending
-    _summary.json            counts and scores; the last file: what it stands beside is whole
+    _summary.json            counts and scores; written last: with it the folder is complete
 
-Names with an underscore are passed over by whatever reads a folder of Parquet files as one table. A name that is there has its whole content.
+Readers of a folder of Parquet files skip names that begin with an underscore. A file is complete once its name exists.
 """
 
 import json
@@ -36,7 +36,7 @@ class PredictionFolder:
     url: str
 
     def check(self, settings: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The summary, where these predictions are whole; None where they are to be made or finished. A setting that is None may be any.
+        """The summary, if these predictions are complete; None if they are still to be made or finished. A setting of None matches any.
 
         Raises ConfigError, with nothing written, where the folder cannot be used or holds something else.
         """
@@ -64,11 +64,11 @@ class PredictionFolder:
             wanted[key] = stored[key] if wanted[key] is None else wanted[key]
         differing = sorted(key for key in wanted.keys() | stored.keys() if wanted.get(key) != stored.get(key))
         if differing:
-            shown = ", ".join(
+            differences = ", ".join(
                 f"{key}: {_short(stored.get(key))} there, {_short(wanted.get(key))} here" for key in differing[:3]
             )
             raise ConfigError(
-                f"{self.url}: these predictions were made with other settings ({shown}); give the same ones to go on, or choose "
+                f"{self.url}: these predictions were made with other settings ({differences}); give the same ones to go on, or choose "
                 "another folder"
             )
         return self._read_json(SUMMARY)
@@ -112,18 +112,18 @@ class PredictionFolder:
         self._write(part_name(index), [table], table.schema)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Says that the predictions are whole, and removes the pieces."""
+        """Marks the predictions as complete and removes the pieces."""
         self.write_json(SUMMARY, summary)
         self.remove_pieces()
 
     def table(self) -> pa.Table:
-        """All predictions of a folder that is whole, ids ascending."""
+        """All predictions of a complete folder, ids ascending."""
         filesystem, path = self._open()
         with one_line_errors(self.url, "read these predictions"):
             return pq.read_table(path, filesystem=filesystem)
 
     def remove_pieces(self) -> None:
-        """Of predictions that are whole."""
+        """Removes the pieces of complete predictions."""
         filesystem, path = self._open()
         with one_line_errors(f"{path}/{PIECES}", f"remove these files; the predictions are whole at {self.url}"):
             filesystem.invalidate_cache()
@@ -181,7 +181,7 @@ def _first_id(file: pq.ParquetFile, group: int) -> int:
 
 
 def _check_writable(path: Path, url: str) -> None:
-    """Raises ConfigError where the folder could not be made, or not be written to."""
+    """Raises ConfigError if the folder cannot be made or written to."""
     nearest = next(parent for parent in (path, *path.parents) if parent.exists())
     if not nearest.is_dir():
         raise ConfigError(f"{url}: expected a folder, found that {nearest} is a file; choose another one")

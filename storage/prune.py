@@ -1,4 +1,4 @@
-"""Deletes old snapshots, and what dead writers left. Nothing else in Graphmill deletes a file of a graph.
+"""Deletes old snapshots and files that dead writers left. Nothing else in Graphmill deletes a file of a graph.
 
 A file is deleted only if a manifest or a journal of ours names it and no kept manifest does. Old manifests go first: an interrupted prune
 leaves files for the next one, never a manifest without its files.
@@ -70,7 +70,7 @@ def prune(url: str, *, keep: int, older_than_s: float = 0.0, now: float | None =
         journal = read_journal(filesystem, f"{path}/{folder}/{JOURNAL}")
         if folder not in gone:
             if journal is None and not (is_local(filesystem) and is_abandoned(f"{path}/{folder}", now)):
-                continue  # nobody's
+                continue  # not one of our folders
             if journal is not None and not journal.is_over(now):
                 held += [] if named else [folder]
                 continue

@@ -1,7 +1,7 @@
 """Writes one snapshot of a graph: its files into a folder of its own, then the manifest, whose exclusive creation is the commit.
 
-Two writers may work at once: the one whose manifest comes second gets one line, and has destroyed nothing. A writer deletes only
-what it wrote itself and did not publish. On local filesystems every file is on disk before the manifest that names it.
+Two writers may work at once: the one whose manifest comes second ends with one line and has destroyed nothing. A writer deletes only
+files that it wrote itself and did not publish. On local filesystems every file is on disk before the manifest that names it.
 """
 
 import contextlib
@@ -43,7 +43,9 @@ from storage.unpublished import remove_temporary
 
 _LINK_TRIES = 3
 _HASHERS = 2  # threads that check, sync and upload files while the next ones are written
-_MEMORY = threading.Lock()  # the memory filesystem looks and then writes: one of this process's writers at a time
+_MEMORY = (
+    threading.Lock()
+)  # creating a file is not atomic in fsspec's memory filesystem: this process's writers take turns
 
 
 Manifested = TypeVar("Manifested", Manifest, GraphSetManifest)
@@ -84,7 +86,7 @@ def check_destination(url: str, *, overwrite: bool = False) -> None:
 def write_snapshot(
     url: str, *, overwrite: bool = False, scratch: str | None = None, lease_s: float = LEASE_S
 ) -> Iterator["SnapshotWriter"]:
-    """A snapshot in the making. What was not committed at the end of the block is removed.
+    """A writer of one snapshot. Files that are not committed at the end of the block are removed.
 
     `scratch`: a local directory for temporary files; None: in the snapshot's own folder, or the system's for remote stores.
     Raises ConfigError where `url` cannot be written to.
@@ -121,7 +123,7 @@ def write_snapshot(
 def _folders(target: Path, own: Path, url: str) -> Iterator[list[Path]]:
     """Makes the graph's folder and those in it, `own` among them, where they are missing; whichever is empty at the end goes again.
 
-    Gives the folders whose names must be synced.
+    Yields the folders whose names must be synced.
     """
     inner = (own, own.parent, target / MANIFESTS)
     missing = [folder for folder in (*inner, target, *target.parents) if not folder.exists()]
@@ -172,7 +174,7 @@ class SnapshotWriter:
         return self.base + 1
 
     def add(self, name: str) -> None:
-        """A file below `files` is complete: it is hashed and synced, or uploaded, from a thread."""
+        """Takes a complete file below `files`: a thread hashes it, then syncs or uploads it."""
         self._pending[name] = self._pool.submit(self._settle, name)
 
     def entries(self) -> dict[str, FileEntry]:
@@ -195,7 +197,7 @@ class SnapshotWriter:
         return entry
 
     def rebase(self) -> None:
-        """Comes after the newest snapshot, for a writer whose files are right after any."""
+        """Moves this snapshot behind the newest one, for a writer whose files do not depend on other snapshots."""
         self.base = last_number(self._filesystem, self._path)
 
     def commit(self, manifest: Manifested) -> Manifested:

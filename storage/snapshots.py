@@ -50,14 +50,14 @@ def _listed(filesystem: fsspec.AbstractFileSystem, path: str) -> list[tuple[int,
 
 
 def has_graph(url: str) -> bool:
-    """Whether a snapshot was published there, or there is a graph of the first format. FormatError where that cannot be seen."""
+    """Whether there is a published snapshot or a graph of the first format. Raises FormatError if the folder cannot be read."""
     filesystem, path = split_url(url)
     with one_line_errors(url, "look for a graph"):
         return bool(snapshot_numbers(filesystem, path)) or holds_first_format(filesystem, path)
 
 
 def foreign_names(filesystem: fsspec.AbstractFileSystem, path: str) -> list[str]:
-    """What lies in the folders `manifests`, `data` and `pieces` under names that are not ours, `manifests/notes.txt` for example."""
+    """Names in the folders `manifests`, `data` and `pieces` that are not ours, such as `manifests/notes.txt`."""
     foreign = []
     for parent, pattern in ((MANIFESTS, _MANIFEST_NAME), (DATA, FOLDER_NAME), (PIECES, FOLDER_NAME)):
         if filesystem.isfile(f"{path}/{parent}"):

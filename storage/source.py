@@ -1,7 +1,7 @@
-"""What an importer hands to ingestion: a graph as streams that can be read again from the start.
+"""The interface between importers and ingestion: a graph as streams that can be read again from the start.
 
-`storage.ingest` checks every chunk, so importers need not: ids in range, shapes, finite features, labels in range, split codes. The source
-numbers node rows 0 … num_nodes-1; edges name rows.
+`storage.ingest` checks every chunk, so importers need not: ids in range, shapes, finite features, labels in range, split codes. A source
+numbers its node rows 0 … num_nodes-1; edges refer to these numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,8 +1,8 @@
 """Extreme eigenvectors of one large graph's normalised Laplacian, L = I - D^-½ A D^-½, by a sparse solver (ARPACK).
 
-L and S = D^-½ A D^-½ share eigenvectors; L's two ends are S's 1 and -1. A graph of many components repeats these two eigenvalues, where
-solvers stumble, so their vectors are written down: D^½·1_c for each component c with edges, and one with alternating signs for each
-bipartite one. ARPACK finds the rest in what is orthogonal to them, and runs again until nothing larger is left: it may pass over copies.
+L and S = D^-½ A D^-½ share eigenvectors; L's two ends are S's 1 and -1. A graph of many components repeats these two eigenvalues, with which
+solvers have trouble, so their vectors are computed directly: D^½·1_c for each component c with edges, and one with alternating signs for each
+bipartite one. ARPACK finds the rest in their orthogonal complement, and runs again until it finds nothing larger: it may miss copies.
 Deterministic on one machine: fixed start vectors; each vector's largest entry is positive (the first of those within 0.1 % of it). Within
 a repeated eigenvalue the basis is arbitrary, except for zeros and twos. Degrees are clipped to ≥ 1: an isolated node has eigenvalue 1.
 """
@@ -19,7 +19,7 @@ from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator
 from storage.errors import DataError
 from storage.source import Progress
 
-_DENSE_NODES = 256  # up to here a dense solver is the faster and the surer one
+_DENSE_NODES = 256  # up to here a dense solver is faster and more reliable
 _TOLERANCE = 1e-8  # of S's eigenvalues; an eigenvector is known to about this over its distance to the next eigenvalue
 _SHIFT = 4.0  # moves known eigenvectors of S + I, whose spectrum is [0, 2], out of sight
 _MAX_RESTARTS = 3000
@@ -79,7 +79,7 @@ def fixed_signs(vectors: np.ndarray) -> np.ndarray:
 
 
 class _Counted:
-    """S, and how often it was applied."""
+    """S, with a count of its products."""
 
     def __init__(self, walk: sparse.csr_array, report: Progress | None) -> None:
         self.walk, self._report, self._count = walk, report, 0

@@ -1,7 +1,7 @@
 """The compiled loops behind the statistics of a graph, one pass each.
 
-Fingerprints are sums modulo 2^64 of hashes, so no order shows: of partitions, buckets, threads or chunks. Sums of real numbers run in the
-order of permanent ids, with their rounding errors carried along. Loops over edges have no branch, so that they run in vectors.
+Fingerprints are sums modulo 2^64 of hashes, so they do not depend on the order of partitions, buckets, threads or chunks. Sums of real numbers
+run in the order of permanent ids, with their rounding errors carried along. Loops over edges have no branch, so that they are vectorised.
 """
 
 import numba

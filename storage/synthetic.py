@@ -1,4 +1,4 @@
-"""A products-like graph of any size, made from a seed as it is read; a node is a pure function of (seed, node), so memory is a chunk.
+"""A products-like graph of any size, generated from a seed while it is read; a node is a pure function of (seed, node), so memory holds one chunk.
 
 Nodes have an internal order, community by community (sizes fall like 1/1, 1/2, 1/3 …), which a keyed permutation scatters over the rows. A
 node draws k ~ geometric neighbors from its own community or, sometimes, from anywhere, among nodes that stand relatively earlier in their
@@ -89,7 +89,7 @@ class SyntheticGraph:
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         """Both directions of every pair, once each, no self-loop; the same stream whatever `chunk_edges`."""
-        # numba: only who reads edges waits for the compiler
+        # imported here: only a reader of edges waits for numba's compiler
         from storage.synthetic_kernels import both_directions, draw_pairs
 
         keys = np.array([self._key(purpose) for purpose in (_DEGREE, _MIXING, _DRAW, _CROSS)], np.uint64)

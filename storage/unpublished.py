@@ -1,4 +1,4 @@
-"""Removes files that no manifest names from folders with a journal, by the names that writers give: other files stay."""
+"""Removes files that no manifest names from folders with a journal. Only names that our writers give are removed; other files stay."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ _JOURNAL = "journal.json"
 def remove_temporary(filesystem: fsspec.AbstractFileSystem, path: str, folder: str, attempted: Collection[int]) -> None:
     """At a writer's end: removes what it did not publish as any of the snapshots `attempted`, or else its temporary files.
 
-    Where that cannot be known, all stays for `prune`.
+    If that cannot be determined, all files stay for `prune`.
     """
     published: set[str] = set()
     with contextlib.suppress(FormatError), one_line_errors(path, "look for the manifest"):
@@ -107,7 +107,7 @@ def _remove_empty_folder(filesystem: fsspec.AbstractFileSystem, folder: str) -> 
 
 
 def _files(filesystem: fsspec.AbstractFileSystem, where: str) -> Iterator[tuple[str, int]]:
-    """(name below the folder, bytes) of every file; what lies behind a link is another's."""
+    """(name below the folder, bytes) of every file; links are not followed."""
     if is_local(filesystem):
         for folder, _, names in () if os.path.islink(where) else os.walk(where, followlinks=False):
             for name in names:

@@ -1,6 +1,6 @@
 """A `GraphSource` over arrays in memory (or a mapped file), and the checks that importers share.
 
-Checked here is what chunks cannot show later: row counts, shapes, splits that overlap. Ids, finite numbers and label ranges are ingestion's.
+It checks what ingestion cannot see in chunks: row counts, shapes, overlapping splits. Ingestion checks ids, finite numbers and label ranges.
 """
 
 import tokenize
@@ -20,7 +20,7 @@ NPY_ERRORS: tuple[type[Exception], ...] = (
     *(ValueError, OSError, EOFError),
     # Of the header, which is a Python literal.
     *(SyntaxError, TypeError, OverflowError, RecursionError, tokenize.TokenError),
-    MemoryError,  # a shape that nothing is behind
+    MemoryError,  # a shape that is larger than the file
 )
 
 
@@ -48,18 +48,18 @@ class ArrayGraph:
         if self.label is not None:
             object.__setattr__(self, "label", label_column(self.label, self.name))
         rows = (("features", self.feature), ("labels", self.label), ("splits", self.split))
-        for what, column in rows:
+        for label, column in rows:
             if column is not None and column.shape[0] != self.num_nodes:
                 raise DataError(
-                    f"{self.name}: {what} must have one row per node: {self.num_nodes} nodes, got {column.shape[0]} rows"
+                    f"{self.name}: {label} must have one row per node: {self.num_nodes} nodes, got {column.shape[0]} rows"
                 )
         columns = (("dst", self.dst), ("edge weights", self.edge_weight), ("edge features", self.edge_feature))
-        for what, values in columns:
+        for label, values in columns:
             if values is not None and len(values) != len(self.src):
-                raise DataError(f"{self.name}: {what} must have one row per edge: {len(self.src)}, got {len(values)}")
-        for what, matrix in (("features", self.feature), ("edge features", self.edge_feature)):
+                raise DataError(f"{self.name}: {label} must have one row per edge: {len(self.src)}, got {len(values)}")
+        for label, matrix in (("features", self.feature), ("edge features", self.edge_feature)):
             if matrix is not None and len(matrix.shape) != 2:
-                raise DataError(f"{self.name}: {what} must have two dimensions, got shape {tuple(matrix.shape)}")
+                raise DataError(f"{self.name}: {label} must have two dimensions, got shape {tuple(matrix.shape)}")
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -187,9 +187,9 @@ def split_sets(num_nodes: int, parts: Sequence[Sequence[np.ndarray]], name: str)
 
 
 def mask_split(masks: Sequence[np.ndarray | None], num_nodes: int, name: str) -> np.ndarray | None:
-    """int8 [num_nodes, num_split_sets] of the masks for train, valid and test, as far as there are any; None: there are none.
+    """int8 [num_nodes, num_split_sets] of the masks for train, valid and test, as far as there are any; None if there are none.
 
-    One common mask beside several sets of another part belongs to each set: so some PyG sets come.
+    A single mask beside several sets of another part belongs to each set: some PyG data sets come so.
     """
     if all(mask is None for mask in masks):
         return None

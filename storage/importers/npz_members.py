@@ -1,7 +1,7 @@
-"""Members of an `.npz` file, each read when it is asked for, and none that nobody asks for.
+"""Members of an `.npz` file, each read only when it is asked for.
 
-What a member says of its size is checked before anything is allocated: its shape against its bytes, its bytes against the file. Deflate
-makes at most 1,032 bytes of one, so all members read from a file of n bytes take at most 1,032 n bytes.
+The size that a member claims is checked before anything is allocated: its shape against its bytes, its bytes against the file. Deflate
+expands a byte to at most 1,032, so all members read from a file of n bytes take at most 1,032 n bytes.
 """
 
 import math

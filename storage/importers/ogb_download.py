@@ -1,4 +1,4 @@
-"""Fetches one OGB archive without a prompt and without leaving a half: `ogb`'s own downloader asks on stdin above 1 GB."""
+"""Downloads one OGB archive without a prompt and without leaving incomplete folders: `ogb`'s own downloader asks on stdin above 1 GB."""
 
 import tempfile
 import urllib.error

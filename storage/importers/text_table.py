@@ -1,8 +1,8 @@
 """Tables as text, read in blocks of whole lines: CSV, TSV, and columns between blanks, plain or gzipped.
 
-Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines and runs of blanks as one delimiter. Types are
-the caller's, for the whole file. Each line is a row: where quotes that are not closed would join some, the quotes are plain characters. A
-line that does not fit is named by its number. A block is parsed as it is first, and cleaned only where it does not parse.
+Real files have a byte order mark, comments (lines that begin with `#` or `%`), blank lines and runs of blanks as one delimiter. The
+caller gives the types, for the whole file. Each line is a row: where unclosed quotes would join lines, they are taken as plain characters. An
+error names the number of the line that does not fit. A block is parsed unchanged first, and cleaned only if that fails.
 """
 
 import csv
@@ -27,7 +27,7 @@ _BOM = b"\xef\xbb\xbf"
 _COMMENT = re.compile(rb"^[ \t]*(?!#N/A\b)[#%][^\n]*(?:\n|\Z)", re.MULTILINE)  # but for a row whose first field is #N/A
 _BLANK = re.compile(rb"^[ \t\r]*(?:\n|\Z)", re.MULTILINE)
 _BLANKS = " \t"
-# Empty fields, as programs write them.
+# What programs write for an empty field.
 NULLS = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "#N/A", "<NA>", "None")
 
 # Whether the fields of the first line are a row of the table (True), column names (False), or may be either (None).
@@ -272,16 +272,18 @@ class TextTable:
 
     def _check_header(self, fields: list[str], asked: bool | None, is_row: bool | None, option: str) -> bool:
         where = f"{self.path}: line {self._first_line}"
-        shown = repr(self._delimiter.join(fields)[:60])
+        first_row = repr(self._delimiter.join(fields)[:60])
         if asked is None:
             if is_row is None:
-                raise DataError(f"{where}: cannot tell column names from a row in {shown}; set {option} True or False")
+                raise DataError(
+                    f"{where}: cannot tell column names from a row in {first_row}; set {option} True or False"
+                )
             return not is_row
         numbered = fields == [str(index) for index in range(len(fields))]  # as pandas names columns without names
         if asked and is_row and not numbered:
-            raise DataError(f"{where}: expected column names, found a row: {shown}; set {option} False")
+            raise DataError(f"{where}: expected column names, found a row: {first_row}; set {option} False")
         if not asked and is_row is False:
-            raise DataError(f"{where}: expected a row, found column names: {shown}; set {option} True")
+            raise DataError(f"{where}: expected a row, found column names: {first_row}; set {option} True")
         return asked
 
     def _located(self, parsed: _Parsed, line: int, asked: _Asked) -> DataError:
