@@ -1,4 +1,4 @@
-"""Large arrays whose memory is used again once nobody holds them.
+"""Large arrays whose memory is reused once they are released.
 
 A fresh array of hundreds of megabytes costs a page fault per 4 KiB, about as long as the gather that fills it. A block comes back only when
 the last view of it (numpy's or torch's) is gone.
@@ -16,17 +16,17 @@ _STEPS_PER_DOUBLING = 8  # sizes are rounded up by at most 1/8, so that batches 
 
 
 class ArrayPool:
-    """Hands out uninitialised arrays; keeps at most `max_idle_bytes` that nobody holds. Thread-safe.
+    """Hands out uninitialised arrays; keeps at most `max_idle_bytes` of released memory. Thread-safe.
 
-    A pool is its process's own: pickled, it arrives empty.
+    A pickled pool arrives empty in the other process.
     """
 
     def __init__(self, max_idle_bytes: int = 1 << 29) -> None:
         self._max_idle_bytes = max_idle_bytes
         self._idle: list[np.ndarray] = []  # the longest idle first
         self._lock = threading.Lock()
-        # A block may come back in the middle of anything, also of `empty` itself (the collector runs where it likes): a SimpleQueue
-        # is made for that, a lock that is waited for is not.
+        # The garbage collector may return a block at any point, even inside `empty`. SimpleQueue.put is safe there; waiting for a lock
+        # is not.
         self._returned: queue.SimpleQueue[np.ndarray] = queue.SimpleQueue()
 
     def __reduce__(self) -> tuple[type["ArrayPool"], tuple[int]]:
@@ -43,14 +43,14 @@ class ArrayPool:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes that nobody holds."""
+        """Bytes of released memory."""
         with self._lock:
             self._collect()
             return sum(block.nbytes for block in self._idle)
 
     def _give_back(self, block: np.ndarray) -> None:
         self._returned.put(block)
-        # Whoever holds the lock collects soon; to wait for it here could be to wait for oneself.
+        # The thread that holds the lock will collect soon; waiting for it here could be a deadlock with ourselves.
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()
@@ -66,7 +66,7 @@ class ArrayPool:
         return np.empty(num_bytes, np.uint8)
 
     def _collect(self) -> None:
-        """Puts returned blocks among the idle ones, and lets the longest idle go where they are too many."""
+        """Adds returned blocks to the idle ones, and frees the longest idle if there are too many."""
         while True:
             try:
                 self._idle.append(self._returned.get_nowait())
@@ -78,7 +78,7 @@ class ArrayPool:
 
 
 class _Lease:
-    """What an array of the pool is a view of; gives the block back when the last view is gone."""
+    """The base object of an array of the pool; returns the block when the last view is gone."""
 
     def __init__(self, block: np.ndarray, give_back: Callable[[np.ndarray], None]) -> None:
         self._block, self._give_back = block, give_back

@@ -31,7 +31,7 @@ class DeviceCopy:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event | None]:
-        """The batch on its way, and the event that it has arrived."""
+        """The batch, whose copy may still be running, and the event of its arrival."""
         if self._stream is None:
             here = self._device.type == "cpu"
             return batch if here else map_tensors(batch, lambda tensor: tensor.to(self._device)), None

@@ -12,8 +12,8 @@ from samplers.random_streams import below, hash64
 from samplers.subgraph_kernels import find_slot, table_bits
 from storage.compiled import compiled
 
-# Positions drawn are marked in a bitmap up to this degree, and kept in a sorted scan or a hash set above it: no cost that grows with a
-# hub's degree, no quadratic cost at large fan-outs.
+# Drawn positions are marked in a bitmap up to this degree, and kept in a sorted array or a hash set above it. So the cost neither grows with
+# a hub's degree nor is quadratic in large fan-outs.
 _BITMAP_DEGREE = 4096  # 64 words, themselves marked in one
 _SCAN_LIMIT = 48
 

@@ -1,4 +1,4 @@
-"""Batches of many small graphs, planned from their sizes alone: the same for everyone, every graph in one batch of an epoch.
+"""Batches of many small graphs, planned from their sizes alone: the same on every rank, with every graph in one batch of an epoch.
 
 Graphs in order of size fall into buckets, whose largest graph is at most `bucket_ratio` times the smallest (somewhat more where few graphs
 are so large). A batch takes as many graphs of one bucket as fit the budgets if each were the bucket's largest. So any shuffle within a
@@ -23,7 +23,7 @@ from storage.errors import ConfigError, DataError
 from storage.graph_store import StoredGraphs
 from storage.packed_graphs import PackedGraphs, pointers
 
-_MIXED_BATCHES = 4  # a bucket holds at least so many batches where there are graphs for them, so that their graphs mix
+_MIXED_BATCHES = 4  # a bucket holds at least this many batches if there are enough graphs, so that their graphs mix
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a sampler asks of its graph, checked when the sampler is made: by the manifest alone, so no owner is asked."""
+"""Checks, when a sampler is made, that the graph has what the sampler needs. They read only the manifest and ask no owner."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Answers `SampleNeighbors` from one partition: bounds of the lists, a draw of their entries, and what is told of each entry.
+"""Answers `SampleNeighbors` from one partition: bounds of the lists, a draw of their entries, and the columns of each entry.
 
 A node's list holds its in-edges, its out-edges, or first these and then those; of a symmetric graph, whose in-edges and out-edges are
 one, "both" means the list once. Entry j of a list is the same edge however the graph is partitioned, and so is every draw.
@@ -126,7 +126,7 @@ def _permanent_id(partition: Partition, tables: NodeTables | None) -> np.ndarray
 def _weights(
     partition: Partition, row: np.ndarray, lists: _Lists, request: SampleNeighbors, tables: NodeTables | None
 ) -> np.ndarray:
-    """What all entries of the lists are drawn by, one list after the other. Raises DataError where a weight cannot be drawn by."""
+    """What all entries of the lists are drawn by, one list after the other. Raises DataError for a weight that is negative or not finite."""
     place = lists.everything()
     if request.scheme == "degree":
         in_degree = np.diff(partition.indptr) if tables is None else tables.in_degree

@@ -110,7 +110,7 @@ class Loader:
         if kind is None:
             self.close()
             return
-        with suppress(DeadlineError):  # the error under way says more, and must not wait for a thread that hangs
+        with suppress(DeadlineError):  # the error being raised says more, and must not wait for a thread that hangs
             self.close(timeout_s=min(0.5, self._options.close_timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -139,7 +139,7 @@ class Loader:
         self._position = _Position(epoch, step)
 
     def state_dict(self) -> dict[str, int | str]:
-        """The position: all that resuming needs, and what it is a position in: which data, walked through in which way."""
+        """The position, which is all that resuming needs, with the data and the options that it is a position in."""
         epoch, step = self._position.epoch, self._position.step
         if step == self.num_steps:
             epoch, step = epoch + 1, 0

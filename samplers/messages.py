@@ -1,7 +1,7 @@
 """The vocabulary between a sampler and the owners of partitions: frozen requests, and replies of plain numpy arrays.
 
-Node ids in requests and replies are the stored graph's ids (owner = searchsorted(offsets)), but for `FindNodes`, by which permanent ids
-become stored ones. Any other request to one owner names only nodes that it owns. Every request is idempotent, so it may be sent again after a failure.
+Node ids in requests and replies are the stored graph's ids (owner = searchsorted(offsets)), except in `FindNodes`, which
+translates permanent ids into stored ones. Any other request to one owner names only nodes that it owns. Every request is idempotent, so it may be sent again after a failure.
 """
 
 from dataclasses import dataclass

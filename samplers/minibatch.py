@@ -1,4 +1,4 @@
-"""What a sampler makes: one minibatch, as numpy arrays and, at the last step, as torch tensors over the same memory."""
+"""A sampler's result: one minibatch, as numpy arrays and, in the last step, as torch tensors over the same memory."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar

@@ -87,7 +87,7 @@ def _draw_from_hubs(
 ):
     """`room` distinct nodes into candidate[:room], uniform among the candidates and the new nodes of hub lists.
 
-    Draws places in all of them and rejects all but the first of each node's places, and what is known already. A hub list has at least
+    Draws places in all of them and rejects nodes that are known already and all but the first of each node's places. A hub list has at least
     2 · most distinct nodes, of which fewer than most are known, so it ends.
     """
     hubs = np.empty(len(numbers), np.int64)

@@ -1,4 +1,4 @@
-"""What an owner must know of other partitions' nodes for some draws: permanent ids (LABOR) and in-degrees (draws by degree).
+"""Columns of all nodes that an owner needs for some draws: permanent ids (LABOR) and in-degrees (draws by degree).
 
 Read once from the graph's files, only where a request needs it: 8 and 4 bytes per node of the graph, and of remote files only
 nodes.arrow, or topology.arrow, of every partition.

@@ -1,4 +1,4 @@
-"""Options of every sampler and of the loader: what a user chooses, and what the run fills in (GIVEN)."""
+"""Options of every sampler and of the loader: those that a user chooses, and those that the run fills in (GIVEN)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

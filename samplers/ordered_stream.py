@@ -1,7 +1,7 @@
 """Numbered work done ahead by threads and handed over in order, bounded by count and bytes.
 
-Results may be finished in any order; they wait until it is their turn. An error anywhere is raised at the next hand-over, at once,
-also ahead of its turn. Threads wait for room or for the end, in pieces of a second; the consumer waits until its deadline.
+Results may be finished in any order and wait for their turn. An error is raised at the next `take`, even before its turn. Threads wait for room
+or for the end, in steps of a second; the consumer waits until its deadline.
 """
 
 import threading

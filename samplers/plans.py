@@ -1,4 +1,4 @@
-"""Who does what in an epoch: pure functions from counts to shares, the same on every rank."""
+"""How an epoch is divided among ranks: pure functions from counts to shares, the same on every rank."""
 
 from dataclasses import dataclass
 from typing import TypeVar

@@ -100,7 +100,7 @@ class PprSampler:
 
 
 class PushMemory:
-    """Arrays over entries and table slots of the roots of a batch, kept between batches: fresh memory costs more than the pushes."""
+    """Arrays over entries and table slots of a batch's roots, reused between batches: allocating them costs more than the pushes."""
 
     def __init__(self) -> None:
         self._free: deque[tuple[np.ndarray, ...]] = deque()

@@ -1,4 +1,4 @@
-"""The table of samplers over one graph: for each name its options, and what draws by them. A user's own is named by its import path.
+"""The table of samplers over one graph: for each name its options and its class. A user's own sampler is named by its import path.
 
 `package.module:Name` names a frozen dataclass whose fields are the options, with a method `build(router, num_ranks)` that makes a
 `samplers.protocol.Sampler`. Of its fields, the run fills in seed, split_set, root_split, shuffle and encodings where it has them.
@@ -23,7 +23,7 @@ OUR_PACKAGES = ("cluster", "jobs", "models", "samplers", "storage")
 
 
 def load(path: str) -> Any:
-    """What an import path names. Raises ConfigError, in one line, where it cannot be imported."""
+    """The object at an import path. Raises ConfigError, in one line, if it cannot be imported."""
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)

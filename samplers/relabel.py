@@ -82,7 +82,7 @@ def _forget(position_of_id, node):
 class PositionMaps:
     """Dense maps from node id to batch position, kept between batches: a batch clears only the entries that it wrote.
 
-    One map per thread at work, 4 bytes per node of the graph each. Above `max_bytes` a map no longer pays and there is none.
+    One map per working thread, 4 bytes per node of the graph each. Above `max_bytes` a map is slower than a hash table and is not used.
     """
 
     def __init__(self, num_nodes: int, max_bytes: int = 1 << 28) -> None:
@@ -147,6 +147,6 @@ class Relabeler:
         return position
 
     def close(self) -> None:
-        """Gives a borrowed map back; not called after an error, the map is simply lost."""
+        """Gives a borrowed map back; after an error it is not called, and the map is dropped."""
         if self._maps is not None:
             self._maps.give_back(self._map, self.node)

@@ -1,6 +1,6 @@
-"""Which nodes are roots: a split's, all, or given ones; and the way from permanent ids to stored ones.
+"""Which nodes are roots: those of a split, all, or given ones; and the translation from permanent ids to stored ones.
 
-Callers name nodes by permanent ids, as batches do. Stored ids depend on the partitioning; they are between samplers and router alone.
+Callers name nodes by permanent ids, as batches do. Stored ids depend on the partitioning; only samplers and routers use them.
 """
 
 import hashlib

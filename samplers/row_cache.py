@@ -21,7 +21,7 @@ _FILL_TIMEOUT_S = 600.0  # longest wait for another thread's filling
 
 @dataclass
 class CacheStats:
-    """What caches have done; add up the stats of several owners."""
+    """Counters of a cache; those of several owners can be added up."""
 
     hits: int = 0  # rows answered here
     misses: int = 0  # rows asked of the owner
@@ -31,7 +31,7 @@ class CacheStats:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What is cached, for requests that differ in their nodes alone."""
+    """The cached rows, for requests that differ only in their nodes."""
 
     kind: tuple[int | None, str | None, tuple[str, ...]]  # split set, feature dtype and encodings
     slot: np.ndarray  # int32 [num_owned]: row of each owned node in `rows`, or -1

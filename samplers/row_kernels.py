@@ -1,4 +1,4 @@
-"""Compiled loops that read rows of node columns: which owner has them, and their values to where they belong. They release the GIL."""
+"""Compiled loops that find the owners of rows of node columns and copy the rows to their places. They release the GIL."""
 
 import numpy as np
 
@@ -70,7 +70,7 @@ _LINE_WORDS = 8  # of 8 bytes in a cache line; narrower words prefetch a line mo
 
 @compiled
 def _take_rows(table, row, position, out):
-    """To out[position], or in order where `position` is empty: not to read it saves a twentieth of the time."""
+    """Copies to out[position], or in order if `position` is empty: not reading positions saves a twentieth of the time."""
     in_order = len(position) == 0
     width, flat = table.shape[1], table.reshape(-1)
     for i in range(len(row)):

@@ -1,4 +1,4 @@
-"""Where a batch's time goes: stages name themselves as they begin, whoever runs the batch listens.
+"""Where a batch's time goes: a stage reports its name when it begins, and the clock of the running batch counts its time.
 
 Without a listener (a sampler called directly) a stage costs one look-up.
 """

@@ -1,6 +1,6 @@
-"""What passes between a router and the owners of its partitions, counted by partition.
+"""Counts the messages between a router and the owners of its partitions, by partition.
 
-Bytes are those of the arrays in requests and replies; what a transport puts around a message is not among them.
+Bytes are those of the arrays in requests and replies, without what a transport adds to a message.
 """
 
 import threading
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # compiled loops hang on them, and a report needs the columns' names alone
+if TYPE_CHECKING:  # they import compiled loops, and a report needs only the columns' names
     from samplers.messages import FetchRows, NodeRows, Reply, Request
     from samplers.router import LocalOwner, Owner, Pending
 

@@ -1,7 +1,7 @@
-"""Compiles the loops behind an owner's answers before anybody waits for one.
+"""Compiles the loops behind an owner's answers before the first request.
 
-In a fresh environment the compiler takes seconds for each, several times that when every partition's server compiles at once; loaded
-from its cache they take tenths of a second.
+In a fresh environment the compiler takes seconds for each loop, and several times that if all partition servers compile at once; loading
+them from the cache takes tenths of a second.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from storage.manifest import Manifest
 
 
 def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
-    """Answers questions about no node, of the kinds that samplers ask most."""
+    """Answers the most common kinds of requests, for no nodes."""
     node, index = np.empty(0, np.int64), np.empty(0, manifest.index_dtype)
     direction: WalkDirection = "both" if manifest.symmetric or manifest.has_out_edges else "in"
     requests: list[Request] = [
