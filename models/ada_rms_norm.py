@@ -2,8 +2,8 @@
 
     y = x / rms(x) · rms(α ⊙ x + β),        rms(x) = √(mean x² + ε), over the last axis
 
-With α = 0, β = 1 (the start) it is RMSNorm, with α = 1, β = 0 the identity, exactly, because both roots hold the same ε: a node's
-degree, which a sum over neighbours writes into the size of its state, can pass. ε = 1e-6.
+With α = 0, β = 1 (the initial values) it is RMSNorm. With α = 1, β = 0 it is exactly the identity, because both roots hold the same ε: a
+node's degree, which a sum over neighbours encodes in the size of its state, can then pass. ε = 1e-6.
 """
 
 import torch

@@ -1,12 +1,12 @@
-"""Batch normalisation over rows that also takes a batch of one row or none."""
+"""Batch normalisation over rows that also accepts a batch of one row or none."""
 
 from torch import Tensor, nn
 
 
 class RowBatchNorm(nn.BatchNorm1d):
-    """BatchNorm1d over [n, D]; with fewer than two rows, which have no variance, the running statistics serve.
+    """BatchNorm1d over [n, D]; fewer than two rows have no variance and are normalised by the running statistics.
 
-    Only real rows ever come here: models pass packed rows, never padding.
+    Models pass packed rows, never padding.
     """
 
     def forward(self, x_nD: Tensor) -> Tensor:

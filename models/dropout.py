@@ -15,8 +15,8 @@ _LEVELS = 1 << 16
 
 @dataclass(frozen=True)
 class MaskRows:
-    """Rows `first`, first + 1, … of some larger array: their masks follow from `key` and the rows' numbers, so that processes which
-    hold parts of the array drop what one with all of it would."""
+    """Rows `first`, first + 1, … of some larger array: their masks follow from `key` and the rows' numbers, so processes that hold
+    parts of the array drop the same elements as one process with all of it."""
 
     key: int
     first: int
@@ -65,8 +65,8 @@ class DropPath(nn.Module):
 
 
 def dropout_factors(p: float, key: int, start: int, like: Tensor) -> Tensor:
-    """0 with probability p, else 1 / (1 - p), in the shape, dtype and place of `like`: a block of some larger array, whose elements are
-    numbered `start`, `start` + 1, … in it. So the array's mask is the same however it is cut into blocks."""
+    """0 with probability p, else 1 / (1 - p), with the shape, dtype and device of `like`: a block of some larger array, in which its
+    elements have the numbers `start`, `start` + 1, …. So the array's mask is the same however it is cut into blocks."""
     dropped = min(round(p * _LEVELS), _LEVELS - 1)
     kept = levels(key, start, like.numel(), like.device).view(like.shape) >= dropped - _LEVELS // 2
     return kept.to(like.dtype).mul_(_LEVELS / (_LEVELS - dropped))

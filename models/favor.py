@@ -8,11 +8,11 @@ by 15 %) and as long as independent Gaussian rows are (rows all of length √d b
 
 Exponents are shifted before exp so that the largest is 0: per query, and per (graph, head) over all real keys, padding left out.
 The shifts cancel in the quotient where `epsilon` is 0. `epsilon` is added to each shifted exponential, as Performer's code does
-(1e-4 there): it keeps every token visible to every other and moves outputs by about 1e-2.
+(1e-4 there): every token then gives every other some weight, and outputs change by about 1e-2.
 
-`released` takes the shifts of Performer's code, as its trained models need: the largest W x' instead of the largest exponent, and of padding's
-keys too. The largest exponential is then e^(-|x'|²/2) or less, so where queries are long `epsilon` outweighs it and attention tends to the
-plain mean of the values: exact softmax attention is estimated worse.
+`released` takes the shifts of Performer's code, which its trained models need: the largest W x' instead of the largest exponent, over padding's
+keys too. The largest exponential is then at most e^(-|x'|²/2), so for long queries `epsilon` outweighs it and attention tends to the plain
+mean of the values: the estimate of softmax attention is worse.
 
 Features are float32 (float64 for float64 input) also under bf16 autocast: rounding an exponent of 20 to 8 bits would move the
 feature by 8 %.
@@ -69,7 +69,7 @@ def half_square(x_BHTD: Tensor) -> Tensor:
 
 
 class KeySummary(NamedTuple):
-    """All that attention needs of the keys and values: sums over tokens, so sums over parts of the tokens add up."""
+    """What attention needs of the keys and values. These are sums over tokens, so sums over parts of the tokens can be added."""
 
     values_BHRE: Tensor  # φ(K)ᵀ V
     weight_BHR: Tensor  # φ(K)ᵀ 1
@@ -105,7 +105,7 @@ def summarise_keys(
     """φ(K)ᵀ V and φ(K)ᵀ 1 over the real keys, with exponents lowered by `shift`."""
     exponent = exponents(k_BHTD, projection_RD) - shift_BH11
     if mask_BT is not None:
-        # The exponent first: behind the mask nothing limits a key, and 0 · exp(…) = NaN where exp overflows.
+        # The exponent is masked first: a masked key can have any size, and 0 · exp(…) = NaN where exp overflows.
         exponent = exponent.masked_fill(~mask_BT[:, None, :, None], 0)
     phi_BHTR = exponent.exp() + epsilon
     if mask_BT is not None:
@@ -176,7 +176,7 @@ def map_queries(
 
 
 def _chunks(x_BHTD: Tensor, mask_BT: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
-    # Not by slices: the gradient of each would be a tensor of all T tokens, and all of them together quadratic in T.
+    # `split`, not slices: the gradient of each slice would be a tensor of all T tokens, together quadratic in T.
     parts = x_BHTD.split(CHUNK_TOKENS, dim=2) if x_BHTD.shape[2] else ()  # a worker may hold no token
     masks = [None] * len(parts) if mask_BT is None else mask_BT.split(CHUNK_TOKENS, dim=1)
     return list(zip(parts, masks, strict=True))
@@ -193,7 +193,7 @@ class FavorAttention(nn.Module):
 
     W is a function of (seed, calls // redraw_interval) alone, so data-parallel workers and a resumed run draw the same
     ones. W and the number of calls are buffers: both are in the state dict. `redraw_interval` 0 keeps the first W.
-    Not for activation checkpointing, which would count each call twice (long inputs are recomputed by chunks anyhow).
+    Do not use it under activation checkpointing, which would count each call twice (long inputs are recomputed by chunks anyway).
     """
 
     def __init__(

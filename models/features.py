@@ -41,7 +41,7 @@ class FeatureEncoder(nn.Module):
 def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:
     """Returns the rows as int64. Raises ValueError on an id outside its column's vocabulary.
 
-    On a GPU, where naming the id would wait for the device, the check is the device's own: it ends the process with an assertion.
+    On a GPU naming the id would mean waiting for the device, so the device itself checks: it ends the process with an assertion.
     """
     rows_nF = rows_nF.long()
     if not rows_nF.numel():

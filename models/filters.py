@@ -1,7 +1,7 @@
 """Implicit convolution filters: an FFN from a position in the order to the filter's value there.
 
-The recipe is Hyena's (arXiv 2302.10866, section 3.3, and its public code) without its exponential decay window: the
-decay favours near positions, and in GECO positions carry no distance. Shapes: N positions, K filters per layer, D
+The recipe is Hyena's (arXiv 2302.10866, section 3.3, and its public code) without its exponential decay window:
+the decay favours near positions, and distances between GECO's positions have no meaning. Shapes: N positions, K filters per layer, D
 channels, C code features, I inner width.
 """
 
@@ -85,7 +85,7 @@ class ImplicitFilter(nn.Module):
 class _Features(torch.autograd.Function):
     """Z [I, N] = sin(ω ⊙ (W sin(… (W code + b)) + b)) by blocks of positions, from (W, b, ω) of each stage in turn.
 
-    The backward pass computes a block's activations again: kept, they would take 3 (stages) I numbers a position.
+    The backward pass computes a block's activations again: keeping them would take 3 (stages) I numbers per position.
     """
 
     @staticmethod

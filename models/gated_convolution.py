@@ -1,8 +1,8 @@
-"""GECO's chain of gated circular convolutions as one differentiable operator: fewer transforms, and little to keep.
+"""GECO's chain of gated circular convolutions as one differentiable operator, with fewer transforms and little kept memory.
 
     P₁, …, P_K, V = split(H W + b);   V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K     (arXiv 2406.12059, and Hyena's optional skip s)
 
-The operator is the circular convolution of length N exactly, to rounding. What makes it fast and small:
+The operator is the circular convolution of length N, exact up to rounding. It is fast and small because:
 
 - Filters enter as factors F_i = A_i Z: Z [I, N] are the features that the filter FFN ends with, A_i [D, I] its last linear map. The
   transform is linear, so A_i rfft(Z) is F_i's spectrum: I transforms instead of K·D, and the gradient needs I as well.
@@ -28,8 +28,8 @@ from torch.autograd.function import once_differentiable
 
 from models.transform_length import fold_lags, repeat_lags, transform_length
 
-# Bytes that a chunk's intermediates may take by default: (least, most, 1 / share of the channels). On a CPU an eighth of the channels'
-# stays in the cache where it fits; on CUDA a quarter fills the device. Below the least, calls would cost more than the work.
+# Bytes that a chunk's intermediates may take by default: (least, most, 1 / share of the channels). On a CPU those of an eighth of the channels
+# stay in the cache if they fit; on CUDA a quarter fills the device. Below the least, calls would cost more than the work.
 _CHUNK_CPU = (16 << 20, 128 << 20, 8)
 _CHUNK_CUDA = (256 << 20, 2 << 30, 4)
 

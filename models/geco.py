@@ -63,7 +63,7 @@ class GlobalBlock(nn.Module):
     def forward(self, h_NC: Tensor, order: Order | None, layout: NodeLayout | None = None) -> Tensor:
         """Returns [N, D] in the rows' own order; `order` is π and None means the rows as given. O(D N log N).
 
-        `layout` is where the rows are; None: all of them here.
+        `layout`: how rows are spread over processes; None: all rows are here.
         """
         if layout is not None:
             return layout.convolve(self.projection(h_NC), self.filter, self.skip_KD, order)
@@ -111,7 +111,7 @@ class GECOLayer(nn.Module):
         layout: NodeLayout | None = None,
         rows: MaskRows | None = None,
     ) -> Tensor:
-        """`rows`: whose masks dropout draws; None: the default generator's."""
+        """`rows` decide dropout's masks; None: they come from the default generator."""
         mixed, inner, after = (None, None, None) if rows is None else (rows.of(0), rows.of(1), rows.of(2))
 
         def mix(x_ND: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ g_b[τ] = f_b[τ mod N_b] for |τ| < N, and one transform of length L ≥ 2N - 1
 
     y_t = Σ_{s < N_b} g_b[t - s] u_s = Σ_s f_b[(t - s) mod N_b] u_s        for t < N_b
 
-Nothing wraps around L. A single graph needs no padding and takes its own transform of length N.
+Nothing wraps around L. A single graph needs no padding and is transformed at its own length N.
 
 The order π of a graph's nodes is a pure function of the seed and of permanent ids, where the batch has them; else of the
 place in the graph and the graph's size, one random order for each size. The model is not permutation-equivariant.
@@ -63,7 +63,7 @@ class Convolutions:
         lag_L = torch.where(lag_L < places, lag_L, lag_L - self.length)
         row_BL = start_B.unsqueeze(1) + lag_L % size_B.clamp_min(1).unsqueeze(1)
         num_rows = self.position_T.numel()
-        # An empty last graph would start behind the last row; whatever it reads, no signal meets it.
+        # An empty last graph would start behind the last row; what it reads does not matter, since it has no signal.
         self.rows = Grouping(row_BL.flatten().clamp_max(num_rows - 1), num_rows) if num_rows else None
 
     def filters(self, filters: ImplicitFilter) -> Tensor:
@@ -96,7 +96,7 @@ class Convolutions:
     def convolve_one(self, filter_DL: Tensor, signal_DN: Tensor) -> Tensor:
         """One filter of `filters` with signals [D, N] (single) or [B, D, N], which must be zero behind a graph's end.
 
-        There the result is finite but means nothing; the gates, zero there too, put it out.
+        Behind a graph's end the result is finite but meaningless; the gates are zero there and remove it.
         """
         if self.single:
             return circular_convolve(filter_DL, signal_DN)

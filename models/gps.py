@@ -28,7 +28,7 @@ class GPSLayer(nn.Module):
     """One hybrid layer around a global block that the caller owns."""
 
     def __init__(self, width: int, options: GPSOptions, distance_gate: bool = False, update_edges: bool = True) -> None:
-        """`update_edges` False: the last layer, whose edge states nothing reads."""
+        """`update_edges`: False in the last layer, whose edge states are not read."""
         super().__init__()
         self.residual_mlp = options.mlp == "residual"
         self.local: GatedGCN | GCN | None = None

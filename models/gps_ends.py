@@ -1,4 +1,4 @@
-"""What stands before and after the layers of a GPS-like model: node, edge and position encoders, and the head.
+"""The modules before and after the layers of a GPS-like model: node, edge and position encoders, and the head.
 
 A position encoding is beside the node's features (GraphGPS): the features are embedded to D − P channels, the encoding to P.
 

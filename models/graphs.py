@@ -1,4 +1,4 @@
-"""What every model takes: one or several graphs packed one after another, and the padded view that dense models compute on.
+"""The input of every model: one or several graphs packed one after another, and the padded view that dense models compute on.
 
 Legend: B graphs, n nodes and E edges of all graphs together, N places per graph in the padded view, D channels.
 
@@ -28,9 +28,9 @@ class Graphs:
     x: Tensor | None = None  # [n, F]: int64 categories or floating-point features
     edge_attr: Tensor | None = None  # [E, F']: likewise, of the edges
     node_id: Tensor | None = None  # int64 [n], permanent ids: what GECO orders nodes by
-    root_index: Tensor | None = None  # int64 [r]: the nodes that are asked about; None: all of them
+    root_index: Tensor | None = None  # int64 [r]: the nodes whose outputs are wanted; None: all of them
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # precomputed rows per node, [n, k] each
-    max_nodes: int | None = None  # N, where the caller knows it (spares a wait for the device)
+    max_nodes: int | None = None  # N, if the caller knows it (avoids waiting for the device)
     max_edges: int | None = None  # the most edges of any graph, likewise (TokenGT's tokens)
 
     @cached_property

@@ -44,8 +44,8 @@ class GRIT(nn.Module):
         nn.init.xavier_uniform_(self.relative.weight)
         layers = [GRITLayer(config) for _ in range(config.num_layers)]
         self.layers = nn.ModuleList(layers)
-        # Nothing reads the last layer's pairs. Their parameters stay, for published counts and checkpoints, but take no gradient,
-        # or data parallelism would wait for it.
+        # The last layer's pairs are not read. Their parameters exist for published counts and checkpoints, but take no gradient:
+        # data parallelism would wait for it.
         layers[-1].attention.edge_out.requires_grad_(False)
         layers[-1].attention.edge_norm.requires_grad_(False)
         self.head = None if config.task == "link" else _head(config)

@@ -1,4 +1,4 @@
-"""GRIT's attention: a conditional perceptron over all pairs of nodes, without keeping what it computes per pair.
+"""GRIT's attention: a conditional perceptron over all pairs of nodes that keeps little of what it computes per pair.
 
 For query i and key j, with [w_ij ; b_ij] = W_E e_ij + bias per head (arXiv:2305.17589, eq. 2 to 5):
 
@@ -9,8 +9,8 @@ For query i and key j, with [w_ij ; b_ij] = W_E e_ij + bias per head (arXiv:2305
 
 The reference code keeps about twenty tensors of pairs × width per layer. Here all is computed a block of queries at a time, and the
 gradients are written out by hand. A layer keeps y = e + W_Oe ê and, where `pair_memory` has room, ê, the two derivatives of ρ and what the
-softmax needs: 3 + 3/C tensors more. Without room these live in buffers that blocks share, and the backward pass computes them again, two
-more matrix products for the nine. The batch normalisation is folded in as one scale and shift per channel, which the next layer
+softmax needs: 3 + 3/C tensors more. Without room these live in buffers that blocks share, and the backward pass computes them again: two
+matrix products more than the nine. The batch normalisation is folded in as one scale and shift per channel, which the next layer
 applies to y as it reads it, and whose gradient flows back through y's mean and variance. All this is exact, not an approximation.
 
 Where ρ has no derivative, at t = 0, its gradient is taken as 0 (as the reference's two square roots give).
@@ -31,7 +31,7 @@ from models.options.grit import GRITConfig
 from models.pair_blocks import pair_blocks
 from models.segments import at_least_float32
 
-# Elements of one buffer. CPU: the few buffers stay in the last-level cache, and calls are few. CUDA: fewer still.
+# Elements of one buffer. On a CPU the few buffers stay in the last-level cache, and calls are few; on CUDA there are fewer still.
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 25}
 
 
@@ -220,7 +220,7 @@ class _Kept(NamedTuple):
 
 
 class _Block:
-    """What forward and backward compute alike for one block of pairs, in buffers that blocks share."""
+    """The computation that forward and backward share for one block of pairs, in buffers that blocks share."""
 
     def __init__(self, options: _Options, mask_BN: Tensor | None, tensors: tuple[Tensor, ...]) -> None:
         y, self.scale, self.shift, q, k, v, w_weight, w_bias, b_weight, b_bias, score, o_weight, o_bias = tensors
@@ -232,7 +232,8 @@ class _Block:
         self.w_weight, self.w_bias = w_weight.to(dtype), w_bias.to(dtype)
         self.b_weight, self.b_bias = b_weight.to(dtype), b_bias.to(dtype)
         self.o_weight, self.o_bias = o_weight.to(dtype), o_bias
-        # Products with a contiguous right side are a third faster on the CPU; one of w and b together is not, its halves being strided.
+        # Products with a contiguous right side are a third faster on the CPU. One product for w and b together is not: its halves are
+        # strided.
         self.w_weight_t, self.b_weight_t, self.o_weight_t = (
             weight.t().contiguous() for weight in (self.w_weight, self.b_weight, self.o_weight)
         )

@@ -8,8 +8,8 @@ from models.segments import at_least_float32
 class LayerNorm(nn.LayerNorm):
     """nn.LayerNorm, but half-precision rows are normalised in float32, and the result has their type again.
 
-    PyTorch's own kernel for CPUs adds the gradients of weight and bias up in bfloat16 when its rows are bfloat16: of 3000 rows, the
-    gradient of one entry was off by 7 % (more with fewer threads, since each thread keeps a sum of its own).
+    For bfloat16 rows PyTorch's CPU kernel adds up the gradients of weight and bias in bfloat16: with 3000 rows, the gradient of one
+    entry was off by 7 % (more with fewer threads, since each thread keeps a sum of its own).
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How the nodes of a graph lie over processes, as far as a model has to know: row-wise layers work on the rows that are here, a global
+"""How the nodes of a graph are spread over processes, as far as a model needs it: row-wise layers work on the rows of this process, a global
 convolution on all N nodes. A model without a layout has all rows of one graph here; `models.parallel.sequences` is the layout of several
 workers, `models.geco_graphs` that of many graphs.
 

@@ -1,4 +1,4 @@
-"""Attention over all pairs of a graph's nodes goes block by block, so that what is computed per pair never stands there whole."""
+"""Blocks for attention over all pairs of a graph's nodes, so that values per pair exist for one block at a time."""
 
 from collections.abc import Iterator
 

@@ -15,8 +15,8 @@ The paper's formulas are the default. `as_released` switches to the released cod
 values in the stem's FFNs, a head whose hidden layers keep the width; and on directed graphs walks and degrees that take an edge either
 way, unless walks are dual, and an edge's features where its target looks at its source. Degrees are out-degrees.
 
-Cost: O(n²) pairs. Above `stem_memory` bytes nothing of that size is kept but P and p: the backward pass computes the stem again, block by
-block; and above `pair_memory` bytes a layer's attention computes its scores again.
+Cost: O(n²) pairs. Above `stem_memory` bytes only P and p are kept at that size, and the backward pass computes the stem again, block by
+block; above `pair_memory` bytes a layer's attention computes its scores again.
 
 Legend: B graphs, n nodes, N places per graph, D width, E edge_width, C walk channels, r roots.
 """
@@ -343,7 +343,7 @@ class PPGT(nn.Module):
 
 
 def _branch(config: PPGTConfig) -> nn.Module:
-    """What stands between a block and its residual sum."""
+    """The modules between a block and its residual sum."""
     steps: list[nn.Module] = [Dropout(config.dropout)] if config.dropout else []
     if config.layer_scale is not None:
         steps.append(LayerScale(config.width, config.layer_scale))

@@ -36,7 +36,7 @@ class VirtualNode(NamedTuple):
 
 
 class Primal(NamedTuple):
-    """What an attention returns."""
+    """An attention's result."""
 
     x_nD: Tensor
     loss: Tensor  # J, a scalar: the mean over the batch's graphs

@@ -38,7 +38,7 @@ class SourceLists(NamedTuple):
 
 
 class Propagation(Protocol):
-    """What a local block needs of a graph: the rows at hand, and ÂX for them."""
+    """A local block's view of a graph: the number of rows here, and ÂX for them."""
 
     @property
     def num_nodes(self) -> int: ...

@@ -103,7 +103,7 @@ def sl2_urpe_attention(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What both passes must agree on."""
+    """Settings that forward and backward share."""
 
     qk_scale: float
     phi_offset: float

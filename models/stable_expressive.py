@@ -33,7 +33,7 @@ class StableExpressive(nn.Module):
         self.out = nn.Linear(channels, out)
 
     def forward(self, graphs: Graphs) -> Tensor:
-        # A rounded Gram matrix would tell apart what symmetry makes equal.
+        # Rounding the Gram matrix would distinguish nodes that are equal by symmetry.
         with torch.autocast(graphs.node_ptr.device.type, enabled=False):
             vectors_nk, values_Bk = laplacian_eigenvectors(graphs, self.modes, dtype=self.out.weight.dtype)
             return self.encode(vectors_nk, values_Bk, graphs)

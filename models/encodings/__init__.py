@@ -1,5 +1,5 @@
-"""What tells a transformer where a node is: spectral, random-walk, identifier, degree encodings, and SPE.
+"""Encodings that tell a transformer where a node is: spectral, random-walk, identifier and degree encodings, and SPE.
 
-All of them take `models.graphs.Graphs` and compute on its padded view, on the device the graphs are on, with no loop over
-graphs. None of them is differentiable with respect to anything, save `spe`.
+All take `models.graphs.Graphs` and compute on its padded view, on the graphs' device, without a loop over graphs. Only `spe` is
+differentiable.
 """

@@ -1,7 +1,7 @@
 """Degrees and sizes of graphs as numbers for a model: log(1 + deg), log(1 + n), 1/deg, 1/n (PPGT's stems, GRIT's scaler).
 
 A node's degree is the number of its out-edges as listed: both directions of an undirected graph give the usual degree. Parallel
-edges count each time here and once in walks and adjacency: drop them where they mean nothing (`storage.ingest` can).
+edges count each time here but once in walks and adjacency; `storage.ingest` can drop them.
 """
 
 import torch
@@ -14,7 +14,7 @@ from models.graphs import Graphs
 def degrees(graphs: Graphs, *, undirected: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
     """[n]: out-degrees. Counted in integers, so the same in any order of edges.
 
-    `undirected`: the numbers of nodes that a node has an edge with, either way.
+    `undirected`: the number of nodes with an edge to or from a node.
     """
     if undirected:
         return graphs.padding.unpad(graphs.padding.adjacency(dtype, undirected=True).sum(2))

@@ -1,8 +1,8 @@
 """Random node identifiers: rows of an orthogonal matrix per graph (ORF), or random signs for large graphs (near-ORF).
 
 Orthogonal identifiers make incidence readable: [P_u, P_v]·[P_k, P_k] is 1 if k ∈ {u, v} and 0 otherwise (arXiv:2207.02505,
-section 3). They are drawn uniformly (Haar): plain QR of LAPACK is not, its Q's diagonal is negative on average, which tells a
-node's place in the batch; Q's columns times sign(diag R) are (arXiv:math-ph/0609050).
+section 3). They are drawn uniformly (Haar). LAPACK's Q alone is not uniform: its diagonal is negative on average, which reveals
+a node's place in the batch; Q's columns times sign(diag R) are uniform (arXiv:math-ph/0609050).
 
 Legend: B graphs, n nodes, N places of the padded view, D = min(N, dim) columns.
 """

@@ -84,7 +84,7 @@ def fixed_signs(vectors_BNk: Tensor) -> Tensor:
 
 
 def flip_signs(vectors_nk: Tensor, graphs: Graphs) -> Tensor:
-    """[n, k]: a fair random sign per (graph, eigenvector): what the sign of an eigenvector is worth, as an augmentation."""
+    """[n, k]: each eigenvector of each graph times a fair random sign, as an augmentation: eigenvectors have no sign of their own."""
     shape = (graphs.num_graphs, vectors_nk.shape[1])
     return vectors_nk * signs(shape, vectors_nk.device, vectors_nk.dtype)[graphs.graph_of_node]
 

@@ -1,4 +1,4 @@
-"""What options of several models check alike. Each raises ValueError with the option's name."""
+"""Checks that options of several models share. Each raises ValueError with the option's name."""
 
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 

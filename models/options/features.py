@@ -1,4 +1,4 @@
-"""What node and edge rows hold."""
+"""The kinds of features that rows of nodes and edges can hold."""
 
 from dataclasses import dataclass
 

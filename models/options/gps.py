@@ -1,4 +1,4 @@
-"""Options of the GPS hybrid layer and of what stands before it (arXiv:2205.12454); the modules are in `models.gps` and `models.gps_ends`."""
+"""Options of the GPS hybrid layer and of its position encodings (arXiv:2205.12454); the modules are in `models.gps` and `models.gps_ends`."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -68,7 +68,7 @@ class PositionOptions:
 
 
 def check_hybrid(config: Any) -> None:
-    """What PrimphormerConfig and GECOGraphsConfig have in common: ends, and a local block that fits them and the features."""
+    """Checks that PrimphormerConfig and GECOGraphsConfig share: encoders and head, and a local block that fits them and the features."""
     check_least(config, 1, "out_dim", "head_layers", "width", "num_layers")
     check_shares(config, "head_dropout", "input_dropout")
     check_choices(config)

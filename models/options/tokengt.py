@@ -29,7 +29,7 @@ class TokenGTConfig:
     num_heads: int = 32
     ffn_width: int | None = None
     """None: the width."""
-    # Who a token is.
+    # Token identifiers.
     identifier: Identifier = "laplacian"
     identifier_dim: int = 16
     """P."""
