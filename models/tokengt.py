@@ -13,7 +13,7 @@ orthogonal matrix (ORF), or random signs for large graphs (near-ORF).
 
 Options of ours, for large graphs; the defaults are the paper's formulas:
 `basis_reduction="mean"`: a sum of some fifty edge tokens outweighs a node's own features, their mean does not;
-`init_std`: the paper initialises weights at 0.02 at a width of 768; at width 96, 0.1 learns faster (`small`);
+`init_std`: the paper initialises weights at 0.02 at a width of 768; at width 96, 0.1 learns faster (`recipes/defaults/graphs-tokengt.yaml`);
 `unit_identifiers`: the entries of an eigenvector of length 1 are about n^-½, next to nothing beside features where n is large,
 so each node's row of them is scaled to length 1, as the rows of truncated ORF are.
 

@@ -59,19 +59,6 @@ class Partition:
     def num_edges(self) -> int:
         return len(self.indices)
 
-    @property
-    def num_bytes(self) -> int:
-        arrays = (
-            self.indptr,
-            self.indices,
-            self.original_id,
-            self.edge_id,
-            self.edge_weight,
-            self.edge_feature,
-            self.feature,
-        )
-        return sum(array.nbytes for array in arrays if array is not None)
-
 
 @dataclass(frozen=True)
 class PinnedGraph:

@@ -71,24 +71,27 @@ class Result(NamedTuple):
 
 def models() -> "dict[str, Callable[[], nn.Module]]":
     """Each model of molecules, small. TokenGT without eigenvectors: those of equal eigenvalues are the solver's choice."""
+    from jobs.bench.recipe_models import recipe_options
     from models.geco_graphs import GECOGraphs
     from models.grit import GRIT
-    from models.options import geco_graphs, grit, ppgt, primphormer, tokengt
+    from models.options.features import atoms, bonds
     from models.options.gps import GPSOptions
     from models.options.primphormer import PrimalOptions
     from models.ppgt import PPGT
     from models.primphormer import Primphormer
     from models.tokengt import TokenGT
 
+    def small(model: str, **changes: Any) -> Any:
+        return recipe_options(f"defaults/graphs-{model}.yaml", node=atoms(), edge=bonds(), num_layers=2, **changes)
+
     layer, primal = GPSOptions(dropout=0.0), PrimalOptions(dropout=0.0)
-    tokens: Any = {"num_layers": 2, "identifier": "near_orf"}
     return {
-        "TokenGT, softmax": lambda: TokenGT(tokengt.small(**tokens)),
-        "TokenGT, Performer": lambda: TokenGT(tokengt.small(**tokens, attention="performer")),
-        "GRIT": lambda: GRIT(grit.small(num_layers=2)),
-        "PPGT": lambda: PPGT(ppgt.small(num_layers=2)),
-        "Primphormer": lambda: Primphormer(primphormer.small(num_layers=2, layer=layer, primal=primal)),
-        "GECO of graphs, GPS": lambda: GECOGraphs(geco_graphs.small(num_layers=2)),
+        "TokenGT, softmax": lambda: TokenGT(small("tokengt", identifier="near_orf")),
+        "TokenGT, Performer": lambda: TokenGT(small("tokengt", identifier="near_orf", attention="performer")),
+        "GRIT": lambda: GRIT(small("grit")),
+        "PPGT": lambda: PPGT(small("ppgt")),
+        "Primphormer": lambda: Primphormer(small("primphormer", layer=layer, primal=primal)),
+        "GECO of graphs, GPS": lambda: GECOGraphs(small("geco")),
     }
 
 

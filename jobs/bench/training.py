@@ -160,12 +160,15 @@ def _primphormer(config: TrainingConfig) -> Work:
     import torch
     from torch.nn.functional import cross_entropy
 
+    from jobs.bench.recipe_models import recipe_options
     from models.graphs import Graphs
-    from models.options.primphormer import products
+    from models.options.features import Features
     from models.primphormer import Primphormer
 
     graph, x, y, generator = _large_graph(config)
-    model = Primphormer(products(IN_DIM, OUT_DIM, width=config.width)).to(config.device)
+    node = Features(dim=IN_DIM)
+    options = recipe_options("primphormer/products.yaml", node=node, out_dim=OUT_DIM, task="node", width=config.width)
+    model = Primphormer(options).to(config.device)
     sources = graph.indices.view(config.nodes, config.degree)
 
     def part_loss(node: "Tensor", place: "Tensor") -> "Tensor":
@@ -197,12 +200,14 @@ def _primphormer(config: TrainingConfig) -> Work:
 def _tokengt(config: TrainingConfig) -> Work:
     import torch
 
-    from models.options.tokengt import pcqm4mv2_orf
+    from jobs.bench.recipe_models import recipe_options
+    from models.options.features import atoms, bonds
     from models.tokengt import TokenGT
 
     graphs = molecules(config.graphs).to(config.device)
     target = torch.randn(config.graphs, 1, device=config.device)
-    model = TokenGT(pcqm4mv2_orf()).to(config.device)
+    options = recipe_options("tokengt/pcqm4mv2_orf.yaml", node=atoms(), edge=bonds())
+    model = TokenGT(options).to(config.device)
 
     def loss() -> "Tensor":
         return (model(graphs).float() - target).abs().mean()

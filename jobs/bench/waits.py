@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from jobs.bench.device import wait_for
+from jobs.bench.recipe_models import recipe_options
 from jobs.run.model_inputs import node_batch_graphs
 from models import ppgt
 from models.geco import GECO
-from models.options import ppgt as ppgt_options
 from models.options.features import Features
 from models.options.geco import GECOConfig
 from models.propagation import Adjacency
@@ -63,7 +63,8 @@ def measure_waits(graph: StoredGraph, setting: Setting) -> list[Wait]:
     manifest, router = graph.manifest, local_router(graph)
     assert manifest.num_classes is not None
     geco = GECO(GECOConfig(in_dim=manifest.feature_dim, out_dim=manifest.num_classes))
-    config = ppgt_options.arxiv(out_dim=manifest.num_classes, node=Features(dim=manifest.feature_dim))
+    node = Features(dim=manifest.feature_dim)
+    config = recipe_options("ppgt/arxiv.yaml", node=node, out_dim=manifest.num_classes, task="node")
     attention = ppgt.PPGT(config)
 
     def geco_logits(batch: TorchBatch) -> Tensor:

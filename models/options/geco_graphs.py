@@ -1,12 +1,11 @@
 """Options and presets of GECO over many graphs; the network is in `models.geco_graphs`."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar
 
 from models.options.checks import check_least
 from models.options.choices import Head, Normalisation, Permutation, Pool, Task
-from models.options.features import Features, atoms, bonds
+from models.options.features import Features
 from models.options.geco import FilterConfig
 from models.options.gps import GPSOptions, PositionOptions, check_hybrid
 
@@ -48,18 +47,3 @@ class GECOGraphsConfig:
     def __post_init__(self) -> None:
         check_least(self, 1, "order")
         check_hybrid(self)
-
-
-small = partial(
-    GECOGraphsConfig,
-    node=atoms(),
-    edge=bonds(),
-    width=76,
-    num_layers=5,
-    filter=FilterConfig(inner_width=32, scale="length"),
-    # Not by batch: the gated convolution is of third degree in its input, and statistics of molecules of twenty atoms let those of
-    # two or three grow without bound.
-    layer=GPSOptions(mlp="residual", norm="layer"),
-    position=PositionOptions("random_walk", 16),
-)
-"""Molecules of QM9's size, one number, the GPS hybrid: 0.5M parameters. Use `models.geco.param_groups` for the filters."""

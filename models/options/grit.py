@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from models.options.checks import check_choices, check_heads, check_least, check_shares
 from models.options.choices import EdgeQuery, Pool, Task
-from models.options.features import Features, atoms, bonds
+from models.options.features import Features
 
 PAIR_MEMORY = 1 << 28  # bytes
 
@@ -68,9 +68,6 @@ def as_released(config: GRITConfig) -> GRITConfig:
         config, score_clamp=5.0, degree_scaler="before", transposed_rrwp=True, edge_query="target", head=head
     )
 
-
-small = partial(GRITConfig, node=atoms(), edge=bonds())
-"""ZINC's sizes for molecules with OGB's features (483,841 parameters with one output): QM9, molhiv."""
 
 brec = partial(GRITConfig, out_dim=16, rrwp_steps=32, attention_dropout=0.0)
 """BREC, graphs without features: ZINC's sizes, 16 outputs that are compared, longer walks, no dropout.

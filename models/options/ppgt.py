@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from models.options.checks import check_choices, check_heads, check_least, check_shares
 from models.options.choices import EdgeQuery, Pool, Task, Urpe
-from models.options.features import Features, atoms, bonds
+from models.options.features import Features
 
 PAIR_MEMORY = 1 << 26  # bytes
 
@@ -118,32 +118,6 @@ def as_released(config: PPGTConfig) -> PPGTConfig:
     )
 
 
-arxiv = partial(
-    PPGTConfig,
-    out_dim=40,
-    node=Features(dim=128),
-    task="node",
-    num_layers=10,
-    width=192,
-    drop_path=0.5,
-    attention_dropout=0.5,
-    layer_scale=1e-5,
-    walk_steps=5,
-    dual_walks=True,
-    degree_channels=False,
-    node_sizes=False,
-    stem_hidden=192,
-    edge_width=96,
-    readout="class_attention",
-    root_embedding=True,
-    node_masking=0.5,
-    head_layers=1,
-    head_dropout=0.5,
-)
-"""ogbn-arxiv by Node2Subgraph, 10 hops (paper: 15) and 100 nodes; 3.75M parameters. Published training: AdamW, batch 128, lr 2e-3, 10 epochs
-of warm-up from 1e-7, cosine over 300 to 1e-6, weight decay 5e-2, gradient norm 1, label smoothing 0.15.
-As in the released code, degrees are no input, and n is one only of the CLS token."""
-
 brec = partial(
     PPGTConfig,
     out_dim=16,
@@ -159,20 +133,3 @@ brec = partial(
 )
 """BREC, graphs without features. Published training: AdamW, batch 32 (released code: 16), lr 1e-3, 10 epochs of warm-up from 1e-7, cosine over
 200 to 7e-5, weight decay 1e-5, gradient norm 1."""
-
-small = partial(
-    PPGTConfig,
-    node=atoms(),
-    edge=bonds(),
-    num_layers=7,
-    width=88,
-    drop_path=0.05,
-    attention_dropout=0.1,
-    urpe="one_plus_phi",
-    walk_steps=12,
-    stem_hidden=96,
-    edge_width=48,
-    pool="mean",
-)
-"""Molecules of QM9's size, 0.50M parameters: ZINC's model with wider layers, fewer of them, and shorter walks.
-URPE is 1 + φ, as in the released code; `urpe="phi"` is the paper's."""

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from models.options.checks import check_choices, check_heads, check_least, check_shares
 from models.options.choices import Head, Pool, Task
-from models.options.features import Features, atoms, bonds
+from models.options.features import Features
 from models.options.gps import GPSOptions, PositionOptions, check_hybrid
 
 
@@ -87,31 +87,3 @@ brec = partial(
 """BREC: no features, 16 outputs that are compared; the pure model. The paper also runs it with "stable_expressive" positions. 16, 1e-3, 25, 1e-2.
 No dropout: the table's 0.5 "attention dropout", where ours acts (on the scores), keeps the loss above 0.2, and of ten basic
 pairs five stay together; without it none does."""
-
-small = partial(
-    PrimphormerConfig,
-    node=atoms(),
-    edge=bonds(),
-    width=80,
-    num_layers=6,
-    primal=PrimalOptions(num_virtual=20),
-    layer=GPSOptions(mlp="residual"),
-    position=PositionOptions("random_walk", 16),
-)
-"""Molecules of QM9's size, one number: 0.5M parameters."""
-
-
-def products(in_dim: int = 100, out_dim: int = 47, **options: Any) -> PrimphormerConfig:
-    """ogbn-products in ten random partitions: two layers of width 128 with GCN; the paper gives no more than that."""
-    preset = partial(
-        PrimphormerConfig,
-        task="node",
-        width=128,
-        num_layers=2,
-        num_heads=1,
-        primal=PrimalOptions(dropout=0.1),
-        layer=GPSOptions(local="gcn", dropout=0.3),
-        head_layers=1,
-        input_dropout=0.2,
-    )
-    return preset(node=Features(dim=in_dim), out_dim=out_dim, **options)

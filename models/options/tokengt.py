@@ -128,21 +128,3 @@ pcqm4mv2_lap = partial(
 """The released PCQM4Mv2 model with 16 eigenvectors: 48,492,289 parameters; published valid MAE 0.0910.
 Trained with L1, batches of 1,024, AdamW of 2e-4 and weight decay 0.1, 60,000 steps of warm-up, then linearly down to 1e-9 after a million,
 gradient norm 5, fp16; so are `pcqm4mv2_orf` and `pcqm4mv2_ablated`."""
-
-pcqm4mv2_orf = partial(pcqm4mv2_lap, identifier="orf", identifier_dim=64)
-"""The same with 64 orthogonal random features: 48,566,017 parameters; published valid MAE 0.0962."""
-
-small = partial(
-    TokenGTConfig,
-    node=atoms(),
-    edge=bonds(),
-    width=96,
-    num_layers=9,
-    num_heads=8,
-    eigenvector_dropout=0.0,
-    attention_dropout=0.0,
-    activation_dropout=0.0,
-    drop_path=0.0,
-    init_std=0.1,  # about 1/√width
-)
-"""About 0.5M parameters, for tens of thousands of molecules (OGB's features by default)."""

@@ -5,10 +5,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from jobs.bench import recipe_models
 from jobs.bench import training as bench_training
 from jobs.bench.training import TrainingConfig, bench, measure, molecules
 from storage.errors import ConfigError
@@ -20,10 +22,14 @@ SMALL = TrainingConfig(nodes=600, degree=6, parts=3, width=16, layers=2, graphs=
 @pytest.fixture(autouse=True)
 def small_tokengt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published one takes seconds and half a gigabyte."""
-    from models.options import tokengt as tokengt_options
+    published = recipe_models.recipe_options
 
-    published = tokengt_options.pcqm4mv2_orf
-    monkeypatch.setattr(tokengt_options, "pcqm4mv2_orf", lambda: published(width=32, num_heads=4, num_layers=2))
+    def small(path: str, **changes: Any) -> Any:
+        if path.startswith("tokengt/"):
+            changes |= {"width": 32, "num_heads": 4, "num_layers": 2}
+        return published(path, **changes)
+
+    monkeypatch.setattr(recipe_models, "recipe_options", small)
 
 
 @pytest.mark.long

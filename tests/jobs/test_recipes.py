@@ -19,15 +19,14 @@ def test_it_reads_and_comes_back(path):
     assert read_config(config.tree()) == config
 
 
-@pytest.mark.parametrize("path", [path for path in WHOLE if not path.startswith(("defaults/", "geco/"))])
+@pytest.mark.parametrize("path", [path for path in WHOLE if not path.startswith(("defaults/nodes", "geco/"))])
 def test_it_is_the_preset_of_its_name(path):
     module, name = path.removesuffix(".yaml").split("/")
+    if module == "defaults":
+        module, name = name.removeprefix("graphs-").replace("geco", "geco_graphs"), "small"
     config = read_config(config_tree("nodes", read_recipe(path)))
     options = config.model.options
-    where = (
-        "tests.models.presets" if hasattr(import_module(f"tests.models.presets.{module}"), name) else "models.options"
-    )
-    preset = getattr(import_module(f"{where}.{module}"), name)()
+    preset = getattr(import_module(f"tests.models.presets.{module}"), name)()
     given = given_of(type(options), PLACEHOLDERS[config.kind])
     differing = [f.name for f in fields(options) if getattr(options, f.name) != getattr(preset, f.name)]
     assert set(differing) <= set(given)

@@ -10,23 +10,22 @@ from torch import nn
 from models import geco_graphs, grit, ppgt, primphormer, tokengt
 from models.graphs import Graphs
 from models.grit import GRIT
-from models.options import geco_graphs as geco_graphs_options
-from models.options import grit as grit_options
 from models.options import ppgt as ppgt_options
-from models.options import primphormer as primphormer_options
-from models.options import tokengt as tokengt_options
 from models.options.features import Features
 from models.ppgt import PPGT
+from tests.models.presets import geco_graphs as geco_graphs_presets
 from tests.models.presets import grit as grit_presets
 from tests.models.presets import ppgt as ppgt_presets
+from tests.models.presets import primphormer as primphormer_presets
+from tests.models.presets import tokengt as tokengt_presets
 
 MODELS: dict[str, tuple[Any, Any]] = {
-    "tokengt": (tokengt.TokenGT, tokengt_options.small),
-    "tokengt, orf": (tokengt.TokenGT, lambda **options: tokengt_options.small(identifier="orf", **options)),
-    "grit": (grit.GRIT, grit_options.small),
-    "ppgt": (ppgt.PPGT, ppgt_options.small),
-    "geco": (geco_graphs.GECOGraphs, geco_graphs_options.small),
-    "primphormer": (primphormer.Primphormer, primphormer_options.small),
+    "tokengt": (tokengt.TokenGT, tokengt_presets.small),
+    "tokengt, orf": (tokengt.TokenGT, lambda **options: tokengt_presets.small(identifier="orf", **options)),
+    "grit": (grit.GRIT, grit_presets.small),
+    "ppgt": (ppgt.PPGT, ppgt_presets.small),
+    "geco": (geco_graphs.GECOGraphs, geco_graphs_presets.small),
+    "primphormer": (primphormer.Primphormer, primphormer_presets.small),
 }
 ONE = (1, [])
 PATH = (7, [(i, i + 1) for i in range(6)])

@@ -11,11 +11,11 @@ from models.geco import GlobalBlock, param_groups
 from models.geco_graphs import Convolutions, GECOGraphs, graph_order
 from models.graphs import Graphs
 from models.node_order import Order
-from models.options import geco_graphs as geco_graphs_options
 from models.options.features import Features
 from models.options.geco import FilterConfig
 from models.options.geco_graphs import GECOGraphsConfig
 from models.options.gps import GPSOptions, PositionOptions
+from tests.models.presets import geco_graphs as geco_graphs_presets
 
 BATCHES = pytest.mark.parametrize("sizes", [(4, 1, 7), (3, 3, 3, 2, 2, 1, 3), (5,), (0, 6, 0), (6, 0)])
 
@@ -198,7 +198,7 @@ def test_bfloat16_autocast() -> None:
 
 
 def test_small_has_half_a_million_parameters_and_its_filters_their_own_group() -> None:
-    settings = geco_graphs_options.small()
+    settings = geco_graphs_presets.small()
     model = GECOGraphs(settings)
     assert 480_000 < sum(p.numel() for p in model.parameters()) < 520_000
     groups = {group["name"]: group for group in param_groups(model, 1e-3, 0.1, filter_lr=1e-2)}

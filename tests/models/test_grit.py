@@ -58,7 +58,7 @@ def build(config: GRITConfig = TINY, **options) -> GRIT:
         (grit_presets.peptides_func(), 443_338),
         # The published count is that of 17 steps, though the table says 24.
         (grit_presets.peptides_struct(rrwp_steps=17), 438_827),
-        (grit_options.small(), 483_841),
+        (grit_presets.small(), 483_841),
     ],
 )
 def test_parameter_counts(preset, count):
@@ -220,7 +220,7 @@ def test_tells_a_hexagon_from_two_triangles():
 
 def test_overfits_a_few_molecule_like_graphs():
     torch.manual_seed(0)
-    config = grit_options.small(width=32, num_layers=2, num_heads=4, rrwp_steps=8, attention_dropout=0.0)
+    config = grit_presets.small(width=32, num_layers=2, num_heads=4, rrwp_steps=8, attention_dropout=0.0)
     graphs = random_graphs([5, 9, 7, 6, 8, 4, 9, 5], seed=5)
     graphs = replace(
         graphs,

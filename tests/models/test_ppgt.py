@@ -271,7 +271,7 @@ def test_batch_mates_and_padding_change_nothing():
 
 def test_one_walk_more_than_k_is_kept_and_directions_matter():
     assert PPGTConfig(out_dim=1).walk_channels == 25
-    assert ppgt_options.arxiv().walk_channels == 11
+    assert ppgt_presets.arxiv().walk_channels == 11
     model = build(replace(TINY, task="node", edge=Features()))
     x, edges, _ = random_graph(5, 6, 1)
     one_way = edges[:, : edges.shape[1] // 2]
@@ -334,7 +334,7 @@ def test_drop_path_keeps_the_mean_and_falls_on_whole_graphs():
     [
         (ppgt_presets.zinc(), 487_425),
         (ppgt_options.as_released(ppgt_presets.zinc()), 493_185),
-        (ppgt_options.arxiv(), 3_748_520),
+        (ppgt_presets.arxiv(), 3_748_520),
         (ppgt_options.as_released(ppgt_options.brec()), 874_096),
     ],
     ids=["zinc", "zinc released", "arxiv", "brec released"],
@@ -355,7 +355,7 @@ PRESETS = {
     ppgt_presets.pcqm4mv2: 34_895_361,
     ppgt_presets.pcqm4mv2_base: 85_893_409,
     ppgt_options.brec: 860_152,
-    ppgt_options.small: 503_065,
+    ppgt_presets.small: 503_065,
 }
 
 

@@ -192,13 +192,13 @@ def test_presets_of_the_table(name: str) -> None:
 
 
 def test_small_has_half_a_million_parameters() -> None:
-    settings = primphormer_options.small(out_dim=2)
+    settings = primphormer_presets.small(out_dim=2)
     assert settings.out_dim == 2
     assert 480_000 < sum(p.numel() for p in Primphormer(settings).parameters()) < 520_000
 
 
 def test_presets_of_large_graphs_learn_without_edge_states() -> None:
-    for settings in (primphormer_presets.node_classification(7, 4), primphormer_options.products(width=32)):
+    for settings in (primphormer_presets.node_classification(7, 4), primphormer_presets.products(width=32)):
         model = Primphormer(settings)
         graphs = replace(packed((30,)), x=torch.randn(30, settings.node.dim), edge_attr=None)
         assert model(graphs).shape == (30, settings.out_dim)

@@ -47,7 +47,7 @@ def published_state(width=768, num_layers=12, identifier="lap_encoder", identifi
         ({}, tokengt_options.pcqm4mv2_lap(type_by_index=True, ffn_width=768)),
         (
             {"identifier": "orf_encoder", "identifier_dim": 64},
-            tokengt_options.pcqm4mv2_orf(type_by_index=True, ffn_width=768, resample_in_eval=True),
+            tokengt_presets.pcqm4mv2_orf(type_by_index=True, ffn_width=768, resample_in_eval=True),
         ),
         ({"identifier": None, "types": False}, tokengt_presets.pcqm4mv2_ablated(type_by_index=True, ffn_width=768)),
     ],

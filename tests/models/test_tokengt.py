@@ -260,7 +260,7 @@ def test_first_order_identifiers_are_orthonormal_over_tokens():
     [
         (tokengt_options.pcqm4mv2_lap(), 48_492_289),
         (tokengt_presets.pcqm4mv2_performer(), 48_492_289),
-        (tokengt_options.pcqm4mv2_orf(), 48_566_017),
+        (tokengt_presets.pcqm4mv2_orf(), 48_566_017),
         (tokengt_presets.pcqm4mv2_ablated(), 48_466_177),
     ],
 )
@@ -270,7 +270,7 @@ def test_published_parameter_counts(config, count):
 
 
 def test_small_is_about_half_a_million():
-    assert 0.45e6 < sum(p.numel() for p in TokenGT(tokengt_options.small()).parameters()) < 0.55e6
+    assert 0.45e6 < sum(p.numel() for p in TokenGT(tokengt_presets.small()).parameters()) < 0.55e6
 
 
 def test_initial_values():

@@ -95,7 +95,7 @@ def test_ids_are_narrow_while_they_fit() -> None:
 def test_the_content_hash_sees_names_and_checksums_only() -> None:
     manifest = make_manifest()
     assert replace(manifest, name="other", provenance={}).content_hash == manifest.content_hash
-    elsewhere = {name: replace(entry, path=f"data/000002-00000000/{name}") for name, entry in manifest.files.items()}
+    elsewhere = {name: entry._replace(path=f"data/000002-00000000/{name}") for name, entry in manifest.files.items()}
     assert replace(manifest, files=elsewhere, snapshot=2, created=7.0).content_hash == manifest.content_hash
     changed = dict(manifest.files) | {"part-00001/nodes.arrow": entry_of("part-00001/nodes.arrow", "1" * 64)}
     assert replace(manifest, files=changed).content_hash != manifest.content_hash

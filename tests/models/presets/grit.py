@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from models.options.features import Features, bonds
-from models.options.grit import GRITConfig, small
+from models.options.features import Features, atoms, bonds
+from models.options.grit import GRITConfig
 
 # OGB's atom columns with four kinds of chirality, as OGB 1.3.3 and the peptides data sets have them (`atoms()` has five).
 ATOMS_FOUR_CHIRALITIES = Features(categories=(119, 4, 12, 12, 10, 6, 6, 2, 2))
@@ -67,6 +67,9 @@ peptides_func = partial(_peptides, num_heads=4, rrwp_steps=17, out_dim=10)
 
 peptides_struct = partial(_peptides, num_heads=8, rrwp_steps=24, out_dim=11)
 """Peptides-struct: eleven targets. 440,171 parameters; the paper's 438,827 is exactly that of `rrwp_steps=17`. 32, 3e-4, 200 + 5, 0."""
+
+small = partial(GRITConfig, node=atoms(), edge=bonds())
+"""ZINC's sizes for molecules with OGB's features (483,841 parameters with one output): QM9, molhiv."""
 
 pcqm4mv2 = partial(
     small,

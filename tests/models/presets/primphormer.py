@@ -96,3 +96,32 @@ def node_classification(in_dim: int, out_dim: int, **options: Any) -> Primphorme
         input_dropout=0.2,
     )
     return preset(node=Features(dim=in_dim), out_dim=out_dim, **options)
+
+
+small = partial(
+    PrimphormerConfig,
+    node=atoms(),
+    edge=bonds(),
+    width=80,
+    num_layers=6,
+    primal=PrimalOptions(num_virtual=20),
+    layer=GPSOptions(mlp="residual"),
+    position=PositionOptions("random_walk", 16),
+)
+"""Molecules of QM9's size, one number: 0.5M parameters."""
+
+
+def products(in_dim: int = 100, out_dim: int = 47, **options: Any) -> PrimphormerConfig:
+    """ogbn-products in ten random partitions: two layers of width 128 with GCN; the paper gives no more than that."""
+    preset = partial(
+        PrimphormerConfig,
+        task="node",
+        width=128,
+        num_layers=2,
+        num_heads=1,
+        primal=PrimalOptions(dropout=0.1),
+        layer=GPSOptions(local="gcn", dropout=0.3),
+        head_layers=1,
+        input_dropout=0.2,
+    )
+    return preset(node=Features(dim=in_dim), out_dim=out_dim, **options)

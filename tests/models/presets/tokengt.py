@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from models.options.features import Features
+from models.options.features import Features, atoms, bonds
 from models.options.tokengt import TokenGTConfig, pcqm4mv2_lap
 
 pcqm4mv2_ablated = partial(pcqm4mv2_lap, identifier="none", type_identifier=False)
@@ -50,3 +50,22 @@ def node_classification(node: Features, out_dim: int, **options: Any) -> TokenGT
         drop_path=0.0,
     )
     return preset(node=node, out_dim=out_dim, **options)
+
+
+pcqm4mv2_orf = partial(pcqm4mv2_lap, identifier="orf", identifier_dim=64)
+"""The same with 64 orthogonal random features: 48,566,017 parameters; published valid MAE 0.0962."""
+
+small = partial(
+    TokenGTConfig,
+    node=atoms(),
+    edge=bonds(),
+    width=96,
+    num_layers=9,
+    num_heads=8,
+    eigenvector_dropout=0.0,
+    attention_dropout=0.0,
+    activation_dropout=0.0,
+    drop_path=0.0,
+    init_std=0.1,  # about 1/√width
+)
+"""About 0.5M parameters, for tens of thousands of molecules (OGB's features by default)."""
