@@ -140,7 +140,7 @@ class Router:
         parts, groups = self._ask_at(
             node, lambda at: ListNeighbors(node[at], direction, None if max_degree is None else max_degree[at])
         )
-        replies = [_expect(reply, DegreeLists) for reply in parts]
+        replies = [expect(reply, DegreeLists) for reply in parts]
         if len(replies) == 1 and isinstance(groups[0], slice):
             return replies[0]
         lists = _merge_lists([NeighborLists(reply.count, reply.neighbor) for reply in replies], groups, len(node))
@@ -173,7 +173,7 @@ class Router:
             return FetchRows(owned, feature, split_set, self._feature_dtype, encodings)
 
         if len(self._owners) == 1:
-            return _expect(self._owners[0].submit(request(node)).result(), NodeRows)
+            return expect(self._owners[0].submit(request(node)).result(), NodeRows)
         rows = self._empty_rows(len(node), feature=feature, split=split_set is not None, encodings=encodings)
         near, far = [], []
         for index, group in self._groups(node):
@@ -185,7 +185,7 @@ class Router:
         for owner, group in near:  # while the others answer
             owner.place_rows(request(node[group]), rows, group)
         for pending, group in far:
-            reply = _expect(pending.result(), NodeRows)
+            reply = expect(pending.result(), NodeRows)
             for name, column in vars(rows).items():
                 if column is not None:
                     column[group] = getattr(reply, name)
@@ -235,7 +235,7 @@ class Router:
     def _list_nodes(self, owners: Sequence[Owner], request: Request) -> NodeList:
         """What these owners list, all asked at once, ascending in permanent id."""
         pending = [owner.submit(request) for owner in owners]
-        replies = [_expect(one.result(), NodeList) for one in pending]
+        replies = [expect(one.result(), NodeList) for one in pending]
         node = np.concatenate([reply.node for reply in replies])
         original_id = np.concatenate([reply.original_id for reply in replies])
         order = np.argsort(original_id, kind="stable")
@@ -274,7 +274,7 @@ class Router:
 
     def _neighbor_lists_at(self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]) -> NeighborLists:
         parts, groups = self._ask_at(node, build)
-        return _merge_lists([_expect(reply, NeighborLists) for reply in parts], groups, len(node))
+        return _merge_lists([expect(reply, NeighborLists) for reply in parts], groups, len(node))
 
 
 def local_router(graph: StoredGraph, *, verify: bool = False, feature_dtype: FeatureDtype | None = None) -> Router:
@@ -284,7 +284,8 @@ def local_router(graph: StoredGraph, *, verify: bool = False, feature_dtype: Fea
     return Router(graph.manifest, owners, feature_dtype)
 
 
-def _expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
+def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:
+    """The reply, which is of this kind."""
     assert isinstance(reply, kind), f"expected {kind.__name__}, got {type(reply).__name__}"
     return reply
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from samplers.messages import FetchRows, ListHot, NodeList, NodeRows, Reply, Request, join_columns
-from samplers.router import Owner, Pending
+from samplers.router import Owner, Pending, expect
 from storage.encoding_names import encoding_columns
 from storage.errors import ConfigError, DeadlineError
 from storage.manifest import Manifest
@@ -94,7 +94,7 @@ class CachedOwner:
         slot[node - self._start] = np.arange(len(node), dtype=np.int32)
         step = max(1, _FILL_BYTES // row_bytes)
         pieces = [
-            _node_rows(self._owner.submit(replace(request, node=node[start : start + step])).result())
+            expect(self._owner.submit(replace(request, node=node[start : start + step])).result(), NodeRows)
             for start in range(0, max(len(node), 1), step)
         ]
         columns: dict[str, Any] = {
@@ -115,7 +115,7 @@ class _Merging:
         if self._pending is None:
             taken: dict[str, Any] = {name: _take(column, self._slot) for name, column in vars(self._cached).items()}
             return NodeRows(**taken)
-        missed = _node_rows(self._pending.result())
+        missed = expect(self._pending.result(), NodeRows)
         hit = np.flatnonzero(self._is_hit)
         if not len(hit):
             return missed
@@ -133,11 +133,6 @@ class _Merging:
 
 def _kind(request: FetchRows) -> tuple[int | None, str | None, tuple[str, ...]]:
     return request.split_set, request.feature_dtype, request.encodings
-
-
-def _node_rows(reply: Reply) -> NodeRows:
-    assert isinstance(reply, NodeRows), f"expected NodeRows, got {type(reply).__name__}"
-    return reply
 
 
 def _take(column: np.ndarray | None, slot: np.ndarray) -> np.ndarray | None:

@@ -118,9 +118,7 @@ def read_batch(
             f"{path}: expected {entry.num_bytes} bytes, found {source.size()}{more}; the file is truncated or replaced"
         )
     if verify:
-        digest = hashlib.sha256(source.read_buffer()).hexdigest()
-        if digest != entry.sha256:
-            raise FormatError(f"{path}: expected sha256 {entry.sha256}, found {digest}; the file is corrupt")
+        check_digest(source.read_buffer(), entry, path)
         source.seek(0)
     try:
         with pa.ipc.open_file(source) as reader:
@@ -137,6 +135,19 @@ def read_batch(
     if num_rows is not None and batch.num_rows != num_rows:
         raise FormatError(f"{path}: expected {num_rows} {row_name}, found {batch.num_rows}")
     return batch
+
+
+def check_digest(content: bytes | pa.Buffer, entry: FileEntry, path: str) -> None:
+    """Raises FormatError where a file's content does not have the checksum of its entry."""
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != entry.sha256:
+        raise FormatError(f"{path}: expected sha256 {entry.sha256}, found {digest}; the file is corrupt")
+
+
+def check_split_codes(codes: np.ndarray, most: int, path: str) -> None:
+    """Raises FormatError where the codes do not lie in 0 … most."""
+    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= most:
+        raise FormatError(f"{path}: expected split codes 0 to {most}, found {int(codes.min())} to {int(codes.max())}")
 
 
 def _fetched(filesystem: fsspec.AbstractFileSystem, path: str, num_bytes: int) -> pa.BufferReader:

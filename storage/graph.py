@@ -13,7 +13,7 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 
-from storage.arrow_files import is_local, numpy_column, read_batch, split_url, struct_column
+from storage.arrow_files import check_split_codes, is_local, numpy_column, read_batch, split_url, struct_column
 from storage.descriptions import describe
 from storage.encodings import StoredEncodings, read_encoding, stored_encodings
 from storage.errors import ConfigError, FormatError
@@ -305,7 +305,4 @@ class _PartitionReader:
             if low < -1 or high >= num_classes:
                 raise FormatError(f"{path}: expected labels in [-1, {num_classes}), found {low} to {high}")
         for split in splits:
-            if len(split) and not 0 <= int(split.min()) <= int(split.max()) <= SPLIT_TEST:
-                raise FormatError(
-                    f"{path}: expected split codes 0 to {SPLIT_TEST}, found {int(split.min())} to {int(split.max())}"
-                )
+            check_split_codes(split, SPLIT_TEST, path)

@@ -10,7 +10,6 @@ in their graph. `verify` adds checksums and categories. The store is what `sampl
 """
 
 import csv
-import hashlib
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ import pyarrow as pa
 from storage.arrow_files import (
     absolute_url,
     array_from_numpy,
+    check_digest,
+    check_split_codes,
     list_column,
     numpy_column,
     read_batch,
@@ -185,9 +186,7 @@ class StoredGraphs:
         where = f"{path}/{entry.path}"
         with one_line_errors(where, "read this file"):
             content = filesystem.cat_file(where)
-        digest = hashlib.sha256(content).hexdigest()
-        if digest != entry.sha256:
-            raise FormatError(f"{where}: expected sha256 {entry.sha256}, found {digest}; the file is corrupt")
+        check_digest(content, entry, where)
         rows = csv.reader(io.StringIO(content.decode(), newline=""))
         next(rows)
         return [Reject(int(line), text, reason) for line, text, reason in rows]
@@ -286,11 +285,7 @@ def _read_shard(
         if manifest.target_names
         else None,
     )
-    codes = shard.split
-    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) <= len(manifest.split_names):
-        raise FormatError(
-            f"{where}: expected split codes 0 to {len(manifest.split_names)}, found {codes.min()} to {codes.max()}"
-        )
+    check_split_codes(shard.split, len(manifest.split_names), where)
     edge = first_edge_outside(node_ptr, edge_ptr, shard.source, shard.destination)
     if edge >= 0:
         graph = int(np.searchsorted(edge_ptr, edge, side="right")) - 1
