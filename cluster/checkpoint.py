@@ -14,8 +14,9 @@ so no generator's state is kept.
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epo
 DATA = "labels, splits and features"  # their digest's name in a run's identity
 _LATER = (DATA, "evaluation")  # which older checkpoints do not have
 
+_NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
 
 
@@ -166,9 +168,9 @@ def verify_checkpoint(directory: Path) -> None:
         try:
             here = file_digest(directory / name)
         except (OSError, ValueError) as error:  # ValueError: no name of a file, as one with a zero byte
-            what = error.strerror if isinstance(error, OSError) else error
+            reason = error.strerror if isinstance(error, OSError) else error
             raise FormatError(
-                f"{directory / ascii(name)[1:-1]}: expected a file of the checkpoint, got {what}"
+                f"{directory / ascii(name)[1:-1]}: expected a file of the checkpoint, got {reason}"
             ) from None
         if here != digest:
             raise FormatError(
@@ -211,7 +213,17 @@ def _state_body(directory: Path) -> dict[str, Any]:
 
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest checkpoint of a run's directory; None where there is none yet."""
-    return max((file.parent for file in (run / "train").glob("epoch-*/state.json")), default=None)
+    return next(_checkpoints(run / "train"), None)
+
+
+def _folders(train: Path) -> list[Path]:
+    """All that bear a checkpoint's name, newest first; what has another name is not ours."""
+    return sorted((path for path in train.glob("epoch-*") if _NAME.fullmatch(path.name)), reverse=True)
+
+
+def _checkpoints(train: Path) -> Iterator[Path]:
+    """Those of them that were written to the end, whatever has happened to them since."""
+    return (folder for folder in _folders(train) if (folder / "state.json").exists())
 
 
 def newest_whole(
@@ -224,7 +236,7 @@ def newest_whole(
 
     What is wrong with newer ones goes to `damaged`; those that do not fit go to `unfit`, newest first.
     """
-    for directory in sorted((file.parent for file in train.glob("epoch-*/state.json")), reverse=True):
+    for directory in _checkpoints(train):
         try:
             verify_checkpoint(directory)
             if fits(load_state(directory)):
@@ -244,7 +256,7 @@ def sweep(train: Path, keep: int) -> None:
     for path in train.glob(".epoch-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
     num_kept, has_end = 0, False
-    for path in sorted(train.glob("epoch-*"), reverse=True):
+    for path in _folders(train):
         is_end = "-step-" not in path.name
         if num_kept >= keep and (has_end or not is_end):
             shutil.rmtree(path, ignore_errors=True)
@@ -285,9 +297,11 @@ def check_continues(
         }
         differing = sorted(key for key in keys if expected.get(key) != theirs.get(key))
         if differing:
-            shown = ", ".join(f"{key}: {theirs.get(key)!r} there, {expected.get(key)!r} here" for key in differing[:4])
+            differences = ", ".join(
+                f"{key}: {theirs.get(key)!r} there, {expected.get(key)!r} here" for key in differing[:4]
+            )
             raise ConfigError(
-                f"{where}: this checkpoint is of {kind} ({shown}); resume with its options, or start another run"
+                f"{where}: this checkpoint is of {kind} ({differences}); resume with its options, or start another run"
             )
     if epochs < state.next_epoch:
         raise ConfigError(

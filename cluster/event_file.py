@@ -38,8 +38,8 @@ class EventFile:
         """A run's options, by their flat names, as what TensorBoard calls hyper-parameters. Raises OSError where they cannot be written."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
-        shown = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in options.items()}
-        self._append(step=0, summary=hparams_pb(shown, trial_id=name))
+        plain = {key: value if isinstance(value, bool | int | float) else str(value) for key, value in options.items()}
+        self._append(step=0, summary=hparams_pb(plain, trial_id=name))
 
     def _append(self, **fields: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

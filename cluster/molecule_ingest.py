@@ -22,7 +22,7 @@ from cluster.options import MoleculeIngestOptions, SessionOptions
 from cluster.session import ray_session
 from storage.arrow_files import is_local, split_url
 from storage.durable import remove_if_empty
-from storage.errors import ConfigError, ConflictError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.errors import ConfigError, ConflictError, DeadlineError, FormatError
 from storage.graph_set_manifest import GraphSetManifest, Reject
 from storage.graph_set_writer import GraphSetInfo, write_graphs
 from storage.journal import Lease
@@ -234,7 +234,8 @@ class _Tasks:
     def wait(self) -> int:
         """Waits for one of the tasks; returns how many have ended so far."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        from cluster.answers import answer
 
         deadline_s = self._options.deadline_s
         ready, _ = ray.wait(list(self._running), num_returns=1, timeout=deadline_s)
@@ -245,19 +246,8 @@ class _Tasks:
                 "the cluster has no free CPU, or a molecule takes too long: raise --deadline_s, or run again to go on"
             )
         rows = self._running.pop(ready[0])
-        try:
-            ray.get(ready[0], timeout=deadline_s)
-        except GetTimeoutError as error:
-            raise DeadlineError(f"featurising: expected a chunk's result within {deadline_s:g} s, got none") from error
-        except RayTaskError as error:
-            if isinstance(error.cause, GraphmillError):
-                raise error.cause from error
-            raise StageError(f"featurising the rows from line {_first_line(rows)} on failed: {error.cause}") from error
-        except RayError as error:  # its worker died, or its node
-            raise StageError(
-                f"featurising the rows from line {_first_line(rows)} on: the worker died {self._options.retries + 1} times "
-                f"({type(error).__name__}); a molecule may crash RDKit, or memory is short: run again to go on"
-            ) from error
+        died = f"the worker died {self._options.retries + 1} times; a molecule may crash RDKit, or memory is short"
+        answer(ready[0], f"featurising the rows from line {_first_line(rows)} on", deadline_s, died)
         self._num_done += 1
         return self._num_done
 

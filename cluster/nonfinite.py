@@ -20,8 +20,8 @@ def find_nonfinite(
 ) -> tuple[str, str]:
     """(owner, what is not finite there) of the first rank whose own batch `is_here` to blame; a collective call, the same on all ranks."""
     # On every rank, because a model that spreads one graph over the ranks needs them all in its forward pass.
-    what = describe_nonfinite(model, forward, batch)
-    reports = gather_objects((f"rank {rank}, batch {batch.index}", what) if is_here else None)
+    finding = describe_nonfinite(model, forward, batch)
+    reports = gather_objects((f"rank {rank}, batch {batch.index}", finding) if is_here else None)
     return next(filter(None, reports), ("all ranks", "the sum over ranks overflows"))
 
 

@@ -1,5 +1,6 @@
 """Options of the fit, the workers, the partition servers and the Ray session."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -172,7 +173,10 @@ class SessionOptions:
             at_least(self, 1, "num_cpus")
             | at_least(self, 0, "num_gpus")
             | {
-                "object_store_gb": (self.object_store_gb >= MIN_OBJECT_STORE_GB, f"at least {MIN_OBJECT_STORE_GB}"),
+                "object_store_gb": (
+                    MIN_OBJECT_STORE_GB <= self.object_store_gb < math.inf,
+                    f"at least {MIN_OBJECT_STORE_GB}",
+                ),
                 "dashboard_port": (port is None or 1 <= port <= 65535, "1 to 65535"),
                 "address": (
                     address is None or "://" not in address,

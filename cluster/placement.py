@@ -87,7 +87,7 @@ def cluster_resources(asked: WorkerOptions) -> Resources:
             if not is_told:
                 print(f"the cluster has {there}: waiting up to {_JOIN_S:g} s for more", flush=True)
                 is_told = True
-            time.sleep(0.5)
+            time.sleep(0.5)  # Ray offers no call that waits for a node to join
         else:
             return there
 
@@ -99,5 +99,5 @@ def _resources() -> Resources:
     return Resources(int(total.get("CPU", 0)), int(total.get("GPU", 0)))
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -21,10 +21,11 @@ import pyarrow as pa
 import ray
 import torch
 import torch.distributed as dist
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError
 from safetensors.torch import load as load_tensors
 from torch import Tensor
 
+from cluster.answers import answer
 from cluster.evaluation import predictions
 from cluster.session import COLLECTIVE_TIMEOUT_S
 from cluster.tasks import Classification, Regression, Scores, Task
@@ -204,6 +205,18 @@ class Predictor:
             )
 
 
+class PredictorActor(Predictor):
+    """A predictor in a process of its own.
+
+    What all of them share comes in a list, as a reference: were it an argument itself, Ray would print an error for every actor that may be
+    restarted, since it cannot know that this driver keeps the object for as long as the actor lives.
+    """
+
+    def __init__(self, shared: Sequence[ray.ObjectRef], device: str) -> None:
+        spec, folder, bounds = ray.get(shared[0], timeout=COLLECTIVE_TIMEOUT_S)
+        super().__init__(spec, folder, bounds, device)
+
+
 @contextmanager
 def _capture(model: Any, states: list[Tensor]) -> Iterator[None]:
     """Every forward pass inside the block appends what the model's head reads."""
@@ -355,10 +368,10 @@ def _workers(
     restarts = 0 if pool.together else pool.restarts
     actor: Any = ray.remote(
         num_cpus=1, num_gpus=1 if pool.use_gpu else 0, max_restarts=restarts, max_task_retries=restarts
-    )(Predictor)
-    shared = ray.put(spec)
+    )(PredictorActor)
+    shared = ray.put((spec, folder, bounds))
     device = "cuda" if pool.use_gpu else "cpu"
-    workers = [actor.remote(shared, folder, bounds, device) for _ in range(pool.num_workers)]
+    workers = [actor.remote([shared], device) for _ in range(pool.num_workers)]
     try:
         yield workers
     finally:
@@ -428,16 +441,5 @@ def _run(
 
 
 def _result(reference: Any, method: str, pool: PoolOptions) -> None:
-    try:
-        ray.get(reference, timeout=pool.deadline_s)
-    except GetTimeoutError as error:
-        raise DeadlineError(f"{method}: expected a result within {pool.deadline_s:g} s, got none") from error
-    except RayTaskError as error:
-        if isinstance(error.cause, GraphmillError):
-            raise error.cause from error
-        raise StageError(f"{method}: {type(error.cause).__name__}: {error.cause}; run again to go on") from error
-    except RayError as error:  # the worker died, or its node
-        raise StageError(
-            f"{method}: a worker died{'' if pool.together else f' {pool.restarts + 1} times'} ({type(error).__name__}); is memory short? Lower --workers; "
-            "run again to go on"
-        ) from error
+    times = "" if pool.together else f" {pool.restarts + 1} times"
+    answer(reference, method, pool.deadline_s, f"a worker died{times}; is memory short? Lower --workers")

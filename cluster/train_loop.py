@@ -353,12 +353,12 @@ class Worker:
             with self._autocast():
                 return self.model(batch)
 
-        owner, what = find_nonfinite(self.model, forward, batch, self.rank, not math.isfinite(float(loss)))
-        return self._not_finite("the loss", what).at(f"epoch {epoch}, step {step}", owner)
+        owner, finding = find_nonfinite(self.model, forward, batch, self.rank, not math.isfinite(float(loss)))
+        return self._not_finite("the loss", finding).at(f"epoch {epoch}, step {step}", owner)
 
-    def _not_finite(self, which: str, what: str) -> NonFiniteLossError:
+    def _not_finite(self, quantity: str, finding: str) -> NonFiniteLossError:
         return NonFiniteLossError(
-            f"{which} is not finite; {what}; lower --fit.learning_rate (now {self.options.learning_rate:g}), set --fit.clip_norm, or "
+            f"{quantity} is not finite; {finding}; lower --fit.learning_rate (now {self.options.learning_rate:g}), set --fit.clip_norm, or "
             "check the features and targets"
         )
 
@@ -407,8 +407,8 @@ class Worker:
                 with self._autocast():
                     return model(batch)
 
-            owner, what = find_nonfinite(model, forward, batch, self.rank, bad is not None)
-            raise NonFiniteLossError(f"a prediction is not finite; {what}").at(f"evaluation of {split}", owner)
+            owner, finding = find_nonfinite(model, forward, batch, self.rank, bad is not None)
+            raise NonFiniteLossError(f"a prediction is not finite; {finding}").at(f"evaluation of {split}", owner)
         return scores.compute()
 
     def _final_scores(self) -> dict[str, Any]:
@@ -465,10 +465,9 @@ class Worker:
                 verify_checkpoint(folder / choice)
             self._load(folder / choice)
         if self.rank == 0:
-            for what in damaged:
-                self.reporter.push({"kind": "damage", "what": what})
-            for what in unused:
-                self.reporter.push({"kind": "unused", "what": what})
+            for kind, messages in (("damage", damaged), ("unused", unused)):
+                for message in messages:
+                    self.reporter.push({"kind": kind, "what": message})
             step = 0 if self.part is None else self.part.step
             self.reporter.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
 
@@ -493,7 +492,7 @@ class Worker:
                 f"{directory.name} is of another number of workers; epoch {next_epoch} begins anew with {self.world_size}"
             )
             if load_state(directory).next_epoch > next_epoch:
-                shutil.rmtree(directory)
+                shutil.rmtree(directory)  # `newest_whole` has verified that it is one of this run's checkpoints
         return None if newest is None else newest.name
 
     def _fits(self, state: TrainState) -> bool:

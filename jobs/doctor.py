@@ -2,7 +2,7 @@
 
     python jobs/doctor.py                                          this machine, and that a local Ray starts and answers
     python jobs/doctor.py --graph graphs/products                  and every checksum of a stored graph, or set of graphs
-    python jobs/doctor.py --address auto --graph s3://bucket/g     and all nodes of a cluster: versions, clocks, the graph
+    python jobs/doctor.py --ray.address auto --graph s3://b/g      and all nodes of a cluster: versions, clocks, the graph
     python jobs/doctor.py --store s3://bucket/runs                 and that this URL can be written
 
 One line per check: ok, warn (it will run, but slower or at a risk) or fail, and what to do. Exit status 0 unless a check fails.
@@ -11,10 +11,11 @@ Takes as long as Ray to start, and the time to read the graph once (--quick does
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cluster.options import MIN_OBJECT_STORE_GB, SessionOptions
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import more_than_0
 from jobs.run.reader import parse
@@ -24,6 +25,21 @@ if TYPE_CHECKING:
     from jobs.plan.machine_checks import Finding
 
 _CLOCK_S = 1.0
+
+
+@dataclass(frozen=True)
+class RayCheckOptions:
+    """The Ray that a job would use."""
+
+    check: bool = True
+    """Start Ray, or connect to it."""
+    address: str | None = None
+    """A running Ray cluster (host:port or auto); the default starts a local Ray and stops it again."""
+    object_store_gb: float = SessionOptions.object_store_gb
+    """Of a local Ray, as a job will be told."""
+
+    def __post_init__(self) -> None:
+        SessionOptions(self.address, object_store_gb=self.object_store_gb)  # checks them
 
 
 @dataclass(frozen=True)
@@ -38,18 +54,12 @@ class DoctorConfig:
     """A URL or folder that must take files, such as where predictions go."""
     run_dir: Path = Path("runs")
     """Where runs are kept."""
-    address: str | None = None
-    """A running Ray cluster (host:port or auto); the default starts a local Ray and stops it again."""
-    ray: bool = True
-    """Start Ray, or connect to it."""
-    object_store_gb: float = 1.0
-    """Of a local Ray, as a job will be told."""
     timeout_s: float = 60.0
     """For all nodes of the cluster to answer."""
+    ray: RayCheckOptions = field(default_factory=RayCheckOptions)
 
     def __post_init__(self) -> None:
-        for name in ("object_store_gb", "timeout_s"):
-            more_than_0(self, name)
+        more_than_0(self, "timeout_s")
 
 
 def check_all(config: DoctorConfig) -> "Iterator[Finding]":
@@ -58,7 +68,7 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
 
     yield from machine.check_versions()
     yield from machine.check_cores()
-    yield from machine.check_memory(int(config.object_store_gb * 2**30))
+    yield from machine.check_memory(int(config.ray.object_store_gb * 2**30))
     yield from machine.check_folder("run directory", config.run_dir)
     yield from machine.check_open_files()
     yield from machine.check_loopback()
@@ -67,7 +77,7 @@ def check_all(config: DoctorConfig) -> "Iterator[Finding]":
         yield from machine.check_store(config.store)
     if config.graph is not None:
         yield from machine.check_graph(config.graph, config.quick)
-    if config.ray:
+    if config.ray.check:
         yield from check_ray(config)
 
 
@@ -76,14 +86,13 @@ def check_ray(config: DoctorConfig) -> "Iterator[Finding]":
     import time
 
     from cluster.node_checks import ask_nodes, local_versions
-    from cluster.options import MIN_OBJECT_STORE_GB, SessionOptions
     from cluster.session import ray_session
     from jobs.plan.machine_checks import Finding
     from storage.arrow_files import absolute_url
 
     began = time.perf_counter()
     # A small object store is enough to see that Ray starts; whether the asked one fits was checked before.
-    options = SessionOptions(address=config.address, object_store_gb=MIN_OBJECT_STORE_GB)
+    options = SessionOptions(config.ray.address, object_store_gb=MIN_OBJECT_STORE_GB)
     try:
         with ray_session(options) as session:
             started = time.perf_counter() - began

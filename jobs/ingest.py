@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from cluster.options import MoleculeIngestOptions
+from cluster.options import MoleculeIngestOptions, SessionOptions
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse, read_words
 from storage.errors import ConfigError
@@ -98,13 +98,12 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     """`embedded`, `pcqm4mv2`, or `smiles:` and a table of SMILES (.csv, .csv.gz, .tsv, .smi …) at a path or fsspec URL."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
-    address: str | None = None
-    """A running Ray cluster's host:port, or `auto`; the default starts a local Ray where there are workers."""
     root: str = "data/ogb"
     """Where PCQM4Mv2 lies: its folder pcqm4m-v2, or the folder that has it. Nothing is downloaded."""
     count: int = 3000
     """Molecules of the embedded source, at most about 5,000."""
     table: SmilesOptions = field(default_factory=SmilesOptions)
+    ray: SessionOptions = field(default_factory=SessionOptions)
 
 
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
@@ -211,10 +210,9 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
 def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of molecules, what was written, what was rejected)"""
     from cluster.molecule_ingest import ingest_molecules
-    from cluster.options import SessionOptions
     from storage.graph_store import open_graphs
 
-    ingest_molecules(build_molecules(config), config.url, config, SessionOptions(address=config.address), report)
+    ingest_molecules(build_molecules(config), config.url, config, config.ray, report)
     graphs = open_graphs(config.url)
     num_bytes = sum(entry.num_bytes for entry in graphs.manifest.files.values())
     return num_bytes, len(graphs), describe(graphs), rejected(graphs)

@@ -46,7 +46,7 @@ def predict(run: "str | FinishedRun", out: str | None = None, **options: Any) ->
 
 
 def _predict(config: PredictConfig) -> None:
-    from cluster.options import SessionOptions, WorkerOptions
+    from cluster.options import WorkerOptions
     from cluster.placement import place
     from cluster.prediction import PoolOptions, predict_all
     from cluster.session import ray_session
@@ -74,7 +74,7 @@ def _predict(config: PredictConfig) -> None:
         raise ConfigError(
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
-    session = local_session(asked, SessionOptions(config.address, object_store_gb=config.object_store_gb))
+    session = local_session(asked, config.ray)
     workers = known_workers(asked, session)
     settings = _settings(config, finished, subject, chosen, workers)
     folder = PredictionFolder(absolute_url(config.out))

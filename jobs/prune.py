@@ -59,14 +59,14 @@ def describe(url: str, pruned: "Pruned", *, dry_run: bool) -> str:
         f"{url}: {removed} {_snapshots(pruned.removed)}, {pruned.num_files:,} files, {pruned.num_bytes / 2**20:,.1f} MiB",
         f"kept: {_snapshots(pruned.kept)}",
     ]
-    for names, what in (
+    for names, heading in (
         (pruned.orphans, f"{removed} what dead writers left in"),
         (pruned.held, "held by writers that live, or died less than a lease ago:"),
         (pruned.foreign, "not ours, left where they are:"),
     ):
         if names:
             more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
-            lines.append(f"{what} {', '.join(names[:_NAMES_SHOWN])}{more}")
+            lines.append(f"{heading} {', '.join(names[:_NAMES_SHOWN])}{more}")
     return "\n".join(lines)
 
 

@@ -18,7 +18,6 @@ alone is validated.
 
 import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +75,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     from jobs.sweeps.scaling import ScalingClock
     from jobs.sweeps.search import FILE, Search, saved_attributes, status_of
     from jobs.sweeps.table import print_table, write_pages
-    from jobs.sweeps.trials import TrialRunner, prepare, trial_record
+    from jobs.sweeps.trials import TrialRunner, prepare, remove_run, trial_record
 
     for config in configs:
         prepare(config)
@@ -88,7 +87,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     before = {number: status_of(trial) for number, trial in search.trials().items()}
     again = [number for number in slots if options.retry and before.get(number) == "failed"]
     for number in again:
-        shutil.rmtree(out / slots[number].name, ignore_errors=True)
+        remove_run(out / slots[number].name)
         (out / f"{slots[number].name}.log").unlink(missing_ok=True)
     missing = [slots[n] for n in slots if n in again or before.get(n, "not ended") == "not ended"]
     print(
@@ -107,7 +106,7 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     runner = TrialRunner(plan, search, out, metric, together, tag, clock.look if clock else lambda number, pid: None)
     try:
         runner.run(iter(missing), on_end)
-    except BaseException:
+    except BaseException:  # mostly Ctrl-C or SIGTERM: however it ends, it can be continued
         print(f"\nto continue: python jobs/sweep.py --resume {shlex.quote(str(out))}", file=sys.stderr)
         raise
     finally:
@@ -159,11 +158,11 @@ def _together(plan: SweepPlan, configs: Iterable[Any]) -> int:
 def _say_trial(record: Mapping[str, Any], metric: str, out: Path) -> str:
     """A trial in one line."""
     name = f"trial-{record['number']:03d}"
-    what = f"{name} ({say(record['options'])})"
+    trial = f"{name} ({say(record['options'])})"
     if record["status"] == "failed":
-        return f"{what}: failed: {record['cause']}; log: {out / name}.log"
+        return f"{trial}: failed: {record['cause']}; log: {out / name}.log"
     after = f"stopped after epoch {record['epochs']}" if record["status"] == "stopped" else f"{record['epochs']} epochs"
-    return f"{what}: {metric} {record['score']:.4f} at epoch {record['best_epoch']}, {after}"
+    return f"{trial}: {metric} {record['score']:.4f} at epoch {record['best_epoch']}, {after}"
 
 
 def main() -> int:

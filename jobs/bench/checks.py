@@ -18,16 +18,17 @@ how long training stood still for a checkpoint. Nothing else should run meanwhil
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from cluster.options import SessionOptions
 from jobs.bench.results import keep, machine, table
 from jobs.run.config import NodeDataOptions, config_tree, read_config
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import at_least, check_object_store, check_writable
+from jobs.run.option_checks import at_least, check_writable
 from jobs.run.reader import parse
 
 if TYPE_CHECKING:
@@ -58,15 +59,13 @@ class Config:
     """DDP workers."""
     local_reads: bool = True
     """Read partitions in the workers' processes, where they are on this machine; no: ask their servers."""
-    object_store_gb: float = 0.2
-    """Of the local Ray."""
     out: Path = Path("runs/bench-checks")
     """Where the table goes."""
+    ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "chunks", "workers", "epochs"):
             at_least(self, name, 1)
-        check_object_store(self.object_store_gb)
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def measure(config: Config) -> list[Share]:
     import tempfile
 
     from cluster.follow import followed
-    from cluster.options import ServerOptions, SessionOptions
+    from cluster.options import ServerOptions
     from cluster.partition_server import partition_servers
     from cluster.reporter import AttemptFiles
     from cluster.run_directory import RunDirectory
@@ -102,10 +101,9 @@ def measure(config: Config) -> list[Share]:
     from jobs.run.prepare_graph import prepare_graph
 
     graph = prepare_graph(config.data)
-    session = SessionOptions(num_cpus=config.workers, object_store_gb=config.object_store_gb)
     with (
         tempfile.TemporaryDirectory(prefix="graphmill-checks-") as folder,
-        ray_session(session),
+        ray_session(replace(config.ray, num_cpus=config.workers)),
         partition_servers(graph, ServerOptions(local_reads=config.local_reads)) as servers,
     ):
         directory = RunDirectory.create(Path(folder) / "run", {})

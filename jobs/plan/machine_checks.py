@@ -87,9 +87,7 @@ def check_memory(object_store_bytes: int) -> Iterator[Finding]:
     free = available_bytes()
     needed = object_store_bytes + _LEAST_MEMORY_BYTES
     fine = f"{_gib(free)} free"
-    short = (
-        f"{fine}, of which {_gib(needed)} are wanted for a driver, a worker and the object store; set --object-store-gb"
-    )
+    short = f"{fine}, of which {_gib(needed)} are wanted for a driver, a worker and the object store; set --ray.object_store_gb"
     yield _warned("memory", short if free < needed else None, fine)
     if not _SHARED_MEMORY.is_dir():
         yield Finding(
@@ -99,7 +97,7 @@ def check_memory(object_store_bytes: int) -> Iterator[Finding]:
     shared = shutil.disk_usage(_SHARED_MEMORY).free
     short = (
         f"{_SHARED_MEMORY} has {_gib(shared)} free, the object store wants {_gib(object_store_bytes)}: Ray will use the disk, "
-        "and be slow; set --object-store-gb, or give the container more (docker run --shm-size)"
+        "and be slow; set --ray.object_store_gb, or give the container more (docker run --shm-size)"
     )
     yield _warned(
         "shared memory", short if shared < object_store_bytes else None, f"{_gib(shared)} free in {_SHARED_MEMORY}"

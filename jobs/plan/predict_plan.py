@@ -23,7 +23,7 @@ def plan_prediction(
     split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> None:
     """Prints what the prediction would do. `summary`: of predictions that are complete already; `split`: `jobs.predict._plan`."""
-    plan = Plan("predict", workers, config.object_store_gb)
+    plan = Plan("predict", workers, config.ray.object_store_gb)
     model = subject.build_model()
     plan.add("data", subject.text)
     plan.add_model(model)
@@ -41,8 +41,8 @@ def plan_prediction(
             plan.add("time", "not tried")
     done = "complete already: nothing would be done" if summary is not None else "new, or the rest of what is there"
     plan.add("out", f"{config.out}, {done}")
-    cluster = f"the Ray cluster at {config.address}, which is not asked here"
-    plan.add("ray", "a local Ray" if config.address is None else cluster)
+    cluster = f"the Ray cluster at {config.ray.address}, which is not asked here"
+    plan.add("ray", "a local Ray" if config.ray.address is None else cluster)
     plan.print()
 
 

@@ -4,20 +4,11 @@ What only the graph can tell (a split, a number of classes) is checked when it i
 too, under their own names: here a user is told which option to set.
 """
 
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigError
-
-_MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
-
-
-def check_object_store(gigabytes: float) -> None:
-    """Raises ConfigError for less shared memory than a local Ray starts with."""
-    if not (math.isfinite(gigabytes) and gigabytes >= _MIN_OBJECT_STORE_GB):
-        raise ConfigError(f"object_store_gb: expected at least 0.08, got {gigabytes}; set --object-store-gb")
 
 
 def check_writable(folder: Path, option: str) -> None:

@@ -1,9 +1,10 @@
 """What a prediction is told."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from jobs.run.option_checks import at_least, check_object_store, more_than_0
+from cluster.options import SessionOptions
+from jobs.run.option_checks import at_least, more_than_0
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,6 @@ class PredictConfig:
     """Ray actors, each with a CPU, or with a GPU; none: one for each GPU, or 2 on CPUs."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: GPUs where the cluster has any, with fewer workers than asked for where GPUs are fewer."""
-    address: str | None = None
-    """A running Ray cluster (host:port or auto); the default starts a local Ray, or joins the job's cluster."""
-    object_store_gb: float = 0.5
-    """Shared memory of a local Ray."""
     allow_import: bool = False
     """Import and run the model, sampler or task of its own that the run names, if it names one."""
     verify: bool = True
@@ -47,9 +44,9 @@ class PredictConfig:
     """Longest wait for the next finished piece."""
     plan: bool = False
     """Print what the prediction would use, and what would be refused; start and write nothing."""
+    ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
         for name, least in (("shard_rows", 1), ("piece_batches", 1), ("restarts", 0)):
             at_least(self, name, least)
-        check_object_store(self.object_store_gb)
         more_than_0(self, "deadline_s")

@@ -96,7 +96,7 @@ def node_subject(
         raise ConfigError(
             f"{graph.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
         )
-    shown = replace(manifest, num_classes=num_classes)
+    as_trained = replace(manifest, num_classes=num_classes)
     split_set = config.data.split_set
     if split_set >= manifest.num_split_sets:
         raise ConfigError(
@@ -109,7 +109,7 @@ def node_subject(
     samplers = dict(shape.evaluation)
     samplers[UNSPLIT] = unsplit(samplers["train"])
     build_model = _checked(run, graph.url, shape.build_model)
-    shards = replace(whole_graph_data(replace(graph, manifest=shown), shape), training=False) if is_whole else None
+    shards = replace(whole_graph_data(replace(graph, manifest=as_trained), shape), training=False) if is_whole else None
     servers = replace(config.servers, verify=verify)
     encoding = trained.encoding
 

@@ -112,7 +112,7 @@ def build(
     tree = _named(kind, tree)
     for name in tree:
         if name not in names:
-            raise unknown(path + name, [path + known for known in names])
+            raise unknown(path + name, [path + known for known in _leaves(kind)])
     values = {name: convert(value, hints[name], path + name) for name, value in tree.items()}
     missing = [
         f.name
@@ -165,6 +165,15 @@ def option_names(kind: type) -> list[str]:
     """The fields that a user may set, in their order."""
     given = getattr(kind, "GIVEN", ())
     return [f.name for f in _fields(kind) if f.name not in given]
+
+
+def _leaves(kind: type) -> list[str]:
+    """The flags of a class, those of its groups included."""
+    hints, flags = get_type_hints(kind), []
+    for name in option_names(kind):
+        group: Any = hints[name]
+        flags += [f"{name}.{inner}" for inner in _leaves(group)] if is_dataclass(group) else [name]
+    return flags
 
 
 def convert(value: Any, hint: Any, name: str) -> Any:

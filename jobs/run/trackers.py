@@ -214,10 +214,10 @@ class MLflow(Tracker):
         now = int(time.time() * 1000)
         self._log("metrics", [Metric(name, value, now, epoch) for name, value in values.items() if name != "epoch"])
 
-    def _log(self, what: str, entries: list[Any]) -> None:
-        most = _MLFLOW_BATCH[what]
+    def _log(self, kind: str, entries: list[Any]) -> None:
+        most = _MLFLOW_BATCH[kind]
         for start in range(0, len(entries), most):
-            batch: Any = {what: entries[start : start + most]}
+            batch: Any = {kind: entries[start : start + most]}
             self._client.log_batch(self.id, **batch)
 
     def _close(self, outcome: str, scores: Mapping[str, float]) -> None:

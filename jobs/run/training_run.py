@@ -63,7 +63,7 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
     try:
         with tracked(options.track, options.track_project, run, config):
             yield run
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C and SIGTERM too: the events say how every run ended
         with suppress(OSError):  # a full disk must not hide what it did to the run
             run.note("fail", error=_why(error))
         if isinstance(error, (KeyboardInterrupt, SystemExit)):

@@ -342,7 +342,7 @@ def at_once(asked: int | None, trials: Iterable[WorkerOptions], there: Resources
 
     Raises ConfigError where not one fits, or fewer than asked for.
     """
-    most, what = there.cpus, ""
+    most, limit = there.cpus, ""
     for trial in trials:
         try:
             resolved, _ = resolve_workers(trial, there)
@@ -352,9 +352,9 @@ def at_once(asked: int | None, trials: Iterable[WorkerOptions], there: Resources
         fit = max(1, min(there.cpus, there.gpus if on_gpu else there.cpus) // resolved.most)
         if fit <= most:
             have = f"{there.gpus} GPUs" if on_gpu else f"{there.cpus} CPUs"
-            most, what = fit, f"{have}, {resolved.most} workers a trial"
+            most, limit = fit, f"{have}, {resolved.most} workers a trial"
     if asked is not None and asked > most:
-        raise ConfigError(f"at_once: expected at most {most} ({what}), got {asked}; lower --at_once")
+        raise ConfigError(f"at_once: expected at most {most} ({limit}), got {asked}; lower --at_once")
     return asked or most
 
 

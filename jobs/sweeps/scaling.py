@@ -119,7 +119,7 @@ def measures(run: Path, workers: int) -> dict[str, Any]:
         "step_s": seconds / steps,
         "epoch_s": seconds / len(epochs),
         **{rate: total(rate) / seconds for rate in ("roots_per_s", "nodes_per_s", "edges_per_s")},
-        **{f"{what}_per_batch": total(f"{what}_per_s") / batches for what in ("roots", "nodes", "edges")},
+        **{f"{unit}_per_batch": total(f"{unit}_per_s") / batches for unit in ("roots", "nodes", "edges")},
         "wait_s": sum(one["wait_s"] for one in epochs),
         "wait_share": sum(one["wait_s"] for one in epochs) / seconds,
         **{f"{name}_per_batch": value for name, value in traffic.items()},

@@ -42,8 +42,8 @@ def print_table(records: Sequence[Mapping[str, Any]], metric: str) -> None:
         rows.append((sign * statistics.fmean(scores_of), [*cells, " ".join(str(one["number"]) for one in good)]))
     columns = ["options", metric, "test", *_RATES, "s per epoch", "trials"]
     table = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
-    shown = [i for i in range(len(columns)) if any(row[i] != "–" for row in table)]
-    print_markdown([columns[i] for i in shown], [[row[i] for i in shown] for row in table])
+    filled = [i for i in range(len(columns)) if any(row[i] != "–" for row in table)]
+    print_markdown([columns[i] for i in filled], [[row[i] for i in filled] for row in table])
 
 
 def _spread(values: Sequence[float]) -> str:

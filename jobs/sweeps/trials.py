@@ -96,7 +96,8 @@ class TrialRunner:
         if (run / "config.json").exists():
             where = ["--run.resume", str(run)]
         else:
-            shutil.rmtree(run, ignore_errors=True)
+            for unfinished in run.glob(".config.json.*"):  # of a run that was killed while it wrote its first file
+                unfinished.unlink()
             where = [str(recipe), "--run.dir", str(run)]
         lane = min(set(range(self.at_once)) - {one.lane for one in self._running})
         process = start([*command_of(config), *where], log, self._tag(slot), self._environment(lane))
@@ -113,8 +114,8 @@ class TrialRunner:
             return os.environ
         import torch
 
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
-        gpus = [one for one in shown.split(",") if one]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
+        gpus = [one for one in visible.split(",") if one]
         share = len(gpus) // self.at_once
         return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[lane * share : (lane + 1) * share])}
 
@@ -180,6 +181,12 @@ class TrialRunner:
             self.search.forget(one.trial)
         self._running.clear()
         kill_tagged(self.tag)
+
+
+def remove_run(run: Path) -> None:
+    """Removes a failed trial's run. A folder that no training command has made its run, by a config.json, stays as it is."""
+    if (run / "config.json").is_file():
+        shutil.rmtree(run)
 
 
 def prepare(config: RunConfig) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.doctor import DoctorConfig, check_all, main
+from jobs.doctor import DoctorConfig, RayCheckOptions, check_all, main
 from jobs.plan import machine_checks
 from storage.errors import ConfigError
 from storage.ingest import ingest
@@ -37,7 +37,11 @@ def url(tmp_path: Path) -> str:
 
 def test_a_healthy_machine_and_graph_pass(url, tmp_path):
     findings = list(
-        check_all(DoctorConfig(graph=url, store=str(tmp_path / "out"), run_dir=tmp_path / "runs", ray=False))
+        check_all(
+            DoctorConfig(
+                graph=url, store=str(tmp_path / "out"), run_dir=tmp_path / "runs", ray=RayCheckOptions(check=False)
+            )
+        )
     )
     assert not [finding for finding in findings if finding.verdict == "fail"]
     assert "40 nodes" in found(findings, "graph")[0].message
@@ -140,6 +144,6 @@ def test_ray_starts_and_its_node_answers(tmp_path):
 
 @pytest.mark.ray
 def test_a_cluster_that_is_not_there_fails(tmp_path):
-    done = doctor("--run-dir", str(tmp_path), "--address", "127.0.0.1:1")
+    done = doctor("--run-dir", str(tmp_path), "--ray.address", "127.0.0.1:1")
     assert done.returncode == 1
     assert "no Ray cluster answers at 127.0.0.1:1" in done.stdout
