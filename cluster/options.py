@@ -189,18 +189,24 @@ class SessionOptions:
 
 
 @dataclass(frozen=True)
-class NodeClassificationOptions:
+class AnswerOptions:
+    """Of tasks whose targets are answers: one of several classes, yes or no."""
+
+    label_smoothing: float = 0.0
+    """Share of the target that is spread over all answers."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """balanced: answers count equally in the loss, however many nodes or graphs have them."""
+
+    def __post_init__(self) -> None:
+        check_options(self, {"label_smoothing": (0 <= self.label_smoothing < 1, "0 or more and less than 1")})
+
+
+@dataclass(frozen=True)
+class NodeClassificationOptions(AnswerOptions):
     """Nodes of one graph, each of one class."""
 
     metric: Literal["accuracy", "rocauc"] = "accuracy"
     """What selects the best epoch and is compared with the baselines."""
-    label_smoothing: float = 0.0
-    """Share of the target spread over all classes."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """balanced: classes count equally in the loss, however many nodes they have."""
-
-    def __post_init__(self) -> None:
-        _check_smoothing(self)
 
 
 @dataclass(frozen=True)
@@ -221,41 +227,23 @@ class RegressionOptions:
 
 
 @dataclass(frozen=True)
-class BinaryOptions:
+class BinaryOptions(AnswerOptions):
     """Yes-or-no questions about graphs, several at once; unknown ones are NaN."""
 
     target: str | None = None
     """Which of the set's targets, by name; none: all of them."""
     metric: Literal["rocauc", "ap"] = "rocauc"
     """What selects the best epoch and is compared with the baselines."""
-    label_smoothing: float = 0.0
-    """Share of the answer that is spread over both."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """balanced: yes and no count equally in the loss, however many graphs they have."""
-
-    def __post_init__(self) -> None:
-        _check_smoothing(self)
 
 
 @dataclass(frozen=True)
-class ClassesOptions:
+class ClassesOptions(AnswerOptions):
     """Graphs, each of one class."""
 
     target: str | None = None
     """Which of the set's targets holds the classes, where there are several."""
     metric: Literal["accuracy", "rocauc"] = "accuracy"
     """What selects the best epoch and is compared with the baselines."""
-    label_smoothing: float = 0.0
-    """Share of the target spread over all classes."""
-    class_weights: Literal["none", "balanced"] = "none"
-    """balanced: classes count equally in the loss, however many graphs they have."""
-
-    def __post_init__(self) -> None:
-        _check_smoothing(self)
-
-
-def _check_smoothing(options: NodeClassificationOptions | BinaryOptions | ClassesOptions) -> None:
-    check_options(options, {"label_smoothing": (0 <= options.label_smoothing < 1, "0 or more and less than 1")})
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ where it was. PyG and DGL objects are ingested from Python: `ingest(pyg_graph(da
 
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cluster.options import MoleculeIngestOptions, SessionOptions
 from jobs.run.exit_codes import run
@@ -27,6 +27,7 @@ from jobs.run.reader import parse, read_words
 from storage.errors import ConfigError
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
+from storage.ingest_options import IngestOptions
 from storage.synthetic import SyntheticOptions
 
 if TYPE_CHECKING:
@@ -39,45 +40,24 @@ _SMILES = "smiles:"  # begins a source that is a table of SMILES
 _REASONS_SHOWN = 5
 
 
-@dataclass(frozen=True)
-class IngestConfig:
+@dataclass(frozen=True, kw_only=True)
+class IngestConfig(IngestOptions):
     """Write a graph as Arrow partitions that lie at an fsspec URL."""
 
+    GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
     """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
     """Number of partitions."""
-    partitioner: Literal["random", "range", "ldg", "metis"] = "random"
-    """random and range: equal shares, edges unseen; ldg: streaming greedy, fewer cut edges; metis: fewest, in memory."""
-    seed: int = 0
-    """Of the partitioner; --synthetic.seed makes another graph."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
     """add: store every edge's reverse too and one of equal edges, their weights and features summed; keep: the edges as they are; auto: add
     for sources that give undirected edges once and for OGB's citation graphs."""
-    drop_duplicates: bool = False
-    """Keep the first of several equal edges, with its own weight and features."""
-    drop_self_loops: bool = False
-    """Leave out edges from a node to itself."""
-    edge_ids: bool = False
-    """Store each edge's position in the source."""
-    out_edges: bool = False
-    """Store lists of out-edges too, where they differ from the in-edges."""
-    feature_dtype: Literal["float16", "float32"] = "float32"
-    """How features are stored."""
-    allow_nonfinite: bool = False
-    """Take NaN and infinite features instead of refusing them."""
-    num_classes: int | None = None
-    """Number of classes; labels outside are refused. Default: what the source says, else one more than the largest label."""
-    overwrite: bool = False
-    """Publish a new snapshot of the graph at the url. The old ones stay, open graphs too, until jobs/prune.py removes them."""
     memory_mib: int = 1024
     """Budget for chunks and buckets, besides about 20 bytes per node."""
     threads: int | None = None
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
-    scratch: str | None = None
-    """Local directory for temporary files; default: in the graph's folder, or the system's where the url is remote."""
     ogb_root: str = "data/ogb"
     """Where OGB sets lie: ogbn-products in <ogb-root>/ogbn_products."""
     download: bool = True
@@ -86,6 +66,7 @@ class IngestConfig:
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.memory_mib < 16:
             raise ConfigError(f"memory_mib: expected at least 16, got {self.memory_mib}; set --memory-mib")
 
@@ -179,24 +160,14 @@ def refuse_memory(url: str) -> None:
 
 def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of edges, what was written, what to do next)"""
-    from storage.ingest import IngestOptions, ingest
+    from storage.ingest import ingest
 
-    options = IngestOptions(
+    options = replace(
+        config,
         num_partitions=config.partitions,
-        partitioner=config.partitioner,
-        seed=config.seed,
         undirected=add_reverse(config),
-        drop_duplicates=config.drop_duplicates,
-        drop_self_loops=config.drop_self_loops,
-        edge_ids=config.edge_ids,
-        out_edges=config.out_edges,
-        feature_dtype=config.feature_dtype,
-        allow_nonfinite=config.allow_nonfinite,
-        num_classes=config.num_classes,
-        overwrite=config.overwrite,
         memory_budget_bytes=config.memory_mib * 2**20,
         num_threads=config.threads,
-        scratch=config.scratch,
     )
     manifest = ingest(build_source(config, report), config.url, options, report)
     written = (

@@ -9,11 +9,10 @@ scratch files in the snapshot's folder. The snapshot appears whole or not at all
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from storage.edge_buckets import (
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.filesystem_errors import one_line
 from storage.graph_measures import EdgeMeasure, EdgeSums, FeatureMeasure, NodeColumns
+from storage.ingest_options import IngestOptions
 from storage.manifest import EncodingEntry, Manifest, parse_manifest, partition_dir
 from storage.ordered_map import num_cores, ordered_map
 from storage.partitioners import assign_partitions
@@ -39,56 +39,6 @@ from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, Progress, SourceInfo
 from storage.statistics import FeatureStatistics, GraphStatistics
-
-Partitioner = Literal["random", "range", "ldg", "metis"]
-
-# A partition has up to 5 mapped files, and a process can have 65,530 mappings (Linux's vm.max_map_count), its libraries included.
-MAX_PARTITIONS = 10_000
-
-
-@dataclass(frozen=True)
-class IngestOptions:
-    """How a source becomes partitions."""
-
-    num_partitions: int = 1
-    partitioner: Partitioner = "random"
-    seed: int = 0
-    # True: add every edge's reverse and merge equal edges, with summed weights and features (those of a self-loop count twice), as PyG's
-    # `to_undirected` does; None: what the source says of itself.
-    undirected: bool | None = None
-    drop_duplicates: bool = False  # keep the first of several equal edges, with its own weight and features
-    drop_self_loops: bool = False
-    edge_ids: bool = False  # keep each edge's row number in the source
-    out_edges: bool = False  # store lists of out-edges too, where they differ from the in-edges
-    feature_dtype: Literal["float16", "float32"] = "float32"
-    allow_nonfinite: bool = False
-    num_classes: int | None = None  # None: what the source says, else one more than the largest label
-    overwrite: bool = False
-    memory_budget_bytes: int = 1 << 30
-    num_threads: int | None = None  # that group and sort edges, as far as the budget allows; None: one per core
-    scratch: str | None = None  # local directory for temporary files; None: in the graph's folder, or the system's
-
-    def __post_init__(self) -> None:
-        partitioners = get_args(Partitioner)
-        for name, valid, expected, advice in (
-            (
-                "num_partitions",
-                1 <= self.num_partitions <= MAX_PARTITIONS,
-                f"1 to {MAX_PARTITIONS}",
-                "; set --partitions",
-            ),
-            (
-                "partitioner",
-                self.partitioner in partitioners,
-                f"one of {', '.join(partitioners)}",
-                "; set --partitioner",
-            ),
-            ("num_classes", self.num_classes is None or self.num_classes >= 1, "at least 1", "; set --num-classes"),
-            ("memory_budget_bytes", self.memory_budget_bytes >= 1 << 24, "at least 16 MiB", ""),
-            ("num_threads", self.num_threads is None or self.num_threads >= 1, "at least 1", "; set --threads"),
-        ):
-            if not valid:
-                raise ConfigError(f"{name}: expected {expected}, got {getattr(self, name)!r}{advice}")
 
 
 def ingest(

@@ -49,7 +49,7 @@ class Row:
     options: str
     """Import path of the options' class."""
     build: str = ""
-    """Import path of what takes the options: a network's class, or a function."""
+    """Import path of what takes the options: a network's or sampler's class; a task is made by jobs/run/node_task.py or graph_task.py."""
     layers_are_hops: bool = False
     """The depth of a sampled neighborhood must be the model's."""
     shards: str = ""
@@ -88,13 +88,11 @@ _SAMPLERS: dict[Kind, dict[str, Row]] = {
 }
 
 TASKS: dict[Kind, dict[str, Row]] = {
-    "nodes": {
-        "classification": Row("cluster.options:NodeClassificationOptions", "jobs.run.node_task:node_classification")
-    },
+    "nodes": {"classification": Row("cluster.options:NodeClassificationOptions")},
     "graphs": {
-        "regression": Row("cluster.options:RegressionOptions", "jobs.run.graph_task:regression"),
-        "binary": Row("cluster.options:BinaryOptions", "jobs.run.graph_task:binary"),
-        "classes": Row("cluster.options:ClassesOptions", "jobs.run.graph_task:classes"),
+        "regression": Row("cluster.options:RegressionOptions"),
+        "binary": Row("cluster.options:BinaryOptions"),
+        "classes": Row("cluster.options:ClassesOptions"),
     },
 }
 

@@ -1,0 +1,69 @@
+"""Options of the ingestion of one graph; needs Python alone, so that `ingest --help` is instant."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from storage.errors import ConfigError
+
+Partitioner = Literal["random", "range", "ldg", "metis"]
+
+# A partition has up to 5 mapped files, and a process can have 65,530 mappings (Linux's vm.max_map_count), its libraries included.
+MAX_PARTITIONS = 10_000
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How a source becomes partitions."""
+
+    num_partitions: int = 1
+    partitioner: Partitioner = "random"
+    """random and range: equal shares, edges unseen; ldg: streaming greedy, fewer cut edges; metis: fewest, in memory."""
+    seed: int = 0
+    """Of the partitioner; a synthetic graph has a seed of its own."""
+    undirected: bool | None = None
+    """True: add every edge's reverse and merge equal edges, with summed weights and features (those of a self-loop count twice), as PyG's
+    `to_undirected` does; None: what the source says of itself."""
+    drop_duplicates: bool = False
+    """Keep the first of several equal edges, with its own weight and features."""
+    drop_self_loops: bool = False
+    """Leave out edges from a node to itself."""
+    edge_ids: bool = False
+    """Store each edge's position in the source."""
+    out_edges: bool = False
+    """Store lists of out-edges too, where they differ from the in-edges."""
+    feature_dtype: Literal["float16", "float32"] = "float32"
+    """How features are stored."""
+    allow_nonfinite: bool = False
+    """Take NaN and infinite features instead of refusing them."""
+    num_classes: int | None = None
+    """Number of classes; labels outside are refused. Default: what the source says, else one more than the largest label."""
+    overwrite: bool = False
+    """Publish a new snapshot of the graph at the url. The old ones stay, open graphs too, until jobs/prune.py removes them."""
+    memory_budget_bytes: int = 1 << 30
+    """For chunks and buckets, besides about 20 bytes per node."""
+    num_threads: int | None = None
+    """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
+    scratch: str | None = None
+    """Local directory for temporary files; default: in the graph's folder, or the system's where the url is remote."""
+
+    def __post_init__(self) -> None:
+        partitioners = get_args(Partitioner)
+        for name, valid, expected, advice in (
+            (
+                "num_partitions",
+                1 <= self.num_partitions <= MAX_PARTITIONS,
+                f"1 to {MAX_PARTITIONS}",
+                "; set --partitions",
+            ),
+            (
+                "partitioner",
+                self.partitioner in partitioners,
+                f"one of {', '.join(partitioners)}",
+                "; set --partitioner",
+            ),
+            ("num_classes", self.num_classes is None or self.num_classes >= 1, "at least 1", "; set --num-classes"),
+            ("memory_budget_bytes", self.memory_budget_bytes >= 1 << 24, "at least 16 MiB", ""),
+            ("num_threads", self.num_threads is None or self.num_threads >= 1, "at least 1", "; set --threads"),
+        ):
+            if not valid:
+                raise ConfigError(f"{name}: expected {expected}, got {getattr(self, name)!r}{advice}")
