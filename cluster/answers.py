@@ -8,10 +8,10 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from storage.errors import DeadlineError, GraphmillError, StageError
 
 
-def answer(reference: ray.ObjectRef, call: str, deadline_s: float, died: str) -> Any:
+def answer(reference: ray.ObjectRef, call: str, deadline_s: float, died: str, advice: str) -> Any:
     """The value of a call that `ray.wait` has found ready; its bytes may still be on their way, for at most `deadline_s`.
 
-    Raises what the worker raised on purpose, DeadlineError, or StageError: for a defect, or, with `died`, where the worker or its node is gone.
+    Raises what the worker raised on purpose, DeadlineError, or StageError: for a defect, or, with `died` and `advice`, where the worker is gone.
     """
     try:
         return ray.get(reference, timeout=deadline_s)
@@ -22,4 +22,4 @@ def answer(reference: ray.ObjectRef, call: str, deadline_s: float, died: str) ->
             raise error.cause from error
         raise StageError(f"{call}: {type(error.cause).__name__}: {error.cause}; run again to go on") from error
     except RayError as error:
-        raise StageError(f"{call}: {died} ({type(error).__name__}); run again to go on") from error
+        raise StageError(f"{call}: {died} ({type(error).__name__}); {advice}; run again to go on") from error

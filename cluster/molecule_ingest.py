@@ -246,8 +246,9 @@ class _Tasks:
                 "the cluster has no free CPU, or a molecule takes too long: raise --deadline_s, or run again to go on"
             )
         rows = self._running.pop(ready[0])
-        died = f"the worker died {self._options.retries + 1} times; a molecule may crash RDKit, or memory is short"
-        answer(ready[0], f"featurising the rows from line {_first_line(rows)} on", deadline_s, died)
+        died = f"the worker died {self._options.retries + 1} times"
+        advice = "a molecule may crash RDKit, or memory is short"
+        answer(ready[0], f"featurising the rows from line {_first_line(rows)} on", deadline_s, died, advice)
         self._num_done += 1
         return self._num_done
 

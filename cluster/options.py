@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, get_args
 
 from samplers.messages import FeatureDtype
 from storage.errors import ConfigError
-from storage.option_checks import at_least, check_options
+from storage.option_checks import at_least, check_options, more_than_0
 
 Schedule = Literal["constant", "cosine", "linear", "poly"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -88,9 +88,9 @@ class WorkerOptions:
             self,
             at_least(self, 1, "keep_checkpoints")
             | at_least(self, 0, "failures_per_hour")
+            | more_than_0(self, "grace_s")
             | {
                 "min_workers": (least is None or 1 <= least <= (self.num_workers or least), f"1{most}"),
-                "grace_s": (self.grace_s > 0, "a positive number of seconds"),
                 "device": (self.device in ("auto", "cpu", "gpu"), "auto, cpu or gpu"),
             },
         )
@@ -130,11 +130,8 @@ class ServerOptions:
             self,
             at_least(self, 1, "work_threads")
             | at_least(self, 0, "cache_bytes")
-            | {
-                "timeout_s": (self.timeout_s > 0, "more than 0 seconds"),
-                "start_timeout_s": (self.start_timeout_s > 0, "more than 0 seconds"),
-                "feature_dtype": (self.feature_dtype in (None, *get_args(FeatureDtype)), "float16, float32 or none"),
-            },
+            | more_than_0(self, "timeout_s", "start_timeout_s")
+            | {"feature_dtype": (self.feature_dtype in (None, *get_args(FeatureDtype)), "float16, float32 or none")},
         )
 
 
@@ -172,6 +169,7 @@ class SessionOptions:
             self,
             at_least(self, 1, "num_cpus")
             | at_least(self, 0, "num_gpus")
+            | more_than_0(self, "start_timeout_s", "stop_timeout_s")
             | {
                 "object_store_gb": (
                     MIN_OBJECT_STORE_GB <= self.object_store_gb < math.inf,
@@ -182,8 +180,6 @@ class SessionOptions:
                     address is None or "://" not in address,
                     "a cluster's host:port, or auto; a URL is for `ray job submit --address URL`",
                 ),
-                "start_timeout_s": (self.start_timeout_s > 0, "more than 0 seconds"),
-                "stop_timeout_s": (self.stop_timeout_s > 0, "more than 0 seconds"),
             },
         )
 
@@ -223,7 +219,7 @@ class RegressionOptions:
     """Of the huber loss, in standard deviations."""
 
     def __post_init__(self) -> None:
-        check_options(self, {"huber_delta": (self.huber_delta > 0, "more than 0")})
+        check_options(self, more_than_0(self, "huber_delta"))
 
 
 @dataclass(frozen=True)
@@ -270,8 +266,6 @@ class MoleculeIngestOptions:
             self,
             at_least(self, 1, "workers", "chunk_rows")
             | at_least(self, 0, "retries")
-            | {
-                "shard_rows": (self.shard_rows >= self.chunk_rows, f"at least chunk_rows = {self.chunk_rows}"),
-                "deadline_s": (self.deadline_s > 0, "more than 0 seconds"),
-            },
+            | more_than_0(self, "deadline_s")
+            | {"shard_rows": (self.shard_rows >= self.chunk_rows, f"at least chunk_rows = {self.chunk_rows}")},
         )

@@ -442,4 +442,4 @@ def _run(
 
 def _result(reference: Any, method: str, pool: PoolOptions) -> None:
     times = "" if pool.together else f" {pool.restarts + 1} times"
-    answer(reference, method, pool.deadline_s, f"a worker died{times}; is memory short? Lower --workers")
+    answer(reference, method, pool.deadline_s, f"a worker died{times}", "is memory short? Lower --workers")

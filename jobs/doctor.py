@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from cluster.options import MIN_OBJECT_STORE_GB, SessionOptions
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import more_than_0
 from jobs.run.reader import parse
 from storage.errors import ConfigError
+from storage.option_checks import check_options, more_than_0
 
 if TYPE_CHECKING:
     from jobs.plan.machine_checks import Finding
@@ -59,7 +59,7 @@ class DoctorConfig:
     ray: RayCheckOptions = field(default_factory=RayCheckOptions)
 
     def __post_init__(self) -> None:
-        more_than_0(self, "timeout_s")
+        check_options(self, more_than_0(self, "timeout_s"))
 
 
 def check_all(config: DoctorConfig) -> "Iterator[Finding]":

@@ -27,7 +27,8 @@ from jobs.run.reader import parse, read_words
 from storage.errors import ConfigError
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
-from storage.ingest_options import IngestOptions
+from storage.ingest_options import MAX_PARTITIONS, IngestOptions
+from storage.option_checks import at_least, check_options
 from storage.synthetic import SyntheticOptions
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class IngestConfig(IngestOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.memory_mib < 16:
-            raise ConfigError(f"memory_mib: expected at least 16, got {self.memory_mib}; set --memory-mib")
+        fits = 1 <= self.partitions <= MAX_PARTITIONS
+        rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads")
+        check_options(self, rows | {"partitions": (fits, f"1 to {MAX_PARTITIONS}")})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,16 +59,7 @@ def _predict(config: PredictConfig) -> None:
 
     asked = WorkerOptions(config.workers, config.device)
     finished = read_run(config.run)
-    of = graph_set_subject if finished.is_graph_set else node_subject
-    verify = config.verify and not config.plan
-    subject = of(
-        finished,
-        config.graph,
-        other=config.other_graph,
-        verify=verify,
-        parallel=config.parallel,
-        allow_import=config.allow_import,
-    )
+    subject = (graph_set_subject if finished.is_graph_set else node_subject)(finished, config)
     chosen = _splits(config, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(

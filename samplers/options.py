@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 from samplers.messages import EdgeColumn, Scheme, WalkDirection
 from samplers.option_checks import check_fields
 from storage.errors import ConfigError
+from storage.option_checks import check_options, more_than_0
 from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN
 
 
@@ -215,6 +216,4 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, threads=1, prefetch=1, max_bytes=0)
-        for name in ("timeout_s", "close_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}: expected more than 0 seconds, got {getattr(self, name)}; set {name}")
+        check_options(self, more_than_0(self, "timeout_s", "close_timeout_s"))

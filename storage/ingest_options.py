@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options
 
 Partitioner = Literal["random", "range", "ldg", "metis"]
 
@@ -48,22 +48,12 @@ class IngestOptions:
 
     def __post_init__(self) -> None:
         partitioners = get_args(Partitioner)
-        for name, valid, expected, advice in (
-            (
-                "num_partitions",
-                1 <= self.num_partitions <= MAX_PARTITIONS,
-                f"1 to {MAX_PARTITIONS}",
-                "; set --partitions",
-            ),
-            (
-                "partitioner",
-                self.partitioner in partitioners,
-                f"one of {', '.join(partitioners)}",
-                "; set --partitioner",
-            ),
-            ("num_classes", self.num_classes is None or self.num_classes >= 1, "at least 1", "; set --num-classes"),
-            ("memory_budget_bytes", self.memory_budget_bytes >= 1 << 24, "at least 16 MiB", ""),
-            ("num_threads", self.num_threads is None or self.num_threads >= 1, "at least 1", "; set --threads"),
-        ):
-            if not valid:
-                raise ConfigError(f"{name}: expected {expected}, got {getattr(self, name)!r}{advice}")
+        check_options(
+            self,
+            at_least(self, 1, "num_classes", "num_threads")
+            | {
+                "num_partitions": (1 <= self.num_partitions <= MAX_PARTITIONS, f"1 to {MAX_PARTITIONS}"),
+                "partitioner": (self.partitioner in partitioners, f"one of {', '.join(partitioners)}"),
+                "memory_budget_bytes": (self.memory_budget_bytes >= 1 << 24, "at least 16 MiB"),
+            },
+        )

@@ -14,6 +14,15 @@ def check_options(options: Any, rows: Mapping[str, tuple[bool, str]]) -> None:
 
 
 def at_least(options: Any, least: int, *names: str) -> dict[str, tuple[bool, str]]:
-    """Rows of `check_options`; None is fine."""
+    """Rows of `check_options`; None is fine, of a tuple each value counts, and there must be one."""
     values = {name: getattr(options, name) for name in names}
-    return {name: (value is None or value >= least, f"at least {least}") for name, value in values.items()}
+    rows = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
+    return {
+        name: (row == (None,) or (bool(row) and all(value >= least for value in row)), f"at least {least}")
+        for name, row in rows.items()
+    }
+
+
+def more_than_0(options: Any, *names: str) -> dict[str, tuple[bool, str]]:
+    """Rows of `check_options`."""
+    return {name: (getattr(options, name) > 0, "more than 0") for name in names}

@@ -28,8 +28,9 @@ from cluster.options import SessionOptions
 from jobs.bench.results import keep, machine, table
 from jobs.run.config import NodeDataOptions, config_tree, read_config
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import at_least, check_writable
+from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
+from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
     from cluster.train_loop import Worker
@@ -64,8 +65,7 @@ class Config:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "chunks", "workers", "epochs"):
-            at_least(self, name, 1)
+        check_options(self, at_least(self, 1, "width", "layers", "chunks", "workers", "epochs"))
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ from jobs.bench.results import keep, machine, table
 from jobs.bench.speed import PAPER_NODES, PAPER_RATIO
 from jobs.bench.training import PAPER_EPOCH_S
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import at_least, check_device, check_writable
+from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
+from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -56,8 +57,7 @@ class GpuConfig:
     out: Path = Path("runs/bench-gpu")
 
     def __post_init__(self) -> None:
-        for name in ("log2_to", "nodes", "wait_nodes", "wait_steps", "threads"):
-            at_least(self, name, 1)
+        check_options(self, at_least(self, 1, "log2_to", "nodes", "wait_nodes", "wait_steps", "threads"))
 
 
 class Result(NamedTuple):

@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import at_least, check_writable, existing_part, more_than_0
+from jobs.run.option_checks import check_writable, existing_part
 from jobs.run.reader import parse
 from storage.errors import ConfigError, GraphmillError
+from storage.option_checks import at_least, check_options, more_than_0
 
 if TYPE_CHECKING:
     from storage.ingest import IngestOptions
@@ -74,11 +75,8 @@ class BenchIngestConfig:
     def __post_init__(self) -> None:
         if not self.partitioners:
             raise ConfigError("partitioners: expected at least one, got none; set --partitioners")
-        for name in ("nodes", "edges", "partitions", "probe_mib"):
-            at_least(self, name, 1)
-        at_least(self, "memory_mib", 16)
-        at_least(self, "reserve_gib", 0)
-        more_than_0(self, "timeout_s")
+        rows = at_least(self, 1, "nodes", "edges", "partitions", "probe_mib") | at_least(self, 16, "memory_mib")
+        check_options(self, rows | at_least(self, 0, "reserve_gib") | more_than_0(self, "timeout_s"))
 
     @property
     def folder(self) -> Path:

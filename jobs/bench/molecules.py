@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from jobs.bench.device import seconds_of
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import all_at_least_1, at_least, check_writable
+from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
+from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
     from storage.molecule_source import MoleculeSource
@@ -49,9 +50,7 @@ class BenchMoleculesConfig:
     """Directory for results.md and results.json."""
 
     def __post_init__(self) -> None:
-        for name in ("molecules", "batch_graphs", "rounds"):
-            at_least(self, name, 1)
-        all_at_least_1(self, "workers")
+        check_options(self, at_least(self, 1, "molecules", "batch_graphs", "rounds", "workers"))
 
 
 def best_rate(

@@ -16,8 +16,9 @@ from typing import Any
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.memory_check import own_bytes, reset_peak
-from jobs.run.option_checks import all_at_least_1, at_least, check_writable, more_than_0
+from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
+from storage.option_checks import at_least, check_options, more_than_0
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,7 @@ class Config:
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        all_at_least_1(self, "workers")
-        for name in ("steps", "width", "layers"):
-            at_least(self, name, 1)
-        more_than_0(self, "timeout_s")
+        check_options(self, at_least(self, 1, "workers", "steps", "width", "layers") | more_than_0(self, "timeout_s"))
 
 
 def worker(rank: int, size: int, config: Config, folder: str) -> None:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import all_at_least_1, at_least, check_writable
+from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
     from jobs.bench.sampling_measures import Effort
@@ -69,11 +70,8 @@ class BenchConfig:
     """Where the table goes."""
 
     def __post_init__(self) -> None:
-        for name in ("batches", "rounds", "partitions", "batch_size"):
-            at_least(self, name, 1)
-        for name in ("warmup", "wait_steps"):
-            at_least(self, name, 0)
-        all_at_least_1(self, "threads")
+        rows = at_least(self, 1, "batches", "rounds", "partitions", "batch_size", "threads")
+        check_options(self, rows | at_least(self, 0, "warmup", "wait_steps"))
         if not all(fanout > 0 or fanout == -1 for fanout in self.fanouts):
             raise ConfigError(f"fanouts: expected at least 1 per hop, or -1 for all, got {self.fanouts}; set --fanouts")
         if not self.fanouts or min((self.nodes, *self.sizes)) < 47:

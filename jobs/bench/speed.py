@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Literal
 from jobs.bench.device import peak_bytes, seconds_of, unless_too_large
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import at_least, check_device, check_writable, more_than_0
+from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options, more_than_0
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,10 +87,8 @@ class SpeedConfig:
     out: Path = Path("runs/bench-speed")
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "layers", "order", "rounds", "threads", "graphs"):
-            at_least(self, name, 1)
-        at_least(self, "memory_gb", 0)
-        more_than_0(self, "budget_s")
+        rows = at_least(self, 1, "width", "heads", "layers", "order", "rounds", "threads", "graphs")
+        check_options(self, rows | at_least(self, 0, "memory_gb") | more_than_0(self, "budget_s"))
         if self.width % self.heads:
             raise ConfigError(f"heads: expected a divisor of the width {self.width}, got {self.heads}; set --heads")
         if self.degree % 2 or not self.sizes() or not 0 < self.degree <= min(self.sizes()) * self.graphs // 2:

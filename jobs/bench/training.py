@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from jobs.bench.device import peak_bytes, seconds_of, unless_too_large
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
-from jobs.run.option_checks import at_least, check_device, check_writable
+from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -69,9 +70,8 @@ class TrainingConfig:
     out: Path = Path("runs/bench-training")
 
     def __post_init__(self) -> None:
-        for name in ("nodes", "parts", "width", "layers", "graphs", "rounds", "threads"):
-            at_least(self, name, 1)
-        at_least(self, "memory_gb", 0)
+        rows = at_least(self, 1, "nodes", "parts", "width", "layers", "graphs", "rounds", "threads")
+        check_options(self, rows | at_least(self, 0, "memory_gb"))
         if self.degree % 2 or not 0 < self.degree <= self.nodes // 2:
             raise ConfigError(f"degree: expected an even number up to nodes / 2, got {self.degree}; set --degree")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import psutil
 
 _TAG = "GRAPHMILL_SWEEP"  # in the environment of all that a child starts
-_LEAVE_TIMEOUT_S = 5.0  # for processes that the child itself has told to end, or that were killed
+_LEAVE_TIMEOUT_S = 5.0  # for processes whose parent has ended, or that were killed
 
 
 def new_tag() -> str:
@@ -43,43 +43,32 @@ def cause_of(log: Path, status: int) -> str:
     return f"{last[:500]} (exit status {status})" if status != 1 or not said else last[:500]
 
 
-def end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:
-    """Sends SIGTERM, on which a run stops its Ray and ends; then kills those of its processes that are left."""
-    import psutil
-
-    tree = [psutil.Process(process.pid)]
-    tree += tree[0].children(recursive=True)
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=timeout_s)
-    _kill(psutil.wait_procs(tree, timeout=_LEAVE_TIMEOUT_S)[1])
-    process.wait(timeout=_LEAVE_TIMEOUT_S)
-
-
 def end_tagged(tag: str, timeout_s: float) -> None:
-    """Sends SIGTERM to all processes whose tag begins with this one, whoever their parents are; then kills those that are left."""
+    """Ends all processes whose tag begins with this one, whoever their parents are.
+
+    Sends SIGTERM, on which a run saves, stops its Ray and ends; then kills those that are left.
+    """
     import psutil
 
     tagged = _tagged(tag)
-    ids = {one.pid for one in tagged}
+    ids, told = {one.pid for one in tagged}, []
     for one in tagged:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if one.ppid() not in ids:  # the others are told by it
                 one.terminate()
+                told.append(one)
     try:
-        psutil.wait_procs(tagged, timeout=timeout_s)
+        psutil.wait_procs(told, timeout=timeout_s)
+        psutil.wait_procs(tagged, timeout=_LEAVE_TIMEOUT_S)
     finally:  # also where a second Ctrl-C ends the wait
         kill_tagged(tag)
 
 
 def kill_tagged(tag: str) -> None:
     """Kills what a killed child left behind, such as raylets, which have sessions of their own."""
-    _kill(_tagged(tag))
-
-
-def _kill(left: "list[psutil.Process]") -> None:
     import psutil
 
+    left = _tagged(tag)
     for one in left:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             one.kill()

@@ -19,6 +19,7 @@ from jobs.run.registry import PLACEHOLDERS, TABLES, Component, Kind, given_of, o
 from samplers.options import LoaderOptions
 from storage.descriptions import changed_options
 from storage.errors import ConfigError, FormatError
+from storage.option_checks import at_least, check_options
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FORMAT = 2  # of config.json
@@ -50,8 +51,7 @@ class NodeDataOptions:
     """Index of the train/valid/test split to use."""
 
     def __post_init__(self) -> None:
-        if self.split_set < 0:
-            raise ConfigError(f"split_set: expected at least 0, got {self.split_set}; set split_set")
+        check_options(self, at_least(self, 0, "split_set"))
         if self.path is None and self.split_set > 0:
             raise ConfigError(
                 f"split_set: the embedded graph has one split, number 0, got {self.split_set}; leave it out, or set path"
@@ -85,8 +85,7 @@ class NodeEvaluationOptions:
     estimate: the best estimated validation score."""
 
     def __post_init__(self) -> None:
-        if self.chunks < 1:
-            raise ConfigError(f"chunks: expected at least 1, got {self.chunks}; set chunks")
+        check_options(self, at_least(self, 1, "chunks"))
         if self.select_by == "estimate" and self.estimate is None:
             raise ConfigError(
                 "select_by: 'estimate' expects scores that are estimates (how full, chunks above 1), these are exact; set select_by"
@@ -122,8 +121,7 @@ class GraphEvaluationOptions:
     keeps_best = True
 
     def __post_init__(self) -> None:
-        if self.max_graphs < 1:
-            raise ConfigError(f"max_graphs: expected at least 1, got {self.max_graphs}; set max_graphs")
+        check_options(self, at_least(self, 1, "max_graphs"))
 
 
 @dataclass(frozen=True)

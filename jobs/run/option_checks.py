@@ -6,7 +6,6 @@ too, under their own names: here a user is told which option to set.
 
 import os
 from pathlib import Path
-from typing import Any
 
 from storage.errors import ConfigError
 
@@ -40,29 +39,3 @@ def check_device(device: str) -> None:
         raise ConfigError(f"device: {device} is not there, PyTorch sees {torch.cuda.device_count()}; set --device cpu")
     if known.type not in ("cpu", "cuda"):
         raise ConfigError(f"device: expected cpu or cuda, got {device!r}; set --device cpu")
-
-
-def at_least(options: Any, name: str, least: float) -> None:
-    """Raises ConfigError where an option that is set is less than `least`."""
-    value = getattr(options, name)
-    if value is not None and not value >= least:
-        raise ConfigError(f"{name}: expected at least {least}, got {value}; set {flag(name)}")
-
-
-def all_at_least_1(options: Any, name: str) -> None:
-    """Raises ConfigError where a list of numbers is empty, or has one below 1."""
-    values = getattr(options, name)
-    if not values or not min(values) >= 1:
-        raise ConfigError(f"{name}: expected numbers of at least 1, got {values}; set {flag(name)}")
-
-
-def more_than_0(options: Any, name: str) -> None:
-    """Raises ConfigError where an option is not a number above 0."""
-    value = getattr(options, name)
-    if not value > 0:
-        raise ConfigError(f"{name}: expected more than 0, got {value}; set {flag(name)}")
-
-
-def flag(name: str) -> str:
-    """The option of a field: `grace_s` is set by --grace-s."""
-    return "--" + name.replace("_", "-")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cluster.options import SessionOptions
-from jobs.run.option_checks import at_least, more_than_0
+from storage.option_checks import at_least, check_options, more_than_0
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,5 @@ class PredictConfig:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        for name, least in (("shard_rows", 1), ("piece_batches", 1), ("restarts", 0)):
-            at_least(self, name, least)
-        more_than_0(self, "deadline_s")
+        rows = at_least(self, 1, "shard_rows", "piece_batches") | at_least(self, 0, "restarts")
+        check_options(self, rows | more_than_0(self, "deadline_s"))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from jobs.run.config import RunConfig, saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
 from jobs.run.node_run import node_inputs, whole_graph_data
+from jobs.run.predict_options import PredictConfig
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
 from jobs.run.resolve import ResolvedRun, is_foreign, read_resolved
@@ -34,7 +35,6 @@ from storage.source import SPLIT_NAMES, SPLIT_NONE
 
 _TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassification, "classes": Classification}
 
-Parallel = Literal["auto", "data", "graph"]
 # What a process needs to reach the data, and the ids of a split's members by the split's name.
 Served = tuple[TrainingData, Callable[[str], np.ndarray]]
 
@@ -76,21 +76,13 @@ class Subject:
         return self.shard_bytes is not None
 
 
-def node_subject(
-    run: FinishedRun,
-    url: str | None,
-    *,
-    other: bool,
-    verify: bool,
-    parallel: Parallel = "auto",
-    allow_import: bool = False,
-) -> Subject:
+def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     """The nodes of one graph. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
-    trained = _resolved(run, allow_import)
+    trained = _resolved(run, options.allow_import)
     config = trained.config
-    graph = open_graph(url or run.data_url, None if url else run.snapshot)
+    graph = open_graph(options.graph or run.data_url, None if options.graph else run.snapshot)
     manifest = graph.manifest
-    _check_same(run, graph.url, manifest.content_hash, other)
+    _check_same(run, graph.url, manifest.content_hash, options.other_graph)
     num_classes = trained.inputs.out_dim
     if (manifest.num_classes or 0) > num_classes:
         raise ConfigError(
@@ -103,14 +95,14 @@ def node_subject(
             f"{graph.url}: expected split set {split_set}, as the run had it, got a graph with {manifest.num_split_sets}; "
             "ingest it with a split, be it one that names no node"
         )
-    is_whole = _is_whole(trained, parallel)
+    is_whole = _is_whole(trained, options.parallel)
     shape = replace(trained, inputs=replace(trained.inputs, node=node_inputs(manifest).node))
     shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
     samplers = dict(shape.evaluation)
     samplers[UNSPLIT] = unsplit(samplers["train"])
     build_model = _checked(run, graph.url, shape.build_model)
     shards = replace(whole_graph_data(replace(graph, manifest=as_trained), shape), training=False) if is_whole else None
-    servers = replace(config.servers, verify=verify)
+    servers = replace(config.servers, verify=options.verify)
     encoding = trained.encoding
 
     def members(router: Router) -> Callable[[str], np.ndarray]:
@@ -157,7 +149,7 @@ def _resolved(run: FinishedRun, allow_import: bool) -> ResolvedRun:
         raise FormatError(f"{run.path}/config.json: {error}") from None
 
 
-def _is_whole(run: ResolvedRun, parallel: Parallel) -> bool:
+def _is_whole(run: ResolvedRun, parallel: str) -> bool:
     """Whether the batch is the whole graph, spread over the workers; `auto`: where the run was trained so."""
     if parallel == "auto":
         return run.is_full_graph
@@ -177,25 +169,17 @@ def _node_task(run: ResolvedRun) -> Task:
     return Classification(run.inputs.out_dim, options.metric)
 
 
-def graph_set_subject(
-    run: FinishedRun,
-    url: str | None,
-    *,
-    other: bool,
-    verify: bool,
-    parallel: Parallel = "auto",
-    allow_import: bool = False,
-) -> Subject:
+def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     """The graphs of a set. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
-    if parallel == "graph":
+    if options.parallel == "graph":
         raise ConfigError("--parallel graph: expected a run on one graph, got one on a set of graphs")
-    trained = _resolved(run, allow_import)
+    trained = _resolved(run, options.allow_import)
     config = trained.config
-    store = open_graphs(url or run.data_url, None if url else run.snapshot)
-    if verify:
+    store = open_graphs(options.graph or run.data_url, None if options.graph else run.snapshot)
+    if options.verify and not options.plan:
         store.verify()
     manifest = store.manifest
-    _check_same(run, store.url, manifest.content_hash, other)
+    _check_same(run, store.url, manifest.content_hash, options.other_graph)
     target_names = tuple(run.state.identity["targets"])
     has_targets = set(target_names) <= set(store.target_names)
     columns = tuple(store.target_names.index(name) for name in target_names) if has_targets else None

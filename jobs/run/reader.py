@@ -171,8 +171,7 @@ def _leaves(kind: type) -> list[str]:
     """The flags of a class, those of its groups included."""
     hints, flags = get_type_hints(kind), []
     for name in option_names(kind):
-        group: Any = hints[name]
-        flags += [f"{name}.{inner}" for inner in _leaves(group)] if is_dataclass(group) else [name]
+        flags += [f"{name}.{inner}" for inner in _leaves(hints[name])] if is_dataclass(hints[name]) else [name]
     return flags
 
 

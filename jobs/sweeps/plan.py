@@ -19,6 +19,7 @@ from jobs.run.reader import Tree, UsageError, option_names, read_words
 from jobs.run.registry import PLACEHOLDERS, Component, Kind
 from jobs.run.resolve import Facts, resolve
 from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options, more_than_0
 
 _METRICS = {
     "classification": ("accuracy",),
@@ -76,12 +77,8 @@ class SweepOptions:
     """With --resume: run failed trials again, from their start."""
 
     def __post_init__(self) -> None:
-        for name, least in (("trials", 1), ("at_once", 1), ("cpus", 1), ("prune_after", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name}: expected at least {least}, got {value}; set {name}")
-        if not self.trial_timeout_s > 0:
-            raise ConfigError(f"trial_timeout_s: expected more than 0 seconds, got {self.trial_timeout_s}")
+        rows = at_least(self, 1, "trials", "at_once", "cpus", "prune_after")
+        check_options(self, rows | more_than_0(self, "trial_timeout_s"))
         if self.draw and self.trials is None:
             raise ConfigError(f"draw {self.draw[0]}: expected how often to draw; set trials")
         if self.trials is not None and not self.draw and self.resume is None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cluster.run_directory import RunDirectory, write_atomic
-from jobs.run.child_process import cause_of, end, kill_tagged, start
+from jobs.run.child_process import cause_of, end_tagged, kill_tagged, start
 from jobs.run.config import GraphSetOptions, RunConfig
 from jobs.run.registry import stored_encoding
 from jobs.sweeps.plan import Slot, SweepPlan, lower_is_better
@@ -125,10 +125,10 @@ class TrialRunner:
         status = one.process.poll()
         behind = self._is_behind(one)
         if status is None and behind:
-            self._end_process(one)
+            self._stop(one)
             return self._ended(one.slot, one.trial, None, pruned=True)
         if status is None and time.monotonic() > one.deadline:
-            self._end_process(one)
+            self._stop(one)
             return self._ended(
                 one.slot, one.trial, f"not finished within {self.plan.options.trial_timeout_s:g} s (--trial_timeout_s)"
             )
@@ -166,21 +166,17 @@ class TrialRunner:
         self.search.end(trial, best, cause, pruned)
         return trial_record(slot, self.search.trials()[slot.number], run, self.metric)
 
-    def _end_process(self, one: _Running) -> None:
-        """A run saves a checkpoint at SIGTERM and ends; what is left of it is killed."""
-        end(one.process, _STOP_TIMEOUT_S)
+    def _stop(self, one: _Running) -> None:
+        end_tagged(self._tag(one.slot), _STOP_TIMEOUT_S)
+        one.process.wait(_STOP_TIMEOUT_S)  # it is dead: only its status is left to be fetched
         self._running.remove(one)
 
     def _stop_all(self) -> None:
-        for one in self._running:  # all at once, then wait for each
-            if one.process.poll() is None:
-                one.process.terminate()
+        end_tagged(self.tag, _STOP_TIMEOUT_S)
         for one in self._running:
-            if one.process.poll() is None:
-                end(one.process, _STOP_TIMEOUT_S)
+            one.process.wait(_STOP_TIMEOUT_S)
             self.search.forget(one.trial)
         self._running.clear()
-        kill_tagged(self.tag)
 
 
 def remove_run(run: Path) -> None:

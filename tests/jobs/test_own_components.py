@@ -12,6 +12,7 @@ import pytest
 
 from jobs.run.config import config_tree, read_config, read_saved
 from jobs.run.node_run import resolve_nodes
+from jobs.run.predict_options import PredictConfig
 from jobs.run.prediction_subject import graph_set_subject, node_subject
 from jobs.run.reader import read_words
 from jobs.run.registry import PLACEHOLDERS
@@ -262,7 +263,7 @@ def test_a_strangers_run_imports_nothing_unless_asked(subject, package, graph, t
     with pytest.raises(
         ConfigError, match="names code of its own, somebodys_parts:Mean; pass --allow_import"
     ) as refused:
-        subject(Run(), None, other=False, verify=False)
+        subject(Run(), PredictConfig("run", "out"))
     assert "\n" not in str(refused.value)
     resume = ("--run.resume", str(tmp_path / "run"), "--plan")
     with pytest.raises(ConfigError, match="names code of its own, somebodys_parts:Mean; pass --allow_import"):

@@ -25,6 +25,7 @@ from cluster.training_data import GraphData, GraphSplitOptions, OpenNodes
 from jobs import pcqm4m_tokengt, predict, products_geco
 from jobs.run.finished_run import read_run
 from jobs.run.geco_classifier import GECOClassifier
+from jobs.run.predict_options import PredictConfig
 from jobs.run.prediction_subject import node_subject
 from jobs.run.resolve import ResolvedRun
 from models.options.geco import GECOConfig
@@ -281,8 +282,8 @@ def saved_run(run: Path, graph) -> Path:
 def test_another_graph_is_taken_only_when_it_is_meant(graph, other_graph, tmp_path):
     run = read_run(str(saved_run(tmp_path / "run", graph)))
     with pytest.raises(ConfigError, match="pass --other-graph"):
-        node_subject(run, other_graph.url, other=False, verify=True)
-    found = node_subject(run, other_graph.url, other=True, verify=True)
+        node_subject(run, PredictConfig("run", "out", graph=other_graph.url))
+    found = node_subject(run, PredictConfig("run", "out", graph=other_graph.url, other_graph=True))
     assert found.content_hash == other_graph.manifest.content_hash
     assert list(found.samplers) == ["train", "valid", "test", UNSPLIT]
     assert isinstance(found.build_model(), GECOClassifier)
@@ -294,12 +295,12 @@ def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
     first = open_graph(url)
     run = read_run(str(saved_run(tmp_path / "run", first)))
     ingest(SyntheticGraph(SyntheticOptions(num_nodes=120)), url, IngestOptions(num_partitions=2, overwrite=True))
-    assert node_subject(run, None, other=False, verify=True).content_hash == first.manifest.content_hash
+    assert node_subject(run, PredictConfig("run", "out")).content_hash == first.manifest.content_hash
     with pytest.raises(ConfigError, match="pass --other-graph"):  # named by its url, it is the newest
-        node_subject(run, url, other=False, verify=True)
+        node_subject(run, PredictConfig("run", "out", graph=url))
     prune(url, keep=1)
     with pytest.raises(FormatError, match="expected snapshot 1, found 2; it may be pruned"):
-        node_subject(run, None, other=False, verify=True)
+        node_subject(run, PredictConfig("run", "out"))
 
 
 @pytest.mark.parametrize("odd", ["1", None, True, 1.5, [1]])
@@ -350,7 +351,7 @@ def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path):
     )
     ingest(bare, url, IngestOptions(num_partitions=2))
     run = read_run(str(saved_run(tmp_path / "run", graph)))
-    found = node_subject(run, url, other=True, verify=True, parallel="graph")
+    found = node_subject(run, PredictConfig("run", "out", graph=url, other_graph=True, parallel="graph"))
     data, _ = found.look()
     shard = data.open()
     sampler = shard.sampler(found.samplers["test"], 1)
@@ -445,8 +446,12 @@ class WorkersHere:
         except GraphmillError as error:
             return Reply(error=error)
 
+    def take_the_place_of_ray(self, monkeypatch):
+        for module in ("prediction", "answers"):
+            monkeypatch.setattr(f"cluster.{module}.ray", self)
+
     def put(self, value):
-        return value
+        return Reply(value=value)
 
     def wait(self, references, num_returns, timeout):
         return references[-1:], references[:-1]
@@ -521,7 +526,7 @@ def saved_set_run(run: Path, molecules) -> Path:
 
 def test_an_interrupted_prediction_goes_on_from_its_pieces(molecules, tmp_path, monkeypatch, capsys):
     run, workers = saved_set_run(tmp_path / "run", molecules), WorkersHere()
-    monkeypatch.setattr("cluster.prediction.ray", workers)
+    workers.take_the_place_of_ray(monkeypatch)
     monkeypatch.setattr("cluster.session.ray_session", lambda *_: nullcontext())
     monkeypatch.setattr("cluster.placement.place", lambda workers: workers)
     table = go_on_after_an_interruption(run, tmp_path / "out", monkeypatch, capsys)
@@ -536,7 +541,7 @@ def test_an_interrupted_prediction_goes_on_from_its_pieces(molecules, tmp_path, 
 
 def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules, tmp_path, monkeypatch):
     run = saved_set_run(tmp_path / "run", molecules)
-    monkeypatch.setattr("cluster.prediction.ray", WorkersHere())
+    WorkersHere().take_the_place_of_ray(monkeypatch)
     monkeypatch.setattr("cluster.session.ray_session", lambda *_: nullcontext())
     monkeypatch.setattr("cluster.placement.place", lambda workers: workers)
     check = Predictor._check_finite
