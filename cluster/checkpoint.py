@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file
 from storage.arrow_files import file_digest
 from storage.durable import sync_file
 from storage.errors import ConfigError, FormatError
+from storage.json_object import parse_object
 
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
 
@@ -194,14 +195,12 @@ def load_state(directory: Path) -> TrainState:
 def _state_body(directory: Path) -> dict[str, Any]:
     path = directory / "state.json"
     try:
-        body = json.loads(path.read_text())
+        body = parse_object(path.read_bytes(), str(path), "the file is damaged")
     except FileNotFoundError:
         raise FormatError(
             f"{path}: expected a checkpoint, found none; was the run stopped before its first one?"
         ) from None
-    except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
-        raise FormatError(f"{path}: expected JSON, got broken text ({error})") from None
-    if not isinstance(body, dict) or body.get("format") != "graphmill-checkpoint":
+    if body.get("format") != "graphmill-checkpoint":
         raise FormatError(f"{path}: expected a Graphmill checkpoint, found something else")
     if body.get("format_version") not in (1, CHECKPOINT_VERSION):
         raise FormatError(f"{path}: expected format_version {CHECKPOINT_VERSION}, got {body.get('format_version')!r}")

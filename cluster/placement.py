@@ -62,12 +62,12 @@ def _check_cpus(needed: int, there: Resources) -> None:
         )
 
 
-def place(asked: WorkerOptions) -> WorkerOptions:
-    """`resolve` with what the connected cluster has; prints what differs from what was asked for.
+def place(asked: WorkerOptions, there: Resources | None = None) -> WorkerOptions:
+    """`resolve` with these resources, or those of the connected cluster; prints what differs from what was asked for.
 
-    Raises ConfigError where the cluster lacks what was asked for, after `cluster_resources` has waited for it.
+    Raises ConfigError where they lack what was asked for; of a cluster, after `cluster_resources` has waited for it.
     """
-    resolved, note = resolve(asked, cluster_resources(asked))
+    resolved, note = resolve(asked, cluster_resources(asked) if there is None else there)
     if note is not None:
         print(note, flush=True)
     return resolved

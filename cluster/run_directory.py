@@ -22,6 +22,7 @@ from typing import Any
 from cluster.event_file import EventFile
 from storage.durable import write_durably
 from storage.errors import ConfigError, FormatError
+from storage.json_object import parse_object
 
 # What TensorBoard shows of an epoch, and in which group; scores of the validation are "valid/…".
 _SCALARS = {
@@ -169,13 +170,8 @@ def load_config(path: Path) -> dict[str, Any]:
     """The configuration saved with a run. Raises FormatError where there is none."""
     file = path / "config.json"
     try:
-        config = json.loads(file.read_text())
+        return parse_object(file.read_bytes(), str(file))
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(
             f"{path}: expected a run directory (config.json), found none; start one without --run.resume"
         ) from None
-    except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
-        raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
-    if not isinstance(config, dict):
-        raise FormatError(f"{file}: expected an object, got {type(config).__name__}")
-    return config

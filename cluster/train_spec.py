@@ -9,8 +9,7 @@ import torch
 from cluster.options import TrainOptions
 from cluster.tasks import Task
 from cluster.training_data import TrainingData
-from samplers.options import LoaderOptions, RandomPartitionOptions
-from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from samplers.options import LoaderOptions
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,3 @@ class TrainSpec:
     loader: LoaderOptions
     is_estimate: bool = False  # scores leave a part of the graph out, and are recorded under names that say so
     keep_best: bool = True  # of the weights the best validated; else the last epoch's
-
-
-def full_evaluation(split_set: int, num_chunks: int = 1) -> dict[str, RandomPartitionOptions]:
-    """Scores every split on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks."""
-    codes = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
-    return {
-        name: RandomPartitionOptions(num_chunks=num_chunks, split_set=split_set, root_splits=(code,), shuffle=False)
-        for name, code in codes.items()
-    }

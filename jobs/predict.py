@@ -11,6 +11,8 @@ Batches are the run's own, so the scores of its splits are those of its summary 
 fit. docs/guides/predict.md tells what the columns are.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jobs.run.exit_codes import run
@@ -60,26 +62,20 @@ def _predict(config: PredictConfig) -> None:
     asked = WorkerOptions(config.workers, config.device)
     finished = read_run(config.run)
     subject = (graph_set_subject if finished.is_graph_set else node_subject)(finished, config)
-    chosen = _splits(config, subject)
+    prediction = _Prediction(config, finished, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(
             f"{config.run}: the run's model has no head whose states could be given; leave out --embeddings"
         )
     session = local_session(asked, config.ray)
     workers = known_workers(asked, session)
-    settings = _settings(config, finished, subject, chosen, workers)
+    settings = prediction.settings(workers)
     folder = PredictionFolder(absolute_url(config.out))
     summary = folder.check(settings)
     if config.plan:
         from jobs.plan.predict_plan import plan_prediction
 
-        plan_prediction(
-            config,
-            subject,
-            summary,
-            workers.most,
-            lambda served: _plan(config, finished, subject, served, chosen, workers),
-        )
+        plan_prediction(config, subject, summary, workers.most, lambda served: prediction.split(served, workers))
         return
     print(subject.text, flush=True)
     if summary is not None:
@@ -90,7 +86,7 @@ def _predict(config: PredictConfig) -> None:
             workers = place(workers)
             settings["device"] = workers.device
             folder.check(settings)  # of pieces that another device has made, too
-            spec, plan = _plan(config, finished, subject, served, chosen, workers)
+            spec, plan = prediction.split(served, workers)
             pool = PoolOptions(
                 workers.most, workers.device == "gpu", config.restarts, config.deadline_s, subject.together
             )
@@ -101,85 +97,82 @@ def _predict(config: PredictConfig) -> None:
     _print_summary(config, finished, subject, summary)
 
 
-def _splits(config: PredictConfig, subject: "Subject") -> tuple[str, ...]:
-    """The splits that are asked for."""
-    if config.split == "all":
-        return tuple(subject.samplers)
-    if config.split not in subject.samplers:
-        raise ConfigError(f"split: expected all, {', '.join(subject.samplers)}, got {config.split!r}; set --split")
-    return (config.split,)
+@dataclass(frozen=True)
+class _Prediction:
+    """What is predicted, and by which run."""
 
+    config: PredictConfig
+    finished: "FinishedRun"
+    subject: "Subject"
 
-def _settings(
-    config: PredictConfig,
-    finished: "FinishedRun",
-    subject: "Subject",
-    chosen: tuple[str, ...],
-    workers: "WorkerOptions",
-) -> dict[str, Any]:
-    """All that a prediction, or the files' layout, depends on. The number of workers is not among it, except where they work together."""
-    return {
-        "format": "graphmill-predictions",
-        "format_version": 1,
-        "job": finished.job,
-        "weights": finished.weights_hash,
-        "data": subject.content_hash,
-        "splits": {name: repr(subject.samplers[name]) for name in chosen},
-        "ranks": finished.num_ranks,
-        "precision": subject.precision,
-        "seed": subject.seed,
-        "device": None if config.device == "auto" else config.device,  # None: not known before there is a cluster
-        "embeddings": config.embeddings,
-        "shard_rows": config.shard_rows,
-        "piece_batches": config.piece_batches,
-        **({"parallel": "graph", "workers": workers.most} if subject.together else {}),
-    }
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """The splits that are asked for. Raises ConfigError where there is no such split."""
+        split, known = self.config.split, tuple(self.subject.samplers)
+        if split != "all" and split not in known:
+            raise ConfigError(f"split: expected all, {', '.join(known)}, got {split!r}; set --split")
+        return known if split == "all" else (split,)
 
+    def settings(self, workers: "WorkerOptions") -> dict[str, Any]:
+        """All that a prediction, or the files' layout, depends on. The number of workers is not among it, except where they work together."""
+        config, subject = self.config, self.subject
+        return {
+            "format": "graphmill-predictions",
+            "format_version": 1,
+            "job": self.finished.job,
+            "weights": self.finished.weights_hash,
+            "data": subject.content_hash,
+            "splits": {name: repr(subject.samplers[name]) for name in self.splits},
+            "ranks": self.finished.num_ranks,
+            "precision": subject.precision,
+            "seed": subject.seed,
+            "device": None if config.device == "auto" else config.device,  # None: not known before there is a cluster
+            "embeddings": config.embeddings,
+            "shard_rows": config.shard_rows,
+            "piece_batches": config.piece_batches,
+            **({"parallel": "graph", "workers": workers.most} if subject.together else {}),
+        }
 
-def _plan(
-    config: PredictConfig,
-    finished: "FinishedRun",
-    subject: "Subject",
-    served: "Served",
-    chosen: tuple[str, ...],
-    workers: "WorkerOptions",
-) -> "tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]":
-    """What the workers need, the pieces of the work, and the ids of all that is predicted, ascending."""
-    import numpy as np
+    def split(
+        self, served: "Served", workers: "WorkerOptions"
+    ) -> "tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]":
+        """What the workers need, the pieces of the work, and the ids of all that is predicted, ascending."""
+        import numpy as np
 
-    from cluster.prediction import PredictionSpec, SplitPlan, plan_pieces
+        from cluster.prediction import PredictionSpec, SplitPlan, plan_pieces
 
-    data, members = served
-    opened = None if subject.together else data.open()
-    splits, num_batches, ids = [], [], [np.empty(0, np.int64)]
-    for name in chosen:
-        member_ids = members(name)
-        if not len(member_ids):
-            continue
-        # As many ranks as scored the run, so that batches are the same; a tiny split of another graph may not be enough for them.
-        num_ranks = finished.num_ranks if len(member_ids) >= finished.num_ranks else 1
-        split = SplitPlan(name, subject.samplers[name], workers.most if opened is None else num_ranks)
-        splits.append(split)
-        num_batches.append(workers.most if opened is None else opened.sampler(split.sampler, num_ranks).num_batches)
-        ids.append(member_ids)
-    if not splits:
-        raise ConfigError(f"{subject.url}: expected something in split {config.split}, found nothing; set --split")
-    spec = PredictionSpec(
-        data=data,
-        build_model=subject.build_model,
-        weights=finished.weights,
-        task=subject.task,
-        target_names=subject.target_names,
-        has_targets=subject.has_targets,
-        splits=tuple(splits),
-        embeddings=config.embeddings,
-        precision=subject.precision,
-        seed=subject.seed,
-        loader=subject.loader,
-        estimate=subject.estimate,
-    )
-    most = 1 if subject.together else config.piece_batches
-    return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))
+        config, subject, run_ranks = self.config, self.subject, self.finished.num_ranks
+        data, members = served
+        opened = None if subject.together else data.open()
+        splits, num_batches, ids = [], [], [np.empty(0, np.int64)]
+        for name in self.splits:
+            member_ids = members(name)
+            if not len(member_ids):
+                continue
+            # As many ranks as scored the run, so that batches are the same; a tiny split of another graph may not be enough for them.
+            num_ranks = run_ranks if len(member_ids) >= run_ranks else 1
+            split = SplitPlan(name, subject.samplers[name], workers.most if opened is None else num_ranks)
+            splits.append(split)
+            num_batches.append(workers.most if opened is None else opened.sampler(split.sampler, num_ranks).num_batches)
+            ids.append(member_ids)
+        if not splits:
+            raise ConfigError(f"{subject.url}: expected something in split {config.split}, found nothing; set --split")
+        spec = PredictionSpec(
+            data=data,
+            build_model=subject.build_model,
+            weights=self.finished.weights,
+            task=subject.task,
+            target_names=subject.target_names,
+            has_targets=subject.has_targets,
+            splits=tuple(splits),
+            embeddings=config.embeddings,
+            precision=subject.precision,
+            seed=subject.seed,
+            loader=subject.loader,
+            estimate=subject.estimate,
+        )
+        most = 1 if subject.together else config.piece_batches
+        return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))
 
 
 def _print_summary(config: PredictConfig, finished: "FinishedRun", subject: "Subject", summary: dict[str, Any]) -> None:

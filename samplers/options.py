@@ -7,7 +7,7 @@ from samplers.messages import EdgeColumn, Scheme, WalkDirection
 from samplers.option_checks import check_fields
 from storage.errors import ConfigError
 from storage.option_checks import check_options, more_than_0
-from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN
+from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLITS
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,18 @@ class RandomPartitionOptions:
         codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
         if not codes or not all(SPLIT_NONE <= code <= SPLIT_TEST for code in codes):
             raise ConfigError(f"root_splits: expected codes of no split, train, valid or test, got {self.root_splits}")
+
+
+def full_evaluation(
+    split_set: int, num_chunks: int = 1, encodings: tuple[str, ...] = ()
+) -> dict[str, RandomPartitionOptions]:
+    """Scores every split on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks."""
+    return {
+        name: RandomPartitionOptions(
+            num_chunks=num_chunks, split_set=split_set, root_splits=(code,), shuffle=False, encodings=encodings
+        )
+        for name, code in SPLITS.items()
+    }
 
 
 @dataclass(frozen=True)

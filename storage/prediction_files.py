@@ -22,8 +22,9 @@ import pyarrow.parquet as pq
 from fsspec.implementations.memory import MemoryFileSystem
 
 from storage.arrow_files import is_local, split_url
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError
 from storage.filesystem_errors import one_line_errors
+from storage.json_object import parse_object
 from storage.object_stores import check_bucket, list_names, put_file
 
 SETTINGS, SUMMARY, PIECES = "_settings.json", "_summary.json", "_pieces"
@@ -145,17 +146,11 @@ class PredictionFolder:
     def _read_json(self, name: str) -> dict[str, Any] | None:
         filesystem, path = self._open()
         where = f"{path}/{name}"
-        try:
-            with one_line_errors(where, "read this file"):
-                if not filesystem.exists(where):
-                    return None
-                content = filesystem.cat_file(where)
-            body = json.loads(content)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise FormatError(f"{where}: expected JSON, got broken text ({error}); choose another folder") from None
-        if not isinstance(body, dict):
-            raise FormatError(f"{where}: expected an object, got {type(body).__name__}; choose another folder")
-        return body
+        with one_line_errors(where, "read this file"):
+            if not filesystem.exists(where):
+                return None
+            content = filesystem.cat_file(where)
+        return parse_object(content, where, "choose another folder")
 
     def _write(self, name: str, groups: Sequence[pa.Table], schema: pa.Schema) -> None:
         sink = pa.BufferOutputStream()

@@ -15,6 +15,7 @@ Progress = Callable[[str, int, int | None], None]  # told the stage, units done,
 # Codes of a split column (int8), one per node and split set.
 SPLIT_NONE, SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST = 0, 1, 2, 3
 SPLIT_NAMES = ("none", "train", "valid", "test")
+SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}  # that a run trains on or scores
 
 
 @dataclass(frozen=True)

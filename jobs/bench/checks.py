@@ -182,11 +182,11 @@ def _flat(worker: "Worker") -> Any:
 def _spec(config: Config, servers: Any, manifest: Any) -> Any:
     from cluster.options import TrainOptions
     from cluster.tasks import Classification
-    from cluster.train_spec import TrainSpec, full_evaluation
+    from cluster.train_spec import TrainSpec
     from cluster.training_data import NodeData
     from jobs.run.node_run import node_inputs
     from jobs.run.registry import build_model
-    from samplers.options import LoaderOptions, RandomPartitionOptions
+    from samplers.options import LoaderOptions, RandomPartitionOptions, full_evaluation
 
     model = {"name": "geco", "width": config.width, "num_layers": config.layers}
     model |= {"dropout": config.dropout, "input_dropout": config.dropout}

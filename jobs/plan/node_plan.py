@@ -16,7 +16,7 @@ from jobs.run.memory_check import available_bytes
 from jobs.run.node_run import check_run, node_inputs, resolve_nodes, whole_graph_data
 from jobs.run.node_task import node_task
 from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
-from jobs.run.resolve import SPLITS, Facts, ResolvedRun, resolve
+from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import check_resume
 from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from samplers.plans import num_chunk_batches, num_root_batches
@@ -27,6 +27,7 @@ from storage.encodings import find_encoding
 from storage.errors import GraphmillError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
+from storage.source import SPLITS
 
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 

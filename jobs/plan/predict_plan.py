@@ -22,7 +22,7 @@ def plan_prediction(
     workers: int,
     split: "Callable[[Served], tuple[PredictionSpec, tuple[list[Piece], np.ndarray]]]",
 ) -> None:
-    """Prints what the prediction would do. `summary`: of predictions that are complete already; `split`: `jobs.predict._plan`."""
+    """Prints what the prediction would do. `summary`: of predictions that are complete already; `split`: see `jobs.predict`."""
     plan = Plan("predict", workers, config.ray.object_store_gb)
     model = subject.build_model()
     plan.add("data", subject.text)

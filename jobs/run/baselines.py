@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 
 from cluster.scores import SplitScores
 from samplers.router import Router
-from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from storage.source import SPLITS
 
 _BLOCK_ROWS = 65_536
 _MAX_TRAIN_ROWS = 200_000  # enough for a multilayer perceptron to be as good as it gets
@@ -32,10 +33,7 @@ class Baselines:
 def compute_baselines(router: Router, split_set: int, metric: str, seed: int) -> Baselines:
     """Fits both on the training nodes; the features-only model (logistic regression or a
     two-layer perceptron, whichever validates best) is selected by validation score."""
-    nodes = {
-        name: router.list_split(split_set, code).node
-        for name, code in (("train", SPLIT_TRAIN), ("valid", SPLIT_VALID), ("test", SPLIT_TEST))
-    }
+    nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
     label = router.fetch(nodes["train"], feature=False).label
     assert label is not None
     num_classes = router.manifest.num_classes or 0
@@ -75,20 +73,31 @@ def _fit_features(router: Router, nodes: dict[str, np.ndarray], metric: str, see
 
 
 def _fit_linear(x: torch.Tensor, y: torch.Tensor, num_classes: int, penalty: float) -> nn.Module:
-    """Multinomial logistic regression with an L2 penalty, by L-BFGS."""
-    linear = nn.Linear(x.shape[1], num_classes)
+    """Multinomial logistic regression with an L2 penalty."""
+    linear = zero_linear(x.shape[1], num_classes, torch.float32)
+    minimise(linear, 50, lambda: functional.cross_entropy(linear(x), y) + penalty * linear.weight.square().sum())
+    return linear
+
+
+def zero_linear(in_dim: int, out_dim: int, dtype: torch.dtype) -> nn.Linear:
+    """A linear model whose weights are all 0."""
+    linear = nn.Linear(in_dim, out_dim, dtype=dtype)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
-    optimizer = torch.optim.LBFGS(linear.parameters(), max_iter=50, line_search_fn="strong_wolfe")
+    return linear
+
+
+def minimise(model: nn.Module, max_iter: int, loss: Callable[[], torch.Tensor]) -> None:
+    """Takes the model's weights to the minimum of a convex loss, by L-BFGS."""
+    optimizer: Any = torch.optim.LBFGS(model.parameters(), max_iter=max_iter, line_search_fn="strong_wolfe")
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = functional.cross_entropy(linear(x), y) + penalty * linear.weight.square().sum()
-        loss.backward()
-        return loss
+        value = loss()
+        value.backward()
+        return value
 
     optimizer.step(closure)
-    return linear
 
 
 def _fit_perceptron(

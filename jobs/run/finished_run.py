@@ -1,7 +1,6 @@
 """A finished run's directory, read back: what it was, its scores, and its best weights."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from cluster.checkpoint import TrainState, load_state, verify_checkpoint
 from jobs.run.run_record import settled_events
 from storage.errors import FormatError
+from storage.json_object import parse_object
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,15 @@ def read_run(path: str) -> FinishedRun:
     """The run in this directory. Raises FormatError where there is none, or one that has not finished, or was continued and has not again."""
     run, file = Path(path), Path(path) / "summary.json"
     try:
-        summary = json.loads(file.read_text())
+        summary = parse_object(file.read_bytes(), str(file))
     except (FileNotFoundError, NotADirectoryError):
         begun = (run / "config.json").exists()
-        what = "one that has not finished; continue it with its job's --run.resume" if begun else "none"
-        raise FormatError(f"{path}: expected a finished run's directory (summary.json), found {what}") from None
-    except (ValueError, RecursionError) as error:  # broken text, numbers of thousands of digits, or as many brackets
-        raise FormatError(f"{file}: expected JSON, got broken text ({error})") from None
-    kind = "graphs" if isinstance(summary, dict) and "graphs" in summary else "graph"
-    scores = "estimates" if isinstance(summary, dict) and "estimates" in summary else "scores"
+        there = "one that has not finished; continue it with its job's --run.resume" if begun else "none"
+        raise FormatError(f"{path}: expected a finished run's directory (summary.json), found {there}") from None
+    kind = "graphs" if "graphs" in summary else "graph"
+    scores = "estimates" if "estimates" in summary else "scores"
     needed = ("job", "workers", "device", scores, "snapshot", kind, f"{kind}_hash")
-    lacking = [name for name in needed if not isinstance(summary, dict) or name not in summary]
+    lacking = [name for name in needed if name not in summary]
     if lacking:
         raise FormatError(f"{file}: expected a training run's summary, found none of {', '.join(lacking)}")
     if type(summary["snapshot"]) is not int:

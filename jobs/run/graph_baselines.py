@@ -1,7 +1,6 @@
 """What a model of many graphs must beat: one constant, and a linear model of what a graph is made of, blind to its structure."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from cluster.tasks import Classification, Regression, Task
 from cluster.training_data import graph_labels
+from jobs.run.baselines import minimise, zero_linear
 from storage.graph_store import StoredGraphs
 
 _BLOCK_GRAPHS = 65_536
@@ -83,22 +83,12 @@ def _constant(y: Tensor, task: Task) -> Tensor:
 
 def _fit(x: Tensor, y: Tensor, task: Task) -> nn.Module:
     """Least squares for numbers, else the task's own loss by L-BFGS."""
-    linear = nn.Linear(x.shape[1], task.out_dim, dtype=torch.float64)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
+    linear = zero_linear(x.shape[1], task.out_dim, torch.float64)
     if isinstance(task, Regression):
         _least_squares(linear, x, (y - torch.tensor(task.mean)) / torch.tensor(task.scale))
         return linear
-    optimizer: Any = torch.optim.LBFGS(linear.parameters(), max_iter=100, line_search_fn="strong_wolfe")
     weight = task.weight(y)
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = task.loss(linear(x), y) / weight + _PENALTY * linear.weight.square().sum()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
+    minimise(linear, 100, lambda: task.loss(linear(x), y) / weight + _PENALTY * linear.weight.square().sum())
     return linear
 
 

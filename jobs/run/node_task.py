@@ -4,11 +4,11 @@ import numpy as np
 
 from cluster.options import NodeClassificationOptions
 from cluster.tasks import Classification, Task
-from jobs.run.resolve import SPLITS, ResolvedRun
+from jobs.run.resolve import ResolvedRun
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
-from storage.source import SPLIT_TRAIN
+from storage.source import SPLIT_TRAIN, SPLITS
 
 
 def node_task(resolved: ResolvedRun, manifest: Manifest) -> Task:

@@ -17,13 +17,11 @@ from cluster.placement import resolve as resolve_workers
 from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
 from jobs.run.reader import Tree, build, to_tree
 from jobs.run.registry import Component, Inputs, build_model, model_config, origin, stored_encoding
-from samplers.options import GraphBatchOptions, LoaderOptions, RandomPartitionOptions
+from samplers.options import GraphBatchOptions, LoaderOptions, full_evaluation
 from samplers.registry import given, load
 from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError
-from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
-
-SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}
+from storage.source import SPLITS
 
 
 @dataclass(frozen=True)
@@ -101,16 +99,7 @@ class ResolvedRun:
             return {split: replace(self._sampler(split, shuffle=False), max_graphs=how.max_graphs) for split in SPLITS}
         if how.how == "sampled":
             return {split: self._sampler(split, shuffle=False) for split in SPLITS}
-        return {
-            name: RandomPartitionOptions(
-                num_chunks=how.chunks,
-                split_set=self.config.data.split_set,
-                root_splits=(code,),
-                shuffle=False,
-                encodings=self._encodings,
-            )
-            for name, code in SPLITS.items()
-        }
+        return dict(full_evaluation(self.config.data.split_set, how.chunks, self._encodings))
 
     @property
     def _encodings(self) -> tuple[str, ...]:

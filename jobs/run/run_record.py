@@ -14,6 +14,7 @@ from typing import Any
 from cluster.run_directory import flat, load_config
 from samplers.traffic import COLUMNS as TRAFFIC
 from storage.errors import FormatError, GraphmillError
+from storage.json_object import parse_object
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,6 @@ def read_run(path: Path) -> RunRecord:
     if not (path / "config.json").is_file():
         raise FormatError(f"{path}: expected a run directory (config.json), found none; name one that a job has made")
     config = load_config(path)
-    if not isinstance(config, dict):
-        raise FormatError(f"{path / 'config.json'}: expected an object, got {type(config).__name__}; repair the file")
     epochs = sorted(_epochs(path / "metrics.jsonl"), key=lambda epoch: epoch["epoch"])
     summary = _optional_object(path / "summary.json")
     events = settled_events(path)
@@ -266,17 +265,7 @@ def _read(path: Path) -> str | None:
 
 def _optional_object(path: Path) -> dict[str, Any] | None:
     text = _read(path)
-    return None if text is None else _object(text, str(path))
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{where}: expected JSON ({error}); repair the file or remove it") from None
-    if not isinstance(value, dict):
-        raise FormatError(f"{where}: expected an object, got {type(value).__name__}; repair the file or remove it")
-    return value
+    return None if text is None else parse_object(text, str(path))
 
 
 def _lines(path: Path) -> Iterable[dict[str, Any]]:
@@ -286,7 +275,7 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            yield _object(line, f"{path}, line {number}")
+            yield parse_object(line, f"{path}, line {number}")
         except FormatError:
             if number < len(lines):
                 raise

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from cluster.options import SessionOptions, WorkerOptions
-from cluster.placement import Resources, resolve
+from cluster.placement import Resources, place
 from cluster.session import joins_a_cluster
 
 
@@ -27,9 +27,4 @@ def known_workers(asked: WorkerOptions, session: SessionOptions) -> WorkerOption
 
     Prints what differs from what was asked for. Raises ConfigError where this machine lacks it.
     """
-    if joins_a_cluster(session):
-        return asked
-    resolved, note = resolve(asked, this_machine(asked))
-    if note is not None:
-        print(note, flush=True)
-    return resolved
+    return asked if joins_a_cluster(session) else place(asked, this_machine(asked))

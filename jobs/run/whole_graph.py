@@ -26,7 +26,7 @@ from models.parallel.sequences import ShardedLayout
 from models.parallel.shards import Shards
 from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import PinnedGraph, StoredGraph
-from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+from storage.source import SPLITS
 
 _NEAR = 0.05  # of a shard: how far its end is moved to the end of a stored partition
 
@@ -81,7 +81,7 @@ class WholeGraphData:
 
     def roots(self) -> dict[str, Any]:
         """The sampler's options for every split."""
-        return {"train": ShardRoots(SPLIT_TRAIN), "valid": ShardRoots(SPLIT_VALID), "test": ShardRoots(SPLIT_TEST)}
+        return {name: ShardRoots(code) for name, code in SPLITS.items()}
 
     def check_memory(self, graph: StoredGraph, num_workers: int) -> int:
         """Bytes of a worker. Raises ConfigError where this machine cannot hold them all."""

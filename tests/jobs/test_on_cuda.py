@@ -21,7 +21,7 @@ from cluster.outcome import Finished, Stopped
 from cluster.prediction import PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
 from cluster.tasks import Classification, Regression, Task
 from cluster.train_loop import Worker
-from cluster.train_spec import TrainSpec, full_evaluation
+from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.prediction_subject import LocalNodeData
 from samplers.options import (
@@ -30,6 +30,7 @@ from samplers.options import (
     NeighborOptions,
     Node2SubgraphOptions,
     RandomPartitionOptions,
+    full_evaluation,
 )
 from storage.graph import open_graph
 from storage.graph_set_manifest import GraphSetManifest, RowSchema

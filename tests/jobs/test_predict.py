@@ -20,7 +20,7 @@ from cluster.options import TrainOptions
 from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
-from cluster.train_spec import TrainSpec, full_evaluation
+from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, OpenNodes
 from jobs import pcqm4m_tokengt, predict, products_geco
 from jobs.run.finished_run import read_run
@@ -29,7 +29,7 @@ from jobs.run.predict_options import PredictConfig
 from jobs.run.prediction_subject import node_subject
 from jobs.run.resolve import ResolvedRun
 from models.options.geco import GECOConfig
-from samplers.options import GraphBatchOptions, LoaderOptions, NeighborOptions
+from samplers.options import GraphBatchOptions, LoaderOptions, NeighborOptions, full_evaluation
 from samplers.router import local_router
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError, StageError
 from storage.graph import open_graph
