@@ -124,8 +124,8 @@ class _Prediction:
             "data": subject.content_hash,
             "splits": {name: repr(subject.samplers[name]) for name in self.splits},
             "ranks": self.finished.num_ranks,
-            "precision": subject.precision,
-            "seed": subject.seed,
+            "precision": subject.fit.precision,
+            "seed": subject.fit.seed,
             "device": None if config.device == "auto" else config.device,  # None: not known before there is a cluster
             "embeddings": config.embeddings,
             "shard_rows": config.shard_rows,
@@ -166,8 +166,8 @@ class _Prediction:
             has_targets=subject.has_targets,
             splits=tuple(splits),
             embeddings=config.embeddings,
-            precision=subject.precision,
-            seed=subject.seed,
+            precision=subject.fit.precision,
+            seed=subject.fit.seed,
             loader=subject.loader,
             estimate=subject.estimate,
         )

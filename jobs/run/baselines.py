@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,17 +21,15 @@ _PENALTIES = (1e-4, 1e-3, 1e-2)  # of the logistic regression's squared weights
 _PATIENCE = 6  # checks without a better validation score
 
 
-@dataclass(frozen=True)
-class Baselines:
-    """Scores by split, "valid" and "test", of both baselines."""
-
-    majority: dict[str, float]
-    features_only: dict[str, float] | None  # None: the graph has no features
+Baselines = dict[str, dict[str, float] | None]  # scores by baseline and split
 
 
 def compute_baselines(router: Router, split_set: int, metric: str, seed: int) -> Baselines:
-    """Fits both on the training nodes; the features-only model (logistic regression or a
-    two-layer perceptron, whichever validates best) is selected by validation score."""
+    """Scores of "majority" and, None for a graph without features, "features_only" on the splits "valid" and "test".
+
+    Both are fitted on the training nodes. Of the features-only models, logistic regression and a two-layer perceptron, the one that
+    validates best is taken.
+    """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
     label = router.fetch(nodes["train"], feature=False).label
     assert label is not None
@@ -44,9 +41,8 @@ def compute_baselines(router: Router, split_set: int, metric: str, seed: int) ->
         split: _score(router, nodes[split], lambda x: constant.expand(len(x), -1), metric, with_features=False)
         for split in ("valid", "test")
     }
-    if not router.manifest.feature_dim:
-        return Baselines(majority, None)
-    return Baselines(majority, _fit_features(router, nodes, metric, seed))
+    features_only = _fit_features(router, nodes, metric, seed) if router.manifest.feature_dim else None
+    return {"majority": majority, "features_only": features_only}
 
 
 def _fit_features(router: Router, nodes: dict[str, np.ndarray], metric: str, seed: int) -> dict[str, float]:

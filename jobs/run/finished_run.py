@@ -54,10 +54,6 @@ class FinishedRun:
         return int(self.summary["workers"])
 
     @property
-    def on_gpu(self) -> bool:
-        return str(self.summary["device"]).startswith("cuda")
-
-    @property
     def scores(self) -> dict[str, float]:
         """By split, in the run's own metric; estimates, where the run has no others."""
         return dict(self.summary["scores" if "scores" in self.summary else "estimates"])

@@ -1,14 +1,12 @@
 """What a model of many graphs must beat: one constant, and a linear model of what a graph is made of, blind to its structure."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cluster.tasks import Classification, Regression, Task
 from cluster.training_data import graph_labels
-from jobs.run.baselines import minimise, zero_linear
+from jobs.run.baselines import Baselines, minimise, zero_linear
 from storage.graph_store import StoredGraphs
 
 _BLOCK_GRAPHS = 65_536
@@ -17,20 +15,11 @@ _MAX_CATEGORIES = 256
 _PENALTY = 1e-4  # of the linear model's squared weights, for standardised columns
 
 
-@dataclass(frozen=True)
-class GraphBaselines:
-    """Scores by split of both baselines."""
-
-    constant: dict[str, float]  # the training split's mean
-    composition: dict[
-        str, float
-    ]  # linear in counts: nodes, edges, and nodes of each first category (atoms of each element)
-
-
 def compute_graph_baselines(
     store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...]
-) -> GraphBaselines:
-    """Fits both on the training split and scores them on `splits`."""
+) -> Baselines:
+    """Scores on `splits` of "constant", the training split's mean, and "composition": linear in the counts of nodes, of edges, and of nodes
+    of each first category (atoms of each element)."""
     graphs = store.split("train")
     x, y = _rows(store, graphs[:: max(1, -(-len(graphs) // _MAX_TRAIN_GRAPHS))], columns, task)
     centre, scale = x.mean(dim=0), x.std(dim=0, correction=0)
@@ -48,7 +37,7 @@ def compute_graph_baselines(
                 totals["composition"].update(linear((rows - centre) / scale), target)
         for name, total in totals.items():
             scores[name][split] = total.compute()[task.metric]
-    return GraphBaselines(**scores)
+    return dict(scores)
 
 
 def _rows(store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task) -> tuple[Tensor, Tensor]:

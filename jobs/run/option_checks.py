@@ -1,7 +1,6 @@
 """What is wrong with options, found before anything is prepared or started; each message names the option as it is typed.
 
-What only the graph can tell (a split, a number of classes) is checked when it is open. The parts that are configured check themselves
-too, under their own names: here a user is told which option to set.
+Options check their own values (`storage.option_checks`), and `resolve` checks what they mean together; here are folders and devices.
 """
 
 import os

@@ -10,19 +10,19 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.checkpoint import load_weights
-from cluster.options import NodeClassificationOptions
+from cluster.options import NodeClassificationOptions, TrainOptions
 from cluster.partition_server import connect, partition_servers
 from cluster.prediction import UNSPLIT, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.training_data import GraphData, GraphSplitOptions, NodeData, OpenNodes, TrainingData
-from jobs.run.config import RunConfig, saved_tree
+from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
 from jobs.run.node_run import node_inputs, whole_graph_data
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
-from jobs.run.resolve import ResolvedRun, is_foreign, read_resolved
+from jobs.run.resolve import ResolvedRun, read_resolved
 from jobs.run.whole_graph import ShardRoots
 from samplers.options import LoaderOptions
 from samplers.router import Router, local_router
@@ -61,8 +61,7 @@ class Subject:
     task: Task
     target_names: tuple[str, ...]
     has_targets: bool
-    precision: str
-    seed: int
+    fit: TrainOptions
     loader: LoaderOptions
     serve: Callable[[], Any]  # a context manager that yields Served; needs a Ray session
     look: Callable[[], Served]  # the same in this process, nothing started or written; ConfigError where it cannot be
@@ -133,7 +132,8 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         task=_node_task(trained),
         target_names=(),
         has_targets=manifest.label_kind == "class",
-        **_shared(run, config),
+        fit=trained.fit,
+        loader=config.loader,
         serve=serve,
         look=look,
         shard_bytes=None if shards is None else lambda workers: shards.check_memory(graph, workers),
@@ -213,7 +213,8 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         task=task,
         target_names=target_names,
         has_targets=has_targets,
-        **_shared(run, config),
+        fit=trained.fit,
+        loader=config.loader,
         serve=serve,
         look=look,
     )
@@ -239,21 +240,10 @@ def _checked(run: FinishedRun, url: str, build: Callable[[], torch.nn.Module]) -
 def _graph_task(run: FinishedRun, trained: ResolvedRun) -> Task:
     """The run's task, with what it knew of the training targets."""
     component = trained.config.task
-    if is_foreign(component):
+    if component.is_foreign:
         return component.options.build(trained.inputs)
     try:
         return TypeAdapter(_TASKS[component.name]).validate_python(run.summary.get("task"))
     except ValidationError as error:
         first = error.errors()[0]
         raise FormatError(f"{run.path}/summary.json: task: {first['loc']}: {first['msg']}") from None
-
-
-def _shared(run: FinishedRun, config: RunConfig) -> dict[str, Any]:
-    """What the subjects of both kinds have of the run's options."""
-    precision = config.fit.precision
-    bfloat16 = precision == "bfloat16" or (precision == "auto" and run.on_gpu)
-    return {
-        "precision": "bfloat16" if bfloat16 else "float32",
-        "seed": config.fit.seed,
-        "loader": config.loader,
-    }

@@ -112,6 +112,11 @@ class Component:
     name: str
     options: Any
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a user's own, named by its import path."""
+        return ":" in self.name
+
     def row(self, group: str, kind: Kind) -> Row | None:
         """None: a user's own."""
         return TABLES[group][kind].get(self.name)
@@ -198,7 +203,7 @@ def stored_encoding(options: Any) -> EncodingOptions | None:
 
 def origin(component: Component) -> Mapping[str, str]:
     """Of a user's own component: its distribution, version and a hash of its source, kept with the run. Empty for ours."""
-    if ":" not in component.name:
+    if not component.is_foreign:
         return {}
     module = sys.modules[type(component.options).__module__]
     package = module.__name__.partition(".")[0]

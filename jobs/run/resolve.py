@@ -16,7 +16,7 @@ from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
 from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
 from jobs.run.reader import Tree, build, to_tree
-from jobs.run.registry import Component, Inputs, build_model, model_config, origin, stored_encoding
+from jobs.run.registry import Inputs, build_model, model_config, origin, stored_encoding
 from samplers.options import GraphBatchOptions, LoaderOptions, full_evaluation
 from samplers.registry import given, load
 from storage.encoding_names import EncodingOptions
@@ -59,7 +59,7 @@ class ResolvedRun:
     @cached_property
     def model_config(self) -> Any:
         """The model's options with the data's widths."""
-        return None if is_foreign(self.config.model) else model_config(self.config.model, self.inputs)
+        return None if self.config.model.is_foreign else model_config(self.config.model, self.inputs)
 
     @property
     def architecture(self) -> dict[str, Any]:
@@ -145,11 +145,6 @@ def read_resolved(tree: Mapping[str, Any], *, allow_import: bool = True) -> Reso
     )
 
 
-def is_foreign(component: Component) -> bool:
-    """Whether it is a user's own, named by its import path."""
-    return ":" in component.name
-
-
 def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     """The run that this configuration is in this world. Pure. Raises ConfigError where the two do not fit."""
     for check in CHECKS:
@@ -225,7 +220,7 @@ def _ppgt_takes_subgraphs(config: RunConfig) -> str | None:
 def _sampled_scores_have_roots(config: RunConfig) -> str | None:
     if config.kind != "nodes" or config.evaluation.how != "sampled":
         return None
-    if is_foreign(config.sampler) and not hasattr(config.sampler.options, "root_split"):
+    if config.sampler.is_foreign and not hasattr(config.sampler.options, "root_split"):
         return f"evaluation: 'sampled' needs a sampler with the field root_split, {config.sampler.name} has none; add it, or set --evaluation full"
     if config.sampler.name not in ("random-partition", "saint"):
         return None

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from cluster.train_spec import TrainSpec
 from cluster.trainer import train
 from cluster.training_data import TrainingData
 from jobs.reporting.run_report import run_page
+from jobs.run.baselines import Baselines
 from jobs.run.commands import command_line, program_name
 from jobs.run.config import RunConfig, RunOptions
 from jobs.run.environment import describe_command, describe_environment
@@ -160,7 +160,7 @@ def train_and_score(
     data: TrainingData,
     sampler: Any,
     evaluation: Mapping[str, Any],
-    baselines: Any,
+    baselines: Baselines,
     described: Mapping[str, Any],
     started_s: float,
 ) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def train_and_score(
             **judge(
                 task.metric,
                 scores,
-                asdict(baselines),
+                baselines,
                 higher_is_better=task.higher_is_better,
                 estimate=config.evaluation.estimate,
             ),
