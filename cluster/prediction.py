@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -41,6 +42,7 @@ from storage.source import SPLIT_NONE
 _PIECES_PER_SPLIT = 8  # at least, where there are batches for them: so that workers share a split
 _OTHERS_S = 5.0  # after one worker has failed, for the others to say why
 UNSPLIT = "none"
+Worker = Callable[..., ray.ObjectRef]  # begins a call: the method's name, its arguments
 Progress = Callable[[str, int, int], None]  # stage, units done, units in all
 
 
@@ -205,16 +207,23 @@ class Predictor:
             )
 
 
-class PredictorActor(Predictor):
-    """A predictor in a process of its own.
+class PredictorActor:
+    """A predictor in a process of its own, made by its first call.
 
-    What all of them share comes in a list, as a reference: were it an argument itself, Ray would print an error for every actor that may be
-    restarted, since it cannot know that this driver keeps the object for as long as the actor lives.
+    Each call brings what all predictors share, as a reference. The constructor has none: Ray prints an error for an actor that may be
+    restarted and whose constructor needs the object store, since it cannot know that this driver keeps the object until the end.
     """
 
-    def __init__(self, shared: Sequence[ray.ObjectRef], device: str) -> None:
-        spec, folder, bounds = ray.get(shared[0], timeout=COLLECTIVE_TIMEOUT_S)
-        super().__init__(spec, folder, bounds, device)
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._predictor: Predictor | None = None
+
+    def call(self, shared: Sequence[ray.ObjectRef], method: str, *arguments: Any) -> Any:
+        """What the predictor's method returns."""
+        if self._predictor is None:
+            spec, folder, bounds = ray.get(shared[0], timeout=COLLECTIVE_TIMEOUT_S)
+            self._predictor = Predictor(spec, folder, bounds, self._device)
+        return getattr(self._predictor, method)(*arguments)
 
 
 @contextmanager
@@ -364,33 +373,33 @@ def predict_all(
 @contextmanager
 def _workers(
     spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, pool: PoolOptions
-) -> Iterator[list[Any]]:
+) -> Iterator[list[Worker]]:
+    """Functions that begin a call of a predictor's method, one for each predictor."""
     restarts = 0 if pool.together else pool.restarts
     actor: Any = ray.remote(
         num_cpus=1, num_gpus=1 if pool.use_gpu else 0, max_restarts=restarts, max_task_retries=restarts
     )(PredictorActor)
     shared = ray.put((spec, folder, bounds))
-    device = "cuda" if pool.use_gpu else "cpu"
-    workers = [actor.remote([shared], device) for _ in range(pool.num_workers)]
+    actors = [actor.remote("cuda" if pool.use_gpu else "cpu") for _ in range(pool.num_workers)]
     try:
-        yield workers
+        yield [partial(one.call.remote, [shared]) for one in actors]
     finally:
-        for worker in workers:
-            ray.kill(worker, no_restart=True)
+        for one in actors:
+            ray.kill(one, no_restart=True)
 
 
 def _predict_together(
-    workers: Sequence[Any], pieces: Sequence[Piece], splits: Set[int], pool: PoolOptions, progress: Progress
+    workers: Sequence[Worker], pieces: Sequence[Piece], splits: Set[int], pool: PoolOptions, progress: Progress
 ) -> None:
     """These splits in turn, each by all the workers at once: worker i predicts batch i. Raises what `predict_all` does."""
-    points = [worker.meeting_point.remote() for worker in workers]
+    points = [worker("meeting_point") for worker in workers]
     _wait(points, "start", pool)  # all of them: who met would wait for the rest with torch's patience and words
     point = ray.get(points[0], timeout=pool.deadline_s)
-    _wait([worker.meet.remote(point, rank, len(workers)) for rank, worker in enumerate(workers)], "meet", pool)
+    _wait([worker("meet", point, rank, len(workers)) for rank, worker in enumerate(workers)], "meet", pool)
     done = sum(piece.split not in splits for piece in pieces)
     for split in sorted(splits):
         of_split = [piece for piece in pieces if piece.split == split]
-        _wait([workers[piece.start].predict.remote(piece) for piece in of_split], "predict", pool)
+        _wait([workers[piece.start]("predict", piece) for piece in of_split], "predict", pool)
         done += len(of_split)
         progress("predict", done, len(pieces))
 
@@ -419,12 +428,12 @@ def _wait(references: Sequence[Any], method: str, pool: PoolOptions) -> None:
 
 
 def _run(
-    workers: Sequence[Any], method: str, calls: Sequence[tuple], pool: PoolOptions, progress: Progress, total: int
+    workers: Sequence[Worker], method: str, calls: Sequence[tuple], pool: PoolOptions, progress: Progress, total: int
 ) -> None:
     """Makes these calls, each by the next worker that is free; ends at the first that fails."""
     waiting, running, done = iter(calls), {}, total - len(calls)
     for worker, call in zip(workers, waiting):
-        running[getattr(worker, method).remote(*call)] = worker
+        running[worker(method, *call)] = worker
     while running:
         ready, _ = ray.wait(list(running), num_returns=1, timeout=pool.deadline_s)
         if not ready:
@@ -437,7 +446,7 @@ def _run(
         done += 1
         progress(method, done, total)
         for call in islice(waiting, 1):
-            running[getattr(worker, method).remote(*call)] = worker
+            running[worker(method, *call)] = worker
 
 
 def _result(reference: Any, method: str, pool: PoolOptions) -> None:
