@@ -10,25 +10,22 @@ computed. Exit code 1 and one line where it cannot be computed.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
+from storage.encoding_names import EncodingOptions
 
 
-@dataclass(frozen=True)
-class EncodeConfig:
+@dataclass(frozen=True, kw_only=True)
+class EncodeConfig(EncodingOptions):
     """Compute and store a positional encoding of a stored graph."""
 
     url: str
     """A graph's directory: a path or an fsspec URL."""
-    kind: Literal["laplacian", "rwse"]
+    kind: Literal["laplacian", "rwse"] = field()  # has to be named
     """Eigenvectors of the normalised Laplacian, or return probabilities of random walks (for up to about 100,000 nodes)."""
-    dim: int = 16
-    """Eigenvectors, or steps of the walk."""
-    which: Literal["smallest", "both_ends"] = "smallest"
-    """Eigenvectors: the `dim` smallest, or half of them from each end of the spectrum."""
     overwrite: bool = False
     """Compute it again where it is stored already, and publish that; the old snapshots stay."""
 
@@ -37,7 +34,6 @@ def main() -> int | None:
     config = parse(EncodeConfig, __doc__, ("url", "kind"))
     from jobs.run.progress import progress
     from storage.encode import encode
-    from storage.encoding_names import EncodingOptions
     from storage.errors import ConfigError
     from storage.graph import open_graph
 

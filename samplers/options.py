@@ -79,8 +79,7 @@ class Node2SubgraphOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, max_nodes=1, batch_size=1)
-        if not 0 <= self.max_hops <= _MOST_HOPS:
-            raise ConfigError(f"max_hops: expected 0 to {_MOST_HOPS}, got {self.max_hops}; set max_hops")
+        check_options(self, {"max_hops": (0 <= self.max_hops <= _MOST_HOPS, f"0 to {_MOST_HOPS}")})
 
 
 Cut = Literal["random", "partitions"]
@@ -151,10 +150,11 @@ class PprOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, top_k=0, batch_size=1)
-        if not 0 < self.alpha <= 1:
-            raise ConfigError(f"alpha: expected above 0 and at most 1, got {self.alpha}; set alpha")
-        if not 1e-9 <= self.epsilon < 1:
-            raise ConfigError(f"epsilon: expected at least 1e-9 and below 1, got {self.epsilon}; set epsilon")
+        rows = {
+            "alpha": (0 < self.alpha <= 1, "above 0 and at most 1"),
+            "epsilon": (1e-9 <= self.epsilon < 1, "at least 1e-9 and below 1"),
+        }
+        check_options(self, rows)
 
 
 @dataclass(frozen=True)
