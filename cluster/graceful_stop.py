@@ -32,7 +32,7 @@ class GracefulStop:
         self._ends_now = False
 
     def end_now(self) -> None:
-        """Makes the main thread raise KeyboardInterrupt, from any thread: what it waits for has lost its sense."""
+        """Makes the main thread raise KeyboardInterrupt, from any thread: what it waits for is of no use any more."""
         self._ends_now = True
         interrupt_main()
 

@@ -115,13 +115,13 @@ class ServerOptions:
     timeout_s: float = 120.0
     """Longest wait for one reply, restarts included: a minute's pause is survived."""
     start_timeout_s: float = 120.0
-    """And what the checksums take, at _VERIFY_BYTES_PER_S."""
+    """Longest wait for a server to start; the time that its checksums take on a slow disk comes on top."""
     verify: bool = True
     """Check all checksums when a server starts."""
     local_reads: bool = True
     """Read partitions in process where their files lie on this node."""
     cache_bytes: int = 0
-    """Of each process, for feature rows of partitions elsewhere; shared out by their nodes."""
+    """Memory of each process for feature rows of partitions on other machines; each gets a share by its number of nodes."""
     feature_dtype: FeatureDtype | None = None
     """Float16: halve what float32 features cost on the wire; batches then hold float16."""
 

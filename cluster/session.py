@@ -48,7 +48,7 @@ RAY_ENVIRONMENT: Mapping[str, str] = {
 LOCAL_RAY_ENVIRONMENT: Mapping[str, str] = {
     # Ray's GCS remembers the latest 100,000 tasks, at 3 KB each: Ray Train's questions to its workers could let it grow by 300 MB.
     "RAY_task_events_max_num_task_in_gcs": "5000",
-    # Nobody announces that he takes this machine back, except by SIGTERM. One process less.
+    # A local machine is taken back by SIGTERM, with no announcement to watch for: this saves a process.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 

@@ -167,7 +167,7 @@ class SaintOptions:
     walk_length: int = 2
     """Steps of a walk."""
     num_presamples: int = 200
-    """T."""
+    """Batches drawn before training, by which a node's probability is estimated (T in the paper)."""
     direction: WalkDirection = "both"
     """Of a step: against edges ("in"), along them ("out"), or either."""
     batches_per_epoch: int | None = None

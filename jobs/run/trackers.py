@@ -25,7 +25,7 @@ from cluster.run_directory import RunDirectory, flat, write_atomic
 from storage.errors import ConfigError
 
 _PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}  # by the module's name
-# Longest wait at the end, of all trackers together; who kills waits less.
+# Longest wait at the end, of all trackers together; shorter after a signal or an error.
 _END_S = {"finished": 60.0, "failed": 10.0, "killed": 10.0}
 _MLFLOW_BATCH = {"metrics": 1000, "params": 100}  # the most that one request may hold
 
