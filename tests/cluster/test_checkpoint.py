@@ -209,6 +209,9 @@ def test_sweeping_leaves_the_newest_whole_ones(tmp_path, saved):
     sweep(train, 1)
     assert left() == {"epoch-000003", "epoch-000004"}
     assert newest_whole(train, []) == train / "epoch-000003"
+    put("epoch-000001-notes")  # somebody's own
+    sweep(train, 1)
+    assert left() == {"epoch-000003", "epoch-000004", "epoch-000001-notes"}
 
 
 def test_data_of_older_checkpoints_may_be_unknown_and_known_data_must_be_the_same():

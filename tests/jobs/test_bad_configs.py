@@ -229,6 +229,7 @@ ROWS = (
     Row("bench.sampling", "--dgl-python {missing}/python", ("missing/python", "--dgl-python")),
     Row("bench.sampling", "--out {file}/out", ("file.txt", "--out")),
     Row("predict", "{begun} out --ray.object_store_gb 0", ("object_store_gb", "--ray.object_store_gb")),
+    Row("predict", "{begun} out --object_store_gb 1", ("perhaps --ray.object_store_gb",), 2),
     Row("bench.speed", "--degree 3", ("degree", "3", "--degree")),
     Row("bench.speed", "--subjects gin", ("gin", "--subjects"), 2),
     Row("bench.training", "--parts 0", ("parts", "0", "--parts")),
