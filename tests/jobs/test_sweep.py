@@ -162,7 +162,7 @@ BAD = [
     ({"grid": ("model.width=8,many",)}, "trial with model.width=many: --model.width: expected an integer, got 'many'"),
     ({"grid": ("fit.precision=fp8",)}, "expected one of auto, float32, bfloat16, got 'fp8'"),
     ({"grid": ("model.skip=perhaps",)}, "--model.skip: expected yes or no, got 'perhaps'"),
-    ({"grid": ("model=gat",)}, "model: expected one of geco"),
+    ({"grid": ("model=perceptron",)}, "model: expected one of geco"),
     ({"grid": ("sampler=neighbor",), "after": "--sampler.fanouts 4"}, "fanouts needs one entry per layer"),
     ({"grid": ("run.dir=a,b",)}, "the sweep sets --run.dir and --run.resume"),
     ({**ONE, "after": "--run.dir here"}, "the sweep sets --run.dir and --run.resume"),
