@@ -260,7 +260,7 @@ def test_another_architecture_is_refused_by_shape(saved):
     [
         (None, "expected a checkpoint, found none"),
         ("{", "broken text"),
-        ("[]", "found something else"),
+        ("[]", "expected an object, got list"),
         (json.dumps({"format": "graphmill-checkpoint", "format_version": 99}), "format_version 2, got 99"),
         (json.dumps({"format": "graphmill-checkpoint", "format_version": 1}), "next_epoch"),
     ],

@@ -129,7 +129,7 @@ def test_a_container_s_share_of_the_cores(tmp_path, monkeypatch):
 
 
 def test_bad_options():
-    with pytest.raises(ConfigError, match="--timeout-s"):
+    with pytest.raises(ConfigError, match="--timeout_s"):
         DoctorConfig(timeout_s=0)
 
 
