@@ -25,7 +25,8 @@ import storage.ingest
 from storage.edge_buckets import EdgeBuckets
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.graph import open_graph
-from storage.ingest import IngestOptions, Partitioner, ingest
+from storage.ingest import IngestOptions, ingest
+from storage.ingest_options import Partitioner
 from storage.journal import CLOCK_MARGIN_S, LEASE_S
 from storage.prune import prune
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
