@@ -24,15 +24,6 @@ for _bit in range(64):
     _BIT_POSITION[((_DE_BRUIJN << _bit) & (2**64 - 1)) >> 58] = _bit
 
 
-@compiled
-def list_keys(key, permanent_id):
-    """uint64 [n]: the key of each node's own draws."""
-    keys = np.empty(len(permanent_id), np.uint64)
-    for i in range(len(permanent_id)):
-        keys[i] = hash64(key, np.uint64(permanent_id[i]))
-    return keys
-
-
 @numba.njit(inline="always")
 def _unit(hashed):
     """float64 in (0, 1]: never 0, so that its logarithm is finite."""

@@ -107,7 +107,7 @@ def _draw(
         source = lists.take("indices", lists.everything())
         coin = hash_ids(key, entries(_permanent_id(partition, tables), source))
         return draws.draw_labor(first, degree, fanout, coin)
-    keys = draws.list_keys(key, entries(partition.original_id, row))
+    keys = hash_ids(key, entries(partition.original_id, row))
     if request.scheme == "uniform":
         if request.replace:
             return draws.draw_with_replacement(first, degree, keys, fanout)

@@ -5,6 +5,8 @@ order, lists in ascending permanent id; so the lists of position i come before t
 batch's layers are slices of it (`samplers.layers`).
 """
 
+from typing import Any
+
 import numpy as np
 
 from samplers.graph_checks import check_graph
@@ -14,7 +16,7 @@ from samplers.options import NeighborOptions
 from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, stream_key
 from samplers.relabel import PositionMaps, Relabeler
-from samplers.root_batches import RootBatches
+from samplers.root_batches import RootBatches, plan_hash, plan_length
 from samplers.roots import find_roots
 from samplers.router import EDGE_COLUMNS, Router
 from samplers.stage_clock import stage
@@ -25,6 +27,7 @@ class NeighborSampler:
     """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct)."""
 
     __repr__, __len__ = sampler_repr, sampler_len
+    content_hash, num_batches = plan_hash, plan_length
 
     def __init__(
         self, router: Router, options: NeighborOptions, num_ranks: int = 1, roots: np.ndarray | None = None
@@ -40,14 +43,6 @@ class NeighborSampler:
             induced=options.edges == "induced",
         )
         self._root_batches = RootBatches(router, options, num_ranks, roots)
-
-    @property
-    def content_hash(self) -> str:
-        return self._root_batches.content_hash
-
-    @property
-    def num_batches(self) -> int:
-        return self._root_batches.num_batches
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
         """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
@@ -119,6 +114,22 @@ class NeighborSampler:
             sources.append(relabeler.add(drawn.neighbor))
             layer_sizes.append(relabeler.num_nodes - frontier_start)
         return lists, sources, layer_sizes
+
+
+def induced_minibatch(router: Router, epoch: int, batch: int, node: np.ndarray, options: Any) -> MiniBatch:
+    """The minibatch of these nodes and of all edges among them, without roots; `options` name the split set and encodings."""
+    edges, no_roots = router.induced_edges(node), np.empty(0, np.int64)
+    return build_minibatch(
+        router,
+        epoch,
+        batch,
+        node,
+        edges.count,
+        edges.neighbor,
+        no_roots,
+        options.split_set,
+        encodings=options.encodings,
+    )
 
 
 def build_minibatch(

@@ -18,7 +18,7 @@ from samplers.node2subgraph_kernels import HUB_DEGREE, advance, frontier, pack_m
 from samplers.options import Node2SubgraphOptions
 from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
-from samplers.root_batches import RootBatches
+from samplers.root_batches import RootBatches, plan_hash, plan_length
 from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
@@ -39,6 +39,7 @@ class Node2SubgraphSampler:
     """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct)."""
 
     __repr__, __len__ = sampler_repr, sampler_len
+    content_hash, num_batches = plan_hash, plan_length
 
     def __init__(
         self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1, roots: np.ndarray | None = None
@@ -46,14 +47,6 @@ class Node2SubgraphSampler:
         self._router, self.options = router, options
         check_graph(router.manifest, options.split_set, "in" if options.max_hops == 0 else options.direction)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
-
-    @property
-    def content_hash(self) -> str:
-        return self._root_batches.content_hash
-
-    @property
-    def num_batches(self) -> int:
-        return self._root_batches.num_batches
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         return self._sample(self._root_batches.roots(epoch, batch), epoch, batch)

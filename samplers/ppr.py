@@ -21,7 +21,7 @@ from samplers.minibatch import MiniBatch
 from samplers.options import PprOptions
 from samplers.ppr_kernels import FIRST_BITS, best_candidates, push_known, start_roots
 from samplers.protocol import sampler_len, sampler_repr
-from samplers.root_batches import RootBatches
+from samplers.root_batches import RootBatches, plan_hash, plan_length
 from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
@@ -49,6 +49,7 @@ class PprSampler:
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
+    content_hash, num_batches = plan_hash, plan_length
 
     def __init__(
         self, router: Router, options: PprOptions, num_ranks: int = 1, roots: np.ndarray | None = None
@@ -57,14 +58,6 @@ class PprSampler:
         check_graph(router.manifest, options.split_set, options.direction)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
         self._memory = PushMemory()
-
-    @property
-    def content_hash(self) -> str:
-        return self._root_batches.content_hash
-
-    @property
-    def num_batches(self) -> int:
-        return self._root_batches.num_batches
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
         return self._sample(self._root_batches.roots(epoch, batch).node, epoch, batch)

@@ -14,7 +14,7 @@ import numpy as np
 
 from samplers.graph_checks import check_graph
 from samplers.minibatch import MiniBatch
-from samplers.neighbor import build_minibatch
+from samplers.neighbor import induced_minibatch
 from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from samplers.plans import chunk_share, even_split, num_chunk_batches
 from samplers.protocol import check_batch, sampler_len, sampler_repr
@@ -55,23 +55,10 @@ class RandomPartitionSampler:
         return num_chunk_batches(self._num_groups, self._num_ranks)
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        options, router = self.options, self._router
         check_batch(batch, self.num_batches)
         share = chunk_share(batch, self._num_groups, self._num_ranks)  # over groups of chunks
         node = self._group_nodes(epoch, share.chunk)
-        edges = router.induced_edges(node)
-        no_roots = np.empty(0, np.int64)
-        minibatch = build_minibatch(
-            router,
-            epoch,
-            batch,
-            node,
-            edges.count,
-            edges.neighbor,
-            no_roots,
-            options.split_set,
-            encodings=options.encodings,
-        )
+        minibatch = induced_minibatch(self._router, epoch, batch, node, self.options)
         roots = np.flatnonzero(self._roots.among(minibatch))
         start, stop = even_split(len(roots), share.parts, share.part)
         return replace(minibatch, root_index=roots[start:stop])

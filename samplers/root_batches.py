@@ -1,6 +1,7 @@
 """Roots dealt to batches: the plan of the samplers whose batches are made around some roots each."""
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,20 @@ from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.roots import Roots
 from samplers.router import Router
 from samplers.stage_clock import stage
+
+
+def _plan_hash(sampler: Any) -> str:
+    """Of the graph and, where they are given, of the roots."""
+    return sampler._root_batches.content_hash
+
+
+def _plan_length(sampler: Any) -> int:
+    """Batches of an epoch over all ranks."""
+    return sampler._root_batches.num_batches
+
+
+# The `content_hash` and the `num_batches` of a sampler whose plan is its `_root_batches`.
+plan_hash, plan_length = property(_plan_hash), property(_plan_length)
 
 
 class RootBatches:

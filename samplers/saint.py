@@ -16,7 +16,7 @@ import numpy as np
 from samplers.graph_checks import check_graph
 from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
-from samplers.neighbor import build_minibatch
+from samplers.neighbor import induced_minibatch
 from samplers.options import SaintOptions
 from samplers.protocol import check_batch, sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
@@ -111,26 +111,14 @@ class SaintSampler:
         return steps
 
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        options, router = self.options, self._router
+        options = self.options
         check_batch(batch, self.num_batches)
         with stage("sample"):
             steps = self._walk(np.arange(options.num_walks), Purpose.WALKS, epoch if options.shuffle else 0, batch)
             relabeler = Relabeler(np.empty(0, np.int64))
             relabeler.add(np.concatenate(steps))
             node = relabeler.node.copy()
-            edges = router.induced_edges(node)
-        no_roots = np.empty(0, np.int64)
-        minibatch = build_minibatch(
-            router,
-            epoch,
-            batch,
-            node,
-            edges.count,
-            edges.neighbor,
-            no_roots,
-            options.split_set,
-            encodings=options.encodings,
-        )
+            minibatch = induced_minibatch(self._router, epoch, batch, node, options)
         with stage("sample"):
             is_root = self._roots.among(minibatch)
             counts = self.sample_counts

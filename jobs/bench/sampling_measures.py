@@ -14,13 +14,13 @@ import torch
 
 from jobs.run.memory_check import own_bytes
 from samplers.array_pool import ArrayPool
-from samplers.draw_kernels import draw_uniform, list_keys
+from samplers.draw_kernels import draw_uniform
 from samplers.neighbor import NeighborSampler
 from samplers.neighbor_kernels import entries, list_bounds
 from samplers.node2subgraph import Node2SubgraphSampler
 from samplers.options import NeighborOptions, Node2SubgraphOptions
 from samplers.prefetch import prefetch
-from samplers.random_streams import Purpose, stream_key
+from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.relabel import Relabeler
 from samplers.router import Router, local_router
 from samplers.row_kernels import take_rows
@@ -173,7 +173,7 @@ def _record(partition: Partition, roots: np.ndarray, fanouts: tuple[int, ...], b
         row = relabeler.node[first:].copy()
         first = relabeler.num_nodes
         start, degree = list_bounds(partition.indptr, row)
-        keys = list_keys(stream_key(0, Purpose.NEIGHBORS, 0, batch, hop), entries(partition.original_id, row))
+        keys = hash_ids(stream_key(0, Purpose.NEIGHBORS, 0, batch, hop), entries(partition.original_id, row))
         count, position = draw_uniform(start, degree, keys, fanout)
         relabeler.add(entries(partition.indices, position))
         reads.append(_Reads(row, count, position - np.repeat(start, count)))

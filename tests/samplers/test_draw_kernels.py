@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from samplers import draw_kernels
+from samplers.random_streams import hash_ids
 from tests import reference_sampler as reference
 
 WAYS = ("bitmap", "scan", "hashed")
@@ -53,7 +54,7 @@ def test_lists_of_every_length_side_by_side(fanout: int) -> None:
     """Around the limits between the ways, with empty lists between."""
     degree = np.array([0, 1, 48, 49, 0, 2047, 2048, 2049, 4097, 10_000, 0])
     first = np.cumsum(degree) - degree
-    keys = draw_kernels.list_keys(np.uint64(5), np.arange(len(degree)))
+    keys = hash_ids(np.uint64(5), np.arange(len(degree)))
     count, position = draw_kernels.draw_uniform(first, degree, keys, fanout)
     end = 0
     for i in range(len(degree)):
