@@ -28,7 +28,7 @@ def transform_length(num_positions: int) -> int:
 
 
 def _largest_prime(number: int, enough: int) -> int:
-    """The largest prime factor, or any number above `enough` where it is larger than that."""
+    """The largest prime factor; any number above `enough` if the factor is larger than that."""
     for prime in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31):
         while number % prime == 0 and number > prime:
             number //= prime

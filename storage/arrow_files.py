@@ -151,7 +151,7 @@ def check_split_codes(codes: np.ndarray, most: int, path: str) -> None:
 
 
 def _fetched(filesystem: fsspec.AbstractFileSystem, path: str, num_bytes: int) -> pa.BufferReader:
-    """The file in memory, by one request; of a file that is too long, one byte more than it should have."""
+    """The file in memory, by one request; one byte too many shows that the file is too long."""
     return pa.BufferReader(filesystem.cat_file(path, start=0, end=num_bytes + 1))
 
 

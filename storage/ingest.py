@@ -440,8 +440,8 @@ class _NodeSpool:
         if label is None or label.dtype != np.int64:
             kind = None if label is None else "value"
             if given is not None:
-                what = "no labels" if kind is None else "real numbers"
-                raise ConfigError(f"{name}: num_classes {given}: expected classes as labels, found {what}")
+                labels = "no labels" if kind is None else "real numbers"
+                raise ConfigError(f"{name}: num_classes {given}: expected classes as labels, found {labels}")
             return kind, None
         low, high = int(label.min()), int(label.max())
         if num_classes is None:

@@ -1,6 +1,6 @@
-"""Statistics that ingestion measures and the manifest keeps, so that training and planning need not read the data for them.
+"""Statistics that ingestion measures and the manifest keeps, so that training and planning need not read the data again.
 
-Every number is that of the full graph, whatever its partitions. `storage.graph_measures` and `storage.graph_set_measures` compute them.
+All numbers are those of the full graph and do not depend on its partitions. `storage.graph_measures` and `storage.graph_set_measures` compute them.
 Parsing trusts nothing, as in `storage.manifest`.
 """
 
@@ -21,7 +21,7 @@ MAX_CLASS_COUNTS = 1 << 20  # numbers; of more classes none are kept
 
 @dataclass(frozen=True)
 class CountStatistics:
-    """How a number >= 0 is spread over nodes, or over graphs."""
+    """The distribution of a number >= 0 over nodes, or over graphs."""
 
     num: int  # of nodes, or graphs
     total: int
@@ -36,7 +36,7 @@ class CountStatistics:
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """Of the values as they are stored. Norms are L2, of the rows without a non-finite value, to 9 digits."""
+    """Statistics of the stored values. Norms are L2 norms of the rows without a non-finite value, to 9 digits."""
 
     num_values: int
     num_nonzero: int
@@ -56,7 +56,7 @@ class FeatureStatistics:
 
 @dataclass(frozen=True)
 class TargetStatistics:
-    """Of real numbers: how many there are, their mean, and their standard deviation (divided by the count)."""
+    """Statistics of real numbers: their count, mean and standard deviation (divided by the count)."""
 
     num_labelled: int
     mean: float | None  # None: there is no value, or one that is not finite
@@ -83,7 +83,7 @@ class SplitStatistics:
 
 @dataclass(frozen=True)
 class GraphStatistics:
-    """One graph. Edges are the stored ones, after duplicates and self-loops were dropped and reverses added, where asked for."""
+    """Statistics of one graph. Its edges are the stored ones: after duplicates and self-loops were dropped and reverses added, if asked for."""
 
     in_degree: CountStatistics
     out_degree: CountStatistics
@@ -106,13 +106,13 @@ class GraphStatistics:
 
     @property
     def graph_digest(self) -> str:
-        """Of edges, features, labels and all sets of splits; the same under any partitions."""
+        """Digest of edges, features, labels and all sets of splits; it does not depend on partitions."""
         feature = "" if self.feature is None else self.feature.fingerprint
         named = " ".join((self.edge_fingerprint, feature, self.node_digest, *(split.digest for split in self.splits)))
         return hashlib.sha256(named.encode()).hexdigest()
 
     def data_digest(self, split_set: int) -> str:
-        """Of all that a run learns from: edges, features, labels, and this set of splits; the same under any partitions."""
+        """Digest of all that a run learns from: edges, features, labels and this set of splits; it does not depend on partitions."""
         feature = "" if self.feature is None else self.feature.fingerprint
         named = f"{self.splits[split_set].digest} {self.edge_fingerprint} {feature}"
         return hashlib.sha256(named.encode()).hexdigest()[:16]
@@ -120,7 +120,7 @@ class GraphStatistics:
 
 @dataclass(frozen=True)
 class GraphPartStatistics:
-    """The graphs of one part of a set."""
+    """Statistics of the graphs of one part."""
 
     num_graphs: int
     targets: tuple[TargetStatistics, ...]  # by target
@@ -128,7 +128,7 @@ class GraphPartStatistics:
 
 @dataclass(frozen=True)
 class GraphSetStatistics:
-    """Many graphs. `parts`: first the graphs in none, then by split name."""
+    """Statistics of many graphs. `parts`: first the graphs in no part, then by split name."""
 
     nodes: CountStatistics  # of a graph
     edges: CountStatistics

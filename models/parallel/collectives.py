@@ -1,7 +1,7 @@
-"""What workers that share a graph tell each other: differentiable all-to-alls and sums, counted in bytes.
+"""Communication of workers that share a graph: differentiable all-to-alls and sums, counted in bytes.
 
-The gradients are those of the sum of all workers' losses: each worker calls backward on its own part of the loss, and what it
-finds in a parameter's gradient is its part of the whole gradient, so the parts add up. All workers must make the same calls in
+The gradients are those of the sum of all workers' losses: each worker calls backward on its own part of the loss, which
+gives its part of each parameter's gradient, and the parts are added up. All workers must make the same calls in
 the same order; every wait ends at the process group's timeout.
 """
 
@@ -76,7 +76,7 @@ class Peers:
 
 
 class Arriving:
-    """Rows under way."""
+    """Rows that are being received."""
 
     def __init__(self, out: Tensor, work: Any) -> None:
         self._out, self._work = out, work

@@ -1,4 +1,4 @@
-"""What a training step of GECO over workers takes, from the formulas: bytes sent by a worker, and memory of a worker.
+"""Formulas for a training step of GECO over workers: bytes sent by a worker, and memory of a worker.
 
 N nodes, E edges, W workers, D width, K order, L layers, h hops; n = N / W rows and D / W channels of a worker.
 """
@@ -53,7 +53,7 @@ def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_worke
     # Kept per node and layer for the backward pass: [X, ÂX, …], gates and V, five D-wide inputs of norms, FFN and activation, and
     # three masks of dropout.
     kept = (h + 1) + (k + 1) + 5 + (3 if config.dropout else 0)
-    # At the backward pass's height, on top: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
+    # In addition at the peak of the backward pass: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
     passing = 3 * (k + 1) + 3
     layers = config.num_layers + kept if config.recompute else config.num_layers * kept
     # Of the parameters: weights, gradients, two moments, best weights, the exchange.

@@ -83,7 +83,7 @@ def _chain(p_GcN: Tensor, filter_KcN: Tensor, skip_Kc: Tensor | None) -> Tensor:
 
 
 def _chunks(p_GCN: Tensor) -> list[slice]:
-    # Half of what is kept anyhow is enough for a chunk: so it falls with the number of workers too.
+    # A chunk may take half of what is kept anyway, so that it shrinks with the number of workers too.
     groups, width, num_positions = p_GCN.shape
     room = min(CHUNK_BYTES, p_GCN.nbytes // 2)
     size = max(1, room // max(1, channel_bytes(groups, num_positions, p_GCN.element_size())))

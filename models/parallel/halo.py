@@ -1,8 +1,8 @@
 """ÂX where each worker has a range of the rows: who needs which rows is planned once, then every product is one all-to-all.
 
-A worker's in-edges fall into those whose source is its own and those whose source is a peer's (the halo). In a product it sends
-off the rows that peers need, sums over its own sources meanwhile, and adds the halo's when they have arrived. The gradient goes
-the other way: sums for the halo's sources first, which are sent back to their owners. Where A = Aᵀ, it is the same product again.
+A worker's in-edges divide into those whose source is its own and those whose source is a peer's (the halo). In a product it sends
+the rows that peers need, sums over its own sources meanwhile, and adds the halo's rows when they have arrived. The gradient goes
+the other way: first sums for the halo's sources, which are sent back to their owners. Where A = Aᵀ, it is the same product again.
 Rows of half precision travel as they are; what is added up is added up in float32.
 
 Shapes: n rows here, H halo rows, S rows to send, D channels, E edges into the rows here, W workers.

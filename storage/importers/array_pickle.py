@@ -1,7 +1,7 @@
 """Reads a pickled dictionary of numpy's integer vectors, as `torch.save` writes it, without unpickling.
 
-Only the opcodes that such a dictionary needs are known, of protocols 2 to 5, and only the five functions that numpy's pickles name.
-Those are never called: each stands for the one thing that it does with the arguments that numpy gives it. All else is refused by name.
+It knows only the opcodes of protocols 2 to 5 that such a dictionary needs, and only the functions that numpy's pickles name. These are never
+called: the reader does itself what each does with numpy's arguments. Everything else is refused by name.
 Memory: a file of n bytes makes this reader hold at most 8 n bytes and 16 MiB beside the file's own.
 """
 
@@ -30,7 +30,7 @@ _OPCODES = {
 
 
 class _Function(Enum):
-    """By the names of numpy 1 and numpy 2, Python 2 and 3."""
+    """The functions, under their names in numpy 1 and 2 and in Python 2 and 3."""
 
     RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
     FROM_BUFFER = ("numpy.core.numeric _frombuffer", "numpy._core.numeric _frombuffer")
@@ -52,7 +52,7 @@ class _Refused(Exception):
 
 @dataclass
 class _Dtype:
-    """Its byte order comes after it has been made (and may have been used)."""
+    """A dtype. Its byte order is set after it is made, perhaps even after it is used."""
 
     name: str
     order: str = "="
@@ -61,13 +61,13 @@ class _Dtype:
         dtype = np.dtype(self.name).newbyteorder(self.order)  # type: ignore[arg-type]
         if length * dtype.itemsize != len(content):
             raise _Refused(f"expected {length} numbers of {dtype.itemsize} bytes, found {len(content)} bytes")
-        # A view, in the file's byte order too: a pickle may name the same bytes a thousand times.
+        # A view, in the file's byte order: a pickle may refer to the same bytes a thousand times.
         return np.frombuffer(content, dtype)
 
 
 @dataclass
 class _Vector:
-    rows: np.ndarray | None = None  # comes after it has been made
+    rows: np.ndarray | None = None  # set after it is made
 
 
 def read_vectors(path: Path) -> dict[str, np.ndarray]:

@@ -22,8 +22,8 @@ from storage.importers.text_table import TextTable, column_values, is_number
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
 
 _READ_EDGES = 1 << 20
-_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # of a name, the last
-# More nodes than these are taken from ids, or from a size line, only if there are as many edges.
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
+# A number of nodes above these, from ids or from a size line, is accepted only with that many edges.
 _SPARSE_NODES, _NODES_PER_EDGE = 1 << 24, 128
 
 
@@ -95,7 +95,7 @@ class EdgeListGraph:
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
         columns = (self._features, self._labels, self._splits, self._ids)
         if all(column is None for column in columns):
-            yield NodeChunk()  # how a source says that its nodes have no columns
+            yield NodeChunk()  # an empty chunk means that nodes have no columns
             return
         yield from node_chunks(self._num_nodes, chunk_nodes, *columns)
 
@@ -209,8 +209,8 @@ class EdgeListGraph:
                     yield _RawEdges(src, dst, self._weights(batch), 0, where)
                     done += batch.num_rows
             except _UNREADABLE as error:
-                what = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
-                raise DataError(f"{self.path}: {what} Parquet file: {error}") from error
+                problem = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
+                raise DataError(f"{self.path}: {problem} Parquet file: {error}") from error
 
     def _integers(self, batch: pa.RecordBatch, name: str, where: Callable[[int], str]) -> np.ndarray:
         column = batch.column(name)

@@ -94,8 +94,8 @@ def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
 
 
 def _is_row(fields: list[str]) -> bool | None:
-    """Whether the first line holds values: numbers, truth values, names of splits. None where it holds both, or 0, 1, 2 …, which
-    is how pandas names columns that have no names."""
+    """Whether the first line holds values: numbers, truth values, names of splits. None if it holds values and other words, or
+    0, 1, 2 …, which is how pandas names columns without names."""
     values = [is_number(field) or field.lower() in _VALUES for field in fields]
     if len(fields) > 1 and fields == [str(index) for index in range(len(fields))]:
         return None

@@ -74,9 +74,9 @@ def _first(
         return None
     array = arrays[name]
     if array.ndim not in dims or array.dtype.kind not in kinds:
-        what = "whole numbers" if kinds == _WHOLE else "numbers"
+        expected = "whole numbers" if kinds == _WHOLE else "numbers"
         raise DataError(
-            f"{path}: {name}: expected {what} in {' or '.join(map(str, dims))} dimensions, got {array.dtype} {list(array.shape)}"
+            f"{path}: {name}: expected {expected} in {' or '.join(map(str, dims))} dimensions, got {array.dtype} {list(array.shape)}"
         )
     return array
 

@@ -15,7 +15,7 @@ def pyg_graph(
 
     Read are `edge_index`, `x`, `y`, `edge_weight`, `edge_attr`, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
     [num_nodes, num_split_sets]) or, in their place, `split_idx` with rows under train, valid and test (OGB's form); any of the
-    three may be missing. The edges are taken as they are: PyG holds both directions of an undirected graph. `num_classes`: what `data.num_classes` says, where it is set.
+    three may be missing. The edges are taken as they are: PyG holds both directions of an undirected graph. `num_classes` defaults to `data.num_classes`, where that is set.
 
     Errors: DataError for hetero data, sparse tensors and shapes that disagree.
     """
@@ -43,16 +43,16 @@ def pyg_graph(
     )
 
 
-def _optional(tensor, what: str, name: str) -> np.ndarray | None:
-    return None if tensor is None else _array(tensor, what, name)
+def _optional(tensor, entry: str, name: str) -> np.ndarray | None:
+    return None if tensor is None else _array(tensor, entry, name)
 
 
-def _array(tensor, what: str, name: str) -> np.ndarray:
+def _array(tensor, entry: str, name: str) -> np.ndarray:
     if isinstance(tensor, np.ndarray):
         return tensor
     if getattr(tensor, "is_sparse", False) or str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
         raise DataError(
-            f"{name}: {what} must be a dense tensor, got {getattr(tensor, 'layout', type(tensor).__name__)}"
+            f"{name}: {entry} must be a dense tensor, got {getattr(tensor, 'layout', type(tensor).__name__)}"
         )
     return tensor.detach().cpu().numpy()
 

@@ -32,7 +32,7 @@ _MAX_FIELD = 2**24  # csv's default of 131,072 is less than a protein's CXSMILES
 
 @dataclass(frozen=True)
 class RowSplit:
-    """Parts as row numbers, given by a file: rows that it does not name are in none."""
+    """Parts as row numbers, given by a file; rows that the file does not name are in no part."""
 
     names: tuple[str, ...]
     row: np.ndarray  # int64, ascending
@@ -204,7 +204,7 @@ class SmilesTable:
 
     @contextmanager
     def _reader(self, skip_header: bool = True):
-        """csv.reader over the rows; what the file does wrong while it is read becomes a DataError."""
+        """csv.reader over the rows; errors while reading become DataError."""
         delimiter = "\t" if self._options.delimiter == "tab" else self._options.delimiter
         csv.field_size_limit(_MAX_FIELD)
         with self._bytes() as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
