@@ -1,6 +1,6 @@
 """One way to refuse an option's value: ConfigError with the option's name, what is expected, and its value."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from storage.errors import ConfigError
@@ -13,16 +13,22 @@ def check_options(options: Any, rows: Mapping[str, tuple[bool, str]]) -> None:
             raise ConfigError(f"{name}: expected {expected}, got {getattr(options, name)!r}; set --{name}")
 
 
-def at_least(options: Any, least: int, *names: str) -> dict[str, tuple[bool, str]]:
-    """Rows of `check_options`; None is fine, of a tuple each value counts, and there must be one."""
-    values = {name: getattr(options, name) for name in names}
-    rows = {name: value if isinstance(value, tuple) else (value,) for name, value in values.items()}
-    return {
-        name: (row == (None,) or (bool(row) and all(value >= least for value in row)), f"at least {least}")
-        for name, row in rows.items()
-    }
+def at_least(options: Any, least: float, *names: str) -> dict[str, tuple[bool, str]]:
+    """Rows of `check_options`: numbers from `least` on, or lists of at least one of them. None is fine."""
+    return _all(options, names, lambda number: number >= least, f"at least {least}")
 
 
 def more_than_0(options: Any, *names: str) -> dict[str, tuple[bool, str]]:
-    """Rows of `check_options`."""
-    return {name: (getattr(options, name) > 0, "more than 0") for name in names}
+    """Rows of `check_options`: numbers above 0, or lists of at least one of them. None is fine."""
+    return _all(options, names, lambda number: number > 0, "more than 0")
+
+
+def _all(
+    options: Any, names: tuple[str, ...], is_fine: Callable[[float], bool], expected: str
+) -> dict[str, tuple[bool, str]]:
+    rows = {}
+    for name in names:
+        value = getattr(options, name)
+        numbers = value if isinstance(value, tuple) else (value,)
+        rows[name] = value is None or (len(numbers) > 0 and all(map(is_fine, numbers))), expected
+    return rows

@@ -34,6 +34,7 @@ from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
+from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
     import torch
@@ -84,11 +85,9 @@ class BrecConfig:
     """Train nothing; list the pairs that the model's walks let it tell apart at all (grit, ppgt)."""
 
     def __post_init__(self) -> None:
-        if self.batch_size < 2 or self.batch_size % 2 or self.epochs < 0:
-            raise ConfigError(
-                f"batch_size must be even and positive and epochs at least 0, got {self.batch_size} and {self.epochs}; "
-                "set --batch-size or --epochs"
-            )
+        check_options(self, at_least(self, 2, "batch_size") | at_least(self, 0, "epochs"))
+        if self.batch_size % 2:
+            raise ConfigError(f"batch_size: expected an even number, got {self.batch_size}; set --batch-size")
         if self.bound and self.model not in WALK_STEPS:
             raise ConfigError(f"bound: expected one of {', '.join(WALK_STEPS)}, got {self.model}; set --model")
         for part in self.pairs:
@@ -129,7 +128,7 @@ def parse_pairs(part: str) -> tuple[str, range]:
 
 def read_graph6(text: str) -> np.ndarray:
     """The adjacency matrix, bool [n, n], of one graph6 line. Raises FormatError where it is damaged."""
-    import networkx
+    import networkx  # torch requires it
 
     try:
         graph = networkx.from_graph6_bytes(text.encode("ascii"))
@@ -338,7 +337,7 @@ def main() -> None:
         print_bound(config)
         return
     check_device(config.device)
-    build_model(config)  # options that do not fit it are told before anything is read or written
+    build_model(config)  # refuses options that do not fit before anything is read or written
     check_writable(config.out, "--out")
     results = []
     for result in run_pairs(config):

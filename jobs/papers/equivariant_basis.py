@@ -27,7 +27,7 @@ from jobs.bench.results import keep, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_device, check_writable
 from jobs.run.reader import parse
-from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
     import torch
@@ -102,6 +102,9 @@ class BasisConfig:
     device: str = "cpu"
     out: Path = Path("runs/equivariant_basis")
     """Where the table is saved."""
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "steps") | {"rows": (len(self.rows) > 0, "at least one")})
 
 
 def barabasi_albert(num_nodes: int, attach: int, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -319,12 +322,8 @@ def main() -> None:
     if config.scale == "paper" and config.input == "dense":
         sizes = dataclasses.replace(sizes, batch_graphs=256)
     if config.steps is not None:
-        if config.steps < 1:
-            raise ConfigError(f"--steps must be at least 1, got {config.steps}")
         warmup = max(1, round(sizes.warmup_steps * config.steps / sizes.steps))
         sizes = dataclasses.replace(sizes, steps=config.steps, warmup_steps=warmup)
-    if not config.rows:
-        raise ConfigError("rows: expected at least one, got none; set --rows")
     check_device(config.device)
     check_writable(config.out, "--out")
     samples = make_samples(sizes.num_graphs, config.input == "dense", config.seed)

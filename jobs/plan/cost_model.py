@@ -20,6 +20,7 @@ from jobs.reporting.record_lines import Record, read_records
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
 from storage.errors import ConfigError, FormatError
+from storage.option_checks import at_least, check_options, more_than_0
 
 _ASKED_BYTES = 8  # of a node's id in a request, whatever the stored width
 _COUNT_BYTES = 8  # of a list's length
@@ -176,7 +177,7 @@ def random_halo(degrees: Degrees, workers: int) -> float:
 class Rates:
     """Seconds per unit of work, of one core. `fit_rates` finds CPU times in a sweep's points.
 
-    The defaults come from bench_sampling's rows in docs/performance.md: 584,319 nodes a batch sampled with their rows in 0.19 s in process; 63 ms
+    The defaults come from the rows of `bench sampling` in docs/performance.md: 584,319 nodes a batch sampled with their rows in 0.19 s in process; 63 ms
     more through 16 requests and 20 MB, and 114 ms more through 16 and 254 MB, the owners' answering included. Training: GECO 3 x 128.
     """
 
@@ -449,9 +450,7 @@ class Config:
     """Share of all rows, the hottest, that each node caches."""
 
     def __post_init__(self) -> None:
-        given = (*self.nodes, *self.gigabits, self.train_ms, self.loader_threads)
-        if not self.nodes or not self.gigabits or min(self.nodes) < 1 or self.loader_threads < 1 or min(given) <= 0:
-            raise ConfigError(f"expected positive --nodes, --gigabits, --train-ms and --loader-threads, got {self}")
+        check_options(self, at_least(self, 1, "nodes", "loader_threads") | more_than_0(self, "gigabits", "train_ms"))
 
 
 def print_checks(checks: Sequence[Check]) -> None:

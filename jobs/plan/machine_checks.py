@@ -1,4 +1,4 @@
-"""What a machine must have before a run starts on it, each as one finding: what was found, whether it will do, and what to do if not.
+"""Checks of a machine before a run. Each yields its findings: what is there, whether it is enough, and what to do if not.
 
 Nothing here needs Ray, and nothing is left behind: files that a check writes are removed, sockets are closed.
 """

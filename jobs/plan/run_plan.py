@@ -1,7 +1,7 @@
 """`--plan`: what a run would use, counted, measured or estimated in this process. Nothing is started, prepared or written.
 
 Counts come from the graph's or set's own files; bytes, memory and times from a few batches (`jobs.plan.tries`). Memory and times are
-estimates, and are said as such.
+marked as estimates.
 """
 
 from collections.abc import Callable, Iterator, Mapping

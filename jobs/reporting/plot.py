@@ -76,8 +76,8 @@ class Plot:
         for k, line in enumerate(lines):
             marks = drawing.findall(f".//g[@id='line-{k}']//use")  # a level has none
             for mark, (x, y) in zip(marks, line.points[:: line.stride]):
-                told = f"{line.name}: {number(y)} at {self.x_label} {number(x)}"
-                ElementTree.SubElement(mark, "title").text = printable(told)
+                label = f"{line.name}: {number(y)} at {self.x_label} {number(x)}"
+                ElementTree.SubElement(mark, "title").text = printable(label)
         for element in drawing.iter("g"):
             element.attrib.pop("id", None)  # two drawings would share it
         return Markup(ElementTree.tostring(drawing, encoding="unicode"))

@@ -28,7 +28,7 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
     warnings = [str(text) for text in given] if isinstance(given, list) else []
     if summary.get("beats_baselines") is False and not warnings:
         warnings = ["the model does not beat all baselines"]
-    by_name = {_told(run, "this run"): run.scores, **_baselines(run)}
+    by_name = {_score_label(run, "this run"): run.scores, **_baselines(run)}
     splits = [s for s in ("train", "valid", "test") if any(is_number(scores.get(s)) for scores in by_name.values())]
     loose = {name: value for name, value in run.config.items() if not isinstance(value, Mapping)}
     sections = {name: value for name, value in run.config.items() if isinstance(value, Mapping)}
@@ -37,7 +37,7 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
         "run.html.j2",
         title=f"{job}: {run.name}" if isinstance(job, str) else run.name,
         run=run,
-        metric=_told(run, run.metric or "score"),
+        metric=_score_label(run, run.metric or "score"),
         lower=run.metric in _LOWER_IS_BETTER,
         figures=_figures(run),
         score_columns=["", *splits],
@@ -65,7 +65,7 @@ def _epoch_cell(epoch: Mapping[str, float], name: str) -> str:
     return value_text(epoch.get(name))
 
 
-def _told(run: RunRecord, name: str) -> str:
+def _score_label(run: RunRecord, name: str) -> str:
     """A score's name for people."""
     return f"{name} (estimate)" if run.is_estimate else name
 
@@ -84,25 +84,25 @@ def _baselines(run: RunRecord) -> dict[str, Mapping[str, Any]]:
     return {str(BASELINE_NAMES.get(name, name)): scores for name, scores in pairs if isinstance(scores, Mapping)}
 
 
-def _rivals(run: RunRecord, split: str) -> dict[str, float]:
+def _baseline_scores(run: RunRecord, split: str) -> dict[str, float]:
     """The baselines' scores of a split."""
     return {name: scores[split] for name, scores in _baselines(run).items() if is_number(scores.get(split))}
 
 
-def _rival(run: RunRecord, split: str) -> str:
+def _best_baseline(run: RunRecord, split: str) -> str:
     """The best baseline."""
-    rivals = [(score, name) for name, score in _rivals(run, split).items()]
+    rivals = [(score, name) for name, score in _baseline_scores(run, split).items()]
     score, name = (min if run.metric in _LOWER_IS_BETTER else max)(rivals, default=(0.0, ""))
     return f"{name}: {number(score)}" if rivals else ""
 
 
 def _curves(run: RunRecord, other: RunRecord | None) -> list[Plot]:
     prefix = run.valid("")
-    loss = {"train_loss": "training", run.valid("loss"): _told(run, "validation")}
+    loss = {"train_loss": "training", run.valid("loss"): _score_label(run, "validation")}
     plots = [_plot("Loss", "loss", run, other, loss)]
     scores = {name.removeprefix(prefix) for name in run.epoch_names if name.startswith(prefix)} - {"loss"}
     for name in sorted(scores, key=lambda score: (score != run.metric, score)):
-        plots.append(_plot(f"Validation {_told(run, name)}", name, run, other, {run.valid(name): name}))
+        plots.append(_plot(f"Validation {_score_label(run, name)}", name, run, other, {run.valid(name): name}))
     plots.append(_plot("Learning rate", "rate", run, other, {"learning_rate": "learning rate"}, from_zero=True))
     return [plot for plot in plots if plot.lines]
 
@@ -127,7 +127,7 @@ def _plot(
     best = None
     if run.metric is not None and run.valid(run.metric) in names:
         best, start = _best(run), lines[0].points[0][0] if lines else 0
-        for colour, (name, score) in enumerate(_rivals(run, "valid").items() if lines else (), 1):
+        for colour, (name, score) in enumerate(_baseline_scores(run, "valid").items() if lines else (), 1):
             lines.append(Line(f"{name}: {number(score)}", [(start, score)], colour, "level"))
     return Plot(title, "epoch", y_label, lines, whole_x=True, from_zero=from_zero, best=best)
 
@@ -186,10 +186,10 @@ def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
         if is_number(value):
             figures[name] = (value, text(value), aside)
 
-    summary, metric = run.summary or {}, _told(run, run.metric or "score")
+    summary, metric = run.summary or {}, _score_label(run, run.metric or "score")
     loss, train_s, wait_s = run.series("train_loss"), run.total("train_s"), run.total("wait_s")
     for split in ("test", "valid"):
-        add(f"{split} {metric}", run.scores.get(split), _rival(run, split) or "no baseline to compare with")
+        add(f"{split} {metric}", run.scores.get(split), _best_baseline(run, split) or "no baseline to compare with")
     for epoch, score in filter(None, [_best(run)]):
         add(f"best valid {metric} of the epochs", score, f"epoch {epoch:.0f}")
         add("kept epoch", epoch)

@@ -62,5 +62,5 @@ def test_without_a_gpu_it_says_so_in_one_line_and_needs_no_ray(tmp_path):
 
 
 def test_options_that_cannot_work_are_named():
-    with pytest.raises(ConfigError, match="--wait-steps"):
+    with pytest.raises(ConfigError, match="--wait_steps"):
         GpuConfig(wait_steps=0)
