@@ -14,7 +14,7 @@ run: $(VENV)/.run-installed
 
 # Two processes; the tests on the shared Ray head are one's, first (tests/conftest.py).
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
 
 test-all: check
 	$(BIN)/python -m pytest --long $(ARGS)

@@ -1,11 +1,13 @@
 """What every test shares: the folder of real data sets, one Ray head node, and a Ray token that belongs to this test run alone."""
 
+import functools
 import os
 import secrets
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.ray_head import RayHead, start_ray_head
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+SHARED_RAY = "files that use the shared Ray head"
 
 
 def _use_own_ray_token() -> tempfile.TemporaryDirectory[str]:
@@ -65,22 +68,39 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("strike", range(metafunc.config.getoption("fault_times")))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("long") and not any(item.nodeid in config.args for item in items):
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     if hasattr(config, "workerinput"):
-        _share_out(items)
+        items.sort(key=lambda item: _group(item.nodeid) != SHARED_RAY)
 
 
-def _share_out(items: list[pytest.Item]) -> None:
-    """For pytest-xdist: tests on the shared Ray head run in one process, first; of the other tests, a file's stay together."""
-    on_head = {item for item in items if {"ray_head", "shared_ray"} & set(getattr(item, "fixturenames", ()))}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("the shared Ray" if item in on_head else item.location[0]))
-    items.sort(key=lambda item: (item not in on_head, item.get_closest_marker("ray") is None))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For `make test`: a file's tests run in one process, and all files that use the shared Ray head in the same one, first.
+
+    Groups by marks (`--dist loadgroup`) do nothing with pytest 9.2 and pytest-xdist 3.8.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    return ByFile(config, log)
+
+
+def _group(nodeid: str) -> str:
+    file = nodeid.partition("::")[0]
+    return SHARED_RAY if _uses_shared_ray(file) else file
+
+
+@functools.cache
+def _uses_shared_ray(file: str) -> bool:
+    text = (REPOSITORY / file).read_text()
+    return "shared_ray" in text or "ray_head" in text
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
