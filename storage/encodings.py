@@ -7,42 +7,56 @@ the same for every graph and partitioning. A graph ingested again with the same 
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+import fsspec
 import numpy as np
 
 from storage.arrow_files import numpy_column, read_batch
 from storage.encoding_names import _NAME, encoding_dim, parse_encoding_name
-from storage.manifest import EncodingEntry
+from storage.manifest import EncodingEntry, Manifest
 from storage.manifest_reader import FileEntry
-
-if TYPE_CHECKING:  # it hands out the encodings that are read here
-    from storage.graph import StoredGraph
 
 ALGORITHM_VERSION = 1  # of every stored encoding: raise it where the same options give other rows
 COLUMN = "encoding"
 
 
-def find_encoding(graph: "StoredGraph", name: str) -> EncodingEntry | None:
+class EncodedGraph(Protocol):
+    """What is read of a `StoredGraph`."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    @property
+    def filesystem(self) -> fsspec.AbstractFileSystem: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def offsets(self) -> np.ndarray: ...
+
+
+def find_encoding(graph: EncodedGraph, name: str) -> EncodingEntry | None:
     """The stored encoding of this name, or None if there is none of this version. ConfigError for a name that is not one of an encoding."""
     parse_encoding_name(name)
     entry = graph.manifest.encodings.get(name)
     return entry if entry is not None and entry.version == ALGORITHM_VERSION else None
 
 
-def stored_encodings(graph: "StoredGraph") -> dict[str, EncodingEntry]:
+def stored_encodings(graph: EncodedGraph) -> dict[str, EncodingEntry]:
     """The encodings that are stored for this graph, by name, ascending; without those of an older version."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
 
 
-def encoding_files(graph: "StoredGraph") -> list[FileEntry]:
+def encoding_files(graph: EncodedGraph) -> list[FileEntry]:
     """The files of all encodings that are stored with the graph."""
     return [file for entry in stored_encodings(graph).values() for file in entry.files.values()]
 
 
 def read_encoding(
-    graph: "StoredGraph", name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
+    graph: EncodedGraph, name: str, entry: EncodingEntry, partition: int, *, verify: bool = False
 ) -> np.ndarray:
     """float32 [num_owned, dim]: the rows of a partition's nodes, a read-only view of the mapped file.
 
@@ -61,7 +75,7 @@ class StoredEncodings(Mapping[str, np.ndarray]):
     KeyError for one that the graph's snapshot does not have, FormatError for a damaged one. Thread-safe.
     """
 
-    def __init__(self, graph: "StoredGraph", partition: int, *, verify: bool = False) -> None:
+    def __init__(self, graph: EncodedGraph, partition: int, *, verify: bool = False) -> None:
         self._graph, self._partition, self._verify = graph, partition, verify
         self._mapped: dict[str, np.ndarray] = {}
 

@@ -6,14 +6,10 @@ Parsing trusts nothing, as in `storage.manifest`.
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from storage.manifest_reader import ManifestReader
 from storage.source import SPLIT_NAMES
-
-if TYPE_CHECKING:  # whose statistics are read, after their other fields
-    from storage.graph_set_manifest import GraphSetManifest
-    from storage.manifest import Manifest
 
 _DIGEST, _FINGERPRINT = 64, 32  # hexadecimal digits
 MAX_CLASS_COUNTS = 1 << 20  # numbers; of more classes none are kept
@@ -136,7 +132,48 @@ class GraphSetStatistics:
     digest: str  # SHA-256 of all columns, whatever the shards
 
 
-def read_graph_statistics(reader: ManifestReader, manifest: "Manifest") -> GraphStatistics:
+class GraphSizes(Protocol):
+    """What the statistics of a graph must agree with: its `Manifest`."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def num_classes(self) -> int | None: ...
+
+    @property
+    def feature_dim(self) -> int: ...
+
+    @property
+    def num_split_sets(self) -> int: ...
+
+    @property
+    def label_kind(self) -> str | None: ...
+
+
+class GraphSetSizes(Protocol):
+    """What the statistics of many graphs must agree with: their `GraphSetManifest`."""
+
+    @property
+    def num_graphs(self) -> int: ...
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def num_edges(self) -> int: ...
+
+    @property
+    def target_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def split_names(self) -> tuple[str, ...]: ...
+
+
+def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> GraphStatistics:
     """The statistics in a manifest whose other fields are read. Raises FormatError that names the field, also where numbers contradict
     each other."""
     num_nodes, num_edges, num_classes = manifest.num_nodes, manifest.num_edges, manifest.num_classes
@@ -165,7 +202,7 @@ def read_graph_statistics(reader: ManifestReader, manifest: "Manifest") -> Graph
     )
 
 
-def read_graph_set_statistics(reader: ManifestReader, manifest: "GraphSetManifest") -> GraphSetStatistics:
+def read_graph_set_statistics(reader: ManifestReader, manifest: GraphSetSizes) -> GraphSetStatistics:
     """The same of many graphs."""
     num_graphs, num_targets, num_splits = manifest.num_graphs, len(manifest.target_names), len(manifest.split_names)
     parts = reader.inners("parts")
@@ -233,7 +270,7 @@ def _read_classes(
     return counts
 
 
-def _read_split(reader: ManifestReader, manifest: "Manifest") -> SplitStatistics:
+def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics:
     num_nodes, num_classes, kind = manifest.num_nodes, manifest.num_classes, manifest.label_kind
     sizes, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
     if len(sizes) != len(SPLIT_NAMES) or sum(sizes) != num_nodes:
