@@ -1,7 +1,5 @@
 """Every importer through ingestion and back, on a local disk, in memory and on S3; and what bad sources leave behind."""
 
-import socket
-
 import fsspec
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
 from storage.importers.npz_file import npz_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.s3_server import s3_bucket
 
 NUM_NODES, NUM_EDGES = 40, 200
 
@@ -52,26 +51,8 @@ def _stored(url):
 
 @pytest.fixture(scope="module")
 def s3_url():
-    """A bucket on a local S3 server."""
-    pytest.importorskip("s3fs")
-    server_module = pytest.importorskip("moto.server")
-    import s3fs
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = server_module.ThreadedMotoServer("127.0.0.1", port, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        patched.setenv("AWS_ACCESS_KEY_ID", "test")
-        patched.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("graphs")
-        yield "s3://graphs"
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with s3_bucket() as url:
+        yield url
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
