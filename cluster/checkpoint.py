@@ -60,6 +60,7 @@ class TrainState:
     identity: Mapping[str, Any]  # what a run may not change between its parts: data, split, metric, scoring, seed
     model_config: Mapping[str, Any]  # what the model was built from, as plain values
     part: EpochProgress | None = None  # of the epoch `next_epoch`; None: none of it is done
+    since_best: int = 0  # validations since the best one, by which training may end early
 
     @property
     def name(self) -> str:

@@ -35,6 +35,8 @@ class TrainOptions:
     """Of the averaged weights, which are then what is evaluated and kept."""
     eval_every: int = 1
     """Epochs between validations; the last epoch is always validated."""
+    patience: int | None = None
+    """Validations in a row without a better score after which training ends early; none: never."""
     checkpoint_every: int = 10
     """Epochs between checkpoints; the last epoch always ends with one."""
     checkpoint_minutes: float | None = None
@@ -47,7 +49,7 @@ class TrainOptions:
         rate, least_rate = self.learning_rate, self.min_learning_rate
         check_options(
             self,
-            at_least(self, 1, "epochs", "eval_every", "checkpoint_every", "accumulate")
+            at_least(self, 1, "epochs", "eval_every", "patience", "checkpoint_every", "accumulate")
             | at_least(self, 0, "checkpoint_minutes", "weight_decay", "warmup_epochs", "warmup_steps")
             | {
                 "learning_rate": (rate > 0, "a positive rate"),

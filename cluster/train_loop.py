@@ -160,6 +160,7 @@ class Worker:
         self.next_epoch, self.best_epoch = 0, -1
         self.part: EpochProgress | None = None  # of the next epoch, where a checkpoint was saved within it
         self.best_score: float | None = None
+        self.since_best = 0  # validations since the best one
         self.best = _copy_state(self.model)
         self.reported_traffic: np.ndarray | int = 0
 
@@ -182,13 +183,18 @@ class Worker:
         with ExitStack() as stack:
             train = stack.enter_context(self.loader(self.spec.sampler))
             valid = stack.enter_context(self.loader(self.spec.evaluation["valid"]))
+            if self.rank == 0:
+                self.reporter.push({"kind": "planned", "steps": self._num_steps(train) * options.epochs})
             for epoch in range(self.next_epoch, options.epochs):
+                if self.is_out_of_patience:  # resumed where it had stopped
+                    break
                 record, request = self.train_epoch(train, epoch)
                 if record is None:
                     return Stopped(self._where())
                 last = epoch + 1 == options.epochs
                 if last or (epoch + 1) % options.eval_every == 0:
                     record |= self._validate(valid, epoch)
+                last = last or self.is_out_of_patience
                 self.next_epoch, self.part = epoch + 1, None
                 if self.writer is not None:
                     record["checkpoint_s"] = self.writer.take_stall_s()
@@ -200,6 +206,16 @@ class Worker:
                 if request == CheckpointRequest.SAVE_AND_STOP and not last:
                     return Stopped(self._where())
         return Finished(self._final_scores())
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        """Whether training ends before its last epoch: the same on all ranks."""
+        patience = self.options.patience
+        return patience is not None and self.since_best >= patience
+
+    def _num_steps(self, loader: Loader) -> int:
+        """Optimizer steps of an epoch."""
+        return -(-loader.num_steps // self.options.accumulate)
 
     def report_traffic(self, epoch: int) -> None:
         """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted."""
@@ -231,7 +247,7 @@ class Worker:
     def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, CheckpointRequest]:
         """Trains one epoch; returns its mean loss and throughput over all ranks, None where it is stopped before its end."""
         self.ddp.train()
-        num_steps = -(-loader.num_steps // self.options.accumulate)
+        num_steps = self._num_steps(loader)
         # Sums over the epoch: loss, weight of the targets, targets, nodes, edges.
         sums = torch.zeros(5, dtype=torch.float64, device=self.device)
         first, self.part, before_part = 0, None, self.part
@@ -374,21 +390,35 @@ class Worker:
     def _validate(self, loader: Loader, epoch: int) -> dict[str, float]:
         start = time.perf_counter()
         scores = self._evaluate(self.scored, loader, "valid")
-        score = scores.get(self.task.metric, math.nan)
+        # Rank 0's score decides on all ranks, whatever a task of a user's own reduces.
+        own = scores.get(self.task.metric, math.nan) if self.rank == 0 else 0.0
+        score = float(all_reduce_sum(torch.tensor([own], dtype=torch.float64, device=self.device)))
         sign = 1.0 if self.task.higher_is_better else -1.0
         if not self.spec.keep_best:
             self.best_epoch, self.best = epoch, _copy_state(self.scored)
         elif math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
             self.best_score, self.best_epoch, self.best = score, epoch, _copy_state(self.scored)
+            self.since_best = 0
+        else:
+            self.since_best += 1
         prefix = "valid_estimate_" if self.spec.is_estimate else "valid_"
         named = {f"{prefix}{name}": value for name, value in scores.items() if name != "count"}
-        return {**named, **self._kept_epoch(), "eval_s": time.perf_counter() - start}
+        waited = {} if self.options.patience is None else {"since_best": self.since_best}
+        return {**named, **self._kept_epoch(), **waited, "eval_s": time.perf_counter() - start}
 
     def _kept_epoch(self) -> dict[str, int]:
         """The epoch whose weights are kept, named by how it was chosen."""
         if not self.spec.keep_best:
             return {"last_epoch": self.best_epoch}
         return {"best_epoch_by_estimate" if self.spec.is_estimate else "best_epoch": self.best_epoch}
+
+    def _early_stop(self) -> dict[str, dict[str, Any]]:
+        """Where and why training ended before its last epoch; empty where it did not."""
+        if not self.is_out_of_patience or self.next_epoch >= self.options.epochs:
+            return {}
+        since = "validation" if self.since_best == 1 else f"{self.since_best} validations"
+        why = f"no better valid {self.task.metric} in {since} (--fit.patience {self.options.patience})"
+        return {"stopped_early": {"epoch": self.next_epoch - 1, "why": why}}
 
     @torch.no_grad()
     def _evaluate(self, model: torch.nn.Module, loader: Loader, split: str) -> dict[str, float]:
@@ -421,6 +451,7 @@ class Worker:
         self.data.check()
         return {
             **self._kept_epoch(),
+            **self._early_stop(),
             "scores": scores,
             "num_parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "device": str(self.device),
@@ -436,6 +467,7 @@ class Worker:
             next_epoch=self.next_epoch,
             best_epoch=self.best_epoch,
             best_score=self.best_score,
+            since_best=self.since_best,
             identity=self.spec.identity,
             model_config=self.spec.model_config,
             part=self.part,
@@ -526,7 +558,7 @@ class Worker:
             load_weights(directory / "average.safetensors", self.average.module)
         load_optimizer(directory / "optimizer.safetensors", self.optimizer)
         self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
-        self.best_score, self.part = state.best_score, state.part
+        self.best_score, self.since_best, self.part = state.best_score, state.since_best, state.part
 
 
 def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:

@@ -147,7 +147,7 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> N
     needed = data.check_memory(graph, workers)
     sent = sent_bytes(data.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
     plan.add("batch", f"the whole graph, about {manifest.num_nodes // workers:,} nodes on each of {workers} workers")
-    plan.add("steps", f"1 an epoch, {fit.epochs:,} in {fit.epochs:,} epochs")
+    plan.add_all_steps(f"1 an epoch, {fit.epochs:,}", 1, fit)
     plan.add(
         "traffic",
         f"{size(sum(sent.values()))} sent by a worker in a step, and rows of nodes with neighbors on other workers",

@@ -18,7 +18,7 @@ from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes, own_bytes
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
-from jobs.run.training_run import choose_run_dir, known_resources
+from jobs.run.training_run import choose_run_dir, few_steps, known_resources
 from storage.errors import GraphmillError
 from storage.ordered_map import num_cores
 
@@ -61,11 +61,15 @@ class Plan:
         """Batches of an epoch over all workers, and what they come to."""
         each = num_batches // self.workers
         updates = -(-each // fit.accumulate)
-        self.add(
-            "steps",
-            f"{num_batches:,} batches an epoch over {self.workers} workers, {each:,} each in {updates:,} optimizer steps; "
-            f"{updates * fit.epochs:,} steps in {fit.epochs:,} epochs",
-        )
+        told = f"{num_batches:,} batches an epoch over {self.workers} workers, {each:,} each in {updates:,} optimizer steps"
+        self.add_all_steps(f"{told}; {updates * fit.epochs:,} steps", updates, fit)
+
+    def add_all_steps(self, told: str, each: int, fit: TrainOptions) -> None:
+        """The steps of all epochs, `each` in one, whether they may end before, and whether they are few."""
+        early = "" if fit.patience is None else f" at most: {fit.patience} validations in a row without a better one end them"
+        self.add("steps", f"{told} in {fit.epochs:,} epochs{early}")
+        if (warning := few_steps(each * fit.epochs)) is not None:
+            self.add("warning", warning)
 
     def add_batch(self, tried: Tried, unit: str) -> None:
         self.add(

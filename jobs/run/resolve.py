@@ -227,6 +227,15 @@ def _sampled_scores_have_roots(config: RunConfig) -> str | None:
     return "evaluation: 'sampled' needs a sampler of roots; set --sampler neighbor or --evaluation full"
 
 
+def _patience_needs_scores_that_choose(config: RunConfig) -> str | None:
+    if config.fit.patience is None or config.evaluation.keeps_best:
+        return None
+    return (
+        f"patience: expected scores that choose the best epoch, got estimates ({config.evaluation.estimate}); set --fit.patience none, or "
+        "--evaluation.select_by estimate"
+    )
+
+
 def _baselines_need_exact_scores(config: RunConfig) -> str | None:
     if not config.run.require_baselines or config.evaluation.estimate is None:
         return None
@@ -281,6 +290,7 @@ CHECKS = (
     _fanouts_are_layers,
     _ppgt_takes_subgraphs,
     _sampled_scores_have_roots,
+    _patience_needs_scores_that_choose,
     _baselines_need_exact_scores,
     _whole_graph_has_no_batches,
     _chunks_per_batch,

@@ -99,6 +99,12 @@ class RunRecord:
         return planned if isinstance(planned, int) else None
 
     @property
+    def stopped_early(self) -> tuple[int, str] | None:
+        """The last epoch, and why it was the last, where that was before the planned one."""
+        early = _section(self.summary or {}, "stopped_early")
+        return (_whole(early["epoch"]), str(early["why"])) if {"epoch", "why"} <= early.keys() else None
+
+    @property
     def failure(self) -> str | None:
         """Why the run's latest part ended before its time, where that is known."""
         if self.events:

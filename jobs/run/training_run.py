@@ -34,6 +34,7 @@ from jobs.run.verdict import BASELINE_NAMES, judge
 from storage.errors import FormatError, GraphmillError
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
+FEWEST_STEPS = 200  # fewer are warned of
 # Entries of a summary, one of which it has: which epoch's weights were kept, and how that is said.
 KEPT_EPOCH = {
     "best_epoch": "best epoch",
@@ -132,6 +133,8 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: Kind) -> Callable[
         elif record["kind"] == "step" and record["step"] < record["num_steps"]:
             step, num_steps = record["step"], record["num_steps"]
             show(record["epoch"] + step / num_steps, f"step {step} of {num_steps}")
+        elif record["kind"] == "planned" and (warning := few_steps(int(record["steps"]))) is not None:
+            print(f"\nwarning: {warning}", file=sys.stderr)
         elif record["kind"] == "stopping":
             again = "; Ctrl-C once more ends at once" if record["signal"] == signal.SIGINT else ""
             print(
@@ -150,6 +153,15 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: Kind) -> Callable[
 
     show(0, "starting the workers")
     return on_record
+
+
+def few_steps(num_steps: int) -> str | None:
+    """What to say of a run of so few optimizer steps; None: they are enough."""
+    if num_steps >= FEWEST_STEPS:
+        return None
+    return (
+        f"{num_steps:,} optimizer steps in all, and most models need {FEWEST_STEPS} at least; set more --fit.epochs, or smaller batches"
+    )
 
 
 def train_and_score(
@@ -208,7 +220,7 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, kind: Kind) -> di
     return {
         **({} if kind == "nodes" else {"all_scores": result["scores"]}),
         "counts": {split: values["count"] for split, values in result["scores"].items()},
-        **{name: result[name] for name in KEPT_EPOCH if name in result},
+        **{name: result[name] for name in (*KEPT_EPOCH, "stopped_early") if name in result},
         "epochs": len(epochs),
         "num_parameters": result["num_parameters"],
         "workers": result["world_size"],
@@ -227,6 +239,9 @@ def print_end(summary: Mapping[str, Any], run_dir: Path) -> None:
     if "graphs" in summary:
         speed = f"{summary['roots_per_s']:,.0f} graphs/s"
     job = program_name() if program_name() in TRAINERS else f"train_{'graphs' if 'graphs' in summary else 'nodes'}"
+    more = ["--fit.epochs", str(2 * summary["epochs"])]
+    if "stopped_early" in summary:
+        more += ["--fit.patience", "none"]
     print(
         f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
         f"{summary['workers']} workers on {summary['device']}\n"
@@ -234,14 +249,16 @@ def print_end(summary: Mapping[str, Any], run_dir: Path) -> None:
         f"trained for {summary['train_s']:.0f} s of {summary['wall_s']:.0f} s\n\n"
         f"report     {run_dir / 'report.html'}\n"
         f"predict    {command_line('predict', str(run_dir), f'{run_dir}/predictions')}\n"
-        f"continue   {command_line(job, '--run.resume', str(run_dir), '--fit.epochs', str(2 * summary['epochs']))}"
+        f"continue   {command_line(job, '--run.resume', str(run_dir), *more)}"
     )
 
 
 def kept_line(summary: Mapping[str, Any]) -> str:
     """Which epoch's weights were kept, and why."""
     name = next(name for name in KEPT_EPOCH if name in summary)
-    return f"{KEPT_EPOCH[name]} {summary[name] + 1} of {summary['epochs']}"
+    early = summary.get("stopped_early")
+    stopped = "" if early is None else f", stopped early at epoch {early['epoch'] + 1}: {early['why']}"
+    return f"{KEPT_EPOCH[name]} {summary[name] + 1} of {summary['epochs']}{stopped}"
 
 
 def print_scores(summary: Mapping[str, Any]) -> None:

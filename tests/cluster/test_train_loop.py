@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -415,6 +416,87 @@ def test_an_estimate_chooses_where_it_is_told_to(reports):
     curve = [epoch["valid_estimate_mae"] for epoch in reporter.epochs]
     assert result["best_epoch_by_estimate"] == int(np.argmin(curve)) == reporter.epochs[-1]["best_epoch_by_estimate"]
     assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
+
+
+# Its validation error falls for a while and then rises.
+PATIENT = {"epochs": 40, "learning_rate": 0.3, "patience": 3, "schedule": "cosine"}
+
+
+def test_training_ends_where_patience_does_and_the_best_epoch_is_kept(reports):
+    worker, reporter, result = run_alone(spec(**PATIENT), reports)
+    curve = [epoch["valid_mae"] for epoch in reporter.epochs]
+    best = int(np.argmin(curve))
+    assert len(curve) == best + 1 + 3 < 40
+    assert [epoch["since_best"] for epoch in reporter.epochs[best:]] == [0, 1, 2, 3]
+    why = "no better valid mae in 3 validations (--fit.patience 3)"
+    assert result["stopped_early"] == {"epoch": best + 3, "why": why}
+    assert result["best_epoch"] == best
+    assert result["scores"]["valid"]["mae"] == pytest.approx(min(curve))
+    # The rates are those of the planned run, so that patience changes nothing before the end.
+    _, whole, all_of_it = run_alone(spec(**PATIENT | {"patience": None}), reports / "whole")
+    assert [{**epoch, "since_best": 0} for epoch in whole.epochs[: len(curve)]] == [
+        {**epoch, "since_best": 0} for epoch in reporter.epochs
+    ]
+    assert "stopped_early" not in all_of_it
+
+
+def test_patience_is_counted_over_a_resume(reports):
+    a_spec = spec(checkpoint_every=1, checkpoint_minutes=0, **PATIENT)
+    worker, reporter, result = run_alone(a_spec, reports / "whole")
+    saved = sorted(path.name for path in (reports / "whole").iterdir())
+    assert len(saved) > 10
+    for name in saved[-7:]:
+        _, again, resumed = run_alone(spec(**PATIENT), reports / name, reports / "whole" / name)
+        assert resumed == result
+        assert again.epochs == reporter.epochs[int(name.split("-")[1]) :]
+    # What has stopped stays so until it is given more patience.
+    longer = spec(**PATIENT | {"patience": None, "epochs": worker.next_epoch + 1})
+    _, more, _ = run_alone(longer, reports / "more", latest_of(reports / "whole"))
+    assert len(more.epochs) == 1
+
+
+@dataclass(frozen=True)
+class UnevenScores(Regression):
+    """A user's task whose scores differ between ranks."""
+
+    def scores(self, device):
+        made = super().scores(device)
+        compute = made.compute
+
+        def uneven() -> dict[str, float]:
+            # Rank 0's is always 0, the other's falls.
+            return {"mae": -float(dist.get_rank()) * next(self.calls), "count": compute()["count"]}
+
+        made.compute = uneven
+        return made
+
+    @cached_property
+    def calls(self):
+        return iter(range(100))
+
+
+def patient_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    soon, meet = timedelta(seconds=60), f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=soon)
+    task = UnevenScores((2.0,), (3.0,))
+    worker = Worker(spec(task=task, epochs=9, patience=2), Reports(), rank, 2, CPU)
+    ended = worker.run()
+    assert isinstance(ended, Finished)
+    torch.save({"epochs": worker.next_epoch, "best": worker.best_epoch}, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_all_ranks_stop_by_rank_0s_score(tmp_path):
+    multiprocessing.start_processes(patient_rank, args=(str(tmp_path),), nprocs=2, join=True, start_method="spawn")
+    ended = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    assert ended == [{"epochs": 3, "best": 0}] * 2
+
+
+def test_a_run_says_how_many_steps_it_will_take(reports):
+    _, reporter, _ = run_alone(spec(accumulate=2), reports)
+    assert {"kind": "planned", "steps": 9} in reporter.records
 
 
 class Overflowing(Pooled):

@@ -116,6 +116,12 @@ def test_a_finished_run_shows_scores_beside_baselines_and_every_curve(tmp_path: 
     assert "Not recorded by the version that made this run." in text  # no environment, no events
 
 
+def test_an_early_stop_is_told_with_its_reason(tmp_path: Path) -> None:
+    early = {"epoch": 2, "why": "no better valid accuracy in 2 validations (--fit.patience 2)"}
+    html = run_page(read_run(make_run(tmp_path / "run", 3, SUMMARY | {"stopped_early": early})))
+    assert f"Finished, 3 of 5 epochs. Stopped early at epoch 3: {early['why']}." in text_of(html)
+
+
 ESTIMATED = {
     **{name: value for name, value in SUMMARY.items() if name != "scores"},
     "estimates": SUMMARY["scores"],

@@ -1,0 +1,41 @@
+"""What a training job says of its run: how many steps, and how it ended."""
+
+import pytest
+
+from jobs.run.progress import progress
+from jobs.run.training_run import few_steps, follow, print_end
+
+SUMMARY = {
+    "metric": "accuracy",
+    "scores": {"valid": 0.5, "test": 0.5},
+    "baselines": {},
+    "best_epoch": 3,
+    "epochs": 9,
+    "num_parameters": 10,
+    "workers": 1,
+    "device": "cpu",
+    "nodes_per_s": 1.0,
+    "edges_per_s": 1.0,
+    "wait_share": 0.0,
+    "train_s": 1.0,
+    "wall_s": 2.0,
+}
+
+
+@pytest.mark.parametrize(("num_steps", "warned"), [(40, True), (199, True), (200, False), (5000, False)])
+def test_few_steps_are_warned_of_in_one_line(num_steps, warned, capsys):
+    assert (few_steps(num_steps) is not None) is warned
+    with progress("training") as bar:
+        follow(bar, 4, "accuracy", "nodes")({"kind": "planned", "steps": num_steps})
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert warnings == ([f"warning: {few_steps(num_steps)}"] if warned else [])
+
+
+def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path):
+    print_end(SUMMARY, tmp_path)
+    assert "stopped early" not in capsys.readouterr().out
+    early = {"epoch": 8, "why": "no better valid accuracy in 5 validations (--fit.patience 5)"}
+    print_end(SUMMARY | {"stopped_early": early}, tmp_path)
+    out = capsys.readouterr().out
+    assert f"best epoch 4 of 9, stopped early at epoch 9: {early['why']}, 10 parameters" in out
+    assert "--fit.epochs 18 --fit.patience none" in out
