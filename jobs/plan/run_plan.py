@@ -66,7 +66,11 @@ class Plan:
 
     def add_all_steps(self, told: str, each: int, fit: TrainOptions) -> None:
         """The steps of all epochs, `each` in one, whether they may end before, and whether they are few."""
-        early = "" if fit.patience is None else f" at most: {fit.patience} validations in a row without a better one end them"
+        early = (
+            ""
+            if fit.patience is None
+            else f" at most: {fit.patience} validations in a row without a better one end them"
+        )
         self.add("steps", f"{told} in {fit.epochs:,} epochs{early}")
         if (warning := few_steps(each * fit.epochs)) is not None:
             self.add("warning", warning)

@@ -159,9 +159,7 @@ def few_steps(num_steps: int) -> str | None:
     """What to say of a run of so few optimizer steps; None: they are enough."""
     if num_steps >= FEWEST_STEPS:
         return None
-    return (
-        f"{num_steps:,} optimizer steps in all, and most models need {FEWEST_STEPS} at least; set more --fit.epochs, or smaller batches"
-    )
+    return f"{num_steps:,} optimizer steps in all, and most models need {FEWEST_STEPS} at least; set more --fit.epochs, or smaller batches"
 
 
 def train_and_score(

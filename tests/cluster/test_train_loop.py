@@ -423,7 +423,7 @@ PATIENT = {"epochs": 40, "learning_rate": 0.3, "patience": 3, "schedule": "cosin
 
 
 def test_training_ends_where_patience_does_and_the_best_epoch_is_kept(reports):
-    worker, reporter, result = run_alone(spec(**PATIENT), reports)
+    _, reporter, result = run_alone(spec(**PATIENT), reports)
     curve = [epoch["valid_mae"] for epoch in reporter.epochs]
     best = int(np.argmin(curve))
     assert len(curve) == best + 1 + 3 < 40
