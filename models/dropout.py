@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from models.random_numbers import draw_key, levels, mix_int, uniform
+from models.random_numbers import draw_key, levels, levels_at, mix_int, uniform
 
 _LEVELS = 1 << 16
 
@@ -46,6 +46,15 @@ class Dropout(nn.Module):
         key, start = (draw_key(), 0) if rows is None else (rows.key, rows.first * x.shape[-1])
         return x * dropout_factors(self.p, key, start, x)
 
+    def at(self, value_Z: Tensor, element_Z: Tensor, columns: int, rows: MaskRows | None = None) -> Tensor:
+        """The same for some elements of x, given by their numbers in it; x has `columns` columns. They are dropped as they are with all of x."""
+        if not self.training or self.p == 0:
+            return value_Z
+        key, start = (draw_key(), 0) if rows is None else (rows.key, rows.first * columns)
+        dropped = _dropped(self.p)
+        kept_Z = levels_at(key, element_Z + start) >= dropped - _LEVELS // 2
+        return value_Z * kept_Z.to(value_Z.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
@@ -67,6 +76,11 @@ class DropPath(nn.Module):
 def dropout_factors(p: float, key: int, start: int, like: Tensor) -> Tensor:
     """0 with probability p, else 1 / (1 - p), with the shape, dtype and device of `like`: a block of some larger array, in which its
     elements have the numbers `start`, `start` + 1, …. So the array's mask is the same however it is cut into blocks."""
-    dropped = min(round(p * _LEVELS), _LEVELS - 1)
+    dropped = _dropped(p)
     kept = levels(key, start, like.numel(), like.device).view(like.shape) >= dropped - _LEVELS // 2
     return kept.to(like.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+
+
+def _dropped(p: float) -> int:
+    """How many of the levels are dropped."""
+    return min(round(p * _LEVELS), _LEVELS - 1)

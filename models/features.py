@@ -1,11 +1,16 @@
 """From raw node or edge features to the model's width: a sum of embeddings of categories, or a linear map of numbers."""
 
 import functools
+import warnings
 
 import torch
 from torch import Tensor, nn
 
+from models.dropout import Dropout, MaskRows
 from models.options.features import Features
+
+# PyTorch says so once a process; what is used of it is tested here.
+warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
 
 
 class FeatureEncoder(nn.Module):
@@ -36,6 +41,56 @@ class FeatureEncoder(nn.Module):
         assert self.embedding is not None
         rows_nF = checked_categories(rows_nF, self.features)
         return nn.functional.embedding_bag(rows_nF + self.offset, self.embedding.weight, mode="sum")
+
+
+class NodeInput(nn.Module):
+    """Numeric node features as a model's first layer takes them: rows scaled (a row of zeros stays), then dropout; categories pass.
+
+    Where few numbers are not 0 (bags of words) and linear maps alone read them, what comes out is a CSR matrix, whose products cost a
+    tenth. It holds the same numbers, with the same dropout; sums over a row may round differently.
+    """
+
+    def __init__(self, dropout: float, scale_rows: bool, *, linear: bool) -> None:
+        """`linear`: whether nothing but `nn.Linear` reads the rows."""
+        super().__init__()
+        self.dropout, self.scale_rows, self.linear = Dropout(dropout), scale_rows, linear
+
+    def forward(self, x_nF: Tensor, rows: MaskRows | None = None) -> Tensor:
+        """[n, F], dense or CSR."""
+        if not x_nF.is_floating_point():
+            return x_nF
+        if self.linear and pays_as_csr(x_nF):
+            return self._csr(x_nF, rows)
+        if self.scale_rows:
+            x_nF = nn.functional.normalize(x_nF, p=1.0, dim=1)
+        return self.dropout(x_nF, rows)
+
+    def _csr(self, x_nF: Tensor, rows: MaskRows | None) -> Tensor:
+        row_Z, column_Z = x_nF.nonzero(as_tuple=True)  # row by row
+        value_Z = x_nF[row_Z, column_Z]
+        if self.scale_rows:
+            total_n = value_Z.new_zeros(len(x_nF)).index_add_(0, row_Z, value_Z.abs())
+            value_Z = value_Z / total_n.clamp_min(1e-12)[row_Z]
+        value_Z = self.dropout.at(value_Z, row_Z * x_nF.shape[1] + column_Z, x_nF.shape[1], rows)
+        start_n = torch.zeros(len(x_nF) + 1, dtype=torch.int64)
+        start_n[1:] = torch.bincount(row_Z, minlength=len(x_nF)).cumsum(0)
+        return torch.sparse_csr_tensor(start_n, column_Z, value_Z, x_nF.shape, check_invariants=False)
+
+
+_LEAST_COLUMNS, _MOST_DENSE = 64, 1 / 16  # of rows whose CSR form is worth being made
+
+
+def pays_as_csr(x_nF: Tensor) -> bool:
+    """Whether products with these rows cost less in CSR form; on CPUs with MKL, in single or double precision."""
+    return (
+        x_nF.device.type == "cpu"
+        and x_nF.dtype in (torch.float32, torch.float64)
+        and x_nF.shape[1] >= _LEAST_COLUMNS
+        and not x_nF.requires_grad
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkl.is_available()
+        and int(torch.count_nonzero(x_nF)) <= _MOST_DENSE * x_nF.numel()
+    )
 
 
 def checked_categories(rows_nF: Tensor, features: Features) -> Tensor:

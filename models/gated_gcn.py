@@ -1,6 +1,4 @@
-"""Message passing for the GPS hybrid: GatedGCN, which keeps a state per edge, and GCN, whose memory does not grow with edges.
-
-GatedGCN (arXiv:1711.07553, as Benchmarking-GNNs and GraphGPS run it), for each edge j → i:
+"""GatedGCN with a state per edge, for the GPS hybrid (arXiv:1711.07553, as Benchmarking-GNNs and GraphGPS run it). For each edge j → i:
 
     ê_ij = C e_ij + D x_i + E x_j,   σ_ij = sigmoid(ê_ij)
     x'_i = ReLU(BN(A x_i + Σ_j σ_ij ⊙ B x_j / (Σ_j σ_ij + 10⁻⁶)))
@@ -9,9 +7,8 @@ GatedGCN (arXiv:1711.07553, as Benchmarking-GNNs and GraphGPS run it), for each 
 With `distance_gate`, σ_ij is also multiplied by r_ij = sigmoid(MLP(|p_i - p_j|²)) of the nodes' positions p (GraphGPS's
 equivariant and stable use of Laplacian eigenvectors).
 
-GCN (arXiv:1609.02907): x' = D̂^-½ (A + I) D̂^-½ X W + b, with D̂ the in-degrees plus one; the self-loop is added here.
-
-The residual of x is the GPS layer's. Sums run over sorted lists, without atomics (see models/segments.py).
+The residual of x is the GPS layer's. Without edge states it is `models.local_blocks.GatedConvolution`. Sums run over sorted lists,
+without atomics (see models/segments.py).
 
 Shapes: n nodes, E edges, D width.
 """
@@ -22,6 +19,7 @@ from torch import Tensor, nn
 from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
 from models.graphs import Graphs
+from models.local_blocks import gated_mean
 
 
 class GatedGCN(nn.Module):
@@ -55,26 +53,8 @@ class GatedGCN(nn.Module):
             assert position_nP is not None
             apart_EP = graphs.by_source.spread(position_nP) - graphs.by_destination.spread(position_nP)
             sigma_ED = sigma_ED * self.distance(apart_EP.square().sum(1, keepdim=True))
-        total_nD = graphs.by_destination.sum(sigma_ED * message_ED)
-        weight_nD = graphs.by_destination.sum(sigma_ED)
-        update_nD = torch.relu(self.norm_x(own_nD + total_nD / (weight_nD + 1e-6)))
+        mean_nD = gated_mean(sigma_ED, message_ED, graphs.by_destination)
+        update_nD = torch.relu(self.norm_x(own_nD + mean_nD))
         if not self.update_edges:
             return update_nD, None
         return update_nD, e_ED + self.dropout(torch.relu(self.norm_e(gate_ED)))
-
-
-class GCN(nn.Module):
-    """x [n, D] → the update of x; edge states pass through unread. `in_dim`: of x, where that is not `width`."""
-
-    def __init__(self, width: int, in_dim: int | None = None) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width if in_dim is None else in_dim, width, bias=False)
-        self.bias = nn.Parameter(torch.zeros(width))
-
-    def forward(
-        self, x_nD: Tensor, e_ED: Tensor | None, graphs: Graphs, position_nP: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        h_nD = self.linear(x_nD)
-        root_n1 = (graphs.by_destination.size_S + 1).to(h_nD.dtype).rsqrt().unsqueeze(1)
-        h_nD = h_nD * root_n1
-        return root_n1 * (graphs.adjacency.propagate(h_nD, "sum") + h_nD) + self.bias, e_ED

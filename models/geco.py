@@ -15,6 +15,16 @@ permutation-equivariant: π is part of the model, here a pure function of seed a
 Where the paper is silent: Â is the mean D⁻¹A, σ is GELU, linear maps outside W₁ and W₂ have biases, an encoder
 Linear (with activation) maps the features to the width and a Linear maps to the outputs.
 
+A product of gates passes on nothing that is linear in its input, and the residual passes on X alone. Where that is too little, three
+departures add a trained local block L (models/local_blocks.py):
+
+    serial   C = [X, Conv(X)], with the LCB's ÂX or a convolution for Conv(X);  GECO(X, A) = GCB(C) + C W      `local.residual`: linear
+    gate     X' = L(X) + g ⊙ Drop(GCB([X, L(X)]))             in place of the layer; g near zero at first
+    top      X' = L(X), `num_layers` times, then `local.top_layers` of the paper's layers
+
+With gate and top there is no encoder Linear, the first L reads the features; and where these are not of the model's width, the first GCB
+reads L(X) alone.
+
 Shapes: N nodes, E edges, D width, K order.
 """
 
@@ -25,30 +35,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from models.dropout import Dropout, MaskRows
+from models.features import NodeInput
 from models.filters import ImplicitFilter
 from models.gated_convolution import gated_convolve
 from models.heads import ACTIVATIONS
 from models.layer_norm import LayerNorm
+from models.local_blocks import LayerScale, LocalBlock, LocalLayer, make_convolution, make_norm
 from models.node_layout import NodeLayout
 from models.node_order import Order, node_order
-from models.options.choices import Normalisation
 from models.options.geco import FilterConfig, GECOConfig
+from models.options.local import LocalOptions
 from models.propagation import Propagation
-
-
-class LocalBlock(nn.Module):
-    """LCB: [X, ÂX] (or [X, ÂX, …, Â^hops X]); no parameters, and equivariant to renumbering the nodes."""
-
-    def __init__(self, propagation: Normalisation, hops: int = 1) -> None:
-        super().__init__()
-        self.propagation, self.hops = propagation, hops
-
-    def forward(self, x_ND: Tensor, adjacency: Propagation) -> Tensor:
-        """Returns [N, (hops + 1) D]."""
-        hops = [x_ND]
-        for _ in range(self.hops):
-            hops.append(adjacency.propagate(hops[-1], self.propagation))
-        return torch.cat(hops, dim=1)
 
 
 class GlobalBlock(nn.Module):
@@ -89,18 +86,36 @@ class FeedForward(nn.Module):
         return self.w2(self.dropout(self.activation(self.w1(x_ND)), rows))
 
 
+class Beside(nn.Module):
+    """[X, Conv(X)] for a trained convolution, [n, 2 D]."""
+
+    def __init__(self, convolution: nn.Module) -> None:
+        super().__init__()
+        self.convolution = convolution
+
+    def forward(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
+        return torch.cat([x_nD, self.convolution(x_nD, adjacency)], dim=1)
+
+
 class GECOLayer(nn.Module):
-    """One GECO layer: LCB and GCB, then the FFN, each with residual and LayerNorm."""
+    """One GECO layer: LCB and GCB, then the FFN, each with residual and norm."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         width = config.width
         self.pre_norm = config.norm == "pre"
-        self.local = LocalBlock(config.propagation, config.hops)
-        self.glob = GlobalBlock((config.hops + 1) * width, width, config.order, config.filter, config.skip)
+        # On top of local layers it is the paper's layer, whatever those are.
+        local = config.local if config.local.is_paper else LocalOptions()
+        self.local: nn.Module = LocalBlock(config.propagation, config.hops)
+        local_dim = (config.hops + 1) * width
+        if local.block != "lcb":
+            self.local, local_dim = Beside(make_convolution(local, width, width)), 2 * width
+        self.local_dropout = Dropout(local.dropout)
+        self.glob = GlobalBlock(local_dim, width, config.order, config.filter, config.skip)
+        self.past_gates = nn.Linear(local_dim, width) if local.residual == "linear" else None
         self.out = nn.Linear(width, width) if config.output_projection else nn.Identity()
         self.ffn = FeedForward(width, config.activation, config.dropout)
-        self.norm_1, self.norm_2 = LayerNorm(width), LayerNorm(width)
+        self.norm_1, self.norm_2 = make_norm(local.norm, width), make_norm(local.norm, width)
         self.dropout = Dropout(config.dropout)
 
     def forward(
@@ -112,10 +127,12 @@ class GECOLayer(nn.Module):
         rows: MaskRows | None = None,
     ) -> Tensor:
         """`rows` decide dropout's masks; None: they come from the default generator."""
-        mixed, inner, after = (None, None, None) if rows is None else (rows.of(0), rows.of(1), rows.of(2))
+        mixed, inner, after, heard = (None,) * 4 if rows is None else tuple(rows.of(purpose) for purpose in range(4))
 
         def mix(x_ND: Tensor) -> Tensor:
-            return self.out(self.glob(self.local(x_ND, adjacency), order, layout))
+            h_NC = self.local_dropout(self.local(x_ND, adjacency), heard)
+            mixed_ND = self.out(self.glob(h_NC, order, layout))
+            return mixed_ND if self.past_gates is None else mixed_ND + self.past_gates(h_NC)
 
         if self.pre_norm:
             x_ND = x_ND + self.dropout(mix(self.norm_1(x_ND)), mixed)
@@ -124,16 +141,80 @@ class GECOLayer(nn.Module):
         return self.norm_2(self.dropout(self.ffn(x_ND, inner), after) + x_ND)
 
 
+class GatedLayer(nn.Module):
+    """L(X) + g ⊙ Drop(GCB([X, L(X)])), [N, F] → [N, D]; of features of another width than D, GCB reads L(X) alone."""
+
+    def __init__(self, config: GECOConfig, in_dim: int) -> None:
+        super().__init__()
+        width = config.width
+        self.local = LocalLayer(config.local, in_dim, width, config.propagation, config.hops)
+        self.reads_input = in_dim == width
+        glob_dim = 2 * width if self.reads_input else width
+        self.glob = GlobalBlock(glob_dim, width, config.order, config.filter, config.skip)
+        self.out = nn.Linear(width, width) if config.output_projection else nn.Identity()
+        self.gate = LayerScale(width, config.local.gate_start)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(
+        self,
+        x_NF: Tensor,
+        adjacency: Propagation,
+        order: Order | None,
+        layout: NodeLayout | None = None,
+        rows: MaskRows | None = None,
+    ) -> Tensor:
+        """Called as a GECOLayer is."""
+        heard, mixed = (None, None) if rows is None else (rows.of(0), rows.of(1))
+        local_ND = self.local(x_NF, adjacency, heard)
+        h_NC = torch.cat([x_NF, local_ND], dim=1) if self.reads_input else local_ND
+        return local_ND + self.gate(self.dropout(self.out(self.glob(h_NC, order, layout)), mixed))
+
+
+class OnlyLocal(nn.Module):
+    """L(X), called as a GECOLayer is."""
+
+    def __init__(self, config: GECOConfig, in_dim: int) -> None:
+        super().__init__()
+        self.local = LocalLayer(config.local, in_dim, config.width, config.propagation, config.hops)
+
+    def forward(
+        self,
+        x_NF: Tensor,
+        adjacency: Propagation,
+        order: Order | None,
+        layout: NodeLayout | None = None,
+        rows: MaskRows | None = None,
+    ) -> Tensor:
+        return self.local(x_NF, adjacency, None if rows is None else rows.of(0))
+
+
+def _layers(config: GECOConfig) -> list[nn.Module]:
+    if config.local.is_paper:
+        return [GECOLayer(config) for _ in range(config.num_layers)]
+    kind = GatedLayer if config.local.join == "gate" else OnlyLocal
+    in_dims = [config.in_dim + config.encoding_dim, *[config.width] * (config.num_layers - 1)]
+    layers: list[nn.Module] = [kind(config, in_dim) for in_dim in in_dims]
+    if config.local.join == "top":
+        layers += [GECOLayer(config) for _ in range(config.local.top_layers)]
+    return layers
+
+
 class GECO(nn.Module):
     """GECO for node-level outputs on one graph or subgraph; see the module's docstring for the equations."""
 
     def __init__(self, config: GECOConfig) -> None:
         super().__init__()
         self.config = config
-        self.input_dropout = Dropout(config.input_dropout)
-        self.encoder = nn.Linear(config.in_dim + config.encoding_dim, config.width)
-        self.activation = ACTIVATIONS[config.activation]()
-        self.layers = nn.ModuleList(GECOLayer(config) for _ in range(config.num_layers))
+        # A first layer of its own width puts the features beside what it makes of them, and the LCB propagates them.
+        reads_rows = not config.local.is_paper and (config.local.block == "lcb" or config.in_dim == config.width)
+        linear = not config.encoding_dim and not reads_rows
+        self.input = NodeInput(config.input_dropout, config.scale_rows, linear=linear)
+        self.encoder: nn.Module = nn.Identity()
+        self.activation: nn.Module = nn.Identity()
+        if config.local.is_paper:
+            self.encoder = nn.Linear(config.in_dim + config.encoding_dim, config.width)
+            self.activation = ACTIVATIONS[config.activation]()
+        self.layers = nn.ModuleList(_layers(config))
         self.head_norm = LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(config.width, config.out_dim)
 
@@ -160,20 +241,21 @@ class GECO(nn.Module):
         if node_id_N is None:
             node_id_N = torch.arange(num_nodes, device=x_ND.device)
         masks = None if layout is None else MaskRows(self.config.seed, layout.first_row).of(epoch)
-        x_ND = self.input_dropout(x_ND, None if masks is None else masks.of(0))
+        x_ND = self.input(x_ND, None if masks is None else masks.of(0))
         if encoding_NE is not None:
             x_ND = torch.cat([x_ND, encoding_NE.to(x_ND.dtype)], dim=1)
         x_ND = self.activation(self.encoder(x_ND))
         order = self._order(node_id_N, 0, 0) if self.config.permutation == "static" else None
-        total_ND = x_ND
+        total_ND = x_ND if self.config.jump == "sum" else None
         for layer_index, layer in enumerate(self.layers):
             if self.config.permutation == "dynamic":
                 # +1: the first epoch's first layer is not the static order.
                 order = self._order(node_id_N, epoch + 1, layer_index)
             rows = None if masks is None else masks.of(1 + layer_index)
             x_ND = self._run(layer, x_ND, adjacency, order, layout, rows)
-            total_ND = total_ND + x_ND
-        if self.config.jump == "sum":
+            if total_ND is not None:
+                total_ND = total_ND + x_ND
+        if total_ND is not None:
             x_ND = total_ND
         return self.head(self.head_norm(x_ND))
 

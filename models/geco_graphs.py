@@ -23,11 +23,12 @@ from torch import Tensor, nn
 
 from models.dropout import Dropout
 from models.filters import ImplicitFilter, circular_convolve
-from models.geco import FeedForward, GlobalBlock, LocalBlock
+from models.geco import FeedForward, GlobalBlock
 from models.gps import GPSLayer
 from models.gps_ends import Readout, Stem
 from models.graphs import Graphs
 from models.layer_norm import LayerNorm
+from models.local_blocks import LocalBlock
 from models.node_order import Order, node_order
 from models.options.geco_graphs import GECOGraphsConfig
 from models.segments import Grouping

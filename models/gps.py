@@ -11,16 +11,13 @@ Without a local block X_M is left out: the layer of a pure model.
 Shapes: n nodes, E edges, D width.
 """
 
-from typing import Literal
-
 from torch import Tensor, nn
 
-from models.batch_norm import RowBatchNorm
 from models.dropout import Dropout
-from models.gated_gcn import GCN, GatedGCN
+from models.gated_gcn import GatedGCN
 from models.graphs import Graphs
 from models.heads import ACTIVATIONS
-from models.layer_norm import LayerNorm
+from models.local_blocks import GCNConvolution, make_norm
 from models.options.gps import GPSOptions
 
 
@@ -31,11 +28,11 @@ class GPSLayer(nn.Module):
         """`update_edges`: False in the last layer, whose edge states are not read."""
         super().__init__()
         self.residual_mlp = options.mlp == "residual"
-        self.local: GatedGCN | GCN | None = None
+        self.local: GatedGCN | GCNConvolution | None = None
         if options.local == "gated_gcn":
             self.local = GatedGCN(width, options.dropout, distance_gate, update_edges)
         elif options.local == "gcn":
-            self.local = GCN(width)
+            self.local = GCNConvolution(width, width)
         self.norm_local = make_norm(options.norm, width) if self.local is not None else None
         self.norm_global = make_norm(options.norm, width)
         self.norm_mlp = make_norm(options.norm, width) if self.residual_mlp else None
@@ -60,15 +57,11 @@ class GPSLayer(nn.Module):
         """Returns the next x and e; `mixed_nD` is the global block's output for x."""
         h_nD = self.norm_global(self.dropout(mixed_nD) + x_nD)
         if self.local is not None and self.norm_local is not None:
-            local_nD, e_ED = self.local(x_nD, e_ED, graphs, position_nP)
+            if isinstance(self.local, GatedGCN):
+                local_nD, e_ED = self.local(x_nD, e_ED, graphs, position_nP)
+            else:
+                local_nD = self.local(x_nD, graphs.adjacency)
             h_nD = h_nD + self.norm_local(self.dropout(local_nD) + x_nD)
         if self.norm_mlp is None:
             return self.mlp(h_nD), e_ED
         return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED
-
-
-def make_norm(name: Literal["batch", "layer", "none"], width: int) -> nn.Module:
-    """Over rows [n, width]."""
-    if name == "batch":
-        return RowBatchNorm(width)
-    return LayerNorm(width) if name == "layer" else nn.Identity()

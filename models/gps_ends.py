@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from models.batch_norm import RowBatchNorm
-from models.dropout import Dropout
 from models.encodings.laplacian import flip_signs, laplacian_eigenvectors
 from models.encodings.random_walk import random_walk_diagonal
-from models.features import FeatureEncoder
+from models.features import FeatureEncoder, NodeInput
 from models.graphs import Graphs
 from models.heads import FullWidthMLP, HalvingMLP, UnitReLU, read_out
 from models.options.geco_graphs import GECOGraphsConfig
@@ -98,7 +97,7 @@ class Stem(nn.Module):
         super().__init__()
         width, own = config.width, config.width - config.position.channels
         reads_edges = config.layer.local == "gated_gcn"
-        self.input_dropout = Dropout(config.input_dropout)
+        self.input = NodeInput(config.input_dropout, config.scale_rows, linear=True)
         self.node = None if config.node.empty else FeatureEncoder(config.node, own)
         self.node_constant = nn.Parameter(torch.randn(own)) if config.node.empty else None
         self.edge = FeatureEncoder(config.edge, width) if reads_edges and not config.edge.empty else None
@@ -108,10 +107,7 @@ class Stem(nn.Module):
 
     def forward(self, graphs: Graphs) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if self.node is not None:
-            rows_nF = graphs.x
-            if self.input_dropout.p and rows_nF is not None:
-                rows_nF = self.input_dropout(rows_nF)
-            x_nD = self.node(rows_nF)
+            x_nD = self.node(None if graphs.x is None else self.input(graphs.x))
         else:
             assert self.node_constant is not None
             x_nD = self.node_constant.expand(graphs.num_nodes, -1)

@@ -15,6 +15,9 @@ The paper's formulas are the default. `as_released` switches to the released cod
 values in the stem's FFNs, a head whose hidden layers keep the width; and on directed graphs walks and degrees that take an edge either
 way, unless walks are dual, and an edge's features where its target looks at its source. Degrees are out-degrees.
 
+With `config.local` a trained local block L (models/local_blocks.py) takes node states to L(x): before each layer, whose branches are then
+scaled by g (gate), or `num_layers` times between the encoded features and the stem's sum (top: `local.top_layers` layers follow).
+
 Cost: O(n²) pairs. Above `stem_memory` bytes only P and p are kept at that size, and the backward pass computes the stem again, block by
 block; above `pair_memory` bytes a layer's attention computes its scores again.
 
@@ -31,9 +34,10 @@ from models.dropout import Dropout, DropPath
 from models.encodings.degree import inverse_degrees, inverse_orders, log_degrees, log_orders
 from models.encodings.random_walk import random_walk_probabilities
 from models.encodings.spe import spe
-from models.features import FeatureEncoder
+from models.features import FeatureEncoder, NodeInput
 from models.graphs import Graphs
 from models.heads import FullWidthMLP, HalvingMLP, read_out
+from models.local_blocks import LayerScale, LocalLayers
 from models.options.ppgt import PPGTConfig
 from models.random_numbers import uniform
 from models.sl2_attention import Sl2Attention, sl2_attention
@@ -53,17 +57,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.dropout(nn.functional.gelu(self.hidden(x))))
-
-
-class LayerScale(nn.Module):
-    """A learned factor per channel."""
-
-    def __init__(self, width: int, start: float) -> None:
-        super().__init__()
-        self.scale_D = nn.Parameter(torch.full((width,), start))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale_D
 
 
 class PairStem(nn.Module):
@@ -152,20 +145,19 @@ class NodeStem(nn.Module):
         super().__init__()
         self.config = config
         self.features = None if config.node.empty else FeatureEncoder(config.node, config.width)
-        self.input_dropout = Dropout(config.input_dropout)
+        self.input = NodeInput(config.input_dropout, config.scale_rows, linear=True)
         self.walks = nn.Linear(config.walk_channels, config.width)
         self.degree = nn.Linear(1, config.width) if config.node_sizes else None
         self.order = nn.Linear(1, config.width) if config.node_sizes else None
         self.root_D = nn.Parameter(torch.empty(config.width)) if config.root_embedding else None
 
-    def forward(self, walks_BNNC: Tensor, graphs: Graphs) -> Tensor:
+    def forward(self, walks_BNNC: Tensor, graphs: Graphs, local: LocalLayers) -> Tensor:
+        """`local`: layers between the encoded features and the sum."""
         padding, dtype = graphs.padding, walks_BNNC.dtype
         x_BND = self.walks(walks_BNNC.diagonal(dim1=1, dim2=2).transpose(1, 2))
         if self.features is not None:
-            rows = graphs.x
-            if rows is not None and rows.is_floating_point():
-                rows = self.input_dropout(rows)
-            x_nD = self.features(rows)
+            rows = None if graphs.x is None else self.input(graphs.x)
+            x_nD = local.in_front(self.features(rows), graphs.adjacency)
             if self.training and self.config.node_masking:
                 seen = uniform((x_nD.shape[0], 1), x_nD.device) >= self.config.node_masking
                 x_nD = x_nD * seen
@@ -250,13 +242,15 @@ class PPGT(nn.Module):
         super().__init__()
         self.config = config
         self.node_stem, self.pair_stem = NodeStem(config), PairStem(config)
-        self.layers = nn.ModuleList(PPGTLayer(config) for _ in range(config.num_layers))
+        count = config.local.num_global(config.num_layers)
+        self.layers = nn.ModuleList(PPGTLayer(config) for _ in range(count))
         class_attention = config.readout == "class_attention"
         self.class_attention = ClassAttention(config) if class_attention else None
         self.norm = None if class_attention else AdaRMSNorm(config.width)
         self.pool_norm = RowBatchNorm(config.width) if config.pool_norm and config.task == "graph" else None
         self.head = None if config.task == "link" else _head(config)
         self._initialise()
+        self.local = LocalLayers(config.local, config.width, config.num_layers)  # with initial values of its own
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
         """[B, out_dim] for graphs; [r, out_dim] for the nodes root_index asks for (all if None); for links node states [n, D].
@@ -274,15 +268,22 @@ class PPGT(nn.Module):
             normalisation=self.config.walk_normalisation,
             dtype=dtype,
         )
-        x_BND = self.node_stem(walks_BNNC, graphs)
+        x_BND = self.node_stem(walks_BNNC, graphs, self.local)
         p_BNNE = self.pair_stem(walks_BNNC, graphs)
         del walks_BNNC
         device = x_BND.device.type
         if torch.is_autocast_enabled(device):  # once, not in every layer
             p_BNNE = p_BNNE.to(torch.get_autocast_dtype(device))
-        for layer in self.layers:
-            x_BND = layer(x_BND, p_BNNE, graphs.padding.mask_BN)
+        for index in range(len(self.layers)):
+            x_BND = self._layer(index, x_BND, p_BNNE, graphs)
         return self._read(x_BND, graphs)
+
+    def _layer(self, index: int, x_BND: Tensor, p_BNNE: Tensor, graphs: Graphs) -> Tensor:
+        layer, local, padding = self.layers[index], self.local, graphs.padding
+        if not local.gates:
+            return layer(x_BND, p_BNNE, padding.mask_BN)
+        x_BND = padding.pad(local.layers[index](padding.unpad(x_BND), graphs.adjacency))
+        return x_BND + local.gates[index](layer(x_BND, p_BNNE, padding.mask_BN) - x_BND)
 
     def _read(self, x_BND: Tensor, graphs: Graphs) -> Tensor:
         if self.class_attention is not None:

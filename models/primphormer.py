@@ -5,6 +5,9 @@
     Y = head(pool(X))
     training objective = task loss + η Σ_l J_l²       J_l the KSVD loss of layer l; models/primal_attention.py
 
+With `config.local` a trained local block L (models/local_blocks.py) replaces the message passing: X' = L(X) + g ⊙ Drop(Prim(L(X))) in
+place of the layer (gate), or L alone `num_layers` times between the encoders and `local.top_layers` layers (top).
+
 `model(graphs)` returns predictions; `model.forward_with_penalty(graphs)` also returns η Σ_l J_l², to be added to the loss.
 
 No published number of parameters is reproduced to the digit: the paper gives neither the encoders nor the heads, and has no public code.
@@ -13,9 +16,11 @@ No published number of parameters is reproduced to the digit: the paper gives ne
 import torch
 from torch import Tensor, nn
 
+from models.dropout import Dropout
 from models.gps import GPSLayer
 from models.gps_ends import Readout, Stem
 from models.graphs import Graphs
+from models.local_blocks import LocalLayers
 from models.options.primphormer import PrimphormerConfig
 from models.primal_attention import PrimalAttention, VirtualNode
 
@@ -27,14 +32,16 @@ class Primphormer(nn.Module):
         super().__init__()
         self.config = config
         self.stem = Stem(config)
+        count = config.local.num_global(config.num_layers)
         self.attentions = nn.ModuleList(
-            PrimalAttention(config.width, config.num_heads, config.primal, first=index == 0)
-            for index in range(config.num_layers)
+            PrimalAttention(config.width, config.num_heads, config.primal, first=index == 0) for index in range(count)
         )
+        self.local = LocalLayers(config.local, config.width, config.num_layers)
         self.layers = nn.ModuleList(
-            GPSLayer(config.width, config.layer, config.position.gates, update_edges=index + 1 < config.num_layers)
-            for index in range(config.num_layers)
+            GPSLayer(config.width, config.layer, config.position.gates, update_edges=index + 1 < count)
+            for index in range(0 if self.local.gates else count)
         )
+        self.dropout = Dropout(config.layer.dropout)
         self.readout = Readout(config)
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
@@ -46,8 +53,14 @@ class Primphormer(nn.Module):
         x_nD, e_ED, position_nP = self.stem(graphs)
         virtual: VirtualNode | None = None
         penalty = torch.zeros((), device=x_nD.device)
-        for attention, layer in zip(self.attentions, self.layers, strict=True):
+        x_nD = self.local.in_front(x_nD, graphs.adjacency)
+        for index, attention in enumerate(self.attentions):
+            if self.local.gates:
+                x_nD = self.local.layers[index](x_nD, graphs.adjacency)
             mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
-            x_nD, e_ED = layer(x_nD, e_ED, graphs, mixed_nD, position_nP)
+            if self.local.gates:
+                x_nD = x_nD + self.local.gates[index](self.dropout(mixed_nD))
+            else:
+                x_nD, e_ED = self.layers[index](x_nD, e_ED, graphs, mixed_nD, position_nP)
             penalty = penalty + loss.square()
         return self.readout(x_nD, graphs), self.config.eta * penalty

@@ -5,13 +5,14 @@ sum per node gives AX, and the transposed lists give Aᵀ for the backward pass.
 and after; no normalised edge weights are ever stored.
 """
 
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from models.options.choices import Normalisation
-from models.segments import at_least_float32
+from models.segments import Grouping, at_least_float32
 
 
 class SourceLists(NamedTuple):
@@ -85,12 +86,26 @@ class Adjacency:
     def num_edges(self) -> int:
         return self._rows.indices.numel()
 
+    @cached_property
+    def by_destination(self) -> Grouping:
+        """The edges in the order of the lists, grouped by the node they enter."""
+        indptr = self._rows.indptr.long()
+        row_n = torch.arange(self.num_nodes, device=indptr.device)
+        group_E = torch.repeat_interleave(row_n, indptr.diff(), output_size=self.num_edges)
+        return Grouping(group_E, self.num_nodes, indptr)
+
+    @cached_property
+    def by_source(self) -> Grouping:
+        """The same edges, grouped by the node they leave."""
+        return Grouping(self._rows.indices.long(), self.num_nodes)
+
     def propagate(self, x_ND: Tensor, normalisation: Normalisation = "mean") -> Tensor:
-        """Returns ÂX [N, D] in x's dtype, with Â = D_in⁻¹A (mean), A (sum) or D_in^-½ A D_out^-½ (sym).
+        """Returns ÂX [N, D] in x's dtype, with Â = D_in⁻¹A (mean), A (sum), D_in^-½ A D_out^-½ (sym) or
+        (D_in + I)^-½ (A + I) (D_in + I)^-½ (gcn).
 
         A[i, j] counts (or weighs) the edges j → i. Degrees are sums of edge weights where there are any. For an undirected
         graph `sym` is the usual D^-½AD^-½; for a directed one the source is scaled by its out-degree. A node without
-        in-edges gets a zero row. No self loops are added. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
+        in-edges gets a zero row. No self loops are added but with gcn. O(E·D) time, no memory of size E·D. Raises ValueError on a wrong
         shape or normalisation.
         """
         check_propagation(x_ND, self.num_nodes, normalisation)
@@ -101,7 +116,10 @@ class Adjacency:
         left, right = self.factors(normalisation, x_ND.dtype)
         if transposed:
             left, right = right, left
-        y_ND = sum_rows(self.rows(transposed), x_ND if right is None else x_ND * right)
+        x_ND = x_ND if right is None else x_ND * right
+        y_ND = sum_rows(self.rows(transposed), x_ND)
+        if normalisation == "gcn":
+            y_ND = y_ND + x_ND
         return y_ND if left is None else y_ND.mul_(left)
 
     def rows(self, transposed: bool) -> SourceLists:
@@ -122,6 +140,8 @@ class Adjacency:
             elif normalisation == "sym":
                 left = power_or_zero(_degree(self.rows(transposed=False)), -0.5).to(dtype)
                 right = power_or_zero(_degree(self.rows(transposed=True)), -0.5).to(dtype)
+            elif normalisation == "gcn":
+                left = right = (_degree(self.rows(transposed=False)) + 1).to(dtype).rsqrt()
             self._factors[key] = (left, right)
         return self._factors[key]
 

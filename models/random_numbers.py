@@ -73,6 +73,12 @@ def levels(key: int, start: int, count: int, device: Device = None) -> Tensor:
     return of_words[start - 4 * first :][:count]
 
 
+def levels_at(key: int, element_Z: Tensor) -> Tensor:
+    """int16 [Z]: these elements of the key's `levels`, in any order."""
+    word_Z = mix((element_Z // 4) * signed(GOLDEN) + signed((mix_int(key) - GOLDEN) % (1 << 64)))
+    return (word_Z >> (16 * (element_Z % 4))).to(torch.int16)
+
+
 def signs(shape: Sequence[int], device: Device = None, dtype: torch.dtype = torch.float32) -> Tensor:
     """-1 or 1 with equal chances."""
     bits = words(draw_key(), 0, math.prod(shape), device) & 1

@@ -11,6 +11,9 @@ with `null_token`, the code's [null].
 P are orthonormal node identifiers: then [P_u, P_v]·[P_k, P_k] reads off incidence. Laplacian eigenvectors, rows of a random
 orthogonal matrix (ORF), or random signs for large graphs (near-ORF).
 
+With `config.local` a trained local block L (models/local_blocks.py) takes node tokens to L(x): before each layer, which then adds
+g ⊙ (MHA + FFN) (gate), or `num_layers` times between the encoded features and the tokens (top: `local.top_layers` layers follow).
+
 Options of ours, for large graphs; the defaults are the paper's formulas:
 `basis_reduction="mean"`: a sum of some fifty edge tokens outweighs a node's own features, their mean does not;
 `init_std`: the paper initialises weights at 0.02 at a width of 768; at width 96, 0.1 learns faster (`recipes/defaults/graphs-tokengt.yaml`);
@@ -37,9 +40,10 @@ from models.dropout import Dropout, DropPath
 from models.encodings.identifiers import near_orthogonal_identifiers, orthogonal_identifiers, random_identifiers
 from models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
 from models.favor import FavorAttention
-from models.features import FeatureEncoder, checked_categories
+from models.features import FeatureEncoder, NodeInput, checked_categories
 from models.graphs import Graphs
 from models.layer_norm import LayerNorm
+from models.local_blocks import LocalLayers
 from models.options.features import Features
 from models.options.tokengt import SLOT, TokenGTConfig
 from models.segments import reduce_runs
@@ -101,6 +105,10 @@ class TokenView:
         """[n, D]: the node tokens."""
         return x_BTD.flatten(0, 1).index_select(0, self.slot_n)
 
+    def with_nodes(self, x_BTD: Tensor, node_nD: Tensor) -> Tensor:
+        """The same tokens with these node tokens."""
+        return x_BTD.flatten(0, 1).index_copy(0, self.slot_n, node_nD.to(x_BTD.dtype)).view(x_BTD.shape)
+
     def add_edges_to_nodes(self, x_BTD: Tensor, reduction: str = "sum") -> Tensor:
         """SEB: x_(i,i) + Σ_{j≠i} x_(i,j), summed run by run in a fixed order; "mean" divides by the number of such j."""
         flat = x_BTD.flatten(0, 1)
@@ -109,8 +117,7 @@ class TokenView:
         sum_nD = reduce_runs(edge_ED, self.edge_ptr, "sum")
         if reduction == "mean":
             sum_nD = sum_nD / self.degree_n.clamp(min=1).unsqueeze(1).to(sum_nD.dtype)
-        node_nD = flat.index_select(0, self.slot_n) + sum_nD
-        return flat.index_copy(0, self.slot_n, node_nD).view(x_BTD.shape)
+        return self.with_nodes(x_BTD, flat.index_select(0, self.slot_n) + sum_nD)
 
     @cached_property
     def degree_n(self) -> Tensor:
@@ -167,6 +174,7 @@ class TokenEmbedding(nn.Module):
     def __init__(self, config: TokenGTConfig) -> None:
         super().__init__()
         self.config = config
+        self.input = NodeInput(config.input_dropout, config.scale_rows, linear=True)
 
         def encoder(features: Features) -> nn.Module | None:
             if features.empty:
@@ -182,13 +190,14 @@ class TokenEmbedding(nn.Module):
         self.anchor: Tensor  # dtype and device where there is no other parameter
         self.register_buffer("anchor", torch.zeros(1, config.width), persistent=False)
 
-    def forward(self, view: TokenView) -> Tensor:
-        """Returns [B, T, D]."""
+    def forward(self, view: TokenView, local: LocalLayers) -> Tensor:
+        """Returns [B, T, D]; `local`: layers between the encoded features and the tokens."""
         graphs, anchor = view.graphs, self.anchor
         node_nD = anchor.expand(graphs.num_nodes, -1)
         edge_ED = anchor.expand(view.num_edges, -1)
         if self.node is not None:
-            node_nD = node_nD + self.node(graphs.x)
+            node_nD = node_nD + self.node(None if graphs.x is None else self.input(graphs.x))
+        node_nD = local.in_front(node_nD, graphs.adjacency)
         if self.edge is not None and view.num_edges:
             # Encoded before they are ordered, so that an error names the caller's row.
             edge_ED = edge_ED + self.edge(graphs.edge_attr).index_select(0, view.order_E)
@@ -353,7 +362,7 @@ class TokenGT(nn.Module):
         self.embedding = TokenEmbedding(config)
         self.embedding_norm = LayerNorm(config.width) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.local.num_global(config.num_layers)))
         if config.task == "link":
             self.head: nn.Module = LayerNorm(config.width)
         else:
@@ -363,6 +372,7 @@ class TokenGT(nn.Module):
             for parameter in (*self.dead_norm.parameters(), *self.dead_pooler.parameters()):
                 parameter.requires_grad_(False)  # never used: DDP would wait for their gradients
         self.apply(partial(_initialise, std=config.init_std))
+        self.local = LocalLayers(config.local, config.width, config.num_layers)  # with initial values of its own
 
     def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
         """Returns [B, out_dim] for graph tasks; [r, out_dim] for the nodes asked about; [n, width] for link tasks.
@@ -371,12 +381,12 @@ class TokenGT(nn.Module):
         matrix exists. `epoch` is not used. Raises ValueError where the batch lacks features or encodings of the config.
         """
         view = TokenView(graphs, self.config.num_special)
-        x_BTD = self.dropout(self.embedding_norm(self.embedding(view)))
+        x_BTD = self.dropout(self.embedding_norm(self.embedding(view, self.local)))
         # One graph has no padding, and no mask is the faster kernel.
         key_mask_BT = None if view.num_graphs == 1 else view.key_mask_BT
         if x_BTD.numel():
-            for layer in self.layers:
-                x_BTD = layer(x_BTD, key_mask_BT)
+            for index in range(len(self.layers)):
+                x_BTD = self._layer(index, x_BTD, view, key_mask_BT)
                 if self.config.sparse_equivariant_basis:
                     x_BTD = view.add_edges_to_nodes(x_BTD, self.config.basis_reduction)
         if self.config.task == "graph":
@@ -385,6 +395,13 @@ class TokenGT(nn.Module):
         if self.config.task == "node" and graphs.root_index is not None:
             x_nD = x_nD[graphs.root_index]
         return self.head(x_nD)
+
+    def _layer(self, index: int, x_BTD: Tensor, view: TokenView, key_mask_BT: Tensor | None) -> Tensor:
+        layer, local = self.layers[index], self.local
+        if not local.gates:
+            return layer(x_BTD, key_mask_BT)
+        x_BTD = view.with_nodes(x_BTD, local.layers[index](view.nodes(x_BTD), view.graphs.adjacency))
+        return x_BTD + local.gates[index](layer(x_BTD, key_mask_BT) - x_BTD)
 
 
 def _initialise(module: nn.Module, std: float) -> None:

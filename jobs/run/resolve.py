@@ -264,6 +264,17 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
     return f"--run.parallel graph: the whole graph is the one batch of an epoch; leave out {', '.join(useless)}"
 
 
+def _shards_sum_over_neighbors(config: RunConfig) -> str | None:
+    local = getattr(config.model.options, "local", None)
+    if config.run.parallel != "graph" or local is None:
+        return None
+    if local.block in ("gat", "gated-gcn"):
+        return f"--run.parallel graph: expected a local block that sums over neighbors (lcb, gcn, sage), got {local.block}; set --model.local.block"
+    if local.norm == "batch":
+        return "--run.parallel graph: batch statistics would be those of a worker's nodes alone; set --model.local.norm layer or none"
+    return None
+
+
 def _embedded_graph_has_47_classes(config: RunConfig) -> str | None:
     if config.kind != "nodes" or config.data.path is not None or config.metric != "rocauc":
         return None
@@ -293,6 +304,7 @@ CHECKS = (
     _patience_needs_scores_that_choose,
     _baselines_need_exact_scores,
     _whole_graph_has_no_batches,
+    _shards_sum_over_neighbors,
     _chunks_per_batch,
     _embedded_graph_has_47_classes,
     _trackers_are_installed,

@@ -27,6 +27,14 @@ def check_shares(options: Any, *names: str) -> None:
             raise ValueError(f"{name} must lie in [0, 1), got {getattr(options, name)}; set {name}")
 
 
+def check_numeric(options: Any, *names: str) -> None:
+    """Options that act on numeric node features need some."""
+    for name in names:
+        if getattr(options, name) and not options.node.dim:
+            off = "no" if getattr(options, name) is True else "0"
+            raise ValueError(f"{name} acts on numeric features, and there are none; set {name} to {off}")
+
+
 def check_heads(options: Any) -> None:
     """Every head has equally many of the channels; `num_heads` is positive."""
     if options.width % options.num_heads:

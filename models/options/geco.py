@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from models.options.checks import check_choices, check_least, check_shares
 from models.options.choices import Normalisation, Permutation
+from models.options.local import LocalOptions, check_local
 
 FilterScale = Literal["none", "length", "sqrt_length"]
 
@@ -49,7 +50,7 @@ class GECOConfig:
     order: int = 2
     """K: filters and gates per layer."""
     propagation: Normalisation = "mean"
-    """Â: D_in⁻¹A, A, or D_in^-½ A D_out^-½; never with added self loops."""
+    """Â of the LCB: D_in⁻¹A, A, D_in^-½ A D_out^-½, or, with self-loops added, (D_in + I)^-½ (A + I) (D_in + I)^-½."""
     permutation: Permutation = "static"
     """One order for good | a fresh one per epoch and layer | the rows as given."""
     seed: int = 0
@@ -65,6 +66,9 @@ class GECOConfig:
     """Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets each node's own gates multiply each other, which a mean over thousands of nodes drowns."""
     filter: FilterConfig = field(default_factory=FilterConfig)
     # Departures from the paper, all off.
+    local: LocalOptions = field(default_factory=LocalOptions)
+    scale_rows: bool = False
+    """Each node's features divided by the sum of their absolute values, as for bags of words."""
     norm: Literal["post", "pre"] = "post"
     """"pre": X + f(LN(X)), and one LN before the head."""
     hops: int = 1
@@ -83,6 +87,15 @@ class GECOConfig:
         check_least(self, 1, "out_dim", "width", "num_layers", "order", "hops")
         check_shares(self, "dropout", "input_dropout")
         check_choices(self)
+        check_local(self)
+        if self.local.is_paper and self.local.residual == "identity":
+            raise ValueError(
+                "a serial layer adds its input already, got the residual identity; set local.residual to none or linear"
+            )
+        if self.local.join == "gate" and self.norm == "pre":
+            raise ValueError("norm places LayerNorm in the paper's layer, which join gate has not; set norm to post")
+        if not self.local.is_paper and self.jump == "sum":
+            raise ValueError(f"jump sum goes with the paper's layers, got join {self.local.join}; set jump to last")
         if self.in_dim + self.encoding_dim == 0:
             raise ValueError("the model needs an input: in_dim and encoding_dim are both 0; give features or encodings")
 

@@ -43,6 +43,8 @@ class GECOGraphsConfig:
     head_dropout: float = 0.0
     input_dropout: float = 0.0
     """On numeric features."""
+    scale_rows: bool = False
+    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "order")

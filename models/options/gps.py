@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from models.options.checks import check_choices, check_least, check_shares
+from models.options.checks import check_choices, check_least, check_numeric, check_shares
 from models.options.choices import Local
 
 
@@ -82,5 +82,4 @@ def check_hybrid(config: Any) -> None:
         raise ValueError("edge features are read by GatedGCN only; set edge to Features(), or local to gated_gcn")
     if local != "gated_gcn" and config.position.gates:
         raise ValueError("a stable_laplacian encoding gates GatedGCN's edges; set local to gated_gcn, or another kind")
-    if config.input_dropout and not config.node.dim:
-        raise ValueError("input_dropout acts on numeric features, and there are none; set input_dropout to 0")
+    check_numeric(config, "input_dropout", "scale_rows")

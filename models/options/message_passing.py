@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from models.options.checks import check_choices, check_heads, check_least, check_shares
+from models.options.local import LocalOptions
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,14 @@ class MessagePassingConfig:
     """After each layer."""
     input_dropout: float = 0.0
     """On the features."""
+    scale_rows: bool = False
+    """Each node's features divided by the sum of their absolute values, as for bags of words."""
+
+    @property
+    def local(self) -> LocalOptions:
+        """Of each layer."""
+        heads = getattr(self, "num_heads", 1)
+        return LocalOptions(self.convolution, "top", self.residual, self.norm, self.dropout, num_heads=heads)
 
     def __post_init__(self) -> None:
         check_least(self, 1, "in_dim", "out_dim", "width", "num_layers")

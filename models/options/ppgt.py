@@ -4,9 +4,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_heads, check_least, check_shares
+from models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
 from models.options.choices import EdgeQuery, Pool, Task, Urpe
 from models.options.features import Features
+from models.options.local import LocalOptions, check_joins
 
 PAIR_MEMORY = 1 << 26  # bytes
 
@@ -78,6 +79,10 @@ class PPGTConfig:
     """Share of the nodes whose features are zeroed, in training."""
     input_dropout: float = 0.0
     """On numeric node features; 0 in the paper."""
+    # Departures from the paper, all off.
+    local: LocalOptions = field(default_factory=LocalOptions)
+    scale_rows: bool = False
+    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
     def __post_init__(self) -> None:
         check_least(self, 0, "num_layers", "pair_memory", "walk_steps", "spe_scales", "stem_layers", "class_layers")
@@ -85,6 +90,8 @@ class PPGTConfig:
         check_heads(self)
         check_shares(self, "drop_path", "attention_dropout", "dropout", "head_dropout", "node_masking", "input_dropout")
         check_choices(self)
+        check_joins(self)
+        check_numeric(self, "scale_rows")
         if self.dual_walks and self.undirected_walks:
             raise ValueError("undirected walks are the same both ways; set dual_walks or undirected_walks to False")
         if self.task == "link" and self.readout != "direct":

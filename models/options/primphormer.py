@@ -8,6 +8,7 @@ from models.options.checks import check_choices, check_heads, check_least, check
 from models.options.choices import Head, Pool, Task
 from models.options.features import Features
 from models.options.gps import GPSOptions, PositionOptions, check_hybrid
+from models.options.local import LocalOptions, check_joins
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,20 @@ class PrimphormerConfig:
     head_dropout: float = 0.0
     input_dropout: float = 0.0
     """On numeric features."""
+    local: LocalOptions = field(default_factory=LocalOptions)
+    """gate: every layer is L(H) + g ⊙ Prim(L(H)); top: local layers between the encoders and `local.top_layers` layers."""
+    scale_rows: bool = False
+    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "num_heads")
         check_hybrid(self)
         check_heads(self)
+        check_joins(self)
+        if not self.local.is_paper and self.layer.local != "none":
+            raise ValueError(
+                f"the local block is {self.local.block}, got another in the layer, {self.layer.local}; set layer.local to none"
+            )
         if self.eta < 0:
             raise ValueError(f"eta must be at least 0, got {self.eta}; set eta")
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
-from models.options.checks import check_choices, check_heads, check_least, check_shares
+from models.options.checks import check_choices, check_heads, check_least, check_numeric, check_shares
 from models.options.choices import Task
 from models.options.features import Features, atoms, bonds
+from models.options.local import LocalOptions, check_joins
 
 Identifier = Literal["laplacian", "orf", "near_orf", "random", "orf_first_order", "none"]
 SLOT = 512  # rows per column of the code's feature table
@@ -69,6 +70,12 @@ class TokenGTConfig:
     """Stochastic depth of the last layer, linear from 1/L of it in the first; drawn per graph."""
     init_std: float = INIT_STD
     """Of weights; the paper's 0.02 is for a width of 768 and slow at a small one."""
+    # Departures from the paper, all off.
+    local: LocalOptions = LocalOptions()  # noqa: RUF009 - frozen
+    scale_rows: bool = False
+    """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
+    input_dropout: float = 0.0
+    """On numeric node features; 0 in the paper."""
     seed: int = 0
     """Of the identifiers in evaluation and of Performer's projections."""
     # The released code's variants.
@@ -89,7 +96,17 @@ class TokenGTConfig:
         )
         check_least(self, 0, "performer_epsilon", "redraw_interval")
         check_heads(self)
-        check_shares(self, "eigenvector_dropout", "attention_dropout", "activation_dropout", "dropout", "drop_path")
+        check_shares(
+            self,
+            "eigenvector_dropout",
+            "attention_dropout",
+            "activation_dropout",
+            "dropout",
+            "drop_path",
+            "input_dropout",
+        )
+        check_numeric(self, "input_dropout", "scale_rows")
+        check_joins(self)
         if not self.init_std > 0:
             raise ValueError(f"init_std must be positive, got {self.init_std}; set init_std")
         if self.encoding is not None and self.identifier != "laplacian":

@@ -25,11 +25,12 @@ def sent_bytes(
 ) -> dict[str, int]:
     """Bytes that a worker sends to its peers in one forward and backward pass, by kind, the sum of gradients included.
 
-    sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W²; halo: L · h · D a
-    row, there and back, where of a symmetric graph the rows that are sent are the same both ways. With `recompute` the way there is
+    L is the number of global layers. sequences: L · 2 · [(K + 1) n (D - D/W) + (N - n) D/W], about L · 2 (K + 2) N D (W - 1) / W²; halo: the channels that all
+    layers propagate (L · h · D of the paper's) a row, there and back, where of a symmetric graph the rows that are sent are the same both ways. With `recompute` the way there is
     gone twice.
     """
     channels = Shards.even(config.width, rows.num_workers).sizes[rank]
+    num_global = config.local.num_global(config.num_layers)
     num_rows = rows.sizes[rank]
     others = (rows.total - num_rows) * channels  # own channels of the peers' rows
     own = num_rows * (config.width - channels)  # the peers' channels of own rows
@@ -37,14 +38,23 @@ def sent_bytes(
     there = 2 if config.recompute else 1
     ring = 2 * (rows.num_workers - 1) * num_parameters(config) * element_size // rows.num_workers
     return {
-        "sequences": element_size * config.num_layers * (there * (gates * own + others) + gates * others + own),
+        "sequences": element_size * num_global * (there * (gates * own + others) + gates * others + own),
         "halo": element_size
-        * config.num_layers
-        * config.hops
-        * config.width
+        * _halo_channels(config)
         * (there * halo_sent + (halo_sent if symmetric else halo_received)),
         "gradients": ring,
     }
+
+
+def _halo_channels(config: GECOConfig) -> int:
+    """Channels of a row that one forward pass propagates."""
+    local, width = config.local, config.width
+    lcb = config.hops * width
+    if local.is_paper:
+        return config.num_layers * (lcb if local.block == "lcb" else width)
+    first = config.hops * (config.in_dim + config.encoding_dim) if local.block == "lcb" else width
+    others = (config.num_layers - 1) * (lcb if local.block == "lcb" else width)
+    return first + others + (local.top_layers * lcb if local.join == "top" else 0)
 
 
 def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_workers: int) -> int:
@@ -53,9 +63,14 @@ def training_bytes(config: GECOConfig, num_nodes: int, num_edges: int, num_worke
     # Kept per node and layer for the backward pass: [X, ÂX, …], gates and V, five D-wide inputs of norms, FFN and activation, and
     # three masks of dropout.
     kept = (h + 1) + (k + 1) + 5 + (3 if config.dropout else 0)
+    if (
+        not config.local.is_paper or config.local.block != "lcb"
+    ):  # the convolution's result, its residual, norm and dropout
+        kept += 4
     # In addition at the peak of the backward pass: the gates' gradient, in the order π, before and after it is sent; a chunk's transforms.
     passing = 3 * (k + 1) + 3
-    layers = config.num_layers + kept if config.recompute else config.num_layers * kept
+    count = config.num_layers + (config.local.top_layers if config.local.join == "top" else 0)
+    layers = count + kept if config.recompute else count * kept
     # Of the parameters: weights, gradients, two moments, best weights, the exchange.
     return _shard_bytes(config, num_nodes, num_edges, num_workers, config.width * (layers + passing), 6)
 

@@ -91,7 +91,10 @@ class ShardedAdjacency:
             left, right = self.factors(normalisation, torch.promote_types(x_nD.dtype, torch.float32))
             if transposed:
                 left, right = right, left
-            y_nD = self.product(x_nD if right is None else (x_nD * right).to(x_nD.dtype), transposed)
+            x_nD = x_nD if right is None else (x_nD * right).to(x_nD.dtype)
+            y_nD = self.product(x_nD, transposed)
+            if normalisation == "gcn":
+                y_nD = y_nD + x_nD
             return (y_nD if left is None else y_nD.mul_(left)).to(x_nD.dtype)
 
     def product(self, x_nD: Tensor, transposed: bool) -> Tensor:
@@ -106,10 +109,13 @@ class ShardedAdjacency:
             if normalisation != "sum":
                 wide = torch.float64 if self._own.indptr.device.type == "cpu" else torch.float32
                 ones = torch.ones(self.num_nodes, 1, dtype=wide, device=self._own.indptr.device)
-                power = -1.0 if normalisation == "mean" else -0.5
-                left = power_or_zero(self.product(ones, transposed=False), power).to(dtype)
+                degree = self.product(ones, transposed=False)
+                if normalisation == "gcn":
+                    left = right = (degree + 1).to(dtype).rsqrt()
+                else:
+                    left = power_or_zero(degree, -1.0 if normalisation == "mean" else -0.5).to(dtype)
                 if normalisation == "sym":
-                    right = power_or_zero(self.product(ones, transposed=True), power).to(dtype)
+                    right = power_or_zero(self.product(ones, transposed=True), -0.5).to(dtype)
             self._factors[key] = (left, right)
         return self._factors[key]
 

@@ -38,7 +38,7 @@ def folder(tmp_path_factory) -> Path:
 
 def spec(folder: Path, precision: str) -> TrainSpec:
     graph = open_graph(str(folder / "graph"))
-    model = "--model.width 8 --model.num_layers 1 --model.permutation dynamic --model.hops 2 --model.recompute yes"
+    model = "--model.width 8 --model.num_layers 1 --model.permutation dynamic --model.hops 2 --model.recompute yes --model.propagation gcn"
     resolved = node_run(graph, "--run.parallel", "graph", *model.split(), "--model.skip", "yes")
     data = whole_graph_data(graph, resolved)
     return TrainSpec(

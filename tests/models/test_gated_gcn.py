@@ -1,10 +1,10 @@
-"""The local blocks against loops over edges: GatedGCN, its distance gate, GCN; directions, isolated nodes, no edges."""
+"""GatedGCN against loops over edges, with its distance gate; directions, isolated nodes, no edges."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from models.gated_gcn import GCN, GatedGCN
+from models.gated_gcn import GatedGCN
 from models.graphs import Graphs
 
 # Directed, with parallel edges 0 → 1, a self-loop at 2 and an isolated node 4; unsorted.
@@ -43,21 +43,9 @@ def test_gated_gcn_is_the_loop_over_edges(training: bool, gate: bool) -> None:
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
-def test_gcn_is_the_normalised_matrix() -> None:
+def test_the_order_of_the_edges_does_not_matter_and_that_of_the_nodes_is_followed() -> None:
     torch.manual_seed(0)
-    layer, x = GCN(4).double(), torch.randn(5, 4).double()
-    matrix = torch.zeros(5, 5).double()  # [destination, source]
-    for source, destination in EDGES.t():
-        matrix[destination, source] += 1
-    degree = matrix.sum(1) + 1
-    matrix = torch.diag(degree.rsqrt()) @ (matrix + torch.eye(5)) @ torch.diag(degree.rsqrt())
-    torch.testing.assert_close(layer(x, None, graphs_of())[0], matrix @ layer.linear(x) + layer.bias)
-
-
-@pytest.mark.parametrize("name", ["gated_gcn", "gcn"])
-def test_the_order_of_the_edges_does_not_matter_and_that_of_the_nodes_is_followed(name: str) -> None:
-    torch.manual_seed(0)
-    layer = (GatedGCN(4) if name == "gated_gcn" else GCN(4)).double()
+    layer = GatedGCN(4).double()
     x, e = torch.randn(5, 4).double(), torch.randn(6, 4).double()
     out = layer(x, e, graphs_of())[0]
     shuffle = torch.randperm(6)
@@ -67,10 +55,9 @@ def test_the_order_of_the_edges_does_not_matter_and_that_of_the_nodes_is_followe
     torch.testing.assert_close(layer(x[order], e, graphs_of(place[EDGES]))[0], out[order])
 
 
-@pytest.mark.parametrize("name", ["gated_gcn", "gcn"])
-def test_gradients(name: str) -> None:
+def test_gradients() -> None:
     torch.manual_seed(0)
-    layer = (GatedGCN(2) if name == "gated_gcn" else GCN(2)).double().eval()
+    layer = GatedGCN(2).double().eval()
     x = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
     e = torch.randn(6, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x, e: layer(x, e, graphs_of()), (x, e))
@@ -80,14 +67,13 @@ def test_gradients(name: str) -> None:
 @pytest.mark.parametrize("n", [0, 1, 3])
 def test_no_edges(n: int, training: bool) -> None:
     graphs = graphs_of(torch.zeros(2, 0, dtype=torch.long), n)
-    for layer in (GatedGCN(4), GCN(4)):
-        x, e = layer.train(training)(torch.randn(n, 4), torch.zeros(0, 4), graphs)
-        assert x.shape == (n, 4)
-        assert torch.isfinite(x).all()
-        assert e.shape == (0, 4)
+    x, e = GatedGCN(4).train(training)(torch.randn(n, 4), torch.zeros(0, 4), graphs)
+    assert x.shape == (n, 4)
+    assert torch.isfinite(x).all()
+    assert e.shape == (0, 4)
     assert torch.isfinite(GatedGCN(4).norm_e.running_mean).all()
 
 
 def test_edges_outside_the_batch_are_refused() -> None:
     with pytest.raises(ValueError, match="renumber the edges"):
-        GCN(4)(torch.randn(3, 4), None, graphs_of(EDGES[:, 4:], 3))
+        GatedGCN(4)(torch.randn(3, 4), torch.randn(2, 4), graphs_of(EDGES[:, 4:], 3))

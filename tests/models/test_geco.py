@@ -11,7 +11,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from models.filters import circular_convolve
-from models.geco import GECO, GlobalBlock, LocalBlock, param_groups
+from models.geco import GECO, GlobalBlock, param_groups
+from models.local_blocks import LocalBlock
 from models.node_order import node_order
 from models.options.geco import FilterConfig, GECOConfig, node_classification
 from models.propagation import Adjacency
@@ -98,9 +99,12 @@ def reference_forward(model, x, edges, node_id, encoding=None, epoch=0):
                 "mean": 1 / degree_in[target],
                 "sum": 1.0,
                 "sym": 1 / math.sqrt(degree_in[target] * degree_out[source]),
+                "gcn": 1 / math.sqrt((degree_in[target] + 1) * (degree_in[source] + 1)),
             }[c.propagation]
             for d in range(width):
                 ah[target][d] += scale * h[source][d]
+        if c.propagation == "gcn":
+            ah = [[v + u / (degree_in[i] + 1) for v, u in zip(ah[i], h[i])] for i in range(num)]
         projected = [linear(layer.glob.projection, h[i] + ah[i]) for i in range(num)]
         filters = layer.glob.filter(num)
         y = [[0.0] * width for _ in range(num)]
@@ -124,6 +128,7 @@ def reference_forward(model, x, edges, node_id, encoding=None, epoch=0):
     [
         {},
         {"propagation": "sum", "order": 1},
+        {"propagation": "gcn"},
         {"propagation": "sym", "order": 3, "skip": True},
         {"permutation": "dynamic", "encoding_dim": 2},
         {"permutation": "none"},
@@ -385,7 +390,7 @@ def test_parameter_groups_cover_all_once():
         ({"order": 0}, "order must be at least 1, got 0"),
         ({"in_dim": 0}, "in_dim and encoding_dim are both 0"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
-        ({"propagation": "max"}, "propagation must be one of mean, sum, sym, got 'max'"),
+        ({"propagation": "max"}, "propagation must be one of mean, sum, sym, gcn, got 'max'"),
         ({"permutation": "random"}, "permutation must be one of static, dynamic, none, got 'random'"),
         ({"jump": "cat"}, "jump must be one of last, sum, got 'cat'"),
     ],

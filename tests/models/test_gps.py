@@ -26,7 +26,9 @@ def test_the_layer_is_its_formula(local: str, mlp: str, norm: str) -> None:
     x, e = torch.randn(4, 6).double(), torch.randn(3, 6).double()
     hidden = layer.norm_global(x.cumsum(0) + x)
     if local != "none":
-        update, expected_e = layer.local(x, e, GRAPHS)
+        update, expected_e = (
+            layer.local(x, e, GRAPHS) if local == "gated_gcn" else (layer.local(x, GRAPHS.adjacency), e)
+        )
         hidden = layer.norm_local(update + x) + hidden
     expected = layer.mlp[3](torch.relu(layer.mlp[0](hidden)))
     if mlp == "residual":

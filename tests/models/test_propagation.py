@@ -30,6 +30,9 @@ def dense(edges, weights, num_nodes, normalisation):
 
     if normalisation == "mean":
         return torch.diag(inverse(d_in, -1)) @ a
+    if normalisation == "gcn":
+        root = torch.diag((d_in + 1).rsqrt())
+        return root @ (a + torch.eye(num_nodes, dtype=a.dtype)) @ root
     if normalisation == "sym":
         return torch.diag(inverse(d_in, -0.5)) @ a @ torch.diag(inverse(d_out, -0.5))
     return a
@@ -37,7 +40,7 @@ def dense(edges, weights, num_nodes, normalisation):
 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("normalisation", ["mean", "sum", "sym"])
+@pytest.mark.parametrize("normalisation", ["mean", "sum", "sym", "gcn"])
 def test_equals_the_dense_matrix_forward_and_backward(normalisation, weighted, index_dtype):
     weights = [0.5 + 0.25 * i for i in range(len(EDGES))] if weighted else [1.0] * len(EDGES)
     indptr, indices, order = csc(EDGES, NUM_NODES, index_dtype)
@@ -53,11 +56,11 @@ def test_equals_the_dense_matrix_forward_and_backward(normalisation, weighted, i
 
     torch.testing.assert_close(y, matrix @ x, rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(grad, matrix.t() @ upstream, rtol=1e-13, atol=1e-13)
-    assert torch.equal(y[4], torch.zeros(3, dtype=torch.float64))  # no edges at all
-    assert torch.equal(y[5], torch.zeros(3, dtype=torch.float64))  # only a source
+    for alone in (4, 5):  # no edges at all, and only a source
+        assert torch.equal(y[alone], x[alone].detach() if normalisation == "gcn" else torch.zeros_like(y[alone]))
 
 
-@pytest.mark.parametrize("normalisation", ["mean", "sum", "sym"])
+@pytest.mark.parametrize("normalisation", ["mean", "sum", "sym", "gcn"])
 def test_gradcheck_and_gradgradcheck(normalisation):
     indptr, indices, order = csc(EDGES, NUM_NODES)
     weight = torch.tensor([0.5 + 0.1 * e for e in order], dtype=torch.float64)
@@ -99,7 +102,7 @@ def test_symmetric_and_handed_over_transposes_equal_the_built_one():
     for plain, other in cases:
         x = torch.randn(plain.num_nodes, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
         x.requires_grad_()
-        for normalisation in ("mean", "sum", "sym"):
+        for normalisation in ("mean", "sum", "sym", "gcn"):
             y, z = plain.propagate(x, normalisation), other.propagate(x, normalisation)
             torch.testing.assert_close(y, z)
             torch.testing.assert_close(*(torch.autograd.grad(v.square().sum(), x)[0] for v in (y, z)))
@@ -133,5 +136,5 @@ def test_refusals_name_expected_and_got():
     adjacency = Adjacency(indptr, indices)
     with pytest.raises(ValueError, match=r"one row per node: 2 nodes, got shape \(3, 1\)"):
         adjacency.propagate(torch.ones(3, 1))
-    with pytest.raises(ValueError, match="mean, sum, sym, got 'max'"):
+    with pytest.raises(ValueError, match="mean, sum, sym, gcn, got 'max'"):
         adjacency.propagate(torch.ones(2, 1), "max")

@@ -9,6 +9,7 @@ import torch
 from models.filters import ImplicitFilter, circular_convolve
 from models.geco import GECO
 from models.options.geco import FilterConfig, GECOConfig
+from models.options.local import LocalOptions
 from models.parallel import gated_sequences
 from models.parallel.collectives import Peers, sum_gradients
 from models.parallel.cost import sent_bytes
@@ -40,7 +41,17 @@ CASES = {
         29, {"norm": "pre", "jump": "sum", "output_projection": True, "propagation": "sum", "permutation": "none"}
     ),
     "dropout": Case(43, {"dropout": 0.4, "input_dropout": 0.2, "recompute": True}),
+    "dropout of a gate": Case(
+        43,
+        {"dropout": 0.4, "scale_rows": True, "input_dropout": 0.2, "local": LocalOptions("gcn", "gate", dropout=0.3)},
+    ),
     "recomputed": Case(31, {"permutation": "dynamic", "hops": 2, "propagation": "sym", "recompute": True}),
+    "self-loops": Case(
+        31, {"propagation": "gcn", "local": LocalOptions(residual="linear", norm="none")}, weighted=True
+    ),
+    "gated gcn": Case(33, {"local": LocalOptions("gcn", "gate", "linear"), "recompute": True}),
+    "gated lcb": Case(26, {"local": LocalOptions("lcb", "gate", "linear"), "hops": 2, "propagation": "gcn"}),
+    "sage in front": Case(22, {"local": LocalOptions("sage", "top", "identity", "none", top_layers=2), "skip": True}),
     "encodings": Case(17, {"encoding_dim": 2, "permutation": "dynamic"}),
     "fewer channels than workers": Case(19, {"width": 3, "skip": True}),
     "fewer nodes than workers": Case(3, {"skip": True}),
@@ -161,7 +172,7 @@ def results() -> dict[int, list[Any]]:
 @pytest.mark.parametrize("name", list(CASES))
 def test_outputs_and_gradients_equal_one_process(results, name, size):
     # With dropout, one process that draws as the workers do.
-    expected = results[1][0][name] if name == "dropout" else one_process(CASES[name])
+    expected = results[1][0][name] if name.startswith("dropout") else one_process(CASES[name])
     found = [by_case[name] for by_case in results[size]]
     for key in ("y", "x"):
         torch.testing.assert_close(torch.cat([f[key] for f in found]), expected[key], rtol=1e-10, atol=1e-10)
@@ -172,11 +183,13 @@ def test_outputs_and_gradients_equal_one_process(results, name, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ["dynamic, hops", "recomputed"])
+@pytest.mark.parametrize("name", ["dynamic, hops", "recomputed", "gated gcn", "sage in front"])
 def test_bytes_sent_are_those_of_the_formula(results, name, size):
     case = CASES[name]
     config = build(case).config
     there = 2 if config.recompute else 1
+    # Two of the five layers on top of local ones have a global block; all propagate the model's width.
+    num_layers, num_global = (5, 2) if name == "sage in front" else (config.num_layers, config.num_layers)
     parameters = sum(p.numel() for p in build(case).parameters())
     for rank in range(size):
         found = results[size][rank][name]
@@ -187,10 +200,10 @@ def test_bytes_sent_are_those_of_the_formula(results, name, size):
         # The backward pass sends the same blocks the other way.
         back = (case.num_nodes - rows[rank]) * (config.order + 1) * channels[rank]
         back += rows[rank] * (config.width - channels[rank])
-        assert found["sent"].get("sequences", 0) == 8 * config.num_layers * (there * (before + after) + back)
-        # The out-degrees' product comes once, with one channel.
-        halo = config.num_layers * config.hops * config.width * (there * found["halo_sent"] + found["halo_received"])
-        degrees = found["halo_sent"] + found["halo_received"]
+        assert found["sent"].get("sequences", 0) == 8 * num_global * (there * (before + after) + back)
+        # The degrees' products come once, with one channel; those of the out-degrees go the other way.
+        halo = num_layers * config.hops * config.width * (there * found["halo_sent"] + found["halo_received"])
+        degrees = found["halo_sent"] + (found["halo_received"] if config.propagation == "sym" else 0)
         assert found["sent"].get("halo", 0) == 8 * (halo + degrees)
         assert found["sent"].get("gradients", 0) == 2 * (size - 1) * 8 * parameters // size
         # And the published formula, which leaves out the degrees and which parameters have a gradient at all, a byte each.

@@ -1,0 +1,61 @@
+"""Options of a trained local block beside a model's global one; the modules are in `models.local_blocks`."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from models.options.checks import check_choices, check_least, check_shares
+
+Block = Literal["lcb", "gcn", "sage", "gat", "gated-gcn"]
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """How neighbors are heard, and how that joins the global block; the defaults are the papers' layers. Raises ValueError on values that cannot work."""
+
+    block: Block = "lcb"
+    """What a node takes from its neighbors. lcb: GECO's [X, ÂX], without parameters; the others are convolutions."""
+    join: Literal["serial", "gate", "top"] = "serial"
+    """serial: the paper's layers. gate: every layer is L(H) + g ⊙ Global(L(H)). top: local layers first, global ones on top."""
+    residual: Literal["none", "identity", "linear"] = "none"
+    """What is added to the local block: nothing, its input, or a linear map of it. With serial, linear is a path past the global block's gates."""
+    norm: Literal["none", "layer", "batch"] = "layer"
+    """After the local block; with serial, after both parts of the layer."""
+    dropout: float = 0.0
+    """After each local block."""
+    num_heads: int = 4
+    """Of gat."""
+    gate_start: float = 0.01
+    """Of g, a learned factor per channel."""
+    top_layers: int = 1
+    """Global layers on top of num_layers local ones."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_shares(self, "dropout")
+        check_least(self, 1, "num_heads", "top_layers")
+
+    @property
+    def is_paper(self) -> bool:
+        return self.join == "serial"
+
+    def num_global(self, num_layers: int) -> int:
+        """Global layers of a model of `num_layers`."""
+        return self.top_layers if self.join == "top" else num_layers
+
+
+def check_local(config: Any) -> None:
+    """Checks of a model's `local` that need its width. Raises ValueError."""
+    local = config.local
+    if local.block == "gat" and config.width % local.num_heads:
+        raise ValueError(
+            f"width must be a multiple of gat's heads, got {config.width} and {local.num_heads}; set local.num_heads"
+        )
+
+
+def check_joins(config: Any) -> None:
+    """The same for a model whose paper has no local block of this kind."""
+    check_local(config)
+    if config.local.is_paper and config.local != LocalOptions():
+        raise ValueError(
+            f"the paper's layers have no local block to choose, got {config.local.block} with join serial; set local.join to gate or top"
+        )

@@ -1,0 +1,82 @@
+"""The convolutions of models/local_blocks.py as loops over nodes."""
+
+import torch
+from torch import Tensor, nn
+
+from models.graphs import Graphs
+
+# Directed, with parallel edges 0 → 1, a self-loop at 2 and an isolated node 4; unsorted.
+EDGES = torch.tensor([[0, 3, 0, 2, 1, 2], [1, 0, 1, 2, 3, 0]])
+
+
+def graphs_of(x: Tensor, edges: Tensor = EDGES) -> Graphs:
+    return Graphs(torch.tensor([0, len(x)]), edges, x=x)
+
+
+def sources(node: int, edges: Tensor) -> Tensor:
+    return edges[0][edges[1] == node]
+
+
+def mean_of(x: Tensor, near: Tensor) -> Tensor:
+    return x[near].mean(0) if len(near) else torch.zeros_like(x[0])
+
+
+def slow_lcb(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    assert layer.block.propagation == "mean"
+    hops = [x]
+    for _ in range(layer.block.hops):
+        hops.append(torch.stack([mean_of(hops[-1], sources(node, edges)) for node in range(len(x))]))
+    return torch.stack([layer.linear(torch.cat([hop[node] for hop in hops])) for node in range(len(x))])
+
+
+def slow_sage(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    return torch.stack(
+        [layer.own(x[node]) + layer.neighbors(mean_of(x, sources(node, edges))) for node in range(len(x))]
+    )
+
+
+def slow_gcn(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    degree = torch.tensor([len(sources(node, edges)) + 1.0 for node in range(len(x))], dtype=x.dtype)
+    rows = []
+    for node in range(len(x)):
+        total = x[node] / degree[node]
+        for source in sources(node, edges):
+            total = total + x[source] / (degree[node] * degree[source]).sqrt()
+        rows.append(layer.linear(total) + layer.bias)
+    return torch.stack(rows)
+
+
+def slow_gat(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    h = layer.linear(x).unflatten(1, (layer.num_heads, -1))
+    rows = []
+    for node in range(len(x)):
+        near = torch.cat([sources(node, edges), torch.tensor([node])])
+        heads = []
+        for head in range(layer.num_heads):
+            logit = h[near, head] @ layer.source[head] + h[node, head] @ layer.destination[head]
+            heads.append(nn.functional.leaky_relu(logit, 0.2).softmax(0) @ h[near, head])
+        rows.append(torch.cat(heads) + layer.bias)
+    return torch.stack(rows)
+
+
+def slow_gated(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    own, to, message, at_source = layer.node(x).chunk(4, dim=1)
+    rows = []
+    for node in range(len(x)):
+        top, bottom = torch.zeros_like(own[0]), torch.zeros_like(own[0])
+        for source in sources(node, edges):
+            sigma = torch.sigmoid(to[node] + at_source[source])
+            top, bottom = top + sigma * message[source], bottom + sigma
+        rows.append(own[node] + top / (bottom + 1e-6))
+    return torch.stack(rows)
+
+
+SLOW = {"lcb": slow_lcb, "sage": slow_sage, "gcn": slow_gcn, "gat": slow_gat, "gated-gcn": slow_gated}
+
+
+def slow_local(layer, block: str, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    """LocalLayer in evaluation: ReLU(Norm(Conv(H) + Res(H)))."""
+    after = SLOW[block](layer.convolution, x, edges)
+    if layer.residual is not None:
+        after = after + layer.residual(x)
+    return torch.relu(layer.norm(after))
