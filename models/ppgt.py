@@ -151,13 +151,15 @@ class NodeStem(nn.Module):
         self.order = nn.Linear(1, config.width) if config.node_sizes else None
         self.root_D = nn.Parameter(torch.empty(config.width)) if config.root_embedding else None
 
-    def forward(self, walks_BNNC: Tensor, graphs: Graphs, local: LocalLayers) -> Tensor:
+    def forward(self, walks_BNNC: Tensor, graphs: Graphs, local: LocalLayers | None = None) -> Tensor:
         """`local`: layers between the encoded features and the sum."""
         padding, dtype = graphs.padding, walks_BNNC.dtype
         x_BND = self.walks(walks_BNNC.diagonal(dim1=1, dim2=2).transpose(1, 2))
         if self.features is not None:
             rows = None if graphs.x is None else self.input(graphs.x)
-            x_nD = local.in_front(self.features(rows), graphs.adjacency)
+            x_nD = self.features(rows)
+            if local is not None:
+                x_nD = local.in_front(x_nD, graphs.adjacency)
             if self.training and self.config.node_masking:
                 seen = uniform((x_nD.shape[0], 1), x_nD.device) >= self.config.node_masking
                 x_nD = x_nD * seen

@@ -190,14 +190,15 @@ class TokenEmbedding(nn.Module):
         self.anchor: Tensor  # dtype and device where there is no other parameter
         self.register_buffer("anchor", torch.zeros(1, config.width), persistent=False)
 
-    def forward(self, view: TokenView, local: LocalLayers) -> Tensor:
+    def forward(self, view: TokenView, local: LocalLayers | None = None) -> Tensor:
         """Returns [B, T, D]; `local`: layers between the encoded features and the tokens."""
         graphs, anchor = view.graphs, self.anchor
         node_nD = anchor.expand(graphs.num_nodes, -1)
         edge_ED = anchor.expand(view.num_edges, -1)
         if self.node is not None:
             node_nD = node_nD + self.node(None if graphs.x is None else self.input(graphs.x))
-        node_nD = local.in_front(node_nD, graphs.adjacency)
+        if local is not None:
+            node_nD = local.in_front(node_nD, graphs.adjacency)
         if self.edge is not None and view.num_edges:
             # Encoded before they are ordered, so that an error names the caller's row.
             edge_ED = edge_ED + self.edge(graphs.edge_attr).index_select(0, view.order_E)
