@@ -14,7 +14,11 @@ warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWa
 
 
 class FeatureEncoder(nn.Module):
-    """Σ_f Emb_f(column f), or a Linear; rows [n, F] → [n, width]. Raises ValueError on ids outside the vocabulary (CPU)."""
+    """Σ_f Emb_f(column f), or a Linear; rows [n, F] → [n, width]. Raises ValueError on ids outside the vocabulary (CPU).
+
+    Tables of several columns begin as OGB's AtomEncoder and BondEncoder, Xavier uniform each, and that of a single column as GraphGym's
+    TypeDict encoder, N(0, 1): what the released GRIT and GraphGPS train with. TokenGT and PPGT have initial values of their own.
+    """
 
     def __init__(self, features: Features, width: int) -> None:
         super().__init__()
@@ -25,6 +29,9 @@ class FeatureEncoder(nn.Module):
         self.offset: Tensor
         offset = torch.tensor([0, *features.categories[:-1]] if features.categories else []).long().cumsum(0)
         self.register_buffer("offset", offset, persistent=False)
+        if self.embedding is not None and len(features.categories) > 1:
+            for table in self.embedding.weight.split(features.categories):
+                nn.init.xavier_uniform_(table)
 
     def forward(self, rows_nF: Tensor | None) -> Tensor:
         if rows_nF is None:

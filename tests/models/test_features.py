@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from models.dropout import MaskRows
-from models.features import NodeInput
+from models.features import FeatureEncoder, NodeInput
+from models.options.features import Features, atoms, bonds
 from models.random_numbers import levels, levels_at
 
 
@@ -59,3 +60,17 @@ def test_a_levels_number_is_enough_to_draw_it():
     expected = levels(77, 13, 500)
     index = torch.randperm(500)
     assert torch.equal(levels_at(77, index + 13), expected[index])
+
+
+@pytest.mark.parametrize("features", [atoms(), bonds()])
+def test_columns_begin_as_ogbs_encoders(features):
+    torch.manual_seed(0)
+    encoder = FeatureEncoder(features, 64)
+    for table, size in zip(encoder.embedding.weight.split(features.categories), features.categories, strict=True):
+        assert table.abs().max() <= (6 / (size + 64)) ** 0.5
+        assert float(table.detach().std()) == pytest.approx((2 / (size + 64)) ** 0.5, rel=0.15)
+
+
+def test_a_single_column_begins_as_graphgyms_type_encoder():
+    torch.manual_seed(0)
+    assert float(FeatureEncoder(Features(categories=(28,)), 64).embedding.weight.detach().std()) == pytest.approx(1, rel=0.1)
