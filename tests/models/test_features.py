@@ -73,4 +73,6 @@ def test_columns_begin_as_ogbs_encoders(features):
 
 def test_a_single_column_begins_as_graphgyms_type_encoder():
     torch.manual_seed(0)
-    assert float(FeatureEncoder(Features(categories=(28,)), 64).embedding.weight.detach().std()) == pytest.approx(1, rel=0.1)
+    assert float(FeatureEncoder(Features(categories=(28,)), 64).embedding.weight.detach().std()) == pytest.approx(
+        1, rel=0.1
+    )
