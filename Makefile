@@ -7,14 +7,17 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 ARGS ?=
 
-.PHONY: run test test-all check lint docs audit lock clean
+.PHONY: run test gate test-all check lint docs audit lock clean
 
 run: $(VENV)/.run-installed
 	$(BIN)/python jobs/products_geco.py $(ARGS)
 
-# Two processes; the tests on the shared Ray head are one's, first (tests/conftest.py).
-test: check
-	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
+# Two processes, a file at a time, those with Ray first (tests/conftest.py); the checks run beside them.
+test: $(VENV)/.dev-installed
+	$(MAKE) -j2 check gate
+
+gate: $(VENV)/.dev-installed
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: check
 	$(BIN)/python -m pytest --long $(ARGS)

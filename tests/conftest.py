@@ -1,13 +1,12 @@
 """What every test shares: the folder of real data sets, one Ray head node, and a Ray token that belongs to this test run alone."""
 
-import functools
+import gc
 import os
 import secrets
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,7 +14,6 @@ from hypothesis import HealthCheck, settings
 from tests.ray_head import RayHead, start_ray_head
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-SHARED_RAY = "files that use the shared Ray head"
 
 
 def _use_own_ray_token() -> tempfile.TemporaryDirectory[str]:
@@ -78,33 +76,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: _group(item.nodeid) != SHARED_RAY)
+        # Of several processes, each takes the next file as it has done one: what takes long comes first.
+        files = {item.path for item in items if item.get_closest_marker("ray")}
+        items.sort(key=lambda item: item.path not in files)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For `make test`: a file's tests run in one process, and all files that use the shared Ray head in the same one, first.
-
-    Groups by marks (`--dist loadgroup`) do nothing with pytest 9.2 and pytest-xdist 3.8.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return _group(nodeid)
-
-    return ByFile(config, log)
-
-
-def _group(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    return SHARED_RAY if _uses_shared_ray(file) else file
-
-
-@functools.cache
-def _uses_shared_ray(file: str) -> bool:
-    text = (REPOSITORY / file).read_text()
-    return "shared_ray" in text or "ray_head" in text
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no garbage collection looks through it again, which takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -139,7 +119,7 @@ def real_data() -> Path:
 
 @pytest.fixture(scope="session")
 def ray_head() -> Iterator[RayHead]:
-    """One real head node for all tests that do not need a Ray of their own."""
+    """One real head node for all tests of this process that do not need a Ray of their own."""
     with start_ray_head(num_cpus=4) as head:
         yield head
 
@@ -148,7 +128,8 @@ def ray_head() -> Iterator[RayHead]:
 def shared_ray(ray_head: RayHead) -> Iterator[None]:
     """Connects this process to the shared head until the module's tests are done; jobs that run in this process use that connection."""
     from cluster.options import SessionOptions
-    from cluster.session import ray_session
+    from cluster.session import LOCAL_RAY_ENVIRONMENT, environment_defaults, ray_session
 
-    with ray_session(SessionOptions(address=ray_head.address)):
+    # The head is on this machine alone, as a Ray that a job starts for itself.
+    with environment_defaults(LOCAL_RAY_ENVIRONMENT), ray_session(SessionOptions(address=ray_head.address)):
         yield

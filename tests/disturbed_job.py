@@ -12,6 +12,9 @@ from pathlib import Path
 
 import psutil
 
+from cluster.session import LOCAL_RAY_ENVIRONMENT
+from tests.ray_head import RayHead
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 JOB = REPOSITORY / "jobs" / "products_geco.py"
 NUM_EPOCHS = int(os.environ.get("DISTURBED_EPOCHS", "40"))  # more for more than a few strikes on one run: 160 for ten
@@ -31,7 +34,7 @@ STORE = Path("data", "synthetic-1500-seed0-ldg2")  # below the folder that the j
 class Job:
     """One run of the job, or that `command` as it is, in a session of its own; with `output`, what it says goes to that file, and may be long.
 
-    `flags`: names and values, over those of FLAGS.
+    `flags`: names and values, over those of FLAGS. `head`: the Ray that it runs on, else one of its own.
     """
 
     def __init__(
@@ -42,8 +45,9 @@ class Job:
         environment: Mapping[str, str] | None = None,
         program: Path = JOB,
         command: Sequence[str] = (),
+        head: RayHead | None = None,
     ) -> None:
-        self.run = run
+        self.run, self.head = run, head
         said = FLAGS | dict(zip(flags[::2], flags[1::2], strict=True))
         command = command or [sys.executable, str(program), *(word for pair in said.items() for word in pair)]
         with contextlib.ExitStack() as stack:
@@ -55,7 +59,7 @@ class Job:
                 stderr=subprocess.PIPE if output is None else subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
-                env=os.environ | dict(environment or {}),
+                env=os.environ | dict(environment or {}) | self._ray_environment(),
             )
 
     def end(self, timeout_s: float = 300) -> tuple[int, str]:
@@ -78,8 +82,12 @@ class Job:
             assert time.monotonic() < deadline, f"no {count} starts: {starts(self.run)}"
             time.sleep(0.05)
 
+    def _ray_environment(self) -> dict[str, str]:
+        return {**LOCAL_RAY_ENVIRONMENT, "RAY_ADDRESS": self.head.address} if self.head else {}
+
     def family(self) -> list[psutil.Process]:
-        return psutil.Process(self.popen.pid).children(recursive=True)
+        ray = self.head.process if self.head else psutil.Process(self.popen.pid)
+        return ray.children(recursive=True)
 
     def ray_logs(self) -> list[Path]:
         """The log files of the job's own Ray, as long as it runs."""
@@ -100,8 +108,14 @@ class Job:
         return found
 
 
-def start(run: Path, *flags: str, environment: Mapping[str, str] | None = None, program: Path = JOB) -> Job:
-    return Job(run, "--run.dir", str(run), *flags, environment=environment, program=program)
+def start(
+    run: Path,
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+    program: Path = JOB,
+    head: RayHead | None = None,
+) -> Job:
+    return Job(run, "--run.dir", str(run), *flags, environment=environment, program=program, head=head)
 
 
 def epochs(run: Path) -> list[dict]:

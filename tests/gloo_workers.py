@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 
 from models.parallel.collectives import Peers
+from tests.forked_ranks import run_ranks
 
 SIZES = (1, 2, 4)
 DEADLINE = timedelta(seconds=120)
@@ -19,9 +19,7 @@ DEADLINE = timedelta(seconds=120)
 def on_workers(body: Callable[[Peers], Any]) -> dict[int, list[Any]]:
     """What `body` (tensors and plain values) returned on every worker of groups of 1, 2 and 4: {size: [by rank]}."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.start_processes(
-            _worker, args=(body, folder), nprocs=max(SIZES), join=True, start_method="spawn"
-        )
+        run_ranks(_worker, (body, folder), max(SIZES))
         return {
             size: [torch.load(Path(folder, f"{size}-{rank}.pt"), weights_only=True) for rank in range(size)]
             for size in SIZES

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from cluster.live_metrics import LiveMetrics
-from cluster.options import SessionOptions
-from cluster.session import ray_session
 
 BOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana-board.json"
 EPOCH = {
@@ -47,22 +45,21 @@ def samples(text: str) -> dict[str, float]:
 
 
 @pytest.mark.ray
-def test_prometheus_reads_the_figures_of_a_run():
-    with ray_session(SessionOptions(num_cpus=1, object_store_gb=100 / 1024)):
-        import ray
+def test_prometheus_reads_the_figures_of_a_run(shared_ray):
+    import ray
 
-        (node,) = ray.nodes()
-        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        live = LiveMetrics("a-run")
-        for _ in range(2):
-            live.update({"kind": "start", "epoch": 0, "step": 0, "workers": 1})
-        live.update(EPOCH)
-        deadline, exported = time.monotonic() + 60, {}
-        while not EXPECTED.items() <= exported.items() and time.monotonic() < deadline:
-            time.sleep(0.5)
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                exported = samples(answer.read().decode())
-        assert exported == EXPECTED
+    (node,) = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    live = LiveMetrics("a-run")
+    for _ in range(2):
+        live.update({"kind": "start", "epoch": 0, "step": 0, "workers": 1})
+    live.update(EPOCH)
+    deadline, exported = time.monotonic() + 60, {}
+    while not EXPECTED.items() <= exported.items() and time.monotonic() < deadline:
+        time.sleep(0.5)
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            exported = samples(answer.read().decode())
+    assert exported == EXPECTED
 
 
 def test_the_board_draws_what_is_exported():

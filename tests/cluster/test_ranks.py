@@ -3,13 +3,13 @@
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cluster.scores import SplitScores, gather_rows
 from cluster.tasks import Classification, StepOutput
 from cluster.train_loop import begin_total_weight, loss_scale, step_loss
+from tests.forked_ranks import run_ranks
 
 COUNTS = (5, 1, 0)
 TASK = Classification(2, label_smoothing=0.1)
@@ -42,9 +42,7 @@ def one_rank(rank: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_uneven_ranks_equal_one_process(tmp_path):
-    multiprocessing.start_processes(
-        one_rank, args=(str(tmp_path),), nprocs=len(COUNTS), join=True, start_method="spawn"
-    )
+    run_ranks(one_rank, (str(tmp_path),), len(COUNTS))
     model, x, y = problem()
     (TASK.loss(model(x), y) / TASK.weight(y)).backward()
     reference = SplitScores(torch.device("cpu"), binary=True)

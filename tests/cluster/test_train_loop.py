@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 from torch import nn
 
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
@@ -30,6 +29,7 @@ from samplers.loader import STAGE_SECONDS
 from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, FormatError, StageError
 from tests.array_graph_store import ArrayGraphStore
+from tests.forked_ranks import run_ranks
 from tests.recording_reporter import RecordingReporter
 
 CPU = torch.device("cpu")
@@ -158,13 +158,7 @@ def one_of_two(rank: int, folder: str, build_model, store: Rings | None) -> None
 
 
 def run_two(folder: Path, build_model, store: Rings | None = None) -> list[dict]:
-    multiprocessing.start_processes(
-        one_of_two,
-        args=(str(folder), build_model, store),
-        nprocs=2,
-        join=True,
-        start_method="spawn",
-    )
+    run_ranks(one_of_two, (str(folder), build_model, store), 2)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

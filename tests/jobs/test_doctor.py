@@ -142,8 +142,7 @@ def test_ray_starts_and_its_node_answers(tmp_path):
     assert any(line[1] == "node" and "clock" in line[2] for line in lines)
 
 
-@pytest.mark.ray
 def test_a_cluster_that_is_not_there_fails(tmp_path):
-    done = doctor("--run-dir", str(tmp_path), "--ray.address", "127.0.0.1:1")
+    done = run_job(main, ["--run-dir", str(tmp_path), "--ray.address", "127.0.0.1:1"])
     assert done.returncode == 1
     assert "no Ray cluster answers at 127.0.0.1:1" in done.stdout

@@ -32,6 +32,7 @@ from tests.disturbed_job import (
     start,
     starts,
 )
+from tests.ray_head import RayHead
 from tests.stored_files import stored_file
 
 RECOVERY_S = 60.0
@@ -40,9 +41,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
+def undisturbed(tmp_path_factory, ray_head: RayHead) -> Path:
     run = tmp_path_factory.mktemp("undisturbed") / "run"
-    _, err = start(run).end()
+    _, err = start(run, head=ray_head).end()
     assert [record["epoch"] for record in epochs(run)] == list(range(NUM_EPOCHS)), err
     return run
 
@@ -141,8 +142,8 @@ FAULTS: tuple[Callable[[Job], Proof], ...] = (
 )
 
 
-def survive(run: Path, faults: tuple[Callable[[Job], Proof], ...]) -> None:
-    job = start(run)
+def survive(run: Path, faults: tuple[Callable[[Job], Proof], ...], head: RayHead | None = None) -> None:
+    job = start(run, head=head)
     job.wait_for_epochs(3)
     for fault in faults:
         struck, done = time.monotonic(), len(epochs(run))
@@ -154,8 +155,8 @@ def survive(run: Path, faults: tuple[Callable[[Job], Proof], ...]) -> None:
     job.end()
 
 
-def test_a_run_survives_a_killed_server_and_a_killed_worker(run):
-    survive(run, (kill_a_server, kill_a_worker))
+def test_a_run_survives_a_killed_server_and_a_killed_worker(run, ray_head: RayHead):
+    survive(run, (kill_a_server, kill_a_worker), ray_head)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Jobs over many graphs: the baselines are what they say, bad input ends early in one line, all models train, and a run resumes."""
+"""Jobs over many graphs: the baselines are what they say, bad input ends early in one line, all models train, a run resumes and predicts."""
 
 import json
 import subprocess
@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -15,14 +16,16 @@ from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
-from jobs import pcqm4m_tokengt
+from jobs import pcqm4m_tokengt, predict
 from jobs.run.graph_baselines import compute_graph_baselines
 from jobs.run.graph_task import scored_splits
 from jobs.run.registry import MODELS
 from samplers.graph_batches import GraphBatchSampler
 from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, GraphmillError
+from storage.prediction_files import SUMMARY
 from tests import job_in_process
+from tests.predictions import call, go_on_after_an_interruption, predictions_of, scores_of
 from tests.recording_reporter import RecordingReporter
 from tests.runs import config_of, curve, set_run
 
@@ -209,38 +212,75 @@ def run_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]
     return job_in_process.run_job(pcqm4m_tokengt.main, arguments, cwd)
 
 
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("job")
+
+
+AVERAGED = [*SMALL, "--fit.ema_decay", "0.9", "--fit.accumulate", "2"]
+
+
+@pytest.fixture(scope="module")
+def whole_run(shared_ray, workplace) -> subprocess.CompletedProcess[str]:
+    return run_job([*AVERAGED, "--fit.epochs", "3", "--run.dir", "one"], workplace)
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # several runs
-def test_a_run_leaves_what_it_promises_and_resumes_exactly(shared_ray, tmp_path):
-    whole = run_job(
-        [*SMALL, "--fit.ema_decay", "0.9", "--fit.accumulate", "2", "--fit.epochs", "3", "--run.dir", "one"], tmp_path
-    )
-    assert whole.returncode == 0, whole.stderr
-    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
+def test_a_run_leaves_what_it_promises_and_resumes_exactly(whole_run, workplace):
+    assert whole_run.returncode == 0, whole_run.stderr
+    summary = json.loads((workplace / "one" / "summary.json").read_text())
     assert summary["workers"] == 2
     assert set(summary["scores"]) == {"valid", "test"}
     assert sum(summary["counts"].values()) < 100
     assert summary["baselines"]["composition"]["test"] < summary["baselines"]["constant"]["test"]
-    assert {path.name for path in (tmp_path / "one" / "best").iterdir()} == {
+    assert {path.name for path in (workplace / "one" / "best").iterdir()} == {
         "model.safetensors",
         "config.json",
         "state.json",
     }
-    config = json.loads((tmp_path / "one" / "best" / "config.json").read_text())
+    config = json.loads((workplace / "one" / "best" / "config.json").read_text())
     assert config["model"] == "tokengt"
     assert config["num_layers"] == 2
-    assert "composition only" in whole.stdout
-    run_job(
-        [*SMALL, "--fit.ema_decay", "0.9", "--fit.accumulate", "2", "--fit.epochs", "1", "--run.dir", "two"], tmp_path
-    )
-    resumed = run_job(["--run.resume", "two", "--fit.epochs", "3"], tmp_path)
+    assert "composition only" in whole_run.stdout
+    run_job([*AVERAGED, "--fit.epochs", "1", "--run.dir", "two"], workplace)
+    resumed = run_job(["--run.resume", "two", "--fit.epochs", "3"], workplace)
     assert "Traceback" not in resumed.stderr
-    assert curve(tmp_path / "two", "valid_mae") == curve(tmp_path / "one", "valid_mae")
-    other = run_job(["--run.resume", "two", "--fit.epochs", "4", "--model", "grit"], tmp_path)
+    assert curve(workplace / "two", "valid_mae") == curve(workplace / "one", "valid_mae")
+    other = run_job(["--run.resume", "two", "--fit.epochs", "4", "--model", "grit"], workplace)
     assert other.returncode == 1
     assert "another architecture" in other.stderr
     assert len(other.stderr.strip().splitlines()) == 1
+
+
+def assert_is_the_runs(out: Path, run: Path, table: pa.Table) -> None:
+    """The predictions in `out` have every molecule, and the run's own scores."""
+    assert table["id"].to_pylist() == list(range(300))
+    summary = json.loads((out / SUMMARY).read_text())
+    ours = {split: summary["scores"][split]["mae"] for split in ("valid", "test")}
+    assert ours == scores_of(run)
+    test = table.filter(pa.compute.equal(table["split"], "test"))
+    error = np.abs(test["prediction_logp"].to_numpy() - test["target_logp"].to_numpy())
+    assert error.mean() == pytest.approx(ours["test"], rel=1e-12)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_predicts_its_own_scores(whole_run, workplace, monkeypatch):
+    monkeypatch.chdir(workplace)
+    call(predict.main, monkeypatch, "one", "out", "--shard-rows", "90")
+    assert_is_the_runs(workplace / "out", workplace / "one", predictions_of(workplace / "out"))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)  # several predictions
+def test_an_interrupted_prediction_goes_on_and_has_the_runs_scores(whole_run, workplace, monkeypatch, capsys):
+    monkeypatch.chdir(workplace)
+    table = go_on_after_an_interruption(workplace / "one", workplace / "interrupted", monkeypatch, capsys)
+    assert_is_the_runs(workplace / "interrupted", workplace / "one", table)
 
 
 @pytest.mark.ray

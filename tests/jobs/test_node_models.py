@@ -14,7 +14,7 @@ from tests.job_in_process import run_job
 from tests.models.presets.tokengt import node_classification
 from tests.runs import config_of
 
-TINY = "--data.nodes 600 --fit.epochs 2 --fit.warmup_epochs 0 --fit.checkpoint_every 1 --run.dir run"
+TINY = "--data.nodes 600 --data.partitions 1 --workers 1 --fit.epochs 2 --fit.warmup_epochs 0 --fit.checkpoint_every 1 --run.dir run"
 MODELS = {
     "primphormer": "--model.width 32 --model.position.kind laplacian_linear --model.position.steps 4 --sampler.num_chunks 2",
     "tokengt": "--model.width 16 --model.num_layers 1 --model.identifier laplacian --model.identifier_dim 4 --sampler.num_chunks 2",

@@ -1,28 +1,24 @@
 """Predictions of finished runs: scores equal the run's to the last digit, files are complete and ordered, bad input is one line."""
 
 import json
-import sys
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import psutil
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from cluster import prediction
 from cluster.options import TrainOptions
 from cluster.prediction import UNSPLIT, Piece, PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, OpenNodes
-from jobs import pcqm4m_tokengt, predict, products_geco
+from jobs import predict
 from jobs.run.finished_run import read_run
 from jobs.run.geco_classifier import GECOClassifier
 from jobs.run.predict_options import PredictConfig
@@ -31,15 +27,16 @@ from jobs.run.resolve import ResolvedRun
 from models.options.geco import GECOConfig
 from samplers.options import GraphBatchOptions, LoaderOptions, NeighborOptions, full_evaluation
 from samplers.router import local_router
-from storage.errors import ConfigError, DataError, FormatError, GraphmillError, StageError
+from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
-from storage.prediction_files import PIECES, SETTINGS, SUMMARY, PredictionFolder
+from storage.prediction_files import PIECES, SUMMARY, PredictionFolder
 from storage.prune import prune
 from storage.source import SPLIT_NAMES
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests import runs
 from tests.listed_graph import ListedGraph
+from tests.predictions import call, go_on_after_an_interruption, predictions_of, scores_of
 
 pytest.importorskip("rdkit")
 
@@ -70,10 +67,6 @@ class LocalNodes:
 
     def open(self) -> OpenNodes:
         return OpenNodes(self._router)
-
-
-def predictions_of(folder: Path) -> pa.Table:
-    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("part-*.parquet"))])
 
 
 def make(spec: PredictionSpec, url: Path, ids: np.ndarray, shard_rows: int, most: int = 2):
@@ -362,11 +355,6 @@ def test_a_graph_without_labels_is_predicted_whole_too(graph, tmp_path):
     assert found.shard_bytes(1) > 0
 
 
-def call(main, monkeypatch, *arguments: str) -> int | None:
-    monkeypatch.setattr(sys, "argv", ["job.py", *arguments])
-    return main()
-
-
 def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_graph, tmp_path, tmp_path_factory):
     node_run = saved_run(tmp_path_factory.mktemp("run") / "run", graph)
     (tmp_path / "file").write_text("")
@@ -410,10 +398,6 @@ def test_bad_input_is_one_line_and_writes_nothing(monkeypatch, graph, other_grap
         assert message in str(caught.value), arguments
         assert "\n" not in str(caught.value)
     assert {path for path in tmp_path.rglob("*")} == before
-
-
-def scores_of(run: Path) -> dict[str, float]:
-    return json.loads((run / "summary.json").read_text())["scores"]
 
 
 @dataclass(eq=False)
@@ -462,46 +446,6 @@ class WorkersHere:
         pass
 
 
-def go_on_after_an_interruption(run: Path, out: Path, monkeypatch, capsys) -> pa.Table:
-    """Predicts until just before the end, loses a piece and a part, and predicts again; the table."""
-
-    def interrupted(self, summary):
-        raise KeyboardInterrupt
-
-    arguments = [str(run), str(out), "--shard-rows", "90", "--piece-batches", "2"]
-    finish = PredictionFolder.finish
-    monkeypatch.setattr(PredictionFolder, "finish", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        call(predict.main, monkeypatch, *arguments)
-    monkeypatch.setattr(PredictionFolder, "finish", finish)
-    pieces = sorted((out / PIECES).iterdir())
-    assert len(pieces) > 4
-    first = predictions_of(out)
-    kept = {path.name: path.stat().st_mtime_ns for path in pieces[1:]}
-    pieces[0].unlink()
-    (out / "part-00001.parquet").unlink()
-    # Other settings are refused, and change nothing.
-    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    for other in (["--embeddings"], ["--shard-rows", "91"], ["--split", "test"]):
-        with pytest.raises(ConfigError, match="made with other settings") as caught:
-            call(predict.main, monkeypatch, *arguments, *other)
-        assert "\n" not in str(caught.value)
-    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
-
-    def watched(self, summary):
-        assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (out / PIECES).iterdir()}.items()
-        finish(self, summary)
-
-    monkeypatch.setattr(PredictionFolder, "finish", watched)
-    call(predict.main, monkeypatch, *arguments, "--workers", "1")
-    assert predictions_of(out).equals(first)
-    assert not (out / PIECES).exists()
-    capsys.readouterr()
-    call(predict.main, monkeypatch, *arguments)
-    assert "nothing to do" in capsys.readouterr().out
-    return first
-
-
 def saved_set_run(run: Path, molecules) -> Path:
     """What a finished run over molecules leaves, as far as prediction reads it, with the trainer's own scores."""
     resolved = grit(molecules, 1, "--data", molecules.url, "--evaluation.max_graphs", 5)
@@ -536,6 +480,12 @@ def test_an_interrupted_prediction_goes_on_from_its_pieces(molecules, tmp_path, 
     assert joined == [0, 1, 1]
 
 
+def test_molecules_are_not_predicted_as_one_graph(molecules, tmp_path, monkeypatch):
+    run = saved_set_run(tmp_path / "run", molecules)
+    with pytest.raises(ConfigError, match="expected a run on one graph"):
+        call(predict.main, monkeypatch, str(run), str(tmp_path / "never"), "--parallel", "graph")
+
+
 def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules, tmp_path, monkeypatch):
     run = saved_set_run(tmp_path / "run", molecules)
     WorkersHere().take_the_place_of_ray(monkeypatch)
@@ -554,152 +504,3 @@ def test_what_a_worker_refuses_ends_the_job_and_what_is_finished_stays(molecules
     assert all(name.startswith("000-") for name in names)
     assert not list((tmp_path / "out").glob("part-*"))
     assert not (tmp_path / "out" / SUMMARY).exists()
-
-
-SMALL_NODE = [
-    "--data.nodes",
-    "400",
-    "--model.width",
-    "8",
-    "--model.num_layers",
-    "1",
-    "--fit.epochs",
-    "2",
-    "--data.partitions",
-    "1",
-]
-SMALL_SET = [
-    "--data.molecules",
-    "200",
-    "--model",
-    "grit",
-    "--model.width",
-    "16",
-    "--model.num_layers",
-    "1",
-    "--fit.epochs",
-    "1",
-]
-SMALL_SET += ["--fit.warmup_epochs", "0", "--evaluation.max_graphs", "7"]
-
-
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("runs"))
-        yield Path.cwd()
-
-
-@pytest.fixture(scope="module")
-def node_run(shared_ray, workplace) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        call(products_geco.main, patch, *SMALL_NODE, "--run.dir", "node", "--data.folder", str(workplace))
-    return workplace / "node"
-
-
-@pytest.fixture(scope="module")
-def set_run(shared_ray, workplace) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        call(pcqm4m_tokengt.main, patch, *SMALL_SET, "--run.dir", "set", "--data.folder", str(workplace))
-    return workplace / "set"
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_node_run_predicts_its_own_scores(node_run, workplace, monkeypatch, capfd):
-    assert call(predict.main, monkeypatch, str(node_run), "node-out", "--shard-rows", "150", "--embeddings") is None
-    summary = json.loads((workplace / "node-out" / SUMMARY).read_text())
-    assert {split: summary["scores"][split]["accuracy"] for split in ("train", "valid", "test")} == scores_of(node_run)
-    printed = capfd.readouterr()
-    assert printed.out.count(", as in the run's summary") == 3
-    assert "constructor arguments" not in printed.err  # what Ray says of actors that may be restarted
-    table = predictions_of(workplace / "node-out")
-    assert table["id"].to_pylist() == list(range(400))
-    test = table.filter(pa.compute.equal(table["split"], "test"))
-    assert pa.compute.mean(pa.compute.equal(test["prediction"], test["target"])).as_py() == scores_of(node_run)["test"]
-    assert table["embedding"].type.list_size == 8
-    names = sorted(path.name for path in (workplace / "node-out").iterdir())
-    assert names == [SETTINGS, SUMMARY, *(f"part-0000{index}.parquet" for index in range(3))]
-    assert pq.read_table(workplace / "node-out").num_rows == 400  # as any reader sees the folder
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.timeout(900)  # several runs
-def test_workers_that_trained_on_the_whole_graph_predict_it_together(
-    shared_ray, set_run, workplace, monkeypatch, capsys
-):
-    train = [*SMALL_NODE, "--run.parallel", "graph", "--run.dir", "whole", "--data.folder", str(workplace)]
-    call(products_geco.main, monkeypatch, *train)
-    command = ["whole", "together", "--embeddings"]
-    wait = prediction._wait
-
-    def strike(references, method, pool):
-        wait(references, method, pool)
-        if method == "meet":
-            victims = [process for process in psutil.Process().children(recursive=True) if is_predictor(process)]
-            assert len(victims) == 2
-            victims[1].kill()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(prediction, "_wait", strike)
-        with pytest.raises(StageError, match=r"a worker died .*run again"):
-            call(predict.main, patch, *command)
-    with monkeypatch.context() as patch:
-        patch.setattr(prediction, "split_scores", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            call(predict.main, patch, *command)
-    pieces = sorted((workplace / "together" / PIECES).iterdir())
-    assert len(pieces) == 6  # one of each worker for each split
-    pieces[3].unlink()
-    made, together = [], prediction._predict_together
-
-    def watch(workers, pieces, splits, pool, progress):
-        made.extend(splits)
-        together(workers, pieces, splits, pool, progress)
-
-    monkeypatch.setattr(prediction, "_predict_together", watch)
-    assert call(predict.main, monkeypatch, *command) is None
-    assert made == [1]
-    assert capsys.readouterr().out.count(", as in the run's summary") == 3
-    assert call(predict.main, monkeypatch, "whole", "alone", "--embeddings", "--parallel", "data") is None
-    tables = [predictions_of(workplace / name) for name in ("together", "alone")]
-    for name in ("id", "split", "target"):
-        assert tables[0][name].equals(tables[1][name]), name
-    for name in ("logits", "embedding"):
-        found, expected = (np.stack(table[name].to_numpy()) for table in tables)
-        assert np.allclose(found, expected, atol=1e-5)
-        assert np.ptp(expected) > 0.1
-    with pytest.raises(ConfigError, match="other settings"):
-        call(predict.main, monkeypatch, *command, "--workers", "1")
-    with pytest.raises(ConfigError, match="device: 'cpu' there, 'gpu' here"):
-        call(predict.main, monkeypatch, *command, "--device", "gpu")
-    with pytest.raises(ConfigError, match="expected a run on one graph"):
-        call(predict.main, monkeypatch, str(set_run), "never", "--parallel", "graph")
-    call(predict.main, monkeypatch, *command, "--plan")
-    assert "the whole graph over 2 workers, once for each of 3 splits" in capsys.readouterr().out
-
-
-def is_predictor(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return "Predictor" in " ".join(process.cmdline())
-    return False
-
-
-def interrupt(*_):
-    raise KeyboardInterrupt
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_molecule_run_predicts_its_own_scores_and_goes_on_after_an_interruption(
-    set_run, workplace, monkeypatch, capsys
-):
-    table = go_on_after_an_interruption(set_run, workplace / "set-out", monkeypatch, capsys)
-    assert table["id"].to_pylist() == list(range(200))
-    summary = json.loads((workplace / "set-out" / SUMMARY).read_text())
-    ours = {split: summary["scores"][split]["mae"] for split in ("valid", "test")}
-    assert ours == scores_of(set_run)
-    test = table.filter(pa.compute.equal(table["split"], "test"))
-    error = np.abs(test["prediction_logp"].to_numpy() - test["target_logp"].to_numpy())
-    assert error.mean() == pytest.approx(ours["test"], rel=1e-12)

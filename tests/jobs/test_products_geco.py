@@ -1,20 +1,28 @@
-"""The main job on real processes: it trains, repeats itself to the last digit, resumes exactly, and refuses bad input early."""
+"""The main job on real processes: it trains, repeats itself to the last digit, resumes and predicts exactly, and refuses bad input early."""
 
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from cluster import prediction
 from jobs import predict, products_geco
 from jobs.run.run_record import read_run
-from storage.errors import GraphmillError
+from storage.errors import ConfigError, GraphmillError, StageError
 from storage.ingest import IngestOptions, ingest
+from storage.prediction_files import PIECES, SETTINGS, SUMMARY
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests import job_in_process
+from tests.predictions import call, predictions_of, scores_of
 from tests.runs import curve
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -37,7 +45,7 @@ SMALL = [
 def start_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs the job in a process of its own, as a user does."""
     command = [sys.executable, str(REPOSITORY / "jobs" / "products_geco.py"), *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, env=dict(os.environ))
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, env=dict(os.environ))
 
 
 def run_job(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -56,6 +64,7 @@ def first_run(workplace) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # it waits for the first run
 def test_a_run_leaves_everything_it_promises(first_run, workplace):
     assert "Traceback" not in first_run.stderr
     run = workplace / "one"
@@ -132,7 +141,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(shared_ray, first_run, workplace
 @pytest.mark.slow
 def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(shared_ray, workplace):
     more = ["--fit.epochs", "3", "--fit.eval_every", "2", "--evaluation.chunks", "3", "--run.dir", "estimated"]
-    done = run_job([*SMALL, *more], workplace)
+    done = run_job([*SMALL, *more, "--workers", "1"], workplace)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
     assert re.fullmatch(r"warning: test accuracy \(estimate\) .*", done.stderr.splitlines()[-1])
@@ -165,24 +174,119 @@ def test_scores_in_chunks_are_estimates_which_warn_and_prove_nothing(shared_ray,
 WHOLE = ["--run.parallel", "graph", *SMALL[:6], *SMALL[8:]]  # all but --sampler.num_chunks
 
 
+@pytest.fixture(scope="module")
+def whole_run(shared_ray, workplace) -> Path:
+    done = run_job([*WHOLE, "--fit.epochs", "3", "--run.dir", "whole"], workplace)
+    assert "Traceback" not in done.stderr, done.stderr
+    return workplace / "whole"
+
+
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # several runs
-def test_the_whole_graph_over_workers_trains_and_resumes(shared_ray, workplace):
-    first = run_job([*WHOLE, "--fit.epochs", "3", "--run.dir", "whole"], workplace)
-    assert "Traceback" not in first.stderr
-    summary = json.loads((workplace / "whole" / "summary.json").read_text())
+def test_the_whole_graph_over_workers_trains(whole_run, workplace):
+    summary = json.loads((whole_run / "summary.json").read_text())
     assert summary["workers"] == 2
     assert sum(summary["counts"].values()) == 1500
-    losses = [loss for loss, _, _ in curve(workplace / "whole")]
+    losses = [loss for loss, _, _ in curve(whole_run)]
     assert losses[-1] < losses[0]
+    other = run_job(["--run.resume", "whole", "--fit.epochs", "4", "--run.parallel", "data"], workplace)
+    assert other.returncode == 1
+    assert "another run (parallel: 'graph' there, None here)" in other.stderr
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)  # several runs
+def test_a_resumed_run_on_the_whole_graph_is_the_uninterrupted_one(whole_run, workplace):
     run_job([*WHOLE, "--fit.epochs", "2", "--run.dir", "parted"], workplace)
     resumed = run_job(["--run.resume", "parted", "--fit.epochs", "3"], workplace)
     assert "Traceback" not in resumed.stderr
-    assert curve(workplace / "parted") == curve(workplace / "whole")
-    other = run_job(["--run.resume", "parted", "--fit.epochs", "4", "--run.parallel", "data"], workplace)
-    assert other.returncode == 1
-    assert "another run (parallel: 'graph' there, None here)" in other.stderr
+    assert curve(workplace / "parted") == curve(whole_run)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_predicts_its_own_scores(shared_ray, first_run, workplace, monkeypatch, capfd):
+    monkeypatch.chdir(workplace)
+    assert call(predict.main, monkeypatch, "one", "one-out", "--shard-rows", "600", "--embeddings") is None
+    summary = json.loads((workplace / "one-out" / SUMMARY).read_text())
+    scores = scores_of(workplace / "one")
+    assert {split: summary["scores"][split]["accuracy"] for split in ("train", "valid", "test")} == scores
+    printed = capfd.readouterr()
+    assert printed.out.count(", as in the run's summary") == 3
+    assert "constructor arguments" not in printed.err  # what Ray says of actors that may be restarted
+    table = predictions_of(workplace / "one-out")
+    assert table["id"].to_pylist() == list(range(1500))
+    test = table.filter(pa.compute.equal(table["split"], "test"))
+    assert pa.compute.mean(pa.compute.equal(test["prediction"], test["target"])).as_py() == scores["test"]
+    assert table["embedding"].type.list_size == 16
+    names = sorted(path.name for path in (workplace / "one-out").iterdir())
+    assert names == [SETTINGS, SUMMARY, *(f"part-0000{index}.parquet" for index in range(3))]
+    assert pq.read_table(workplace / "one-out").num_rows == 1500  # as any reader sees the folder
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # several predictions
+def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, workplace, monkeypatch, capsys):
+    monkeypatch.chdir(workplace)
+    command = ["whole", "together", "--embeddings"]
+    wait = prediction._wait
+
+    def strike(references, method, pool):
+        wait(references, method, pool)
+        if method == "meet":
+            victims = [process for process in psutil.Process().children(recursive=True) if is_predictor(process)]
+            assert len(victims) == 2
+            victims[1].kill()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prediction, "_wait", strike)
+        with pytest.raises(StageError, match=r"a worker died .*run again"):
+            call(predict.main, patch, *command)
+    with monkeypatch.context() as patch:
+        patch.setattr(prediction, "split_scores", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            call(predict.main, patch, *command)
+    pieces = sorted((workplace / "together" / PIECES).iterdir())
+    assert len(pieces) == 6  # one of each worker for each split
+    pieces[3].unlink()
+    made, together = [], prediction._predict_together
+
+    def watch(workers, pieces, splits, pool, progress):
+        made.extend(splits)
+        together(workers, pieces, splits, pool, progress)
+
+    monkeypatch.setattr(prediction, "_predict_together", watch)
+    assert call(predict.main, monkeypatch, *command) is None
+    assert made == [1]
+    assert capsys.readouterr().out.count(", as in the run's summary") == 3
+    alone = ["whole", "alone", "--embeddings", "--parallel", "data", "--workers", "1"]
+    assert call(predict.main, monkeypatch, *alone) is None
+    tables = [predictions_of(workplace / name) for name in ("together", "alone")]
+    for name in ("id", "split", "target"):
+        assert tables[0][name].equals(tables[1][name]), name
+    for name in ("logits", "embedding"):
+        found, expected = (np.stack(table[name].to_numpy()) for table in tables)
+        assert np.allclose(found, expected, atol=1e-5)
+        assert np.ptp(expected) > 0.1
+    with pytest.raises(ConfigError, match="other settings"):
+        call(predict.main, monkeypatch, *command, "--workers", "1")
+    with pytest.raises(ConfigError, match="device: 'cpu' there, 'gpu' here"):
+        call(predict.main, monkeypatch, *command, "--device", "gpu")
+    call(predict.main, monkeypatch, *command, "--plan")
+    assert "the whole graph over 2 workers, once for each of 3 splits" in capsys.readouterr().out
+
+
+def is_predictor(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return "Predictor" in " ".join(process.cmdline())
+    return False
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")

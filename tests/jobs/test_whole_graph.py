@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
 
 from cluster.nonfinite import NonFiniteLossError
 from cluster.options import TrainOptions
@@ -28,6 +27,7 @@ from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.forked_ranks import run_ranks
 from tests.recording_reporter import RecordingReporter
 from tests.runs import node_run
 
@@ -103,7 +103,7 @@ def one_rank(rank: int, folder: Path, size: int) -> None:
 
 @pytest.mark.slow
 def test_two_workers_train_as_one_does(folder):
-    multiprocessing.start_processes(one_rank, args=(folder, 2), nprocs=2, join=True, start_method="spawn")
+    run_ranks(one_rank, (folder, 2), 2)
     alone = outcome(folder, 0, 1)
     assert "the weights of model.head.weight are not finite" in alone["error"]
     for rank in range(2):
