@@ -483,7 +483,7 @@ def patient_rank(rank: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_all_ranks_stop_by_rank_0s_score(tmp_path):
-    multiprocessing.start_processes(patient_rank, args=(str(tmp_path),), nprocs=2, join=True, start_method="spawn")
+    run_ranks(patient_rank, (str(tmp_path),), 2)
     ended = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     assert ended == [{"epochs": 3, "best": 0}] * 2
 
