@@ -10,6 +10,7 @@ from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
 
 Schedule = Literal["constant", "cosine", "linear", "poly"]
+Optimizer = Literal["adamw", "adam"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -18,9 +19,13 @@ class TrainOptions:
     """How a model is fitted."""
 
     epochs: int = 100
+    steps: int | None = None
+    """At least so many optimizer steps, in whole epochs, in place of epochs."""
     learning_rate: float = 0.001
     min_learning_rate: float = 0.0
     """Where the schedule ends."""
+    optimizer: Optimizer = "adamw"
+    """adamw: decays matrices, beside the gradient; adam: the decay is a squared penalty in the gradient, of all weights, as in most GCNs."""
     weight_decay: float = 0.0
     schedule: Schedule = "constant"
     power: float = 1.0
@@ -49,12 +54,13 @@ class TrainOptions:
         rate, least_rate = self.learning_rate, self.min_learning_rate
         check_options(
             self,
-            at_least(self, 1, "epochs", "eval_every", "patience", "checkpoint_every", "accumulate")
+            at_least(self, 1, "epochs", "steps", "eval_every", "patience", "checkpoint_every", "accumulate")
             | at_least(self, 0, "checkpoint_minutes", "weight_decay", "warmup_epochs", "warmup_steps")
             | {
                 "learning_rate": (rate > 0, "a positive rate"),
                 "min_learning_rate": (0 <= least_rate <= rate, f"0 to the peak rate {rate}"),
                 "schedule": (self.schedule in get_args(Schedule), f"one of {', '.join(get_args(Schedule))}"),
+                "optimizer": (self.optimizer in get_args(Optimizer), f"one of {', '.join(get_args(Optimizer))}"),
                 "power": (self.power > 0, "a positive power"),
                 "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "a positive norm or none"),
                 "ema_decay": (self.ema_decay is None or 0 < self.ema_decay < 1, "a value in (0, 1) or none"),

@@ -10,6 +10,7 @@ attempts/          what the workers of an attempt that has not ended report (clu
 best/              the best weights (model.safetensors), the model's configuration (config.json), state.json
 summary.json       final scores, baselines, throughput
 report.html        all of this for people
+baselines/         runs of classic models beside this one, trained before it, where they were asked for
 """
 
 import json
@@ -44,8 +45,8 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def check_free(path: Path) -> None:
-    """Raises ConfigError where a directory already holds something."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins."""
+    if path.exists() and (not path.is_dir() or any(entry.name != "baselines" for entry in path.iterdir())):
         raise ConfigError(
             f"{path}: expected no run here, found one; pass --run.resume {path} to continue it, or another --run.dir"
         )

@@ -153,7 +153,8 @@ class Worker:
         decay = spec.options.ema_decay
         self.average = build_average(self.model, decay) if decay is not None else None
         self.ddp = self._distribute(self.model)
-        self.optimizer = torch.optim.AdamW(
+        algorithm = torch.optim.Adam if spec.options.optimizer == "adam" else torch.optim.AdamW
+        self.optimizer = algorithm(
             _param_groups(self.model, spec.options), lr=spec.options.learning_rate, foreach=self.device.type == "cuda"
         )
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
@@ -566,10 +567,14 @@ def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
 
 
 def _param_groups(model: torch.nn.Module, options: Any) -> list[dict[str, Any]]:
-    """The model's own parameter groups, or two: matrices with weight decay; biases, norms and scalars without."""
+    """The model's own parameter groups, or two: matrices with weight decay; biases, norms and scalars without. Of Adam all decay."""
     own = getattr(model, "param_groups", None)
+    everywhere = {"weight_decay": options.weight_decay} if options.optimizer == "adam" else {}
     if own is not None:
-        return own(options.learning_rate, options.weight_decay)
+        return [group | everywhere for group in own(options.learning_rate, options.weight_decay)]
     decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
     plain = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    return [{"params": decayed, "weight_decay": options.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [
+        {"params": decayed, "weight_decay": options.weight_decay},
+        {"params": plain, "weight_decay": 0.0, **everywhere},
+    ]

@@ -72,6 +72,8 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     out = _out(options)
     together = _together(plan, configs)
     from jobs.run.child_process import end_tagged, new_tag
+    from jobs.run.config import BaselineOptions
+    from jobs.sweeps.classic import Classic, train_beside
     from jobs.sweeps.scaling import ScalingClock
     from jobs.sweeps.search import FILE, Search, saved_attributes, status_of
     from jobs.sweeps.table import print_table, write_pages
@@ -96,6 +98,8 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     )
     clock = ScalingClock(plan, out) if plan.measures_scaling else None
     ended: list[int] = []
+    classic: list[Classic] = []
+    models = options.baseline if configs[0].kind == "nodes" and clock is None else None
 
     def on_end(record: dict[str, Any]) -> None:
         ended.append(record["number"])
@@ -106,6 +110,9 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     runner = TrialRunner(plan, search, out, metric, together, tag, clock.look if clock else lambda number, pid: None)
     try:
         runner.run(iter(missing), on_end)
+        if models:
+            print(f"the baseline {' '.join(models)} beside them (--baseline none leaves it out)", flush=True)
+            classic = train_beside(configs, BaselineOptions(models), out, tag, options.trial_timeout_s)
     except BaseException:  # mostly Ctrl-C or SIGTERM: however it ends, it can be continued
         print(f"\nto continue: python jobs/sweep.py --resume {shlex.quote(str(out))}", file=sys.stderr)
         raise
@@ -117,10 +124,12 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
             if status[number] in ("finished", "stopped", "failed")
         ]
         planned = len(slots) - sum(one == "repeats" for one in status.values())
-        write_pages(plan, words, configs[0].kind, records, metric, planned, out)
+        write_pages(plan, words, configs[0].kind, records, metric, planned, out, classic)
         if clock is not None:
             clock.write_report()
     print_table(records, metric)
+    for model in classic:
+        print(f"baseline {model.name}: {model}")
     print(f"kept in {out}: {FILE}, trials.csv, sweep.html, and each trial's recipe, log and run")
     failed = sum(one["status"] == "failed" for one in records)
     if failed:

@@ -190,7 +190,7 @@ def _spec(config: Config, servers: Any, manifest: Any) -> Any:
 
     model = {"name": "geco", "width": config.width, "num_layers": config.layers}
     model |= {"dropout": config.dropout, "input_dropout": config.dropout}
-    component = read_config(config_tree("nodes", {"model": model})).model
+    component = read_config(config_tree("nodes", {"model": model, "run": {"defaults": "recipe"}})).model
     return TrainSpec(
         data=NodeData(servers),
         build_model=lambda: build_model(component, "nodes", node_inputs(manifest)),

@@ -58,7 +58,7 @@ def _add_batches(
     samplers = graph_samplers(resolved, splits)
     check_batches(data, samplers, plan.workers)
     if config.run.resume is not None:
-        check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
+        check_resume(run_dir, resolved.architecture, resolved.identity, resolved.config.fit.epochs)
     known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
     counts = [
         f"{name} {int(known[store.split(name)].sum()):,} of {len(store.split(name)):,}" for name in store.split_names

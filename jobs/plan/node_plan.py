@@ -11,6 +11,8 @@ from cluster.training_data import OpenNodes
 from jobs.plan.run_plan import Plan, plan_run, size
 from jobs.plan.scoring_plan import ON_TOP, Scoring, add_training, add_untried
 from jobs.plan.tries import Tried, Tries
+from jobs.run.automatic import expected_facts
+from jobs.run.classic import search
 from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes
 from jobs.run.node_run import check_run, node_inputs, resolve_nodes, whole_graph_data
@@ -57,10 +59,17 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
         check_run(graph, resolved)
     with plan.refused():
         if config.run.resume is not None and not plan.problems:
-            check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
+            check_resume(run_dir, resolved.architecture, resolved.identity, resolved.config.fit.epochs)
     if plan.problems:  # a graph that cannot be trained on has no model either
         return
     plan.workers, plan.servers = resolved.workers.most, manifest.num_partitions
+    plan.add_chosen(resolved)
+    if config.baseline.models:
+        count = config.baseline.configurations
+        plan.add(
+            "baselines",
+            f"{', '.join(config.baseline.models)}: {count} of {len(search())} configurations each, trained before the run",
+        )
     with plan.refused():
         add_batches = _add_whole_graph if resolved.is_full_graph else _add_sampled
         add_batches(plan, graph, resolved)
@@ -183,7 +192,9 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
     plan.add("graph", f"{source.name}, {made}; {counts}, {source.num_classes} classes")
     if resolved.encoding is not None:
         plan.add("encoding", f"{resolved.encoding.name}: the first run computes it")
-    resolved = resolve(config, Facts(node_inputs(source), {}, resources))
+    facts = expected_facts(source, roots["train"], graph.partitions)
+    resolved = resolve(config, Facts(node_inputs(source), {}, resources, facts))
+    plan.add_chosen(resolved)
     plan.workers, plan.servers = resolved.workers.most, graph.partitions
     plan.add("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items()))
     plan.add_model(resolved.build_model())

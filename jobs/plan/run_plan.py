@@ -52,6 +52,11 @@ class Plan:
     def add(self, name: str, text: str) -> None:
         self.lines.append((name, text))
 
+    def add_chosen(self, resolved: ResolvedRun) -> None:
+        """Options that nobody said, each with its reason."""
+        for choice in resolved.chosen:
+            self.add("chosen", choice)
+
     def add_model(self, model: torch.nn.Module) -> None:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         kind = type(getattr(model, "model", model)).__name__

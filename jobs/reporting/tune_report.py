@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Sweep:
     curves: Mapping[int, Sequence[Mapping[str, Any]]]  # {"epoch", "score"} by trial
     commands: Mapping[int, str]  # that run a trial alone
     about: Mapping[str, str]
+    baselines: Mapping[str, float] = field(default_factory=dict)  # validation scores, by name
 
 
 def ranked(records: Sequence[Record], lower: bool) -> list[Record]:
@@ -100,6 +101,10 @@ def _curves(sweep: Sweep, good: Sequence[Record]) -> Plot:
         line = Line(f"trial {record['number']}", points, colour, "line" if record["status"] == "finished" else "dashed")
         lines.append(line)
     title = f"{sweep.metric} by epoch" + (f", the best {len(lines)}" if len(good) > len(lines) else "")
+    if lines and lines[0].points:
+        start = lines[0].points[0][0]
+        for colour, (name, score) in enumerate(sweep.baselines.items(), len(lines)):
+            lines.append(Line(f"{name}: {_figure(score)}", [(start, score)], colour % NUM_COLOURS, "level"))
     best = (good[0]["best_epoch"], good[0]["score"])
     return Plot(title, "epoch", sweep.metric, lines, whole_x=True, best=best)
 

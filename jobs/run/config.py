@@ -3,18 +3,33 @@
     RunConfig = data, model, sampler, task, evaluation, fit, loader, servers, workers, ray, run
 
 Each part is the configuration of its component, with the component's defaults. What a bare command does is a recipe: recipes/defaults holds
-one for each model, over which a recipe that is named, a resumed run's values, and the flags are laid, in this order.
+one for each model, over which a recipe that is named, a resumed run's values, and the flags are laid, in this order. Options that
+jobs/run/automatic.py has a rule for are left open where neither of these says them, and `jobs.run.resolve` chooses them for the graph.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal
 
 from cluster.options import ServerOptions, SessionOptions, TrainOptions, WorkerOptions
-from jobs.run.reader import HEAD, Tree, UsageError, Words, build, merge, option_lines, option_names, to_tree, unknown
+from jobs.run.automatic import rule_paths
+from jobs.run.reader import (
+    HEAD,
+    Tree,
+    UsageError,
+    Words,
+    build,
+    leaves,
+    merge,
+    option_lines,
+    option_names,
+    take,
+    to_tree,
+    unknown,
+)
 from jobs.run.registry import PLACEHOLDERS, TABLES, Component, Kind, given_of, options_class
 from samplers.options import LoaderOptions
 from storage.descriptions import changed_options
@@ -23,6 +38,8 @@ from storage.option_checks import at_least, check_options
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FORMAT = 2  # of config.json
+AUTO = "auto"
+FOLDER = "baselines"  # of a run: the classic models beside it
 _COMPONENTS = ("model", "sampler", "task")
 _FIRST_MODEL: dict[Kind, str] = {"nodes": "geco", "graphs": "tokengt"}
 
@@ -125,6 +142,26 @@ class GraphEvaluationOptions:
 
 
 @dataclass(frozen=True)
+class BaselineOptions:
+    """Classic models that are trained beside the run, by their frozen recipes (recipes/baselines): nodes of one graph."""
+
+    models: tuple[Literal["gcn", "gat", "sage"], ...] = ()
+    """Which; their scores stand beside the run's in the summary and the report."""
+    configurations: int = 3
+    """How many configurations of the recipe's search are tried, of its 24 in their order; the best validation score counts."""
+
+    def __post_init__(self) -> None:
+        named, tries = self.models, self.configurations
+        check_options(
+            self,
+            {
+                "models": (len(set(named)) == len(named), "each model once"),
+                "configurations": (1 <= tries <= 24, "1 to 24, the whole search"),
+            },
+        )
+
+
+@dataclass(frozen=True)
 class RunOptions:
     """The run's directory, and how it ends."""
 
@@ -132,6 +169,9 @@ class RunOptions:
     """Where the run is kept; the default is runs/<job>-<time>."""
     resume: str | None = None
     """A run's directory, to continue it; its own options are the defaults of the others."""
+    defaults: Literal["automatic", "recipe"] = "automatic"
+    """Of options that nobody says. automatic: chosen for the graph, each with its reason; recipe: those of the model's default recipe. A recipe over
+    one of ours says recipe."""
     parallel: Literal["data", "graph"] = "data"
     """data: every worker has its own batches; graph: the whole graph is the one batch of an epoch, its nodes spread over the workers (GECO)."""
     require_baselines: bool = False
@@ -164,7 +204,10 @@ class RunConfig:
     servers: ServerOptions = field(default_factory=ServerOptions)
     workers: WorkerOptions = field(default_factory=WorkerOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
+    baseline: BaselineOptions = field(default_factory=BaselineOptions)
     run: RunOptions = field(default_factory=RunOptions)
+    open: tuple[str, ...] = ()
+    """Options that the run chooses for its graph, by path; until then they have their classes' defaults."""
 
     def __repr__(self) -> str:
         """What differs from the components' defaults, by group."""
@@ -174,6 +217,7 @@ class RunConfig:
             name, options = (f" {part.name}", part.options) if isinstance(part, Component) else ("", part)
             changed = changed_options(options)
             words += [f"{group}{name}({changed})"] if name or changed else []
+        words += [f"open({', '.join(self.open)})"] if self.open else []
         return fill(f"RunConfig({', '.join(words)})", 120, subsequent_indent="  ")
 
     @property
@@ -189,9 +233,31 @@ class RunConfig:
     def tree(self) -> Tree:
         """Plain values, of which `read_config` makes an equal value."""
         parts = {name: to_tree(getattr(self, name)) for name in group_classes(self.kind)}
-        return {"kind": self.kind} | {
+        tree = {"kind": self.kind} | {
             name: parts[name] if name in parts else self._component(name) for name in _order(self.kind)
         }
+        for path in self.open:
+            *groups, leaf = path.split(".")
+            part: Any = tree
+            for name in groups:
+                part = part[name]
+            part[leaf] = AUTO
+        return tree
+
+    def options(self) -> dict[str, Any]:
+        """Every option by its path; of a component also its name, by its group."""
+        values: dict[str, Any] = {}
+        for group in _order(self.kind):
+            part = getattr(self, group)
+            if isinstance(part, Component):
+                values[group] = part.name
+                part = part.options
+            for path in leaves(type(part)):
+                value = part
+                for name in path.split("."):
+                    value = getattr(value, name)
+                values[f"{group}.{path}"] = value
+        return values
 
     def _component(self, group: str) -> Tree:
         component = getattr(self, group)
@@ -230,12 +296,17 @@ def read_config(tree: Mapping[str, Any], *, allow_import: bool = True) -> RunCon
     kind = _kind(tree.pop("kind", "nodes"))
     classes = group_classes(kind)
     parts: dict[str, Any] = {}
+    rules = rule_paths(kind, _split(tree.get("model", {}))[0] or "")
+    is_automatic = _is_automatic(tree)
+    left_open: set[str] = set()
     for group in _COMPONENTS:
         name, options = _split(tree.pop(group, {}))
         if name is None:
             raise UsageError(f"missing --{group}: one of {', '.join(TABLES[group][kind])}")
         options_type = options_class(group, kind, name, allow_import=allow_import)
         given = given_of(options_type, PLACEHOLDERS[kind]) if group == "model" else {}
+        options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
+        left_open |= not_said
         try:
             parts[group] = Component(name, build(options_type, options, f"{group}.", given))
         except UsageError as error:
@@ -244,10 +315,40 @@ def read_config(tree: Mapping[str, Any], *, allow_import: bool = True) -> RunCon
             ) from None
     for group, options_type in classes.items():
         value = tree.pop(group, {})
-        parts[group] = build(options_type, value if isinstance(value, Mapping) else {HEAD: value}, f"{group}.")
+        options = dict(value) if isinstance(value, Mapping) else {HEAD: value}
+        options, not_said = _take_open(rules, group, options_type, options, is_automatic=is_automatic)
+        left_open |= not_said
+        parts[group] = build(options_type, options, f"{group}.")
     for name in tree:
         raise unknown(name, _all_flags(kind, parts))
-    return RunConfig(kind=kind, **parts)
+    return RunConfig(kind=kind, **parts, open=tuple(path for path in rules if path in left_open))
+
+
+def _is_automatic(tree: Mapping[str, Any]) -> bool:
+    """Whether options that nobody says are chosen for the graph."""
+    said = tree.get("run")
+    options = (
+        build(RunOptions, {"defaults": said["defaults"]}, "run.")
+        if isinstance(said, Mapping) and "defaults" in said
+        else RunOptions()
+    )
+    return options.defaults == "automatic"
+
+
+def _take_open(
+    rules: Iterable[str], group: str, options_type: type, tree: Tree, *, is_automatic: bool
+) -> tuple[Tree, set[str]]:
+    """(what is said of a group, the options that are left open): those with a rule that are said to be auto, or not at all."""
+    found, known = set(), leaves(options_type)
+    for path in rules:
+        inner = path.removeprefix(f"{group}.")
+        if inner == path or inner not in known:
+            continue
+        value, rest = take(options_type, tree, inner)
+        if value in (AUTO, Words([AUTO])) or (value is MISSING and is_automatic):
+            tree = rest
+            found.add(path)
+    return tree, found
 
 
 def _kind(value: Any) -> Kind:
@@ -302,7 +403,18 @@ def config_tree(kind: Kind, *layers: Mapping[str, Any]) -> Tree:
         tree.pop("model", None)
     else:
         tree = dict(_recipe(default))
+    if _is_automatic(said):
+        tree = _without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
     return lay_over(tree, {"kind": kind, **said})
+
+
+def _without(paths: Collection[str], tree: Mapping[str, Any], under: str = "") -> Tree:
+    """A recipe's tree without the options of these paths."""
+    return {
+        name: _without(paths, value, f"{under}{name}.") if isinstance(value, Mapping) else value
+        for name, value in tree.items()
+        if f"{under}{name}" not in paths
+    }
 
 
 @cache
@@ -346,7 +458,8 @@ def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig
     """The configuration of a run's directory. Raises FormatError where it is not one."""
     try:
         tree = {name: value for name, value in saved_tree(run, advice).items() if name != "resolved"}
-        return read_config(config_tree("nodes", tree), allow_import=allow_import)
+        # A run chose once: what a newer version would choose beside it is the recipe's.
+        return read_config(config_tree("nodes", {"run": {"defaults": "recipe"}}, tree), allow_import=allow_import)
     except UsageError as error:
         raise FormatError(f"{run}/config.json: {error}; repair the file or start another run") from None
 
@@ -354,16 +467,17 @@ def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig
 def config_help(config: RunConfig) -> list[str]:
     """Every option of this run: its components' and all others, with this run's values as the defaults."""
     lines = []
+    is_open = frozenset(config.open)
     for group in _order(config.kind):
         value = getattr(config, group)
         if isinstance(value, Component):
             names = ", ".join(TABLES[group][config.kind])
             lines += ["", f"--{group} NAME: {names}, or package.module:Name (default {value.name})"]
-            lines += option_lines(type(value.options), f"{group}.", values=value.options)
+            lines += option_lines(type(value.options), f"{group}.", values=value.options, chosen=is_open)
         else:
             lines += [
                 "",
                 f"--{group}: {(type(value).__doc__ or '').strip()}",
-                *option_lines(type(value), f"{group}.", values=value),
+                *option_lines(type(value), f"{group}.", values=value, chosen=is_open),
             ]
     return lines

@@ -9,6 +9,7 @@ from cluster.placement import Resources, cluster_resources
 from cluster.session import ray_session
 from cluster.tasks import Classification, Task
 from cluster.training_data import GraphData, GraphSplitOptions
+from jobs.run.automatic import set_facts
 from jobs.run.config import RunConfig
 from jobs.run.graph_baselines import compute_graph_baselines
 from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
@@ -33,7 +34,9 @@ def run_graphs(job: str, config: RunConfig) -> int:
     columns = target_columns(store, config.target)
     task = graph_task(config.task, store, columns)
     resolved = resolve_graphs(config, store, columns, task, resources)
-    manifest = store.manifest
+    manifest, config = store.manifest, resolved.config
+    for choice in resolved.chosen:
+        print(f"chosen {choice}", flush=True)
     splits = scored_splits(store, columns, task, resolved.workers.num_workers or 1)
     stamps = take_stamps(store.url, manifest.files.values())
     stamps.verify()
@@ -52,7 +55,9 @@ def run_graphs(job: str, config: RunConfig) -> int:
     print("starting Ray", flush=True)
     with ray_session(local_session(config.workers, config.ray)):
         before = resolved.workers
-        resolved = resolve_graphs(config, store, columns, task, cluster_resources(before))
+        resolved = replace(
+            resolve_graphs(config, store, columns, task, cluster_resources(before)), chosen=resolved.chosen
+        )
         for reason in resolved.reasons:
             print(reason, flush=True)
         if resolved.workers != before:
@@ -85,7 +90,7 @@ def resolve_graphs(
         "task": config.task.name,
         DATA: manifest.measured.digest[:16],
     }
-    return resolve(config, Facts(set_inputs(manifest, task.out_dim), identity, resources))
+    return resolve(config, Facts(set_inputs(manifest, task.out_dim), identity, resources, set_facts(manifest)))
 
 
 def graph_samplers(resolved: ResolvedRun, splits: tuple[str, ...]) -> dict[str, GraphSplitOptions]:

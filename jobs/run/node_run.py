@@ -8,7 +8,9 @@ from cluster.partition_server import connect, partition_servers
 from cluster.placement import Resources, cluster_resources
 from cluster.session import ray_session
 from cluster.training_data import NodeData, OpenNodes
+from jobs.run.automatic import graph_facts
 from jobs.run.baselines import compute_baselines
+from jobs.run.classic import train_classic
 from jobs.run.config import RunConfig
 from jobs.run.node_task import check_graph, check_splits, node_task
 from jobs.run.prepare_graph import prepare_graph, store_encoding
@@ -39,7 +41,8 @@ def run_nodes(job: str, config: RunConfig) -> int:
     check_run(graph, resolved)
     if resolved.encoding is not None:
         graph = store_encoding(graph, resolved.encoding)
-    config = replace(config, data=replace(config.data, snapshot=graph.manifest.snapshot))  # a resume opens the same one
+    # A resume opens the same snapshot.
+    config = replace(resolved.config, data=replace(config.data, snapshot=graph.manifest.snapshot))
     resolved = replace(resolved, config=config)
     manifest, evaluation = graph.manifest, config.evaluation
     whole = whole_graph_data(graph, resolved) if resolved.is_full_graph else None
@@ -50,8 +53,11 @@ def run_nodes(job: str, config: RunConfig) -> int:
         f"{manifest.num_partitions} partitions at {graph.url}",
         flush=True,
     )
+    for choice in resolved.chosen:
+        print(f"chosen {choice}", flush=True)
     if evaluation.estimate is not None:
         print(f"scores are estimates: {evaluation.estimate}; {evaluation.kept}", flush=True)
+    classic = train_classic(job, config, run_dir, run_nodes)
     print("starting Ray and the partition servers", flush=True)
     with (
         ray_session(local_session(config.workers, config.ray)) as session,
@@ -59,7 +65,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
     ):
         where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
         before = resolved.workers
-        resolved = replace(resolve_nodes(config, graph, cluster_resources(resolved.workers)), config=config)
+        resolved = replace(resolve_nodes(config, graph, cluster_resources(before)), chosen=resolved.chosen)
         for reason in resolved.reasons:
             print(reason, flush=True)
         # A GPU's worker looks at its memory itself.
@@ -72,7 +78,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
             check_samplers(router, resolved)
         task = node_task(resolved, manifest)
         print("fitting the baselines (majority class, features only)", flush=True)
-        baselines = compute_baselines(router, config.data.split_set, task.metric, config.fit.seed)
+        baselines = compute_baselines(router, config.data.split_set, task.metric, config.fit.seed) | classic
         described = {"graph": graph.url, "graph_hash": manifest.content_hash, "snapshot": manifest.snapshot}
         summary = train_and_score(
             job,
@@ -110,7 +116,9 @@ def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | 
         "split_set": config.data.split_set,
         DATA: manifest.measured.data_digest(config.data.split_set),
     }
-    return resolve(config, Facts(node_inputs(manifest), identity, resources))
+    return resolve(
+        config, Facts(node_inputs(manifest), identity, resources, graph_facts(manifest, config.data.split_set))
+    )
 
 
 def num_roots(resolved: ResolvedRun) -> int:

@@ -17,7 +17,7 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -112,7 +112,7 @@ def build(
     tree = _named(kind, tree)
     for name in tree:
         if name not in names:
-            raise unknown(path + name, [path + known for known in _leaves(kind)])
+            raise unknown(path + name, [path + known for known in leaves(kind)])
     values = {name: convert(value, hints[name], path + name) for name, value in tree.items()}
     missing = [
         f.name
@@ -133,6 +133,19 @@ def _named(kind: type, tree: Mapping[str, Any]) -> Tree:
     if HEAD not in tree:
         return dict(tree)
     return {option_names(kind)[0]: tree[HEAD]} | {name: value for name, value in tree.items() if name != HEAD}
+
+
+def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
+    """(what a tree says of an option of the dataclass `kind`, by its path, or MISSING; the tree without it)."""
+    name, _, inner = path.partition(".")
+    tree = _named(kind, tree)
+    if name not in tree:
+        return MISSING, tree
+    if not inner:
+        return tree.pop(name), tree
+    under, group = tree[name], get_type_hints(kind)[name]
+    value, rest = take(group, under if isinstance(under, Mapping) else {HEAD: under}, inner)
+    return value, {**tree, name: rest}
 
 
 def named_flags(message: str, names: Sequence[str], path: str) -> str:
@@ -167,11 +180,11 @@ def option_names(kind: type) -> list[str]:
     return [f.name for f in _fields(kind) if f.name not in given]
 
 
-def _leaves(kind: type) -> list[str]:
+def leaves(kind: type) -> list[str]:
     """The flags of a class, those of its groups included."""
     hints, flags = get_type_hints(kind), []
     for name in option_names(kind):
-        flags += [f"{name}.{inner}" for inner in _leaves(hints[name])] if is_dataclass(hints[name]) else [name]
+        flags += [f"{name}.{inner}" for inner in leaves(hints[name])] if is_dataclass(hints[name]) else [name]
     return flags
 
 
@@ -299,8 +312,11 @@ def help_text(kind: type, description: str, positional: Sequence[str] = ()) -> s
     return "\n".join(lines + option_lines(kind, "", positional))
 
 
-def option_lines(kind: type, path: str, positional: Sequence[str] = (), values: Any = None) -> list[str]:
-    """A line or more for each option of a class; `values`: an instance whose fields are the defaults shown."""
+def option_lines(
+    kind: type, path: str, positional: Sequence[str] = (), values: Any = None, chosen: Collection[str] = ()
+) -> list[str]:
+    """A line or more for each option of a class; `values`: an instance whose fields are the defaults shown, but for `chosen` ones, which the
+    run chooses."""
     hints, told, lines, groups = get_type_hints(kind), field_docs(kind), [], []
     named = {f.name: f for f in _fields(kind)}
     for name in option_names(kind):
@@ -308,14 +324,16 @@ def option_lines(kind: type, path: str, positional: Sequence[str] = (), values: 
         if is_dataclass(hint):
             inner: Any = None if values is None else getattr(values, name)
             kind_of: Any = hint
-            groups += ["", *option_lines(kind_of, f"{path}{name}.", values=inner)]
+            groups += ["", *option_lines(kind_of, f"{path}{name}.", values=inner, chosen=chosen)]
             continue
-        if values is not None:
-            default = f" (default {_shown(getattr(values, name))})"
+        if f"{path}{name}" in chosen:
+            default = " (default auto: chosen for the graph)"
+        elif values is not None:
+            default = f" (default {shown(getattr(values, name))})"
         elif option.default is not MISSING:
-            default = f" (default {_shown(option.default)})"
+            default = f" (default {shown(option.default)})"
         else:
-            default = "" if option.default_factory is MISSING else f" (default {_shown(option.default_factory())})"
+            default = "" if option.default_factory is MISSING else f" (default {shown(option.default_factory())})"
         flag = name.upper() if name in positional else f"--{path}{name}"
         lines.append(f"  {flag} {_metavar(hint)}".rstrip())
         lines += textwrap.wrap(
@@ -324,7 +342,8 @@ def option_lines(kind: type, path: str, positional: Sequence[str] = (), values: 
     return lines + groups
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """An option's value as a command line says it."""
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
     return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)

@@ -14,8 +14,9 @@ from typing import Any
 from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
+from jobs.run.automatic import GraphFacts, choose
 from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
-from jobs.run.reader import Tree, build, to_tree
+from jobs.run.reader import Tree, build, shown, to_tree
 from jobs.run.registry import Inputs, build_model, model_config, origin, stored_encoding
 from samplers.options import GraphBatchOptions, LoaderOptions, full_evaluation
 from samplers.registry import given, load
@@ -33,6 +34,8 @@ class Facts:
     """What a run may not change of its data between its parts."""
     resources: Resources | None
     """Of this machine, or of the cluster once it is joined; None: a cluster that is not joined yet."""
+    graph: GraphFacts | None = None
+    """What open options are chosen by; None: not looked at yet, and they stay open."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,9 @@ class ResolvedRun:
     identity: Mapping[str, Any]
     workers: WorkerOptions
     reasons: tuple[str, ...] = ()
-    """Of automatic choices, in a sentence each."""
+    """Of the placement, in a sentence each."""
+    chosen: tuple[str, ...] = ()
+    """Options that were left open: each with its value and the reason."""
 
     @property
     def is_full_graph(self) -> bool:
@@ -128,6 +133,7 @@ class ResolvedRun:
                 "identity": dict(self.identity),
                 "workers": asdict(self.workers),
                 "reasons": list(self.reasons),
+                "chosen": list(self.chosen),
             },
         }
 
@@ -142,19 +148,23 @@ def read_resolved(tree: Mapping[str, Any], *, allow_import: bool = True) -> Reso
         identity=resolved["identity"],
         workers=build(WorkerOptions, resolved["workers"], "workers."),
         reasons=tuple(resolved["reasons"]),
+        chosen=tuple(resolved.get("chosen", ())),
     )
 
 
 def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     """The run that this configuration is in this world. Pure. Raises ConfigError where the two do not fit."""
-    for check in CHECKS:
-        problem = check(config)
-        if problem is not None:
-            raise ConfigError(problem)
     workers, reasons = config.workers, []
     if facts.resources is not None:
         workers, note = resolve_workers(config.workers, facts.resources)
         reasons += [] if note is None else [note]
+    chosen: list[str] = []
+    if facts.graph is not None:
+        config, chosen = _choose(config, facts.graph, workers)
+    for check in CHECKS:
+        problem = check(config)
+        if problem is not None:
+            raise ConfigError(problem)
     own = {group: told for group in ("model", "sampler", "task") if (told := origin(getattr(config, group)))}
     identity = {
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
@@ -167,9 +177,19 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
     encoding = stored_encoding(config.model.options) if config.kind == "nodes" else None
     inputs = replace(facts.inputs, seed=config.fit.seed, encoding=None if encoding is None else encoding.name)
-    resolved = ResolvedRun(config, inputs, identity, workers, tuple(reasons))
+    resolved = ResolvedRun(config, inputs, identity, workers, tuple(reasons), tuple(chosen))
     resolved.training, resolved.evaluation, resolved.model_config  # noqa: B018 - they check their options
     return resolved
+
+
+def _choose(config: RunConfig, graph: GraphFacts, workers: WorkerOptions) -> tuple[RunConfig, list[str]]:
+    """(the configuration with nothing left open, each choice with its reason)."""
+    choices = choose(config.open, config.options(), graph, workers.most)
+    if not choices:
+        return config, []
+    values = [(path, choice.value) for path, choice in choices.items()]
+    told = [f"--{path} {shown(choice.value)}: {choice.reason}" for path, choice in choices.items()]
+    return config.changed(*values, ("fit.steps", None)), told
 
 
 def evaluation_text(config: RunConfig) -> str:
@@ -186,7 +206,8 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
     fanouts, layers = getattr(options, "fanouts", None), getattr(config.model.options, "num_layers", None)
     # With all edges among the nodes found, any number of hops makes a graph for any number of layers.
     if (
-        row is None
+        "model.num_layers" in config.open
+        or row is None
         or not row.layers_are_hops
         or fanouts is None
         or getattr(options, "edges", "") == "induced"
@@ -275,6 +296,12 @@ def _shards_sum_over_neighbors(config: RunConfig) -> str | None:
     return None
 
 
+def _classic_baselines_are_of_nodes(config: RunConfig) -> str | None:
+    if config.kind == "nodes" or not config.baseline.models:
+        return None
+    return f"baseline: expected the nodes of one graph, got many graphs and {' '.join(config.baseline.models)}; leave out --baseline"
+
+
 def _embedded_graph_has_47_classes(config: RunConfig) -> str | None:
     if config.kind != "nodes" or config.data.path is not None or config.metric != "rocauc":
         return None
@@ -306,6 +333,7 @@ CHECKS = (
     _whole_graph_has_no_batches,
     _shards_sum_over_neighbors,
     _chunks_per_batch,
+    _classic_baselines_are_of_nodes,
     _embedded_graph_has_47_classes,
     _trackers_are_installed,
 )

@@ -13,6 +13,9 @@ BASELINE_NAMES = {
     "features_only": "features only",
     "constant": "mean of the training targets",
     "composition": "composition only",
+    "gcn": "GCN",
+    "gat": "GAT",
+    "sage": "GraphSAGE",
 }
 
 
@@ -41,6 +44,7 @@ def judge(
     named = {"scores": dict(scores)} if estimate is None else {"estimates": dict(scores), "estimate": estimate}
     return {
         "metric": metric,
+        **({} if higher_is_better else {"higher_is_better": False}),
         **named,
         "baselines": dict(baselines),
         "judged_by": judged,

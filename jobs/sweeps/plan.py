@@ -61,6 +61,8 @@ class SweepOptions:
     """Stop a trial whose best validation is worse than the median of the others at the same epoch, once five have ended."""
     prune_after: int = 1
     """Epochs that every trial gets before it may be stopped."""
+    baseline: tuple[Literal["gcn", "gat", "sage"], ...] | None = ("gcn",)
+    """Classic models trained after the trials, by their frozen recipes (recipes/baselines): once for each graph, split and seed. none: leave them out."""
     at_once: int | None = None
     """Trials that run together; the default is as many as cores and GPUs hold, and one where scaling is measured."""
     cpus: int | None = None
@@ -147,7 +149,9 @@ class SweepPlan:
             flags = [word for path, value in values.items() if path != SCALING for word in _flag(path, value)]
             flags += [] if seed is None else _flag("fit.seed", seed)
             said = read_words([*self.words, *flags])[1]
-            config = read_config(config_tree(self.options.kind, self.recipe, said))
+            # Points of a scaling sweep differ in what is measured alone, and nothing is chosen by the size of their graphs.
+            under = {"run": {"defaults": "recipe"}} if self.measures_scaling else {}
+            config = read_config(config_tree(self.options.kind, under, self.recipe, said))
             if config.run.dir is not None or config.run.resume is not None:
                 raise ConfigError("the sweep sets --run.dir and --run.resume of every trial itself; leave them out")
             if values.get(SCALING) == "strong":

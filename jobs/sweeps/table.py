@@ -10,6 +10,8 @@ from typing import Any
 
 from jobs.reporting.page import print_markdown
 from jobs.reporting.tune_report import Sweep, write_report
+from jobs.run.verdict import BASELINE_NAMES
+from jobs.sweeps.classic import Classic
 from jobs.sweeps.plan import SweepPlan, lower_is_better, say
 from jobs.sweeps.trials import scores
 
@@ -64,6 +66,7 @@ def write_pages(
     metric: str,
     planned: int,
     out: Path,
+    classic: Sequence[Classic] = (),
 ) -> None:
     """trials.csv and sweep.html."""
     options = plan.options
@@ -73,6 +76,7 @@ def write_pages(
         "grid": "; ".join(f"{path}={','.join(values)}" for path, values in plan.axes.items()) or "none",
         "drawn": "; ".join(options.draw) or "nothing",
         "metric": f"{metric}, the best of each trial's epochs; {better} is better",
+        **{f"baseline {one.name}": str(one) for one in classic},
         "every trial's options": shlex.join(words) or "none besides",
         "processor": f"{os.cpu_count()} cores, {platform.machine()}",
         "python": platform.python_version(),
@@ -88,5 +92,16 @@ def write_pages(
     }
     commands = {number: f"python jobs/train_{kind}.py {shlex.quote(f'{path}.yaml')}" for number, path in runs.items()}
     write_report(
-        out, Sweep(f"train_{kind}", metric, lower_is_better(metric), planned, records, curves, commands, about)
+        out,
+        Sweep(
+            f"train_{kind}",
+            metric,
+            lower_is_better(metric),
+            planned,
+            records,
+            curves,
+            commands,
+            about,
+            {BASELINE_NAMES[one.name]: one.mean("valid") for one in classic},
+        ),
     )

@@ -602,6 +602,25 @@ def test_matrices_decay_and_biases_do_not():
     assert [parameter.ndim for parameter in (*decayed["params"], *plain["params"])] == [2, 2, 1, 1]
 
 
+def test_adams_penalty_is_in_the_gradient_of_all_weights():
+    worker, _ = whole_epoch_steps(spec(20, weight_decay=0.1, optimizer="adam"), epochs=0)
+    assert type(worker.optimizer) is torch.optim.Adam
+    assert [group["weight_decay"] for group in worker.optimizer.param_groups] == [0.1, 0.1]
+    reference = Pooled()
+    reference.load_state_dict(worker.model.state_dict())
+    with worker.loader(worker.spec.sampler) as loader:
+        (batch,) = list(loader.epoch(0))
+        worker.train_epoch(loader, 0)
+    target = worker.data.target(batch)
+    loss = worker.task.loss(reference(batch).prediction, target) / worker.task.weight(target)
+    loss.backward()
+    # Adam's first step is the rate times the gradient's sign, where the gradient is far from 0.
+    for ours, theirs in zip(worker.model.parameters(), reference.parameters(), strict=True):
+        gradient = theirs.grad + 0.1 * theirs.detach()
+        step = theirs.detach() - 1e-2 * gradient / (gradient.abs() + 1e-8)
+        torch.testing.assert_close(ours.detach(), step, rtol=1e-4, atol=1e-5)
+
+
 def test_warm_up_may_be_counted_in_steps(reports):
     _, reporter, _ = run_alone(spec(4, warmup_steps=8, schedule="linear", epochs=4, min_learning_rate=1e-3), reports)
     # Five steps per epoch: the last of the first epoch is the fifth of eight.

@@ -172,7 +172,7 @@ def test_scoring_in_chunks_is_planned_as_an_estimate(plan, graph):
 
 
 def test_parameters_are_those_of_the_model(plan, graph):
-    model = node_run(open_graph(str(graph)), "--model.width", 16).build_model()
+    model = node_run(open_graph(str(graph)), "--model.width", 16, "--run.defaults", "recipe").build_model()
     count = sum(parameter.numel() for parameter in model.parameters())
     assert f" {count:,} parameters" in plan("products_geco", "--data", graph, *SMALL)["model"]
 

@@ -27,6 +27,7 @@ from jobs.run.config import config_tree, read_config, read_recipe
 from jobs.run.registry import MODELS
 from jobs.run.run_record import read_run
 from jobs.sweep import read_options, sweep
+from jobs.sweeps import classic as classic_module
 from jobs.sweeps import trials as trials_module
 from jobs.sweeps.plan import SweepOptions, SweepPlan, at_once, metric_of, metrics_of, plan_sweep
 from jobs.sweeps.scaling import measures
@@ -61,7 +62,7 @@ def plan(after: str = "", **options: Any) -> SweepPlan:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, str(REPOSITORY / "jobs" / "sweep.py"), *arguments]
+    return [sys.executable, str(REPOSITORY / "jobs" / "sweep.py"), "--baseline", "none", *arguments]
 
 
 def slots(made: SweepPlan) -> list[dict[str, str]]:
@@ -163,7 +164,7 @@ BAD = [
     ({"grid": ("fit.precision=fp8",)}, "expected one of auto, float32, bfloat16, got 'fp8'"),
     ({"grid": ("model.skip=perhaps",)}, "--model.skip: expected yes or no, got 'perhaps'"),
     ({"grid": ("model=perceptron",)}, "model: expected one of geco"),
-    ({"grid": ("sampler=neighbor",), "after": "--sampler.fanouts 4"}, "fanouts needs one entry per layer"),
+    ({"grid": ("sampler=neighbor",), "after": "--sampler.fanouts 4 --model.num_layers 3"}, "fanouts needs one entry per layer"),
     ({"grid": ("run.dir=a,b",)}, "the sweep sets --run.dir and --run.resume"),
     ({**ONE, "after": "--run.dir here"}, "the sweep sets --run.dir and --run.resume"),
     ({**ONE, "after": "--run.resume=there"}, "the sweep sets --run.dir and --run.resume"),
@@ -340,7 +341,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def run_sweep(*words: str, after: Sequence[str] = ()) -> int:
-    return sweep(*read_options([*words, *(["--", *after] if after else [])]))
+    """Without a baseline, unless the words name one."""
+    alone = [] if "--resume" in words or "--baseline" in words else ["--baseline", "none"]
+    return sweep(*read_options([*words, *alone, *(["--", *after] if after else [])]))
 
 
 def rows(out: str = "out") -> dict[int, dict[str, str]]:
@@ -434,6 +437,29 @@ def test_an_interrupted_sweep_ends_its_trials_and_continues_them(program, monkey
     search._study.ask(search._distributions)
     program("sys.exit(3)")
     assert run_sweep("--resume", "out") == 0
+
+
+def test_a_classic_model_is_trained_beside_the_trials_for_each_seed_and_split(program, monkeypatch, capsys) -> None:
+    program(FINISH.replace("width / 100", "0.5"))
+    monkeypatch.setattr(classic_module, "command_of", trials_module.command_of)
+    program(
+        "epoch(0, valid_accuracy=0.5)\n(run / 'summary.json').write_text(json.dumps({'scores': SCORES}))".replace(
+            "SCORES", "{'valid': 0.8 if 'batch' in Path(sys.argv[1]).read_text() else 0.5, 'test': 0.4}"
+        )
+    )
+    words = ["--grid", "model.width=8,16", "--seeds", "0", "1", "--cpus", "4", "--out", "out"]
+    assert run_sweep(*words, "--baseline", "gcn", "sage") == 0
+    said = capsys.readouterr().out
+    assert "baseline gcn: valid 0.8000 ± 0.0000, test 0.4000 ± 0.0000 (2 runs)" in said
+    assert "baseline sage: valid 0.8000" in said
+    assert (
+        len(list(Path("out").glob("beside-*/baselines/*/summary.json"))) == 12
+    )  # two seeds, two models, three configurations
+    assert "GCN: 0.8000" in Path("out/sweep.html").read_text()
+    # They are trained once.
+    program("sys.exit(3)")
+    assert run_sweep("--resume", "out") == 0
+    assert "(2 runs)" in capsys.readouterr().out
 
 
 def test_trials_that_run_together_have_gpus_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

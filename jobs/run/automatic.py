@@ -1,0 +1,281 @@
+"""What a run leaves open is chosen from the graph's statistics: one table of rules, each a pure function that gives a value and its reason.
+
+    open options, options as said, GraphFacts ──choose──▶ {path: Choice}
+
+The rules were chosen by validation scores alone (docs/decisions/0042-automatic-defaults.md). What a user says always wins, and rules look at it:
+they are taken in the table's order, and each sees what was said and what the rules before it chose.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from samplers.options import DEFAULT_CHUNKS
+from samplers.plans import num_chunk_batches, num_root_batches
+from storage.errors import ConfigError
+from storage.graph_set_manifest import GraphSetManifest
+from storage.manifest import Manifest
+from storage.source import SPLIT_TRAIN, SourceInfo
+from storage.statistics import SplitStatistics
+
+_ONE_BATCH = 50_000  # nodes: up to here the whole graph is one batch
+_FEW, _FEW_PER_CLASS = 0.2, 100  # share of the nodes that train, and how many of a class: fewer are soon known by heart
+_ALIKE = 0.3  # adjusted homophily: of less, a mean over neighbors blurs
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What rules look at of a graph, or of a set of graphs."""
+
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    num_train: int
+    """Training nodes, or graphs."""
+    num_partitions: int = 1
+    homophily: float | None = None
+    """Of the edges between training nodes, above chance: 1 where all join one class, 0 where as many do as of any two training nodes; None: there
+    is no such edge, or it is not known."""
+    bag_of_words: bool = False
+    """Features are zeros and ones, most of them zeros."""
+
+    @property
+    def train_per_class(self) -> float:
+        return self.num_train / max(1, self.num_classes)
+
+    @property
+    def train_share(self) -> float:
+        return self.num_train / max(1, self.num_nodes)
+
+
+def adjusted_homophily(split: SplitStatistics) -> float | None:
+    """(h - c) / (1 - c): h of the training edges join one class, and c of all pairs of training nodes do."""
+    share, classes = split.homophily, split.class_counts
+    if share is None or classes is None:
+        return share
+    counts = classes[SPLIT_TRAIN]
+    by_chance = sum(count * count for count in counts) / max(1, sum(counts)) ** 2
+    return (share - by_chance) / (1 - by_chance) if by_chance < 1 else None
+
+
+def graph_facts(manifest: Manifest, split_set: int) -> GraphFacts:
+    """Of a stored graph, from the statistics in its manifest."""
+    measured = manifest.measured
+    split, feature = measured.splits[split_set], measured.feature
+    return GraphFacts(
+        num_nodes=manifest.num_nodes,
+        num_edges=manifest.num_edges,
+        num_features=manifest.feature_dim,
+        num_classes=manifest.num_classes or 0,
+        num_train=split.num_labelled[SPLIT_TRAIN],
+        num_partitions=manifest.num_partitions,
+        homophily=adjusted_homophily(split),
+        bag_of_words=feature is not None and feature.zero_or_one and feature.sparsity > 0.5,
+    )
+
+
+def set_facts(manifest: GraphSetManifest) -> GraphFacts:
+    """Of a stored set of graphs."""
+    names, parts = manifest.split_names, manifest.measured.parts
+    num_train = parts[1 + names.index("train")].num_graphs if "train" in names else manifest.num_graphs
+    return GraphFacts(manifest.num_nodes, manifest.num_edges, 0, 0, num_train)
+
+
+def expected_facts(source: SourceInfo, num_train: int, num_partitions: int) -> GraphFacts:
+    """Of a graph that is not made yet: its homophily is not known."""
+    classes = source.num_classes or 0
+    return GraphFacts(source.num_nodes, source.num_edges or 0, source.feature_dim, classes, num_train, num_partitions)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value that a rule chose, and why."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a rule sees."""
+
+    graph: GraphFacts
+    workers: int
+    options: Mapping[str, Any]
+    """Every option by its path, as far as it is said or chosen."""
+
+    def __getitem__(self, path: str) -> Any:
+        return self.options.get(path)
+
+    @property
+    def kind(self) -> int:
+        """Which column of the table it is: few labels, alike neighbors, other neighbors."""
+        graph = self.graph
+        if graph.train_share < _FEW and graph.train_per_class < _FEW_PER_CLASS:
+            return 0
+        return 1 if graph.homophily is None or graph.homophily >= _ALIKE else 2
+
+    @property
+    def why(self) -> str:
+        """What tells the kind."""
+        graph = self.graph
+        if self.kind == 0:
+            return f"few labels: {graph.num_train:,} training nodes, {graph.train_per_class:,.0f} a class"
+        if graph.homophily is None:
+            return "neighbors taken to be alike: no edge joins two training nodes, or the graph is not made yet"
+        return f"neighbors {'are' if self.kind == 1 else 'are not'} alike: adjusted homophily {graph.homophily:.2f}"
+
+
+Rule = Callable[[Setting], Choice]
+
+
+def choose(
+    open_options: Collection[str], options: Mapping[str, Any], graph: GraphFacts, workers: int
+) -> dict[str, Choice]:
+    """A choice for every open option, by its path. Raises ConfigError where `fit.steps` cannot be made epochs."""
+    known, chosen = dict(options), dict[str, Choice]()
+    wanted = set(open_options) | ({"fit.epochs"} if options.get("fit.steps") is not None else set())
+    for path in wanted:
+        known.pop(path, None)
+    for path, rule in RULES.items():
+        if path in wanted:
+            chosen[path] = rule(Setting(graph, workers, known))
+            known[path] = chosen[path].value
+    return chosen
+
+
+def steps_per_epoch(at: Setting) -> int | None:
+    """Optimizer steps of an epoch; None where the sampler's options do not tell."""
+    if at["run.parallel"] == "graph":
+        return 1
+    batches = _num_batches(at)
+    return None if batches is None else ceil(batches // at.workers / at["fit.accumulate"])
+
+
+def _num_batches(at: Setting) -> int | None:
+    graph, workers = at.graph, at.workers
+    sampler = at["sampler"]
+    if sampler == "random-partition":
+        whole = graph.num_partitions if at["sampler.cut"] == "partitions" else DEFAULT_CHUNKS
+        groups = ceil((at["sampler.num_chunks"] or whole) / at["sampler.chunks_per_batch"])
+        return num_chunk_batches(groups, workers)
+    if sampler in ("neighbor", "node2subgraph", "ppr"):
+        # A graph with fewer training nodes than workers is refused elsewhere.
+        return num_root_batches(max(graph.num_train, workers), at["sampler.batch_size"], workers)
+    if sampler == "saint":
+        wanted = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
+        return ceil(wanted / workers) * workers
+    if sampler == "graph-batches" and at["sampler.max_graphs"]:
+        # At least: graphs of other sizes, and those beyond a budget, take batches of their own.
+        return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * workers)) * workers
+    return None
+
+
+def _by_kind(few: Any, alike: Any, other: Any) -> Rule:
+    """A rule that looks at nothing but the kind of graph."""
+    return lambda at: Choice((few, alike, other)[at.kind], at.why)
+
+
+def _num_layers(at: Setting) -> Choice:
+    fanouts = at["sampler.fanouts"]
+    if fanouts is not None and at["sampler.edges"] != "induced":
+        return Choice(len(fanouts), f"one layer for each of the {len(fanouts)} hops that are sampled")
+    return Choice((2, 3, 8)[at.kind], at.why)
+
+
+def _scale_rows(at: Setting) -> Choice:
+    is_wanted = at.kind == 0 and at.graph.bag_of_words
+    return Choice(is_wanted, f"{at.why}, {'' if at.graph.bag_of_words else 'no '}bags of words")
+
+
+def _num_chunks(at: Setting) -> Choice:
+    nodes, least = at.graph.num_nodes, at["sampler.chunks_per_batch"] or 1
+    if at["sampler.cut"] == "partitions":
+        return Choice(None, f"the graph's {at.graph.num_partitions} partitions")
+    if at["run.parallel"] == "graph":
+        return Choice(None, "the whole graph is the one batch (--run.parallel graph)")
+    wanted = ceil(nodes / _ONE_BATCH)
+    if wanted <= 1:
+        return Choice(least, f"{nodes:,} nodes are one batch")
+    return Choice(max(wanted, least), f"{nodes:,} nodes, at most {_ONE_BATCH:,} in a chunk")
+
+
+def _epochs(at: Setting) -> Choice:
+    each, asked = steps_per_epoch(at), at["fit.steps"]
+    if each is None:
+        if asked is not None:
+            raise ConfigError(
+                f"steps: the sampler {at['sampler']} does not say how many batches an epoch has, got {asked} steps; set --fit.epochs"
+            )
+        return Choice(40, "the sampler does not say how many batches an epoch has")
+    steps = asked or (300, 800, 1000)[at.kind]
+    told = f"{steps:,} steps ({at.why})" if asked is None else f"--fit.steps {steps:,}"
+    return Choice(ceil(steps / each), f"{told}, {each:,} in an epoch")
+
+
+def _eval_every(at: Setting) -> Choice:
+    each = steps_per_epoch(at) or 1
+    return Choice(1, f"{each:,} steps in an epoch")
+
+
+def _patience(at: Setting) -> Choice:
+    each = (steps_per_epoch(at) or 1) * at["fit.eval_every"]
+    steps = 200
+    if at["evaluation.chunks"] != 1 and at["evaluation.select_by"] == "exact":
+        return Choice(None, "scores are estimates, which choose no epoch")
+    return Choice(max(5, ceil(steps / each)), f"about {steps} steps without a better score")
+
+
+def _local(rule: Rule, paper: Any) -> Rule:
+    """A rule of the local block, which leaves the paper's layers as they are where those are asked for."""
+    return lambda at: Choice(paper, "the paper's layers") if at["model.local.join"] == "serial" else rule(at)
+
+
+def _norm(at: Setting) -> Choice:
+    if at.kind == 2 and at["run.parallel"] == "graph":
+        return Choice("layer", "a batch norm would be over one worker's nodes")
+    return Choice(("none", "layer", "batch")[at.kind], at.why)
+
+
+_DROPOUT = _by_kind(0.5, 0.5, 0.2)
+_RESIDUAL = _by_kind("none", "linear", "linear")
+RULES: Mapping[str, Rule] = {
+    "sampler.num_chunks": _num_chunks,
+    "model.num_layers": _num_layers,
+    "model.width": _by_kind(256, 256, 64),
+    "model.local.join": _by_kind("gate", "gate", "gate"),
+    "model.local.block": _local(_by_kind("gcn", "gcn", "gcn"), "lcb"),
+    "model.local.residual": _local(_RESIDUAL, "none"),
+    "model.local.norm": _local(_norm, "layer"),
+    "model.local.dropout": _local(_DROPOUT, 0.0),
+    "model.residual": _RESIDUAL,
+    "model.norm": _norm,
+    "model.dropout": _DROPOUT,
+    "model.input_dropout": _by_kind(0.5, 0.0, 0.0),
+    "model.scale_rows": _scale_rows,
+    "task.label_smoothing": _by_kind(0.0, 0.0, 0.0),
+    "fit.optimizer": _by_kind("adam", "adam", "adam"),
+    "fit.learning_rate": _by_kind(0.01, 0.001, 0.01),
+    "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0),
+    "fit.schedule": _by_kind("constant", "constant", "constant"),
+    "fit.warmup_epochs": _by_kind(0, 0, 0),
+    "fit.epochs": _epochs,
+    "fit.eval_every": _eval_every,
+    "fit.patience": _patience,
+}
+_CLASSIC = ("gcn", "gat", "sage")
+
+
+def rule_paths(kind: str, model: str) -> tuple[str, ...]:
+    """The options that are chosen for this model over this kind of data where nobody says them.
+
+    Sizes were chosen for GECO and the classic models; the others keep their recipes. GECO's `norm` is not the classic models'.
+    """
+    if kind != "nodes":
+        return ()
+    if model in _CLASSIC:
+        return tuple(RULES)
+    others = ("model.residual", "model.norm") if model == "geco" else ("model.",)
+    return tuple(path for path in RULES if not path.startswith(others))

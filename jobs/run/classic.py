@@ -1,0 +1,124 @@
+"""Classic models beside a run: trained by their frozen recipes on the same graph, splits and seed, through the same path.
+
+    recipes/baselines/gcn.yaml, gat.yaml, sage.yaml     what is trained
+    recipes/baselines/search.yaml                       the configurations that are tried, in order
+
+Each configuration is a run of its own in RUN/baselines. The best validation score counts.
+"""
+
+import contextlib
+import io
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.run_directory import load_config
+from jobs.run.config import FOLDER, RECIPES, RunConfig, config_tree, read_config, read_recipe
+from jobs.run.reader import shown, to_tree
+from storage.errors import ConfigError
+
+Train = Callable[[str, RunConfig], int]
+
+
+@dataclass(frozen=True)
+class Try:
+    """One configuration of a classic model, as a run beside another."""
+
+    name: str
+    options: Mapping[str, Any]
+    config: RunConfig
+
+    @property
+    def told(self) -> str:
+        return ", ".join(f"{path} {shown(value)}" for path, value in self.options.items())
+
+    @property
+    def folder(self) -> Path:
+        return Path(str(self.config.run.dir))
+
+
+@cache
+def search() -> tuple[Mapping[str, Any], ...]:
+    """Every configuration of the frozen search, in its order."""
+    axes = yaml.safe_load((RECIPES / "baselines" / "search.yaml").read_text())
+    # The first list varies fastest.
+    return tuple(
+        {path: value for options in reversed(chosen) for path, value in options.items()}
+        for chosen in itertools.product(*reversed(axes))
+    )
+
+
+def tries(config: RunConfig, run_dir: Path) -> list[Try]:
+    """What `config.baseline` asks for, beside this run: its data, splits, seed, metric and machine, and the recipe's model."""
+    return [
+        Try(name, options, _beside(config, name, options, run_dir / FOLDER / f"{name}-{number}"))
+        for name in config.baseline.models
+        for number, options in enumerate(search()[: config.baseline.configurations])
+    ]
+
+
+def _beside(config: RunConfig, name: str, options: Mapping[str, Any], folder: Path) -> RunConfig:
+    recipe = read_config(config_tree("nodes", read_recipe(f"baselines/{name}.yaml")))
+    metric = [("task.metric", config.metric)] if config.metric else []
+    made = recipe.changed(*options.items(), *metric, ("fit.seed", config.fit.seed), ("run.dir", str(folder)))
+    how = config.evaluation if config.evaluation.how == "full" else made.evaluation
+    return replace(
+        made,
+        data=config.data,
+        task=config.task if config.task.is_foreign else made.task,
+        evaluation=how,
+        loader=config.loader,
+        servers=config.servers,
+        workers=config.workers,
+        ray=config.ray,
+    )
+
+
+def train_classic(job: str, config: RunConfig, run_dir: Path, train: Train) -> dict[str, dict[str, float]]:
+    """Scores of the classic models that the run asks for, by model and split; what is trained already is not trained again."""
+    scores: dict[str, dict[str, float]] = {}
+    planned = tries(config, run_dir)
+    for name in config.baseline.models:
+        started_s, own = time.monotonic(), [one for one in planned if one.name == name]
+        for number, one in enumerate(own, 1):
+            print(f"baseline {name}, configuration {number} of {len(own)}: {one.told}", flush=True)
+            _train(job, one, train)
+        best, scores[name] = best_of(own)
+        told = ", ".join(f"{split} {score:.4f}" for split, score in scores[name].items())
+        print(f"baseline {name}: {told} ({best.told}); {time.monotonic() - started_s:.0f} s", flush=True)
+    return scores
+
+
+def best_of(own: Sequence[Try]) -> tuple[Try, dict[str, float]]:
+    """The finished try that validated best, the first of equals, and its scores by split."""
+    found = []
+    for one in own:
+        summary = json.loads((one.folder / "summary.json").read_text())
+        sign = 1 if summary.get("higher_is_better", True) else -1
+        scores = summary.get("scores") or summary["estimates"]
+        found.append((sign * scores.get("valid", -math.inf), one, scores))
+    _, best, scores = max(found, key=lambda one: one[0])
+    return best, scores
+
+
+def _train(job: str, one: Try, train: Train) -> None:
+    """Trains a try, or goes on with it, where it has not ended."""
+    config, folder = one.config, one.folder
+    if (folder / "config.json").is_file():
+        saved = load_config(folder)
+        if (saved.get("data"), saved.get("fit", {}).get("seed")) != (to_tree(config.data), config.fit.seed):
+            raise ConfigError(
+                f"{folder}: expected a baseline of this run, found one of another graph or seed; remove it"
+            )
+        config = replace(config, run=replace(config.run, dir=None, resume=str(folder)))
+    if not (folder / "summary.json").is_file():
+        with contextlib.redirect_stdout(io.StringIO()):  # its folder holds all of it
+            train(job, config)

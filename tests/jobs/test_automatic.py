@@ -1,0 +1,192 @@
+"""What a run leaves open: who says what, the rules as pure functions, and the run that they make."""
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from jobs.run.automatic import RULES, GraphFacts, adjusted_homophily, choose, graph_facts, steps_per_epoch
+from jobs.run.automatic import Setting as At
+from jobs.run.config import RECIPES, config_tree, read_config, read_recipe
+from jobs.run.registry import Inputs
+from jobs.run.resolve import Facts, read_resolved, resolve
+from models.options.features import Features
+from samplers.registry import build_sampler
+from samplers.router import local_router
+from storage.errors import ConfigError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.runs import config_of, node_run
+
+CITATIONS = GraphFacts(2_708, 10_556, 1_433, 7, 140, homophily=0.8, bag_of_words=True)
+GRID = GraphFacts(10_000, 78_804, 7, 2, 5_000, homophily=0.0)
+SHOP = GraphFacts(13_752, 491_722, 767, 10, 8_251, homophily=0.8)
+LARGE = GraphFacts(2_449_029, 123_718_280, 100, 47, 196_615, homophily=0.8)
+EVERY = (CITATIONS, GRID, SHOP, LARGE, GraphFacts(1, 0, 1, 0, 1))
+
+
+def resolved_on(facts: GraphFacts, *words: object):
+    inputs = Inputs(node=Features(dim=facts.num_features), out_dim=facts.num_classes or 1, task="node")
+    return resolve(config_of(*words), Facts(inputs, {}, None, graph=facts))
+
+
+@pytest.mark.parametrize("facts", EVERY)
+@pytest.mark.parametrize("model", ["geco", "gcn", "gat", "sage", "primphormer", "tokengt"])
+@pytest.mark.parametrize("sampler", ["random-partition", "neighbor", "ppr", "saint"])
+def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
+    resolved = resolved_on(facts, "--model", model, "--sampler", sampler)
+    assert resolved.config.open == ()
+    assert read_resolved(yaml.safe_load(yaml.safe_dump(resolved.tree()))) == resolved
+    assert len(resolved.chosen) == len(config_of("--model", model, "--sampler", sampler).open) > 0
+    for choice in resolved.chosen:
+        option, reason = choice.split(": ", 1)
+        assert option.startswith("--")
+        assert reason.strip()
+        assert "\n" not in reason
+    # What is chosen is what those flags say.
+    flags = [word for choice in resolved.chosen for word in choice.split(": ")[0].split()]
+    said = resolved_on(facts, "--model", model, "--sampler", sampler, *flags)
+    assert said.config == resolved.config
+    assert said.chosen == ()
+
+
+@pytest.mark.parametrize("path", sorted(RULES))
+def test_what_is_said_wins_over_its_rule(path):
+    model = "gcn" if path in ("model.residual", "model.norm") else "geco"
+    options = resolved_on(CITATIONS, "--model", model).config.options()
+    if path not in options:
+        pytest.skip(f"{model} has no {path}")
+    others = {"layer": "batch", "linear": "none", "gcn": "sage", "gate": "top", "adam": "adamw", "constant": "cosine"}
+    value = {int: "1", float: "0.25", bool: "no"}.get(type(options[path]), others.get(options[path], "none"))
+    config = config_of("--model", model, f"--{path}", value)
+    assert path not in config.open
+    ours = resolve(config, Facts(Inputs(node=Features(dim=9), out_dim=3, task="node"), {}, None, graph=CITATIONS))
+    assert ours.config.options()[path] == config.options()[path]
+    assert not [choice for choice in ours.chosen if choice.startswith(f"--{path} ")]
+
+
+def test_a_recipe_of_ours_is_what_it_says():
+    for path in RECIPES.rglob("*.yaml"):
+        if path.parent.name == "baselines":
+            continue
+        recipe = read_recipe(str(path))
+        if recipe.get("kind") == "nodes" and "model" in recipe:
+            config = read_config(config_tree("nodes", recipe))
+            assert config.open == (), path
+            config = config.changed(("data.path", "a graph"))
+            facts = Facts(Inputs(node=Features(dim=9), out_dim=2, task="node"), {}, None, graph=SHOP)
+            assert resolve(config, facts).config == config, path
+
+
+def test_a_recipe_leaves_open_what_it_does_not_say(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("model: {name: geco, width: 64}\nfit: {epochs: auto, learning_rate: 0.01}\n")
+    config = read_config(config_tree("nodes", read_recipe(str(own))))
+    assert "fit.epochs" in config.open
+    assert {"model.width", "fit.learning_rate"}.isdisjoint(config.open)
+    own.write_text("base: defaults/nodes-geco.yaml\nmodel: {width: auto}\n")
+    config = read_config(config_tree("nodes", read_recipe(str(own))))
+    assert config.open == ("model.width",)
+    assert read_config(config.tree()) == config
+
+
+def test_open_options_stay_open_until_the_graph_is_known():
+    config = config_of("--model.width", 32)
+    resolved = resolve(config, Facts(Inputs(node=Features(dim=9), out_dim=3, task="node"), {}, None))
+    assert resolved.config == config
+    assert resolved.chosen == ()
+    assert read_config(config.tree()) == config
+    assert config.changed(("model.width", "auto")).open == config_of().open
+
+
+def test_depth_follows_the_hops_that_are_said():
+    assert resolved_on(SHOP, "--sampler", "neighbor", "--sampler.fanouts", 9, 4).config.model.options.num_layers == 2
+    with pytest.raises(ConfigError, match="one entry per layer"):
+        resolved_on(SHOP, "--sampler", "neighbor", "--sampler.fanouts", 9, 4, "--model.num_layers", 3)
+
+
+def test_a_whole_graph_that_is_the_batch_is_not_cut():
+    resolved = resolved_on(LARGE, "--run.parallel", "graph")
+    assert resolved.config.sampler.options.num_chunks is None
+    assert steps_per_epoch(At(LARGE, 2, resolved.config.options())) == 1
+
+
+def test_no_patience_where_scores_choose_nothing():
+    assert resolved_on(LARGE, "--evaluation.chunks", 4).config.fit.patience is None
+    choosing = resolved_on(LARGE, "--evaluation.chunks", 4, "--evaluation.select_by", "estimate")
+    assert choosing.config.fit.patience is not None
+
+
+@pytest.mark.parametrize("steps", [1, 7, 250])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_steps_become_whole_epochs(steps, workers):
+    words = ["--fit.steps", steps, "--sampler.num_chunks", 6, "--workers", workers]
+    config = resolved_on(SHOP, *words).config
+    assert (config.fit.epochs, config.fit.steps) == (-(-steps * workers // 6), None)
+    # The same over a recipe whose epochs are said.
+    config = read_config(config_tree("nodes", read_recipe("geco/amazon_chunks.yaml"))).changed(("fit.steps", steps))
+    chosen = choose(config.open, config.options(), SHOP, 1)
+    assert list(chosen) == ["fit.epochs"]
+    assert chosen["fit.epochs"].value == -(-steps // 4)
+
+
+def test_steps_of_a_sampler_that_does_not_count_its_batches_are_refused():
+    with pytest.raises(ConfigError, match=r"set --fit\.epochs"):
+        choose((), {"fit.steps": 9, "sampler": "mine:Own"}, SHOP, 1)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    url = str(tmp_path_factory.mktemp("graph") / "graph")
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=500)), url, IngestOptions(num_partitions=3))
+    return open_graph(url)
+
+
+SAMPLERS = [
+    ["random-partition"],
+    ["random-partition", "--sampler.num_chunks", "7", "--sampler.chunks_per_batch", "2"],
+    ["random-partition", "--sampler.cut", "partitions"],
+    ["neighbor", "--sampler.batch_size", "9"],
+    ["node2subgraph", "--sampler.batch_size", "9"],
+    ["ppr", "--sampler.batch_size", "9"],
+    ["saint", "--sampler.num_walks", "9"],
+    ["saint", "--sampler.batches_per_epoch", "5"],
+]
+
+
+@pytest.mark.parametrize("words", SAMPLERS)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_steps_are_counted_as_the_sampler_counts_them(graph, words, workers):
+    resolved = node_run(graph, "--sampler", *words, "--workers", workers)
+    sampler = build_sampler(resolved.training, local_router(graph), workers)
+    at = At(graph_facts(graph.manifest, 0), workers, resolved.config.options())
+    assert steps_per_epoch(at) == sampler.num_batches // workers
+
+
+def test_facts_are_the_manifests(graph):
+    facts = graph_facts(graph.manifest, 0)
+    assert (facts.num_nodes, facts.num_classes, facts.num_features, facts.num_partitions) == (500, 47, 100, 3)
+    assert facts.num_train == 40
+    assert facts.homophily == adjusted_homophily(graph.manifest.measured.splits[0])
+    assert replace(facts, num_train=94).train_per_class == 2
+    assert not facts.bag_of_words
+
+
+@pytest.mark.parametrize(
+    ("agreeing", "counts", "adjusted"),
+    [(68, (80, 20), 0.0), (100, (80, 20), 1.0), (50, (50, 50), 0.0), (75, (50, 50), 0.5), (10, (30, 0), None)],
+)
+def test_homophily_is_what_is_above_chance(graph, agreeing, counts, adjusted):
+    split = replace(
+        graph.manifest.measured.splits[0],
+        num_training_edges=100,
+        num_agreeing_edges=agreeing,
+        class_counts=((0, 0), counts, (0, 0), (0, 0)),
+    )
+    found = adjusted_homophily(split)
+    assert found == (None if adjusted is None else pytest.approx(adjusted, abs=1e-12))
+
+
+def test_the_three_kinds_of_graphs():
+    assert [At(facts, 1, {}).kind for facts in (CITATIONS, SHOP, GRID, LARGE)] == [0, 1, 2, 1]
