@@ -9,15 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
 
-import ray.train
 import torch
-from ray.train import CheckpointUploadMode
 
 from cluster.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint, unused_name
+from cluster.options import COLLECTIVE_TIMEOUT_S
 from cluster.outcome import located
-from cluster.session import COLLECTIVE_TIMEOUT_S
+from cluster.train_session import Register
 from storage.errors import StageError
 
 # Longest wait for the checkpoint before this one. The other ranks wait for rank 0 meanwhile, and would give up first.
@@ -35,10 +33,8 @@ class CheckpointRequest(IntEnum):
 class CheckpointWriter:
     """One rank's part; every rank calls `save` after the same steps."""
 
-    def __init__(
-        self, folder: Path, rank: int, minutes: float | None = None, report: Callable[..., None] = ray.train.report
-    ) -> None:
-        self._folder, self._rank, self._report = folder, rank, report
+    def __init__(self, folder: Path, rank: int, minutes: float | None, register: Register) -> None:
+        self._folder, self._rank, self._register = folder, rank, register
         self._period_s = None if minutes is None else 60 * minutes
         self._last = time.monotonic()
         self._idle = threading.Event()
@@ -73,11 +69,10 @@ class CheckpointWriter:
 
         `flush` puts on the disk what must be there before the checkpoint may be used; the writing thread calls it first.
 
-        What goes wrong in the writing thread ends the run's attempt, as Ray has it. Raises StageError where the last one never ends.
+        What goes wrong in the writing thread ends the run's attempt. Raises StageError where the last one never ends.
         """
         start = time.monotonic()
-        options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
-        name = state.name
+        name, write = state.name, None
         if self._rank == 0:
             self.wait()
             name = unused_name(self._folder, state.name)
@@ -88,30 +83,25 @@ class CheckpointWriter:
                 moments=_copied(moments_of(optimizer)),
                 average=None if average is None else _copied(average.state_dict()),
             )
-            options |= self._upload(name, snapshot, flush)
-        self._report({"epoch": state.next_epoch}, checkpoint_dir_name=name, **options)
+            write = self._begin(name, snapshot, flush)
+        self._register(state.next_epoch, name, write)
         self._last = time.monotonic()
         self._stall_s += self._last - start
 
-    def _upload(self, name: str, snapshot: Snapshot, flush: Callable[[], None]) -> dict[str, Any]:
-        """Ray's arguments: its thread calls `write`, and registers the checkpoint when that is done."""
+    def _begin(self, name: str, snapshot: Snapshot, flush: Callable[[], None]) -> Callable[[], None]:
+        """What writes the checkpoint; until it has been called, another is not begun."""
         path = self._folder / name
         self._idle.clear()
 
-        def write(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
+        def write() -> None:
             try:
                 with located("checkpoint", f"rank {self._rank}"):
                     flush()
                     save_checkpoint(path, snapshot)
             finally:
                 self._idle.set()
-            return checkpoint
 
-        return {
-            "checkpoint": ray.train.Checkpoint(str(path)),
-            "checkpoint_upload_fn": write,
-            "delete_local_checkpoint_after_upload": False,
-        }
+        return write
 
 
 def _copied(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -9,6 +9,8 @@ from samplers.messages import FeatureDtype
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
 
+COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of the workers
+
 Schedule = Literal["constant", "cosine", "linear", "poly"]
 Optimizer = Literal["adamw", "adam"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -76,7 +78,7 @@ class WorkerOptions:
     """Where training runs, and how it ends."""
 
     num_workers: int | None = None
-    """None: one for each GPU that may be used, or two on CPUs."""
+    """None: one for each GPU that may be used; else one where this process is enough (see launcher), or two on CPUs."""
     device: str = "auto"
     """"cpu", "gpu", or "auto": GPUs where there is any."""
     failures_per_hour: int = 3
@@ -86,6 +88,9 @@ class WorkerOptions:
     """After SIGTERM: time to save a checkpoint and end."""
     min_workers: int | None = None
     """elastic: go on with as few as this, and take more, up to num_workers, as nodes join."""
+    launcher: Literal["auto", "process", "ray"] = "auto"
+    """process: this process is the one worker, without Ray; ray: Ray starts the workers; auto: process for one worker where no cluster is
+    there to be joined."""
 
     def __post_init__(self) -> None:
         if self.num_workers is not None and self.num_workers < 1:
@@ -100,6 +105,10 @@ class WorkerOptions:
             | {
                 "min_workers": (least is None or 1 <= least <= (self.num_workers or least), f"1{most}"),
                 "device": (self.device in ("auto", "cpu", "gpu"), "auto, cpu or gpu"),
+                "launcher": (
+                    self.launcher != "process" or (self.num_workers in (None, 1) and least is None),
+                    f"auto or ray for {self.num_workers or 'elastic'} workers",
+                ),
             },
         )
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from cluster.answers import answer
 from cluster.evaluation import predictions
-from cluster.session import COLLECTIVE_TIMEOUT_S
+from cluster.options import COLLECTIVE_TIMEOUT_S
 from cluster.tasks import Classification, Regression, Scores, Task
 from cluster.training_data import OpenData, TrainingData
 from samplers.loader import Loader

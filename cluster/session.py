@@ -24,11 +24,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cluster.options import SessionOptions
+from cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from storage.errors import ConfigError
 from storage.owned_folder import orphans, owned
-
-COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of the workers
 
 # Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
 # them. What the user has set wins.

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray.train
 import torch
 import torch.distributed as dist
-from ray.train.torch import get_device
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -40,6 +38,7 @@ from cluster.reporter import Reporter
 from cluster.schedule import rate_factor
 from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
 from cluster.tasks import StepOutput, Task, step_output
+from cluster.train_session import TrainSession
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import build_average, update_average
 from samplers.loader import STAGE_SECONDS, Loader
@@ -51,19 +50,20 @@ _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
 
-def train_worker(config: dict[str, Any]) -> Outcome:
-    """Entry point of a Ray Train worker; `config` holds the TrainSpec and the attempt's files. Every rank returns the same kind of outcome."""
-    context, spec = ray.train.get_context(), config["spec"]
-    rank, folder = context.get_world_rank(), Path(context.get_storage().experiment_fs_path)
+def train_worker(spec: TrainSpec, session: TrainSession, *, elastic: bool) -> Outcome:
+    """One rank's whole training. Every rank returns the same kind of outcome.
+
+    `elastic`: another number of workers may go on from this run's checkpoints.
+    """
+    rank, folder, device = session.rank, session.folder, session.device
     # What every rank meets at the same place, and would meet again, is returned, not raised, so that nobody tries it over.
     try:
         with located("start of the workers", f"rank {rank}"):
-            writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes)
-            device = get_device()
+            writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes, session.register)
             if device.type == "cuda":  # it sees those of its neighbors too, and collective calls go by the current one
                 torch.cuda.set_device(device)
-            worker = Worker(spec, Reporter(config["files"]), rank, context.get_world_size(), device, writer)
-            worker.restore(folder, elastic=config["elastic"])
+            worker = Worker(spec, session.reporter, rank, session.world_size, device, writer)
+            worker.restore(folder, elastic=elastic)
     except ConfigError as error:
         return Failed(error.stage, error.owner, error)
     try:

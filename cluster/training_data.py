@@ -1,4 +1,4 @@
-"""Where a run's batches come from: one partitioned graph behind its servers, or a store of many graphs that every worker opens.
+"""Where a run's batches come from: one partitioned graph (behind servers: cluster/partition_server.py), or a store of many graphs.
 
 The trainer knows neither: it asks for a sampler by its options, turns what that makes into tensors, and reads the targets.
 """
@@ -10,15 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cluster.partition_server import PartitionServers, connect
 from samplers.graph_batches import GraphBatch, GraphBatchSampler, TorchGraphBatch, graphs_to_torch
+from samplers.messages import FeatureDtype
 from samplers.minibatch import MiniBatch, TorchBatch, to_torch
 from samplers.options import GraphBatchOptions
 from samplers.protocol import Sampler
 from samplers.registry import build_sampler
-from samplers.router import Router
+from samplers.router import Router, local_router
 from samplers.traffic import Traffic
-from storage.file_stamps import FileStamps
+from storage.encodings import encoding_files
+from storage.file_stamps import FileStamps, take_stamps
+from storage.graph import PinnedGraph, StoredGraph
 from storage.graph_store import StoredGraphs
 
 
@@ -92,14 +94,27 @@ class OpenNodes:
 
 
 @dataclass(frozen=True)
-class NodeData:
-    """One partitioned graph."""
+class StoredNodes:
+    """One partitioned graph, which every process that opens it reads itself."""
 
-    servers: PartitionServers
+    graph: PinnedGraph
+    stamps: FileStamps  # of its files, as they were verified
+    feature_dtype: FeatureDtype | None = None  # that features come in; None: as they are stored
+
+    @classmethod
+    def of(cls, graph: StoredGraph, feature_dtype: FeatureDtype | None = None, *, verify: bool = True) -> "StoredNodes":
+        """Raises FormatError naming a file that is missing or, with `verify`, not as its manifest says."""
+        stamps = take_stamps(graph.url, [*graph.manifest.files.values(), *encoding_files(graph)])
+        if verify:
+            stamps.verify()
+        return cls(graph.pin(), stamps, feature_dtype)
 
     def open(self) -> OpenNodes:
-        stamps, traffic = self.servers.stamps.renewed(), Traffic(len(self.servers.handles))
-        return OpenNodes(connect(self.servers, traffic.watch), stamps, traffic)
+        stamps, graph = self.stamps.renewed(), self.graph.open()
+        traffic = Traffic(graph.manifest.num_partitions)
+        # Files that are not local are read into memory anew, so they are verified anew.
+        router = local_router(graph, verify=not stamps.stamps, feature_dtype=self.feature_dtype, watch=traffic.watch)
+        return OpenNodes(router, stamps, traffic)
 
 
 @dataclass(frozen=True)

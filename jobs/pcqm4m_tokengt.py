@@ -1,4 +1,4 @@
-"""TokenGT on molecules: the recipe recipes/defaults/graphs-tokengt.yaml by its name.
+"""TokenGT on molecules, by DDP workers: the recipe recipes/jobs/pcqm4m_tokengt.yaml by its name.
 
     python jobs/pcqm4m_tokengt.py                                           embedded molecules
     python jobs/pcqm4m_tokengt.py --data molecules.csv --task.target gap    a table of SMILES and numbers
@@ -13,7 +13,7 @@ from jobs.run.train import train_main
 
 
 def main() -> int:
-    return train_main(__doc__ or "", "graphs", recipe="defaults/graphs-tokengt.yaml")
+    return train_main(__doc__ or "", "graphs", recipe="jobs/pcqm4m_tokengt.yaml")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""GECO on a products-like graph: the recipe recipes/defaults/nodes-geco.yaml by its name.
+"""GECO on a products-like graph, behind partition servers and by DDP workers: the recipe recipes/jobs/products_geco.yaml by its name.
 
     python jobs/products_geco.py                              the embedded synthetic graph, about 2 minutes on 2 cores
     python jobs/products_geco.py --data path/or/url           a graph prepared by jobs/ingest.py
@@ -15,7 +15,7 @@ from jobs.run.train import train_main
 
 
 def main() -> int:
-    return train_main(__doc__ or "", recipe="defaults/nodes-geco.yaml")
+    return train_main(__doc__ or "", recipe="jobs/products_geco.yaml")
 
 
 if __name__ == "__main__":

@@ -277,11 +277,20 @@ class Router:
         return _merge_lists([expect(reply, NeighborLists) for reply in parts], groups, len(node))
 
 
-def local_router(graph: StoredGraph, *, verify: bool = False, feature_dtype: FeatureDtype | None = None) -> Router:
-    """Router over all partitions of a graph in this process."""
+def local_router(
+    graph: StoredGraph,
+    *,
+    verify: bool = False,
+    feature_dtype: FeatureDtype | None = None,
+    watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
+) -> Router:
+    """Router over all partitions of a graph in this process.
+
+    `watch` may put something around the owner of each partition that sees its messages (`samplers.traffic.Traffic`).
+    """
     num_nodes, tables = graph.manifest.num_nodes, NodeTables(graph)
     owners = [LocalOwner(PartitionOwner(partition, num_nodes, tables)) for partition in graph.partitions(verify=verify)]
-    return Router(graph.manifest, owners, feature_dtype)
+    return Router(graph.manifest, [watch(owner, index) for index, owner in enumerate(owners)], feature_dtype)
 
 
 def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:

@@ -134,6 +134,7 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
 
     from cluster.checkpoint_writer import CheckpointWriter
     from cluster.partition_server import connect
+    from cluster.ray_train import RayTrainSession
     from cluster.reporter import Reporter
     from cluster.scores import gather_objects
     from cluster.train_loop import Worker
@@ -143,9 +144,11 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     torch.set_num_threads(1)
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
-    writer = CheckpointWriter(Path(context.get_storage().experiment_fs_path), rank)
+    folder, reporter = Path(context.get_storage().experiment_fs_path), Reporter(given["files"])
+    session = RayTrainSession(rank, world_size, get_device(), folder, reporter)
+    writer = CheckpointWriter(folder, rank, None, session.register)
     spec = _spec(config, given["servers"], given["manifest"])
-    workers = {name: Worker(spec, Reporter(given["files"]), rank, world_size, get_device(), writer) for name in LOOPS}
+    workers = {name: Worker(spec, reporter, rank, world_size, session.device, writer) for name in LOOPS}
     for name in UNSAFE:
         workers[name].data = OpenNodes(connect(given["servers"]))
     before = {name: _flat(worker) for name, worker in workers.items()}
@@ -181,9 +184,9 @@ def _flat(worker: "Worker") -> Any:
 
 def _spec(config: Config, servers: Any, manifest: Any) -> Any:
     from cluster.options import TrainOptions
+    from cluster.partition_server import ServedNodes
     from cluster.tasks import Classification
     from cluster.train_spec import TrainSpec
-    from cluster.training_data import NodeData
     from jobs.run.node_run import node_inputs
     from jobs.run.registry import build_model
     from samplers.options import LoaderOptions, RandomPartitionOptions, full_evaluation
@@ -192,7 +195,7 @@ def _spec(config: Config, servers: Any, manifest: Any) -> Any:
     model |= {"dropout": config.dropout, "input_dropout": config.dropout}
     component = read_config(config_tree("nodes", {"model": model, "run": {"defaults": "recipe"}})).model
     return TrainSpec(
-        data=NodeData(servers),
+        data=ServedNodes(servers),
         build_model=lambda: build_model(component, "nodes", node_inputs(manifest)),
         task=Classification(manifest.num_classes),
         model_config={},

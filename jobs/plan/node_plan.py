@@ -193,7 +193,7 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
     if resolved.encoding is not None:
         plan.add("encoding", f"{resolved.encoding.name}: the first run computes it")
     facts = expected_facts(source, roots["train"], graph.partitions)
-    resolved = resolve(config, Facts(node_inputs(source), {}, resources, facts))
+    resolved = resolve(config, Facts(node_inputs(source), {}, resources, graph=facts))
     plan.add_chosen(resolved)
     plan.workers, plan.servers = resolved.workers.most, graph.partitions
     plan.add("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items()))

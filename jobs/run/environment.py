@@ -17,7 +17,6 @@ _PACKAGES = ("graphmill", "torch", "ray", "numpy", "scipy", "pyarrow", "numba", 
 def describe_environment() -> dict[str, Any]:
     """Versions and machine as plain values. Needs a Ray session for the cluster's part, which is left out without one."""
     import psutil
-    import ray
 
     machine = {
         "cpu": cpu_name(),
@@ -30,7 +29,8 @@ def describe_environment() -> dict[str, Any]:
         "packages": installed_packages(),
         "machine": machine,
     }
-    if ray.is_initialized():
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
         resources = ray.cluster_resources()
         environment["cluster"] = {
             "nodes": sum(bool(node["Alive"]) for node in ray.nodes()),

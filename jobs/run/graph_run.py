@@ -2,12 +2,15 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 from cluster.checkpoint import DATA
+from cluster.one_process import ProcessLauncher
 from cluster.placement import Resources, cluster_resources
 from cluster.session import ray_session
 from cluster.tasks import Classification, Task
+from cluster.train_session import Launcher
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.automatic import set_facts
 from jobs.run.config import RunConfig
@@ -52,12 +55,18 @@ def run_graphs(job: str, config: RunConfig) -> int:
     )
     print("fitting the baselines (mean, composition only)", flush=True)
     baselines = compute_graph_baselines(store, columns, task, splits)
-    print("starting Ray", flush=True)
-    with ray_session(local_session(config.workers, config.ray)):
-        before = resolved.workers
-        resolved = replace(
-            resolve_graphs(config, store, columns, task, cluster_resources(before)), chosen=resolved.chosen
-        )
+    alone, before = resolved.workers.launcher == "process", resolved.workers
+    if not alone:
+        print("starting Ray", flush=True)
+    with nullcontext() if alone else ray_session(local_session(config.workers, config.ray)):
+        launcher: Launcher = ProcessLauncher(resolved.workers, run_dir)
+        if not alone:
+            from cluster.ray_train import RayTrainLauncher
+
+            resolved = replace(
+                resolve_graphs(config, store, columns, task, cluster_resources(before)), chosen=resolved.chosen
+            )
+            launcher = RayTrainLauncher(resolved.workers, run_dir)
         for reason in resolved.reasons:
             print(reason, flush=True)
         if resolved.workers != before:
@@ -71,7 +80,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
         }
         evaluation = {split: samplers[split] for split in splits}
         summary = train_and_score(
-            job, run_dir, resolved, task, data, samplers["train"], evaluation, baselines, described, started_s
+            job, run_dir, resolved, launcher, task, data, samplers["train"], evaluation, baselines, described, started_s
         )
     print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)
@@ -90,7 +99,8 @@ def resolve_graphs(
         "task": config.task.name,
         DATA: manifest.measured.digest[:16],
     }
-    return resolve(config, Facts(set_inputs(manifest, task.out_dim), identity, resources, set_facts(manifest)))
+    stored = sum(entry.num_bytes for entry in manifest.files.values())
+    return resolve(config, Facts(set_inputs(manifest, task.out_dim), identity, resources, stored, set_facts(manifest)))
 
 
 def graph_samplers(resolved: ResolvedRun, splits: tuple[str, ...]) -> dict[str, GraphSplitOptions]:

@@ -1,13 +1,17 @@
 """A run on the nodes of one graph: prepare the graph, serve it, train on it, compare with the baselines, report."""
 
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cluster.checkpoint import DATA
-from cluster.partition_server import connect, partition_servers
+from cluster.one_process import ProcessLauncher
 from cluster.placement import Resources, cluster_resources
 from cluster.session import ray_session
-from cluster.training_data import NodeData, OpenNodes
+from cluster.train_session import Launcher
+from cluster.training_data import OpenNodes, StoredNodes, TrainingData
 from jobs.run.automatic import graph_facts
 from jobs.run.baselines import compute_baselines
 from jobs.run.classic import train_classic
@@ -58,13 +62,67 @@ def run_nodes(job: str, config: RunConfig) -> int:
     if evaluation.estimate is not None:
         print(f"scores are estimates: {evaluation.estimate}; {evaluation.kept}", flush=True)
     classic = train_classic(job, config, run_dir, run_nodes)
+    prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
+    with prepare(graph, resolved, whole, run_dir) as ready:
+        task = node_task(ready.resolved, manifest)
+        print("fitting the baselines (majority class, features only)", flush=True)
+        baselines = compute_baselines(ready.router, config.data.split_set, task.metric, config.fit.seed) | classic
+        described = {"graph": graph.url, "graph_hash": manifest.content_hash, "snapshot": manifest.snapshot}
+        summary = train_and_score(
+            job,
+            run_dir,
+            ready.resolved,
+            ready.launcher,
+            task,
+            ready.data if whole is None else whole,
+            resolved.training if whole is None else whole.roots()["train"],
+            resolved.evaluation if whole is None else whole.roots(),
+            baselines,
+            described,
+            started_s,
+        )
+    print_end(summary, run_dir)
+    return end_of_run(summary, require_baselines=config.run.require_baselines)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A run whose graph can be read and whose workers can be started."""
+
+    resolved: ResolvedRun
+    launcher: Launcher
+    router: Router
+    data: TrainingData
+
+
+@contextmanager
+def _in_this_process(
+    graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | None, run_dir: Path
+) -> Iterator[_Ready]:
+    for reason in resolved.reasons:
+        print(reason, flush=True)
+    if whole is not None and resolved.workers.device == "cpu":
+        whole.check_memory(graph, 1)
+    servers = resolved.config.servers
+    data = StoredNodes.of(graph, servers.feature_dtype, verify=servers.verify)
+    router = data.open().router
+    if not is_local(graph.filesystem):
+        check_samplers(router, resolved)
+    yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, data)
+
+
+@contextmanager
+def _on_ray(graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | None, run_dir: Path) -> Iterator[_Ready]:
+    from cluster.partition_server import ServedNodes, connect, partition_servers
+    from cluster.ray_train import RayTrainLauncher
+
+    config, manifest, before = resolved.config, graph.manifest, resolved.workers
     print("starting Ray and the partition servers", flush=True)
     with (
         ray_session(local_session(config.workers, config.ray)) as session,
         partition_servers(graph, config.servers) as servers,
     ):
         where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
-        before = resolved.workers
         resolved = replace(resolve_nodes(config, graph, cluster_resources(before)), chosen=resolved.chosen)
         for reason in resolved.reasons:
             print(reason, flush=True)
@@ -76,24 +134,8 @@ def run_nodes(job: str, config: RunConfig) -> int:
         if resolved.workers != before or not is_local(graph.filesystem):
             check_splits(manifest, config.data.split_set, config.metric, num_roots(resolved))
             check_samplers(router, resolved)
-        task = node_task(resolved, manifest)
-        print("fitting the baselines (majority class, features only)", flush=True)
-        baselines = compute_baselines(router, config.data.split_set, task.metric, config.fit.seed) | classic
-        described = {"graph": graph.url, "graph_hash": manifest.content_hash, "snapshot": manifest.snapshot}
-        summary = train_and_score(
-            job,
-            run_dir,
-            resolved,
-            task,
-            NodeData(servers) if whole is None else whole,
-            resolved.training if whole is None else whole.roots()["train"],
-            resolved.evaluation if whole is None else whole.roots(),
-            baselines,
-            described,
-            started_s,
-        )
-    print_end(summary, run_dir)
-    return end_of_run(summary, require_baselines=config.run.require_baselines)
+        launcher = RayTrainLauncher(resolved.workers, run_dir)
+        yield _Ready(resolved, launcher, router, ServedNodes(servers))
 
 
 def node_inputs(data: Manifest | SourceInfo) -> Inputs:
@@ -116,9 +158,9 @@ def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | 
         "split_set": config.data.split_set,
         DATA: manifest.measured.data_digest(config.data.split_set),
     }
-    return resolve(
-        config, Facts(node_inputs(manifest), identity, resources, graph_facts(manifest, config.data.split_set))
-    )
+    stored = sum(entry.num_bytes for entry in manifest.files.values())
+    facts = graph_facts(manifest, config.data.split_set)
+    return resolve(config, Facts(node_inputs(manifest), identity, resources, stored, facts))
 
 
 def num_roots(resolved: ResolvedRun) -> int:

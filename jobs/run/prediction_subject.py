@@ -11,10 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from cluster.checkpoint import load_weights
 from cluster.options import NodeClassificationOptions, TrainOptions
-from cluster.partition_server import connect, partition_servers
+from cluster.partition_server import ServedNodes, connect, partition_servers
 from cluster.prediction import UNSPLIT, unsplit
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
-from cluster.training_data import GraphData, GraphSplitOptions, NodeData, OpenNodes, TrainingData
+from cluster.training_data import GraphData, GraphSplitOptions, StoredNodes, TrainingData
 from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
@@ -25,11 +25,11 @@ from jobs.run.reader import UsageError
 from jobs.run.resolve import ResolvedRun, read_resolved
 from jobs.run.whole_graph import ShardRoots
 from samplers.options import LoaderOptions
-from samplers.router import Router, local_router
+from samplers.router import Router
 from storage.arrow_files import is_local
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
-from storage.graph import StoredGraph, open_graph
+from storage.graph import open_graph
 from storage.graph_store import open_graphs
 from storage.source import SPLIT_NAMES, SPLIT_NONE
 
@@ -37,16 +37,6 @@ _TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassificat
 
 # What a process needs to reach the data, and the ids of a split's members by the split's name.
 Served = tuple[TrainingData, Callable[[str], np.ndarray]]
-
-
-@dataclass(frozen=True)
-class LocalNodeData:
-    """One graph whose files lie here, for the process that names it."""
-
-    graph: StoredGraph
-
-    def open(self) -> OpenNodes:
-        return OpenNodes(local_router(self.graph))
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     def serve() -> Iterator[Served]:
         encoded = graph if encoding is None else store_encoding(graph, encoding)
         with partition_servers(encoded, servers) as running:
-            yield shards or NodeData(running), members(connect(running))
+            yield shards or ServedNodes(running), members(connect(running))
 
     def look() -> Served:
         if not is_local(graph.filesystem):
@@ -120,7 +110,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
             raise ConfigError(
                 f"{graph.url} has no {encoding.name} yet; the prediction computes it, or python jobs/encode.py"
             )
-        data = LocalNodeData(graph)
+        data = StoredNodes.of(graph, verify=False)
         return shards or data, members(data.open().router)
 
     return Subject(

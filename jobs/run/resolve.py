@@ -34,6 +34,8 @@ class Facts:
     """What a run may not change of its data between its parts."""
     resources: Resources | None
     """Of this machine, or of the cluster once it is joined; None: a cluster that is not joined yet."""
+    data_bytes: int | None = None
+    """Of the data's files; None: not there yet."""
     graph: GraphFacts | None = None
     """What open options are chosen by; None: not looked at yet, and they stay open."""
 
@@ -156,7 +158,7 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     """The run that this configuration is in this world. Pure. Raises ConfigError where the two do not fit."""
     workers, reasons = config.workers, []
     if facts.resources is not None:
-        workers, note = resolve_workers(config.workers, facts.resources)
+        workers, note = resolve_workers(asked_workers(config), facts.resources, facts.data_bytes)
         reasons += [] if note is None else [note]
     chosen: list[str] = []
     if facts.graph is not None:
@@ -190,6 +192,12 @@ def _choose(config: RunConfig, graph: GraphFacts, workers: WorkerOptions) -> tup
     values = [(path, choice.value) for path, choice in choices.items()]
     told = [f"--{path} {shown(choice.value)}: {choice.reason}" for path, choice in choices.items()]
     return config.changed(*values, ("fit.steps", None)), told
+def asked_workers(config: RunConfig) -> WorkerOptions:
+    """What is asked of placement: Ray, where its address is given, or the whole graph is to be spread over workers."""
+    workers = config.workers
+    spread = config.run.parallel == "graph" and workers.num_workers is None
+    asks_ray = workers.launcher == "auto" and (config.ray.address is not None or spread)
+    return replace(workers, launcher="ray") if asks_ray else workers
 
 
 def evaluation_text(config: RunConfig) -> str:

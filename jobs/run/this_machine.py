@@ -8,12 +8,13 @@ import torch
 from cluster.options import SessionOptions, WorkerOptions
 from cluster.placement import Resources, place
 from cluster.session import joins_a_cluster
+from jobs.run.memory_check import available_bytes
 
 
 def this_machine(asked: WorkerOptions) -> Resources:
     """What a local Ray has for these workers; GPUs are those that torch can use."""
     gpus = torch.cuda.device_count()
-    return Resources(max(len(os.sched_getaffinity(0)), WorkerOptions().most, gpus), gpus)
+    return Resources(max(len(os.sched_getaffinity(0)), WorkerOptions().most, gpus), gpus, available_bytes())
 
 
 def local_session(asked: WorkerOptions, session: SessionOptions) -> SessionOptions:

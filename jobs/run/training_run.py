@@ -15,6 +15,7 @@ from cluster.reporter import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
 from cluster.session import joins_a_cluster
 from cluster.tasks import Task
+from cluster.train_session import Launcher
 from cluster.train_spec import TrainSpec
 from cluster.trainer import train
 from cluster.training_data import TrainingData
@@ -109,8 +110,9 @@ def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mappi
 
 
 def known_resources(config: RunConfig) -> Resources | None:
-    """What the run's workers have, where Ray is to be started here; None: a cluster that is not joined yet."""
-    return None if joins_a_cluster(local_session(config.workers, config.ray)) else this_machine(config.workers)
+    """What the run's workers have, where they run here; None: a cluster that is not joined yet."""
+    elsewhere = config.workers.launcher != "process" and joins_a_cluster(local_session(config.workers, config.ray))
+    return None if elsewhere else this_machine(config.workers)
 
 
 def follow(bar: Progress, num_epochs: int, metric: str, unit: Kind) -> Callable[[Record], None]:
@@ -166,6 +168,7 @@ def train_and_score(
     job: str,
     run_dir: Path,
     resolved: ResolvedRun,
+    launcher: Launcher,
     task: Task,
     data: TrainingData,
     sampler: Any,
@@ -191,7 +194,7 @@ def train_and_score(
     )
     with open_run(run_dir, config.run, resolved.tree()) as run:
         with progress("training") as bar:
-            result = train(spec, resolved.workers, run, follow(bar, config.fit.epochs, task.metric, config.kind))
+            result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))
         scores = {split: values[task.metric] for split, values in result["scores"].items()}
         summary = {
             "job": job,

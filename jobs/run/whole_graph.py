@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cluster.session import COLLECTIVE_TIMEOUT_S
+from cluster.options import COLLECTIVE_TIMEOUT_S
 from jobs.run.memory_check import available_bytes, check_fits, return_freed_blocks
 from models.options.geco import GECOConfig
 from models.parallel.collectives import Peers

@@ -50,6 +50,45 @@ def test_what_is_there_is_used_and_what_differs_is_said(asked, cpus, gpus, expec
     assert resolve(resolved, Resources(cpus, gpus)) == (resolved, None), "resolved twice"
 
 
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "free_bytes", "data_bytes", "expected"),
+    [
+        # This machine, where no cluster is to be joined: GPUs, else one process for data that fits it, else workers on CPUs.
+        (WorkerOptions(), 2, 8 * GB, GB, (2, "gpu", "ray")),
+        (WorkerOptions(), 1, 8 * GB, GB, (1, "gpu", "process")),
+        (WorkerOptions(), 0, 8 * GB, GB, (1, "cpu", "process")),
+        (WorkerOptions(device="cpu"), 2, 8 * GB, GB, (1, "cpu", "process")),
+        (WorkerOptions(), 0, 8 * GB, 3 * GB, (2, "cpu", "ray")),
+        (WorkerOptions(), 0, 8 * GB, None, (2, "cpu", "ray")),  # not there yet
+        (WorkerOptions(1), 0, 8 * GB, 3 * GB, (1, "cpu", "process")),
+        (WorkerOptions(2), 0, 8 * GB, GB, (2, "cpu", "ray")),
+        (WorkerOptions(min_workers=1), 0, 8 * GB, GB, (2, "cpu", "ray")),
+        (WorkerOptions(launcher="ray"), 0, 8 * GB, GB, (2, "cpu", "ray")),
+        (WorkerOptions(1, launcher="ray"), 0, 8 * GB, GB, (1, "cpu", "ray")),
+        (WorkerOptions(launcher="process"), 0, 8 * GB, 3 * GB, (1, "cpu", "process")),
+        (WorkerOptions(launcher="process"), 4, 8 * GB, GB, (1, "gpu", "process")),
+        # A cluster starts the workers.
+        (WorkerOptions(), 0, None, GB, (2, "cpu", "ray")),
+        (WorkerOptions(1), 0, None, GB, (1, "cpu", "ray")),
+    ],
+)
+def test_one_process_is_chosen_where_it_is_enough(asked, gpus, free_bytes, data_bytes, expected):
+    there = Resources(8, gpus, free_bytes)
+    resolved, note = resolve(asked, there, data_bytes)
+    assert (resolved.num_workers, resolved.device, resolved.launcher) == expected
+    assert (note is not None) == (asked.num_workers is None and expected[1:] == ("cpu", "process"))
+    assert resolve(resolved, there, data_bytes) == (resolved, None), "resolved twice"
+
+
+@pytest.mark.parametrize("more", [{"num_workers": 2}, {"min_workers": 1}])
+def test_one_process_is_one_worker(more):
+    with pytest.raises(ConfigError, match="launcher: expected auto or ray for .* workers, got 'process'"):
+        WorkerOptions(launcher="process", **more)
+
+
 @pytest.mark.parametrize(
     ("asked", "cpus", "gpus", "said"),
     [
@@ -133,6 +172,6 @@ def test_a_cluster_of_one_gpu_trains_on_it(capsys):
         resolved = place(WorkerOptions(2))
         assert (resolved.num_workers, resolved.device) == (1, "gpu")
         assert "2 workers asked for, 1 GPU: training on 1 worker;" in capsys.readouterr().out
-        assert place(WorkerOptions(2, "cpu")) == WorkerOptions(2, "cpu")
+        assert place(WorkerOptions(2, "cpu")) == WorkerOptions(2, "cpu", launcher="ray")
         with pytest.raises(ConfigError, match="expected 2 GPUs, the cluster has 1"):
             place(WorkerOptions(2, "gpu"))

@@ -7,7 +7,7 @@ import pytest
 from ray.exceptions import OutOfMemoryError
 
 from cluster.outcome import Failed
-from cluster.trainer import _failure
+from cluster.ray_train import _failure
 from storage.errors import ConfigError, FormatError, GraphmillError, StageError
 
 LOG = Path("run", "failure.log")

@@ -30,7 +30,7 @@ from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, FormatError, StageError
 from tests.array_graph_store import ArrayGraphStore
 from tests.forked_ranks import run_ranks
-from tests.recording_reporter import RecordingReporter
+from tests.recording_reporter import RecordingReporter, write_at_once
 
 CPU = torch.device("cpu")
 NUM_GRAPHS = 30
@@ -112,12 +112,6 @@ def reports(tmp_path) -> Path:
     return tmp_path
 
 
-def report(metrics, checkpoint=None, checkpoint_dir_name="", checkpoint_upload_fn=None, **_) -> None:
-    """In place of Ray's: what it does in a thread is done at once."""
-    if checkpoint is not None:
-        checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
-
-
 def run_alone(
     a_spec: TrainSpec,
     folder: Path,
@@ -127,7 +121,7 @@ def run_alone(
 ) -> tuple[Worker, Reports, Any]:
     """A run with one worker; `stop_at`: after how many steps the driver asks it to stop."""
     reporter = reporter or Reports()
-    writer = CheckpointWriter(folder, 0, a_spec.options.checkpoint_minutes, report)
+    writer = CheckpointWriter(folder, 0, a_spec.options.checkpoint_minutes, write_at_once)
     worker = Worker(a_spec, reporter, 0, 1, CPU, writer)
     if stop_at is not None:
         requests = iter([CheckpointRequest.NONE] * (stop_at - 1) + [CheckpointRequest.SAVE_AND_STOP] * 1000)

@@ -13,6 +13,7 @@ import pytest
 from ray import cloudpickle
 
 from cluster.options import WorkerOptions
+from cluster.ray_train import RayTrainLauncher
 from cluster.run_directory import RunDirectory
 from cluster.trainer import train
 from cluster.training_data import GraphData, OpenGraphs
@@ -97,8 +98,9 @@ GIVEN_UP = "given up after 1 failure within an hour, expected at most 0 (--worke
 def test_the_user_reads_an_error_once_with_its_stage_and_rank(tmp_path, changes, kind, line):
     directory = RunDirectory.create(tmp_path / "run", {})
     shown: list[dict] = []
+    launcher = RayTrainLauncher(WorkerOptions(1, "cpu", failures_per_hour=0), directory.path)
     with pytest.raises(kind) as raised:
-        train(replace(toys.spec(), **changes), WorkerOptions(1, "cpu", failures_per_hour=0), directory, shown.append)
+        train(replace(toys.spec(), **changes), launcher, directory, shown.append)
     assert str(raised.value) == line
     assert "failure" not in [record["kind"] for record in shown]
     events = [json.loads(text) for text in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -112,8 +114,8 @@ def run(folder: Path, lifetime: int, per_hour: int) -> list[dict]:
     directory = RunDirectory.create(folder, {})
     told: list[str] = []
     try:
-        workers = WorkerOptions(1, "cpu", failures_per_hour=per_hour)
-        train(spec, workers, directory, lambda record: told.append(record["kind"]))
+        launcher = RayTrainLauncher(WorkerOptions(1, "cpu", failures_per_hour=per_hour), directory.path)
+        train(spec, launcher, directory, lambda record: told.append(record["kind"]))
     finally:
         events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
         failures = [event for event in events if event["kind"] == "failure"]

@@ -22,7 +22,7 @@ from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.pretend_cuda import pretend_cuda
-from tests.recording_reporter import RecordingReporter
+from tests.recording_reporter import RecordingReporter, write_at_once
 from tests.runs import node_run
 
 PRECISIONS = ("float32", "bfloat16")
@@ -54,17 +54,12 @@ def spec(folder: Path, precision: str) -> TrainSpec:
     )
 
 
-def report(
-    metrics: Any, checkpoint: Any = None, checkpoint_dir_name: str = "", checkpoint_upload_fn: Any = None, **_: Any
-) -> None:
-    if checkpoint is not None:
-        checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
-
-
 def outcome(a_spec: TrainSpec, rank: int, size: int, device: str, reports: Path, epochs: int) -> dict[str, Any]:
     """Trains to `epochs`, from where the checkpoint stands."""
     reporter = RecordingReporter()
-    worker = Worker(a_spec, reporter, rank, size, torch.device(device), CheckpointWriter(reports, rank, None, report))
+    worker = Worker(
+        a_spec, reporter, rank, size, torch.device(device), CheckpointWriter(reports, rank, None, write_at_once)
+    )
     requests = iter([CheckpointRequest.NONE] * (epochs - 1) + [CheckpointRequest.SAVE_AND_STOP] * 9)
     if rank == 0 and epochs < a_spec.options.epochs:
         worker._request = lambda: next(requests)  # type: ignore[method-assign]

@@ -22,8 +22,7 @@ from cluster.prediction import PredictionSpec, Predictor, SplitPlan, plan_pieces
 from cluster.tasks import Classification, Regression, Task
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
-from cluster.training_data import GraphData, GraphSplitOptions
-from jobs.run.prediction_subject import LocalNodeData
+from cluster.training_data import GraphData, GraphSplitOptions, StoredNodes
 from samplers.options import (
     GraphBatchOptions,
     LoaderOptions,
@@ -40,7 +39,7 @@ from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.array_graph_store import ArrayGraphStore
 from tests.pretend_cuda import pretend_cuda
-from tests.recording_reporter import RecordingReporter
+from tests.recording_reporter import RecordingReporter, write_at_once
 from tests.runs import node_run, set_run
 
 EPOCHS, STEPS = 2, 2  # steps of an epoch
@@ -144,7 +143,7 @@ def node_case(name: str, folder: Path) -> Case:
         sampler, evaluation = kinds[how](SPLIT_TRAIN), {key: kinds[how](code) for key, code in SPLITS.items()}
     words = ("--model", kind, "--model.width", 8, "--model.num_layers", 1, *NODE_MODELS[name].split())
     return Case(
-        LocalNodeData(graph),
+        StoredNodes.of(graph),
         node_run(graph, *words).build_model,
         Classification(graph.manifest.num_classes or 0),
         sampler,
@@ -192,16 +191,11 @@ def case_of(name: str, folder: Path) -> Case:
     return graph_case(which.split()[0], *GRAPH_MODELS[which].split())
 
 
-def report(
-    metrics: Any, checkpoint: Any = None, checkpoint_dir_name: str = "", checkpoint_upload_fn: Any = None, **_: Any
-) -> None:
-    if checkpoint is not None:
-        checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
-
-
 def run(spec: TrainSpec, device: str, folder: Path, stop_at: int | None = None) -> tuple[Worker, Any]:
     """Trains on, from where the folder's checkpoint stands; `stop_at`: steps until the driver asks to stop."""
-    worker = Worker(spec, RecordingReporter(), 0, 1, torch.device(device), CheckpointWriter(folder, 0, None, report))
+    worker = Worker(
+        spec, RecordingReporter(), 0, 1, torch.device(device), CheckpointWriter(folder, 0, None, write_at_once)
+    )
     if stop_at is not None:
         requests = iter([CheckpointRequest.NONE] * (stop_at - 1) + [CheckpointRequest.SAVE_AND_STOP] * 1000)
         worker._request = lambda: next(requests)  # type: ignore[method-assign]

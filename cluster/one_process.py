@@ -1,0 +1,98 @@
+"""This process is the one worker of a run: it needs no cluster, and Ray is not imported.
+
+Everything else is as with Ray: an attempt that fails is made again from the latest checkpoint, and a run goes on with either.
+"""
+
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from cluster.checkpoint import sweep
+from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
+from cluster.outcome import Failed, Outcome
+from cluster.reporter import AttemptFiles, Record, Reporter
+from cluster.train_loop import train_worker
+from cluster.train_spec import TrainSpec
+from storage.errors import GraphmillError, StageError
+
+
+class ProcessSession:
+    """The one rank's."""
+
+    rank, world_size = 0, 1
+
+    def __init__(self, device: torch.device, folder: Path, reporter: Reporter, keep_checkpoints: int) -> None:
+        self.device, self.folder, self.reporter = device, folder, reporter
+        self._keep = keep_checkpoints
+        self._written: Future[None] | None = None
+
+    def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
+        """Raises what the thread of the checkpoint before this one has raised."""
+        assert write is not None
+        self.settle()
+        written: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                write()
+                sweep(self.folder, self._keep)
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is raised in the training thread
+                written.set_exception(error)
+            else:
+                written.set_result(None)
+
+        self._written = written
+        threading.Thread(target=run, name="graphmill-checkpoint", daemon=True).start()
+
+    def settle(self) -> None:
+        """Waits for the last checkpoint. Raises what its thread has raised, StageError where it is never written."""
+        written, self._written = self._written, None
+        if written is None:
+            return
+        try:
+            written.result(COLLECTIVE_TIMEOUT_S)
+        except TimeoutError:
+            raise StageError(f"{self.folder}: a checkpoint is not written after {COLLECTIVE_TIMEOUT_S} s") from None
+
+
+class ProcessLauncher:
+    """Trains in this process."""
+
+    def __init__(self, workers: WorkerOptions, run: Path) -> None:
+        self.workers, self._run = workers, run
+
+    def watch(self, record: Record) -> None:
+        """Nobody else is shown anything."""
+
+    def attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
+        """What the loop returns; for what it raises, the failure that the worker of a cluster would have had."""
+        device = torch.device("cuda", 0) if self.workers.device == "gpu" else torch.device("cpu")
+        session = ProcessSession(device, self._run / "train", Reporter(files), self.workers.keep_checkpoints)
+        try:
+            try:
+                return train_worker(spec, session, elastic=False)
+            finally:
+                session.settle()
+        except GraphmillError as error:
+            self._log(error)
+            return Failed(
+                error.stage or "training", error.owner or "rank 0", error.with_traceback(None), is_final=False
+            )
+        except Exception as error:  # noqa: BLE001  whatever it is, another attempt may get further, as that of another process
+            log = self._log(error)
+            last = (str(error).strip().splitlines() or [repr(error)])[-1]
+            text = f"{type(error).__name__}: {last[:400]}; the traceback is in {log}"
+            return Failed("training", "rank 0", StageError(text), is_final=False)
+
+    def _log(self, error: Exception) -> Path:
+        log = self._run / "failure.log"
+        with log.open("a") as stream:
+            stream.write(
+                f"{datetime.now(UTC).isoformat(timespec='seconds')} {''.join(traceback.format_exception(error))}\n"
+            )
+        return log

@@ -1,0 +1,170 @@
+"""Ray Train starts a run's workers, one CPU or GPU each, and gives each its session."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import ray.train
+import torch
+from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.train import CheckpointUploadMode
+from ray.train import TrainingFailedError as RayTrainingFailedError
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+
+from cluster.live_metrics import LiveMetrics
+from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
+from cluster.outcome import Failed, Outcome
+from cluster.placement import place
+from cluster.reporter import AttemptFiles, Record, Reporter
+from cluster.session import environment_defaults
+from cluster.train_loop import train_worker
+from cluster.train_spec import TrainSpec
+from storage.errors import GraphmillError, StageError
+
+_RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
+_RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
+
+# After a node is lost, Ray Train first asks for as many workers as before, of nodes that it has not yet seen go, and waits this long
+# (60 s by default) before it takes fewer.
+_ELASTIC_ENVIRONMENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
+_STARTS_PER_LOSS = 3
+
+# Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
+_ray_train: Any = ray.train
+
+
+@dataclass(frozen=True)
+class RayTrainSession:
+    """A worker's."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    folder: Path
+    reporter: Reporter
+
+    def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
+        """A collective call, which does not wait for `write`: Ray's thread calls it, and registers the checkpoint when that is done."""
+        options: dict[str, Any] = {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC}
+        if write is not None:
+
+            def upload(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
+                write()
+                return checkpoint
+
+            options |= {
+                "checkpoint": ray.train.Checkpoint(str(self.folder / name)),
+                "checkpoint_upload_fn": upload,
+                "delete_local_checkpoint_after_upload": False,
+            }
+        ray.train.report({"epoch": epoch}, checkpoint_dir_name=name, **options)
+
+
+def _worker(config: dict[str, Any]) -> Outcome:
+    """Entry point of a Ray Train worker; `config` holds the TrainSpec and the attempt's files."""
+    context = ray.train.get_context()
+    session = RayTrainSession(
+        context.get_world_rank(),
+        context.get_world_size(),
+        get_device(),
+        Path(context.get_storage().experiment_fs_path),
+        Reporter(config["files"]),
+    )
+    return train_worker(config["spec"], session, elastic=config["elastic"])
+
+
+class RayTrainLauncher:
+    """Starts workers in the connected cluster."""
+
+    def __init__(self, workers: WorkerOptions, run: Path) -> None:
+        """Raises ConfigError where the cluster lacks what the options ask for."""
+        self.workers = place(workers)
+        self._run, self._live = run, LiveMetrics(run.resolve().name)
+
+    def watch(self, record: Record) -> None:
+        self._live.update(record)
+
+    def attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
+        """One start of the workers, which Ray Train does not repeat: what rank 0 returns, or what Ray says of its failure."""
+        folder, log = self._run / "train", self._run / "failure.log"
+        # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
+        for name in _RAYS_LISTS:
+            (folder / name).unlink(missing_ok=True)
+        is_elastic = self.workers.min_workers is not None
+        trainer = _trainer({"spec": spec, "files": files, "elastic": is_elastic}, self.workers, self._run)
+        try:
+            with environment_defaults(_ELASTIC_ENVIRONMENT if is_elastic else {}):
+                return _fit(trainer).return_value
+        except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
+            with log.open("a") as stream:
+                stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {error}\n")
+            return _failure(error, log)
+
+
+def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> TorchTrainer:
+    is_elastic, use_gpu = workers.min_workers is not None, workers.device == "gpu"
+    return TorchTrainer(
+        cast(Any, _worker),
+        train_loop_config=config,
+        torch_config=TorchConfig(timeout_s=COLLECTIVE_TIMEOUT_S),
+        scaling_config=_ray_train.ScalingConfig(
+            num_workers=(workers.min_workers, workers.num_workers) if is_elastic else workers.num_workers,
+            elastic_resize_monitor_interval_s=_RESIZE_S,
+            use_gpu=use_gpu,
+            resources_per_worker={"CPU": 1, "GPU": 1} if use_gpu else {"CPU": 1},
+        ),
+        run_config=_ray_train.RunConfig(
+            name="train",
+            storage_path=str(run.resolve()),
+            failure_config=_ray_train.FailureConfig(
+                max_failures=0,
+                # A start with nodes that are gone is the controller's failure, and one lost node may cost several.
+                controller_failure_limit=_STARTS_PER_LOSS,
+                max_preemption_failures=0,
+            ),
+            # SIGTERM saves within an epoch, beside the epoch's end that another number of workers can start from.
+            checkpoint_config=_ray_train.CheckpointConfig(
+                num_to_keep=max(2, workers.keep_checkpoints) if is_elastic else workers.keep_checkpoints
+            ),
+            logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
+        ),
+    )
+
+
+def _fit(trainer: TorchTrainer) -> Any:
+    """`trainer.fit()`, in a thread: in the main thread Ray would replace the handler of Ctrl-C by one that waits without bound."""
+    result: Future[Any] = Future()
+
+    def fit() -> None:
+        try:
+            result.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is raised in the main thread
+            result.set_exception(error)
+
+    threading.Thread(target=fit, name="graphmill-fit", daemon=True).start()
+    return result.result()
+
+
+def _failure(error: Exception, log: Path) -> Failed:
+    """What to say of Ray's error: what a worker raised on purpose where one did, else the first failure by name."""
+    failures = dict(getattr(error, "worker_failures", {}) or {})
+    for rank, failure in sorted(failures.items()):
+        if isinstance(failure, GraphmillError):
+            return Failed(failure.stage or "training", failure.owner or f"rank {rank}", failure, is_final=False)
+    controller = getattr(error, "controller_failure", None)
+    rank, first = next(iter(sorted(failures.items())), (None, controller or error))
+    lines = str(first).strip().splitlines()
+    if isinstance(first, OutOfMemoryError):  # the figures come first, advice last
+        text = (
+            f"out of memory: {lines[0][:400]}; set fewer --workers or smaller batches, or stop what else uses the node's memory "
+            f"(its largest users are in {log})"
+        )
+    else:
+        last = lines[-1] if lines else repr(first)
+        text = f"{type(first).__name__}: {last[:400]}; the workers' tracebacks are in {log}"
+    owner = "Ray Train's controller" if rank is None else f"rank {rank}"
+    return Failed("training", owner, StageError(text), is_final=False)

@@ -1,0 +1,67 @@
+"""What the training loop knows of where it runs: a small session, which either of two provides.
+
+    cluster/ray_train.py      Ray Train, to each of its workers
+    cluster/one_process.py    this process itself, which is then the one worker; Ray is not even imported
+
+The loop is the same, and so are its numbers and the files that it leaves.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from cluster.options import WorkerOptions
+from cluster.outcome import Outcome
+from cluster.reporter import AttemptFiles, Record, Reporter
+from cluster.train_spec import TrainSpec
+
+Register = Callable[[int, str, Callable[[], None] | None], None]
+
+
+class TrainSession(Protocol):
+    """One rank's."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def folder(self) -> Path:
+        """Of the run's checkpoints."""
+        ...
+
+    @property
+    def reporter(self) -> Reporter:
+        """Through which the driver is told, and asks to stop."""
+        ...
+
+    def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
+        """A checkpoint of this name below `folder`, by which training goes on at this epoch: every rank says it.
+
+        `write` is rank 0's; it is called in a thread. What it raises ends the attempt.
+        """
+        ...
+
+
+class Launcher(Protocol):
+    """Starts a run's workers, as often as the driver asks."""
+
+    @property
+    def workers(self) -> WorkerOptions:
+        """Resolved."""
+        ...
+
+    def attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
+        """One start of the workers, which ends as they do."""
+        ...
+
+    def watch(self, record: Record) -> None:
+        """Is shown what rank 0 records."""
+        ...

@@ -1,0 +1,181 @@
+"""Runs of one process, without Ray: they are the run of one Ray worker to the last digit, and each goes on as the other."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from jobs import products_geco, train_graphs, train_nodes
+from jobs.run.resolve import asked_workers
+from tests.disturbed_job import Job, Outcome, epochs, events, starts
+from tests.job_in_process import run_job
+from tests.runs import config_of, curve
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PATIENT = ["--servers.start_timeout_s", "600"]  # on a machine that does much else
+PROCESS, RAY = ([*PATIENT, "--workers", "1", "--workers.launcher", launcher] for launcher in ("process", "ray"))
+NODES = [
+    *("--data.nodes", "1500", "--model.width", "16", "--model.num_layers", "2", "--sampler.num_chunks", "3"),
+    *("--fit.schedule", "constant", "--fit.checkpoint_every", "1"),
+]
+GRAPHS = [
+    *("--data.molecules", "300", "--model.width", "16", "--model.num_layers", "1", "--fit.schedule", "constant"),
+    *("--fit.ema_decay", "0.9", "--fit.checkpoint_every", "1"),
+]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("job")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As a Ray worker of one CPU has: sums depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def train(main: Callable[[], int], words: list[str], folder: Path) -> str:
+    """What the run says. Each resume or start, in this process."""
+    done = run_job(main, words, folder)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def same(one: Path, other: Path) -> None:
+    """Equal curves, weights, scores; equal events, but for what tells the attempts apart."""
+    assert Outcome.of(one) == Outcome.of(other)
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (one, other)]
+    for name in ("scores", "baselines", "workers", "device"):
+        assert summaries[0][name] == summaries[1][name]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_nodes_train_as_one_ray_worker_does_and_each_resumes_the_other(shared_ray, workplace):
+    said = train(train_nodes.main, [*NODES, *PROCESS, "--fit.epochs", "4", "--run.dir", "process"], workplace)
+    assert "starting Ray" not in said
+    train(train_nodes.main, [*NODES, *RAY, "--fit.epochs", "4", "--run.dir", "ray"], workplace)
+    same(workplace / "process", workplace / "ray")
+    kinds = [[event["kind"] for event in events(workplace / name)] for name in ("process", "ray")]
+    assert kinds[0] == kinds[1]
+    traffic = [[e for e in events(workplace / name) if e["kind"] == "traffic"] for name in ("process", "ray")]
+    assert [e["local_requests"] for e in traffic[0]] == [e["local_requests"] for e in traffic[1]]
+    for first, second in ((PROCESS, RAY), (RAY, PROCESS)):
+        name = f"{first[-1]}-{second[-1]}"
+        train(train_nodes.main, [*NODES, *first, "--fit.epochs", "2", "--run.dir", name], workplace)
+        train(train_nodes.main, ["--run.resume", name, *second, "--fit.epochs", "4"], workplace)
+        assert curve(workplace / name) == curve(workplace / "ray")
+        assert [start["epoch"] for start in starts(workplace / name)] == [0, 2]
+        assert (workplace / name / "best" / "model.safetensors").read_bytes() == (
+            workplace / "ray" / "best" / "model.safetensors"
+        ).read_bytes()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_graphs_train_as_one_ray_worker_does(shared_ray, workplace):
+    for name, launcher in (("graphs-process", PROCESS), ("graphs-ray", RAY)):
+        train(train_graphs.main, [*GRAPHS, *launcher, "--fit.epochs", "2", "--run.dir", name], workplace)
+    same(workplace / "graphs-process", workplace / "graphs-ray")
+
+
+WITHOUT_RAY = """
+import sys
+from jobs import train_nodes
+sys.argv = ["train_nodes.py", *sys.argv[1:]]
+status = train_nodes.main()
+assert "ray" not in sys.modules, "ray was imported"
+sys.exit(status)
+"""
+
+
+def test_one_process_is_chosen_by_itself_and_imports_no_ray(tmp_path):
+    words = [*NODES, "--fit.epochs", "2", "--run.dir", "run"]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_RAY, *words], cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the data fits this process: training here, without Ray" in done.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["workers"], summary["epochs"]) == (1, 2)
+    workers = json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["workers"]
+    assert (workers["num_workers"], workers["launcher"]) == (1, "process")
+    assert "cluster" not in json.loads((tmp_path / "run" / "environment.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, signum):
+    flags = [*NODES[:-4], "--fit.schedule", "cosine", "--fit.checkpoint_every", "1000", "--fit.epochs", "60"]
+    flags += ["--workers.launcher", "process"]
+    program = REPOSITORY / "jobs" / "train_nodes.py"
+
+    def start(name: str) -> Job:
+        return Job(tmp_path / name, command=[sys.executable, str(program), *flags, "--run.dir", str(tmp_path / name)])
+
+    assert start("undisturbed").end()[0] == 0
+    job = start("disturbed")
+    job.wait_for_epochs(3)
+    job.popen.send_signal(signum)
+    status, err = job.end(timeout_s=60)
+    assert status == 128 + signum
+    done = len(epochs(job.run))
+    assert done < 60, "too late to tell"
+    said = err.strip().splitlines()
+    assert "stopped, saved up to epoch-" in said[-2], err
+    assert said[-1].endswith(f"train_nodes.py --run.resume {job.run}"), err
+    assert Job(job.run, command=shlex.split(said[-1])).end()[0] == 0
+    assert (starts(job.run)[-1]["epoch"], starts(job.run)[-1]["repeated"]) == (done, 0)
+    assert Outcome.of(job.run) == Outcome.of(tmp_path / "undisturbed")
+
+
+@pytest.mark.slow
+def test_a_file_that_is_damaged_while_running_is_named(tmp_path):
+    flags = [*NODES, "--fit.epochs", "400", "--workers.launcher", "process", "--run.dir", str(tmp_path / "run")]
+    job = Job(tmp_path / "run", command=[sys.executable, str(REPOSITORY / "jobs" / "train_nodes.py"), *flags])
+    job.wait_for_epochs(2)
+    (path,) = tmp_path.glob("data/*/data/*/part-00001/features.arrow")
+    with open(path, "r+b") as stream:
+        stream.seek(path.stat().st_size // 2)
+        stream.write(bytes(64))
+    status, err = job.end(timeout_s=120)
+    assert status == 1
+    assert f"{path}: expected the bytes that its manifest names" in err.splitlines()[-1]
+
+
+def test_products_geco_keeps_servers_and_workers():
+    """The recipe's launcher, whatever fits one process."""
+    from jobs.run.config import config_tree, read_config, read_recipe
+
+    for recipe, job in (("jobs/products_geco.yaml", products_geco), ("jobs/pcqm4m_tokengt.yaml", None)):
+        config = read_config(config_tree("nodes", read_recipe(recipe)))
+        assert config.workers.launcher == "ray"
+        assert job is None or recipe in Path(str(job.__file__)).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "launcher"),
+    [
+        ([], "auto"),
+        (["--ray.address", "local"], "ray"),
+        (["--ray.address", "auto", "--workers.launcher", "process"], "process"),
+        (["--run.parallel", "graph"], "ray"),
+        (["--run.parallel", "graph", "--workers", "1"], "auto"),
+    ],
+)
+def test_who_asks_for_ray_or_for_a_spread_graph_gets_ray(words, launcher):
+    assert asked_workers(config_of(*words)).launcher == launcher
