@@ -21,6 +21,8 @@ from storage.graph_store import StoredGraphs
 from storage.molecule_features import ATOMS, BONDS
 from storage.molecule_source import MoleculeInfo
 
+_MOLECULE_BYTES = 400  # about, of its nodes and edges
+
 
 def plan_graphs(job: str, config: RunConfig) -> int:
     """Prints the plan of `jobs.run.graph_run.run_graphs`; 0. Raises what the run raises of its options alone."""
@@ -52,7 +54,7 @@ def _add_batches(
     columns = target_columns(store, config.target)
     task = graph_task(config.task, store, columns)
     resolved = resolve_graphs(config, store, columns, task, resources)
-    plan.workers = resolved.workers.most
+    plan.place(resolved.workers, 0)
     splits = scored_splits(store, columns, task, plan.workers)
     data = GraphData(store, columns, labels=isinstance(task, Classification))
     samplers = graph_samplers(resolved, splits)
@@ -76,6 +78,8 @@ def _add_without_set(
     config, rows = resolved.config, info.num_rows
     count = "molecules" if rows is None else f"about {rows:,} molecules"
     made = f"not there yet: the first run makes it, or {how_to_make(config.data, config.target, folder)}"
+    expected_bytes = None if rows is None else _MOLECULE_BYTES * rows
+    plan.place(resolve(config, Facts(resolved.inputs, {}, resources, expected_bytes)).workers, 0)
     plan.add("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")
     if config.task.name != "classes" and info.target_names:  # how many classes there are, only the targets tell
         manifest = GraphSetManifest(info.name, rows or 0, 0, 0, (0, rows or 0), ATOMS, BONDS)

@@ -9,7 +9,7 @@ import torch
 from cluster.placement import Resources
 from cluster.training_data import OpenNodes
 from jobs.plan.run_plan import Plan, plan_run, size
-from jobs.plan.scoring_plan import ON_TOP, Scoring, add_training, add_untried
+from jobs.plan.scoring_plan import Scoring, add_training, add_untried, on_top
 from jobs.plan.tries import Tried, Tries
 from jobs.run.automatic import expected_facts
 from jobs.run.classic import search
@@ -62,7 +62,7 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
             check_resume(run_dir, resolved.architecture, resolved.identity, resolved.config.fit.epochs)
     if plan.problems:  # a graph that cannot be trained on has no model either
         return
-    plan.workers, plan.servers = resolved.workers.most, manifest.num_partitions
+    plan.place(resolved.workers, manifest.num_partitions)
     plan.add_chosen(resolved)
     if config.baseline.models:
         count = config.baseline.configurations
@@ -175,7 +175,7 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> N
     tried = shared(tries.train(opened.sampler(data.roots()["train"], 1), node_task(resolved, manifest)))
     passed = shared(tries.score(opened.sampler(data.roots()["valid"], 1)))
     scoring = Scoring(passed, dict.fromkeys(data.roots(), 1))
-    more = f"{scoring.text(plan, fit, 1)}; tried whole, by one process; {ON_TOP}"
+    more = f"{scoring.text(plan, fit, 1)}; tried whole, by one process; {on_top(plan)}"
     plan.add_time(tried, 1, fit.epochs, 1, more)
 
 
@@ -193,9 +193,10 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
     if resolved.encoding is not None:
         plan.add("encoding", f"{resolved.encoding.name}: the first run computes it")
     facts = expected_facts(source, roots["train"], graph.partitions)
-    resolved = resolve(config, Facts(node_inputs(source), {}, resources, graph=facts))
+    expected_bytes = 4 * source.num_nodes * (source.feature_dim + 8) + 4 * (source.num_edges or 0)
+    resolved = resolve(config, Facts(node_inputs(source), {}, resources, expected_bytes, facts))
+    plan.place(resolved.workers, graph.partitions)
     plan.add_chosen(resolved)
-    plan.workers, plan.servers = resolved.workers.most, graph.partitions
     plan.add("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items()))
     plan.add_model(resolved.build_model())
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from cluster.checkpoint import latest_checkpoint, load_state
-from cluster.options import TrainOptions
+from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources
 from jobs.plan.tries import Tried
 from jobs.run.config import RunConfig
@@ -31,6 +31,7 @@ class Plan:
     def __init__(self, job: str, workers: int, object_store_gb: float) -> None:
         self.job, self.workers, self.object_store_gb = job, workers, object_store_gb
         self.servers = 0  # processes of partitions, whose mapped files are shared pages that the system may take back
+        self.alone = False  # one process, without Ray
         self.parameters: int | None = None
         self.lines: list[tuple[str, str]] = []
         self.problems: list[str] = []
@@ -56,6 +57,11 @@ class Plan:
         """Options that nobody said, each with its reason."""
         for choice in resolved.chosen:
             self.add("chosen", choice)
+
+    def place(self, workers: WorkerOptions, servers: int) -> None:
+        """The workers that were resolved, and how many servers there would be for those of a cluster."""
+        self.workers, self.alone = workers.most, workers.launcher == "process"
+        self.servers = 0 if self.alone else servers
 
     def add_model(self, model: torch.nn.Module) -> None:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -91,17 +97,18 @@ class Plan:
         """`parts`: bytes of one worker by what they are for, its process aside."""
         parts = {"process": self._process_bytes, **parts}
         worker = int(_MARGIN * sum(parts.values()))
-        total = self.workers * worker + self.servers * self._process_bytes + int(self.object_store_gb * 2**30)
+        store = 0 if self.alone else int(self.object_store_gb * 2**30)
+        total = self.workers * worker + self.servers * self._process_bytes + store
         free = available_bytes()
         described = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
         others = f", {self.servers} partition servers" if self.servers else ""
         verdict = (
             "" if total <= 0.9 * free else "; MORE than is free: use fewer workers, smaller batches or more machines"
         )
+        all_in_all = "" if self.alone else f"{self.workers} workers{others} and the object store about {size(total)}, "
         self.add(
             "memory",
-            f"about {size(worker)} a worker (estimate: {described}, and a fifth); {self.workers} workers{others} and the object store "
-            f"about {size(total)}, {size(free)} free here{verdict}",
+            f"about {size(worker)} a worker (estimate: {described}, and a fifth); {all_in_all}{size(free)} free here{verdict}",
         )
 
     def add_time(self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str) -> None:
@@ -125,7 +132,8 @@ class Plan:
         """Ray, where the run is kept, what it goes on from, and its checkpoints."""
         local = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
         address, fit, origin = config.ray.address, config.fit, "new"
-        self.add("ray", local if address is None else f"the cluster at {address}, which is not asked here")
+        started = local if address is None else f"the cluster at {address}, which is not asked here"
+        self.add("ray", "not started: this process is the one worker" if self.alone else started)
         if config.run.resume is not None:
             checkpoint = latest_checkpoint(run_dir)
             origin = "continued from its beginning: there is no checkpoint"
@@ -145,6 +153,7 @@ def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Res
     resolved = resolve(config, Facts(PLACEHOLDERS[config.kind], {}, resources))
     run_dir = choose_run_dir(job, config.run)
     plan = Plan(job, resolved.workers.most, config.ray.object_store_gb)
+    plan.place(resolved.workers, 0)
     look(plan, resolved, resources, run_dir)
     plan.add_run(run_dir, config)
     plan.print()

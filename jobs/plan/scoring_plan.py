@@ -13,7 +13,11 @@ from jobs.run.resolve import ResolvedRun
 from samplers.protocol import Sampler
 
 _LONGEST_TRY_S = 30.0  # a plan takes no longer than about this for a pass
-ON_TOP = "starting Ray and the baselines come on top"
+
+
+def on_top(plan: Plan) -> str:
+    """What is not in the plan's time."""
+    return "the baselines come on top" if plan.alone else "starting Ray and the baselines come on top"
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def add_training(
             "scoring": scoring.tried.work_bytes + validated_ahead,
         }
     )
-    more = f"{scoring.text(plan, fit, loader.threads)}; {ON_TOP}"
+    more = f"{scoring.text(plan, fit, loader.threads)}; {on_top(plan)}"
     plan.add_time(tried, drawn.num_batches // workers, fit.epochs, loader.threads, more)
 
 

@@ -85,7 +85,7 @@ def test_one_process_is_chosen_where_it_is_enough(asked, gpus, free_bytes, data_
 
 @pytest.mark.parametrize("more", [{"num_workers": 2}, {"min_workers": 1}])
 def test_one_process_is_one_worker(more):
-    with pytest.raises(ConfigError, match="launcher: expected auto or ray for .* workers, got 'process'"):
+    with pytest.raises(ConfigError, match=r"launcher: expected auto or ray for .* workers, got 'process'"):
         WorkerOptions(launcher="process", **more)
 
 
