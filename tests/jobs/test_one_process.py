@@ -56,7 +56,7 @@ def same(one: Path, other: Path) -> None:
     """Equal curves, weights, scores; equal events, but for what tells the attempts apart."""
     assert Outcome.of(one) == Outcome.of(other)
     summaries = [json.loads((run / "summary.json").read_text()) for run in (one, other)]
-    for name in ("scores", "baselines", "workers", "device"):
+    for name in ("scores", "counts", "workers", "device"):
         assert summaries[0][name] == summaries[1][name]
 
 
