@@ -32,6 +32,7 @@ from cluster.checkpoint import (
 )
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
 from cluster.evaluation import autocast, predictions
+from cluster.kept_batches import KeptBatches
 from cluster.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from cluster.outcome import Failed, Finished, Outcome, Stopped, located
 from cluster.reporter import Reporter
@@ -183,7 +184,8 @@ class Worker:
         options = self.options
         with ExitStack() as stack:
             train = stack.enter_context(self.loader(self.spec.sampler))
-            valid = stack.enter_context(self.loader(self.spec.evaluation["valid"]))
+            valid_loader = stack.enter_context(self.loader(self.spec.evaluation["valid"]))
+            valid = KeptBatches(valid_loader, self.spec.loader.kept_bytes)
             if self.rank == 0:
                 self.reporter.push({"kind": "planned", "steps": self._num_steps(train) * options.epochs})
             for epoch in range(self.next_epoch, options.epochs):
@@ -388,7 +390,7 @@ class Worker:
             for ours, theirs in zip(self.average.module.buffers(), self.model.buffers(), strict=True):
                 ours.copy_(theirs)
 
-    def _validate(self, loader: Loader, epoch: int) -> dict[str, float]:
+    def _validate(self, loader: Loader | KeptBatches, epoch: int) -> dict[str, float]:
         start = time.perf_counter()
         scores = self._evaluate(self.scored, loader, "valid")
         # Rank 0's score decides on all ranks, whatever a task of a user's own reduces.
@@ -422,7 +424,7 @@ class Worker:
         return {"stopped_early": {"epoch": self.next_epoch - 1, "why": why}}
 
     @torch.no_grad()
-    def _evaluate(self, model: torch.nn.Module, loader: Loader, split: str) -> dict[str, float]:
+    def _evaluate(self, model: torch.nn.Module, loader: Loader | KeptBatches, split: str) -> dict[str, float]:
         """Scores of a split, each of its targets counted once. Raises NonFiniteLossError where a prediction is not finite."""
         scores = self.task.scores(self.device)
         bad = last = None

@@ -221,11 +221,13 @@ class LoaderOptions:
     """Batches finished or under way beyond the one in use; at least one per thread."""
     max_bytes: int = 1 << 30
     """The same in bytes, unfinished ones as large as the largest so far; one batch is always allowed."""
+    kept_bytes: int = 1 << 28
+    """Of a worker's evaluation batches, which are the same every time: up to this they stay in its memory (its GPU's) from the first one on."""
     timeout_s: float = 300.0
     """Longest wait for one batch."""
     close_timeout_s: float = 30.0
     """Longest wait for threads at work when the loader is closed."""
 
     def __post_init__(self) -> None:
-        check_fields(self, threads=1, prefetch=1, max_bytes=0)
+        check_fields(self, threads=1, prefetch=1, max_bytes=0, kept_bytes=0)
         check_options(self, more_than_0(self, "timeout_s", "close_timeout_s"))
