@@ -14,13 +14,11 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from cluster.options import ServerOptions
-from cluster.training_data import OpenNodes
 from samplers.messages import Reply, Request
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Pending, Router
 from samplers.row_cache import CachedOwner
-from samplers.traffic import Traffic
 from samplers.warm_up import warm_up
 from storage.arrow_files import is_local
 from storage.encodings import encoding_files
@@ -189,14 +187,3 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
             far = CachedOwner(far, manifest, info.partition, budget)
         owners.append(far)
     return Router(manifest, owners, servers.options.feature_dtype)
-
-
-@dataclass(frozen=True)
-class ServedNodes:
-    """One partitioned graph behind its servers; small, and safe to send to workers."""
-
-    servers: PartitionServers
-
-    def open(self) -> OpenNodes:
-        stamps, traffic = self.servers.stamps.renewed(), Traffic(len(self.servers.handles))
-        return OpenNodes(connect(self.servers, traffic.watch), stamps, traffic)

@@ -1,4 +1,4 @@
-"""Where a run's batches come from: one partitioned graph (behind servers: cluster/partition_server.py), or a store of many graphs.
+"""Where a run's batches come from: one partitioned graph (behind servers: cluster/served_nodes.py), or a store of many graphs.
 
 The trainer knows neither: it asks for a sampler by its options, turns what that makes into tensors, and reads the targets.
 """

@@ -184,7 +184,7 @@ def _flat(worker: "Worker") -> Any:
 
 def _spec(config: Config, servers: Any, manifest: Any) -> Any:
     from cluster.options import TrainOptions
-    from cluster.partition_server import ServedNodes
+    from cluster.served_nodes import ServedNodes
     from cluster.tasks import Classification
     from cluster.train_spec import TrainSpec
     from jobs.run.node_run import node_inputs

@@ -113,8 +113,9 @@ def _in_this_process(
 
 @contextmanager
 def _on_ray(graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | None, run_dir: Path) -> Iterator[_Ready]:
-    from cluster.partition_server import ServedNodes, connect, partition_servers
+    from cluster.partition_server import connect, partition_servers
     from cluster.ray_train import RayTrainLauncher
+    from cluster.served_nodes import ServedNodes
 
     config, manifest, before = resolved.config, graph.manifest, resolved.workers
     print("starting Ray and the partition servers", flush=True)

@@ -11,8 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from cluster.checkpoint import load_weights
 from cluster.options import NodeClassificationOptions, TrainOptions
-from cluster.partition_server import ServedNodes, connect, partition_servers
+from cluster.partition_server import connect, partition_servers
 from cluster.prediction import UNSPLIT, unsplit
+from cluster.served_nodes import ServedNodes
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.training_data import GraphData, GraphSplitOptions, StoredNodes, TrainingData
 from jobs.run.config import saved_tree

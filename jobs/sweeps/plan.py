@@ -174,7 +174,9 @@ class SweepPlan:
         ]
 
     def _measured(self, config: RunConfig) -> RunConfig:
-        """Validated at the end alone, unless said otherwise: validation has messages of its own, which are not a batch's."""
+        """On Ray's workers, also where one would do; validated at the end alone, unless said otherwise: validation has messages of its own,
+        which are not a batch's.
+        """
         fit = config.fit
         if not any("eval_every" in (tree.get("fit") or {}) for tree in (self.recipe, read_words(self.words)[1])):
             fit = replace(fit, eval_every=fit.epochs)
@@ -183,7 +185,7 @@ class SweepPlan:
                 f"scaling: expected an epoch without validation between the first and the last, got {fit.epochs} epochs, validated every "
                 f"{fit.eval_every}; set --fit.epochs to 3 or more, --fit.eval_every to as many"
             )
-        return replace(config, fit=fit)
+        return replace(config, fit=fit, workers=replace(config.workers, launcher="ray"))
 
     @property
     def measures_scaling(self) -> bool:

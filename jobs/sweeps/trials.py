@@ -109,7 +109,7 @@ class TrialRunner:
         return f"{self.tag}.{slot.number:06d}"
 
     def _environment(self, lane: int) -> Mapping[str, str]:
-        """Trials that run together have GPUs of their own: each starts a Ray that knows nothing of the others'."""
+        """Trials that run together have GPUs, and threads for the cores, of their own: each knows nothing of the others."""
         if self.at_once == 1:
             return os.environ
         import torch
@@ -117,7 +117,10 @@ class TrialRunner:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
         gpus = [one for one in visible.split(",") if one]
         share = len(gpus) // self.at_once
-        return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpus[lane * share : (lane + 1) * share])}
+        threads = max(1, (self.plan.options.cpus or os.cpu_count() or 1) // self.at_once)
+        return {"OMP_NUM_THREADS": str(threads), **os.environ} | {
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus[lane * share : (lane + 1) * share])
+        }
 
     def _look(self, one: _Running) -> dict[str, Any] | None:
         """The record of a trial that has ended."""
