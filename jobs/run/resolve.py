@@ -192,6 +192,8 @@ def _choose(config: RunConfig, graph: GraphFacts, workers: WorkerOptions) -> tup
     values = [(path, choice.value) for path, choice in choices.items()]
     told = [f"--{path} {shown(choice.value)}: {choice.reason}" for path, choice in choices.items()]
     return config.changed(*values, ("fit.steps", None)), told
+
+
 def asked_workers(config: RunConfig) -> WorkerOptions:
     """What is asked of placement: Ray, where its address is given, or the whole graph is to be spread over workers."""
     workers = config.workers
