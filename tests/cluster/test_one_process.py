@@ -87,7 +87,7 @@ def test_more_failures_than_the_rate_allows_end_the_run_with_one_line(tmp_path, 
         train_here(spec(build_model=failing({2: error})), tmp_path / "run", failures_per_hour=0)
     assert str(raised.value).startswith(line)
     assert "\n" not in str(raised.value)
-    assert [event["kind"] for event in events(tmp_path / "run")] == ["start", "failure"]
+    assert [event["kind"] for event in events(tmp_path / "run")] == ["start", "planned", "failure"]
 
 
 def test_what_another_attempt_would_meet_again_is_final(tmp_path):
