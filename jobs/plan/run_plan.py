@@ -54,8 +54,8 @@ class Plan:
         self.lines.append((name, text))
 
     def add_chosen(self, resolved: ResolvedRun) -> None:
-        """Options that nobody said, each with its reason."""
-        for choice in resolved.chosen:
+        """Options that nobody said, with the reasons for their values."""
+        for choice in resolved.choices:
             self.add("chosen", choice)
 
     def place(self, workers: WorkerOptions, servers: int) -> None:

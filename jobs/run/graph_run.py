@@ -38,7 +38,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
     task = graph_task(config.task, store, columns)
     resolved = resolve_graphs(config, store, columns, task, resources)
     manifest, config = store.manifest, resolved.config
-    for choice in resolved.chosen:
+    for choice in resolved.choices:
         print(f"chosen {choice}", flush=True)
     splits = scored_splits(store, columns, task, resolved.workers.num_workers or 1)
     stamps = take_stamps(store.url, manifest.files.values())

@@ -57,7 +57,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
         f"{manifest.num_partitions} partitions at {graph.url}",
         flush=True,
     )
-    for choice in resolved.chosen:
+    for choice in resolved.choices:
         print(f"chosen {choice}", flush=True)
     if evaluation.estimate is not None:
         print(f"scores are estimates: {evaluation.estimate}; {evaluation.kept}", flush=True)

@@ -54,6 +54,15 @@ class ResolvedRun:
     """Options that were left open: each with its value and the reason."""
 
     @property
+    def choices(self) -> list[str]:
+        """What was chosen, one line for each reason."""
+        flags: dict[str, list[str]] = {}
+        for choice in self.chosen:
+            flag, _, reason = choice.partition(": ")
+            flags.setdefault(reason, []).append(flag)
+        return [f"{' '.join(same)}: {reason}" for reason, same in flags.items()]
+
+    @property
     def is_full_graph(self) -> bool:
         """The whole graph is the one batch, spread over the workers."""
         return self.config.run.parallel == "graph"

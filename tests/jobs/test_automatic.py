@@ -44,6 +44,8 @@ def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
         assert option.startswith("--")
         assert reason.strip()
         assert "\n" not in reason
+    lines = resolved.choices
+    assert sum(line.count(" --") for line in lines) + len(lines) == len(resolved.chosen)
     # What is chosen is what those flags say.
     flags = [word for choice in resolved.chosen for word in choice.split(": ")[0].split()]
     said = resolved_on(facts, "--model", model, "--sampler", sampler, *flags)
