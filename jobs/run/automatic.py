@@ -21,6 +21,7 @@ from storage.statistics import SplitStatistics
 
 _ONE_BATCH = 50_000  # nodes: up to here the whole graph is one batch
 _FEW, _FEW_PER_CLASS = 0.2, 100  # share of the nodes that train, and how many of a class: fewer are soon known by heart
+_FEW_NEIGHBORS = 10
 _ALIKE = 0.3  # adjusted homophily: of less, a mean over neighbors blurs
 
 
@@ -39,11 +40,15 @@ class GraphFacts:
     """Of the edges between training nodes, above chance: 1 where all join one class, 0 where as many do as of any two training nodes; None: there
     is no such edge, or it is not known."""
     bag_of_words: bool = False
-    """Features are zeros and ones, most of them zeros."""
+    """Features are zeros, most of them, and positive numbers."""
 
     @property
     def train_per_class(self) -> float:
         return self.num_train / max(1, self.num_classes)
+
+    @property
+    def mean_degree(self) -> float:
+        return self.num_edges / max(1, self.num_nodes)
 
     @property
     def train_share(self) -> float:
@@ -72,7 +77,7 @@ def graph_facts(manifest: Manifest, split_set: int) -> GraphFacts:
         num_train=split.num_labelled[SPLIT_TRAIN],
         num_partitions=manifest.num_partitions,
         homophily=adjusted_homophily(split),
-        bag_of_words=feature is not None and feature.zero_or_one and feature.sparsity > 0.5,
+        bag_of_words=feature is not None and feature.sparsity > 0.5 and (feature.minimum or 0) >= 0,
     )
 
 
@@ -182,7 +187,19 @@ def _num_layers(at: Setting) -> Choice:
     fanouts = at["sampler.fanouts"]
     if fanouts is not None and at["sampler.edges"] != "induced":
         return Choice(len(fanouts), f"one layer for each of the {len(fanouts)} hops that are sampled")
-    return Choice((2, 3, 8)[at.kind], at.why)
+    if at.kind == 2:
+        return _by_degree(at, 8, 4)
+    return Choice((2, 3)[at.kind], at.why)
+
+
+def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
+    """Of graphs with other neighbors: with few neighbors each, classes are told from afar."""
+    is_few = at.graph.mean_degree < _FEW_NEIGHBORS
+    return Choice(few if is_few else many, f"{at.why}, {at.graph.mean_degree:,.0f} neighbors a node")
+
+
+def _width(at: Setting) -> Choice:
+    return _by_degree(at, 64, 128) if at.kind == 2 else Choice(256, at.why)
 
 
 def _scale_rows(at: Setting) -> Choice:
@@ -222,7 +239,7 @@ def _eval_every(at: Setting) -> Choice:
 
 def _patience(at: Setting) -> Choice:
     each = (steps_per_epoch(at) or 1) * at["fit.eval_every"]
-    steps = 200
+    steps = (100, 200, 200)[at.kind]
     if at["evaluation.chunks"] != 1 and at["evaluation.select_by"] == "exact":
         return Choice(None, "scores are estimates, which choose no epoch")
     return Choice(max(5, ceil(steps / each)), f"about {steps} steps without a better score")
@@ -244,7 +261,7 @@ _RESIDUAL = _by_kind("none", "linear", "linear")
 RULES: Mapping[str, Rule] = {
     "sampler.num_chunks": _num_chunks,
     "model.num_layers": _num_layers,
-    "model.width": _by_kind(256, 256, 64),
+    "model.width": _width,
     "model.local.join": _by_kind("gate", "gate", "gate"),
     "model.local.block": _local(_by_kind("gcn", "gcn", "gcn"), "lcb"),
     "model.local.residual": _local(_RESIDUAL, "none"),
