@@ -1,6 +1,7 @@
 """Options of the fit, the workers, the partition servers and the Ray session."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -88,6 +89,14 @@ class WorkerOptions:
     """After SIGTERM: time to save a checkpoint and end."""
     min_workers: int | None = None
     """elastic: go on with as few as this, and take more, up to num_workers, as nodes join."""
+    cpus_per_worker: int = 1
+    """CPUs that Ray reserves for each worker, and threads that torch computes with there."""
+    spread: bool = False
+    """Put workers on different nodes where they fit; else on as few as hold them."""
+    label_selector: tuple[str, ...] = ()
+    """Labels of the nodes that workers may run on, as KEY=VALUE; a VALUE as Ray takes it: `H100`, `!H100`, `in(H100,H200)`."""
+    wait_s: float = 300.0
+    """Longest wait for room in a cluster that is busy, grows, or has lost a node."""
     launcher: Literal["auto", "process", "ray"] = "auto"
     """process: this process is the one worker, without Ray; ray: Ray starts the workers; auto: process for one worker where no cluster is
     there to be joined."""
@@ -99,18 +108,32 @@ class WorkerOptions:
         least = self.min_workers
         check_options(
             self,
-            at_least(self, 1, "keep_checkpoints")
-            | at_least(self, 0, "failures_per_hour")
+            at_least(self, 1, "keep_checkpoints", "cpus_per_worker")
+            | at_least(self, 0, "failures_per_hour", "wait_s")
             | more_than_0(self, "grace_s")
             | {
                 "min_workers": (least is None or 1 <= least <= (self.num_workers or least), f"1{most}"),
                 "device": (self.device in ("auto", "cpu", "gpu"), "auto, cpu or gpu"),
+                "label_selector": (
+                    all(re.fullmatch(r"[^=\s]+=\S+", each) for each in self.label_selector),
+                    "KEY=VALUE each",
+                ),
                 "launcher": (
                     self.launcher != "process" or (self.num_workers in (None, 1) and least is None),
                     f"auto or ray for {self.num_workers or 'elastic'} workers",
                 ),
             },
         )
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The label selector as Ray takes it."""
+        return dict(each.split("=", 1) for each in self.label_selector)
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What Ray reserves for each worker."""
+        return {"CPU": self.cpus_per_worker, **({"GPU": 1} if self.device == "gpu" else {})}
 
     @property
     def fewest(self) -> int:

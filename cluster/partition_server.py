@@ -3,8 +3,10 @@
 Requests are idempotent and may be retried; every wait has a deadline.
 """
 
+import math
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,19 +16,23 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from cluster.options import ServerOptions
+from cluster.place_graph import COPY_BYTES_PER_S
+from cluster.server_placement import Host, assign, live_hosts, look_for_files, on_host
 from samplers.messages import Reply, Request
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Pending, Router
 from samplers.row_cache import CachedOwner
 from samplers.warm_up import warm_up
-from storage.arrow_files import is_local
-from storage.encodings import encoding_files
-from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
-from storage.file_stamps import FileStamps, take_stamps
+from storage.arrow_files import absolute_url, is_local
+from storage.copied_files import copy_partition
+from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.file_stamps import FileStamps, take_stamps, unseen_stamps
 from storage.graph import PinnedGraph, StoredGraph
+from storage.manifest_reader import FileEntry
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
+_LOOK_AGAIN_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -36,31 +42,48 @@ class ServerInfo:
     partition: int
     node_id: str
     pid: int
+    stamps: FileStamps  # of the partition's files on that node, as it opened them
 
 
 class PartitionServer:
     """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
 
     def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps) -> None:
+        """`stamps`: how the files were seen before; a restart reads those that look otherwise."""
         self._graph, self._index, self._stamps = graph, partition, stamps
         self._owner: PartitionOwner | None = None
 
     def open(self, verify: bool) -> ServerInfo:
         self._load(verify)
-        return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid())
+        return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
+
+    def check(self) -> None:
+        """Raises FormatError naming a file that was changed since it was opened."""
+        self._loaded()
+        self._stamps.check_untouched()
 
     def answer(self, request: Request) -> Reply:
+        return self._loaded().answer(request)
+
+    def _loaded(self) -> PartitionOwner:
         if self._owner is None:  # after a restart: the files were verified when the run began
             self._load(verify=False)
         assert self._owner is not None
-        return self._owner.answer(request)
+        return self._owner
 
     def _load(self, verify: bool) -> None:
         graph = self._graph.open()
-        if self._stamps.stamps and not verify:
-            self._stamps.renewed(graph.partition_files(self._index))
+        if graph.manifest.origin is not None:  # what this host lacks is copied, and verified once
+            verified = copy_partition(graph, self._index).verified
+            self._stamps, verify = self._stamps.renewed(verified), False
+        elif verify:
+            self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
+        else:
+            self._stamps = self._stamps.renewed()
         # After a restart, files that are not local are read anew, so they are verified anew.
         partition = graph.partition(self._index, verify=verify or not self._stamps.stamps)
+        if verify and self._stamps.stamps:
+            dict(partition.encodings)  # maps them, and verifies them with the other files
         owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
         warm_up(owner, graph.manifest)
         self._owner = owner
@@ -74,7 +97,35 @@ class PartitionServers:
     handles: tuple[Any, ...]
     infos: tuple[ServerInfo, ...]
     options: ServerOptions
-    stamps: FileStamps  # of the files that the servers verified
+
+    def near(self) -> tuple[int, ...]:
+        """The partitions that this process reads itself."""
+        if not self.options.local_reads:
+            return ()
+        here = ray.get_runtime_context().get_node_id()
+        return tuple(info.partition for info in self.infos if info.node_id == here and info.stamps.stamps)
+
+
+class ServedFiles:
+    """The files that a process's batches come from: it looks at those that it reads itself, and asks the other partitions' servers."""
+
+    def __init__(self, servers: PartitionServers) -> None:
+        """Raises FormatError naming a file that this process would read and that is not as its server opened it."""
+        self._servers = servers
+        self._near = {partition: servers.infos[partition].stamps.renewed() for partition in servers.near()}
+
+    def check(self, rank: int, num_ranks: int) -> None:
+        """Raises FormatError naming a file that was changed since it was opened. Each server is asked by one rank."""
+        servers = self._servers
+        asked = [
+            (servers.handles[partition].check.remote(), partition)
+            for partition in range(rank, len(servers.handles), num_ranks)
+            if partition not in self._near
+        ]
+        for stamps in self._near.values():
+            stamps.check_untouched()
+        for reference, partition in asked:
+            _get(reference, servers.options.timeout_s, f"partition server {partition}", "raise --servers.timeout_s")
 
 
 class _RemotePending:
@@ -116,48 +167,146 @@ def _get(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free
         raise StageError(f"{who}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
 
 
+class ServerGroup:
+    """The driver's side: one server per partition, each on a host that has its files, the same number on each host as far as they allow."""
+
+    def __init__(self, graph: StoredGraph, options: ServerOptions) -> None:
+        """Starts no server yet. Raises ConfigError where other processes cannot read the graph."""
+        if graph.url.startswith("memory://"):
+            raise ConfigError(
+                f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://"
+            )
+        self._graph, self._options = graph, options
+        self._hosts: tuple[Host, ...] = ()
+        self._handles: list[Any] = [None] * graph.num_partitions
+        self._infos: list[ServerInfo | None] = [None] * graph.num_partitions
+        # No CPU: servers wait for memory and disk; the trainers' CPUs must stay free for the trainers.
+        actor_options: dict[str, Any] = {
+            "num_cpus": 0,
+            # A byte: Ray places an actor that reserves nothing at random, by soft affinity too.
+            "memory": 1,
+            "max_restarts": -1,
+            "max_task_retries": -1,
+            "max_concurrency": options.work_threads,
+            # Every request is a task, and Ray's GCS would remember the latest 100,000 of all at 3 KB each.
+            "enable_task_events": False,
+        }
+        self._actor: Any = ray.remote(**actor_options)(PartitionServer)
+
+    def running(self, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> PartitionServers:
+        """The servers, after those that no live host serves, or another one should, were started on their hosts of now.
+
+        Waits for hosts that have what no other has, and says so. Raises FormatError naming a damaged file, or the partitions whose files
+        no host has; DeadlineError where a server does not start in time.
+        """
+        hosts, graph, options = live_hosts(), self._graph, self._options
+        if hosts != self._hosts:
+            files = [graph.partition_files(partition) for partition in range(graph.num_partitions)]
+            now = [None if info is None else info.node_id for info in self._infos]
+            deadline, told = time.monotonic() + wait_s, list[int]()
+            while True:
+                seen = self._look(hosts, files)
+                chosen = assign(hosts, seen, now, can_fetch=self._can_fetch)
+                missing = [partition for partition, host in enumerate(chosen) if host is None]
+                if not missing:
+                    break
+                if time.monotonic() > deadline:
+                    raise FormatError(self._not_found(missing, hosts))
+                if missing != told:
+                    say(f"{self._not_found(missing, hosts)}; waiting up to {wait_s:g} s for them")
+                    told = missing
+                time.sleep(_LOOK_AGAIN_S)  # Ray offers no call that waits for a node to join
+                hosts = live_hosts()
+            moved = [
+                partition for partition, host in enumerate(chosen) if host is None or host.node_id != now[partition]
+            ]
+            for partition in moved:
+                host = chosen[partition]
+                assert host is not None
+                stamps = seen[partition].get(host.node_id) or unseen_stamps(graph.url, files[partition])
+                self._start(partition, host, stamps)
+            self._open(moved)
+            self._hosts = hosts
+        infos = tuple(info for info in self._infos if info is not None)
+        return PartitionServers(graph.pin(), tuple(self._handles), infos, options)
+
+    def where(self) -> str:
+        """How many servers each host has, for people; empty where there is one host."""
+        if len(self._hosts) == 1:
+            return ""
+        nodes = [info.node_id for info in self._infos if info is not None]
+        counts = {host: nodes.count(host.node_id) for host in self._hosts}
+        return ", ".join(f"{count} on {host}" for host, count in counts.items() if count)
+
+    @property
+    def _can_fetch(self) -> bool:
+        """Whether a host that lacks a partition's files can get them."""
+        return not is_local(self._graph.filesystem) or self._graph.manifest.origin is not None
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            if handle is not None:
+                ray.kill(handle, no_restart=True)
+
+    def _look(self, hosts: Sequence[Host], files: list[list[FileEntry]]) -> list[Mapping[str, FileStamps]]:
+        """By partition, how its files look on the hosts that have them."""
+        url = self._graph.url
+        if not is_local(self._graph.filesystem):
+            return [{} for _ in files]
+        if len(hosts) == 1 and not self._can_fetch:  # this one
+            return [{hosts[0].node_id: take_stamps(url, entries)} for entries in files]
+        return look_for_files(hosts, absolute_url(url), files)
+
+    def _not_found(self, missing: Sequence[int], hosts: Sequence[Host]) -> str:
+        """What to say of partitions that no host can serve."""
+        before = {host.node_id: str(host) for host in self._hosts}
+        lay = sorted({before[info.node_id] for p in missing if (info := self._infos[p]) and info.node_id in before})
+        lost = f"; they lay on {', '.join(lay)}, which is gone" if lay else ""
+        return (
+            f"{self._graph.url}: expected the files of partitions {_listed(missing)} on a host of the cluster, found none on "
+            f"{_listed(hosts)}{lost}; start Ray on the hosts that have them, or put the graph where all hosts read it"
+        )
+
+    def _start(self, partition: int, host: Host, stamps: FileStamps) -> None:
+        """In place of the partition's server, where there is one."""
+        if self._handles[partition] is not None:
+            ray.kill(self._handles[partition], no_restart=True)
+        where = self._actor.options(scheduling_strategy=on_host(host, or_elsewhere=True))
+        self._handles[partition] = where.remote(self._graph.pin(), partition, stamps)
+
+    def _open(self, partitions: Sequence[int]) -> None:
+        graph, options = self._graph, self._options
+        answers = [self._handles[partition].open.remote(options.verify) for partition in partitions]
+        stored = sum(entry.num_bytes for partition in partitions for entry in graph.partition_files(partition))
+        copies = graph.manifest.origin is not None
+        rate = COPY_BYTES_PER_S if copies else _VERIFY_BYTES_PER_S if options.verify else math.inf
+        start_s = options.start_timeout_s + stored / rate
+        for partition, answer in zip(partitions, answers, strict=True):
+            self._infos[partition] = _get(
+                answer, start_s, f"partition server {partition}", "leave out its checksums: --servers.verify no"
+            )
+
+
+@contextmanager
+def server_group(graph: StoredGraph, options: ServerOptions | None = None) -> Iterator[ServerGroup]:
+    """Servers of all partitions, running; they end with the block. Raises as `ServerGroup.running`."""
+    group = ServerGroup(graph, options or ServerOptions())
+    try:
+        group.running()
+        yield group
+    finally:
+        group.stop()
+
+
 @contextmanager
 def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) -> Iterator[PartitionServers]:
-    """Starts one server per partition, spread over the nodes, and stops them at the end.
+    """The same for work that ends where a host is lost."""
+    with server_group(graph, options) as group:
+        yield group.running()
 
-    Raises FormatError naming the file where a partition is damaged, DeadlineError where a server does not start in time.
-    """
-    options = options or ServerOptions()
-    if graph.url.startswith("memory://"):
-        raise ConfigError(f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://")
-    # No CPU: servers wait for memory and disk; the trainers' CPUs must stay free for the trainers.
-    actor_options: dict[str, Any] = {
-        "num_cpus": 0,
-        "max_restarts": -1,
-        "max_task_retries": -1,
-        "scheduling_strategy": "SPREAD",
-        "max_concurrency": options.work_threads,
-        # Every request is a task, and Ray's GCS would remember the latest 100,000 of all at 3 KB each.
-        "enable_task_events": False,
-    }
-    actor: Any = ray.remote(**actor_options)(PartitionServer)
-    pinned, encodings = graph.pin(), encoding_files(graph)
-    stamps = take_stamps(graph.url, [*graph.manifest.files.values(), *encodings])
-    if options.verify:
-        stamps.verify({entry.path for entry in encodings})  # the other files are the servers' to verify
-    handles = tuple(actor.remote(pinned, partition, stamps) for partition in range(graph.manifest.num_partitions))
-    try:
-        references = [handle.open.remote(options.verify) for handle in handles]
-        stored = sum(entry.num_bytes for entry in graph.manifest.files.values()) if options.verify else 0
-        start_s = options.start_timeout_s + stored / _VERIFY_BYTES_PER_S
-        infos = tuple(
-            _get(
-                reference,
-                start_s,
-                f"partition server {partition}",
-                "leave out its checksums: --servers.verify no",
-            )
-            for partition, reference in enumerate(references)
-        )
-        yield PartitionServers(pinned, handles, infos, options, stamps)
-    finally:
-        for handle in handles:
-            ray.kill(handle, no_restart=True)
+
+def _listed(things: Sequence[object]) -> str:
+    return ", ".join(map(str, things[:20])) + (" …" if len(things) > 20 else "")
 
 
 def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner) -> Router:
@@ -167,17 +316,13 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
     (`samplers.traffic.Traffic`); a cache stands before it.
     """
     graph = servers.graph.open()
-    here = ray.get_runtime_context().get_node_id()
-    tables, manifest = NodeTables(graph), graph.manifest
-    is_near = [
-        servers.options.local_reads and info.node_id == here and is_local(graph.filesystem) for info in servers.infos
-    ]
+    tables, manifest, near = NodeTables(graph), graph.manifest, servers.near()
     num_owned = np.diff(graph.offsets)
-    num_far = sum(int(count) for count, near in zip(num_owned, is_near, strict=True) if not near)
-    servers.stamps.renewed()
+    num_far = sum(int(count) for partition, count in enumerate(num_owned) if partition not in near)
     owners: list[Owner] = []
-    for info, handle, near in zip(servers.infos, servers.handles, is_near, strict=True):
-        if near:
+    for info, handle in zip(servers.infos, servers.handles, strict=True):
+        if info.partition in near:
+            info.stamps.renewed()
             local = PartitionOwner(graph.partition(info.partition), manifest.num_nodes, tables)
             owners.append(watch(LocalOwner(local), info.partition))
             continue

@@ -1,9 +1,10 @@
 """Ray Train starts a run's workers, one CPU or GPU each, and gives each its session."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -15,14 +16,16 @@ from ray.train import CheckpointUploadMode
 from ray.train import TrainingFailedError as RayTrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
+from cluster.host_watch import watched_hosts
 from cluster.live_metrics import LiveMetrics
 from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
 from cluster.outcome import Failed, Outcome
-from cluster.placement import place
+from cluster.placement import place, wait_for_room
 from cluster.reporter import AttemptFiles, Record, Reporter
 from cluster.session import environment_defaults
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
+from cluster.training_data import TrainingData
 from storage.errors import GraphmillError, StageError
 
 _RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
@@ -67,6 +70,7 @@ class RayTrainSession:
 def _worker(config: dict[str, Any]) -> Outcome:
     """Entry point of a Ray Train worker; `config` holds the TrainSpec and the attempt's files."""
     context = ray.train.get_context()
+    torch.set_num_threads(config["threads"])
     session = RayTrainSession(
         context.get_world_rank(),
         context.get_world_size(),
@@ -80,22 +84,45 @@ def _worker(config: dict[str, Any]) -> Outcome:
 class RayTrainLauncher:
     """Starts workers in the connected cluster."""
 
-    def __init__(self, workers: WorkerOptions, run: Path) -> None:
-        """Raises ConfigError where the cluster lacks what the options ask for."""
-        self.workers = place(workers)
+    def __init__(
+        self,
+        workers: WorkerOptions,
+        run: Path,
+        renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None,
+    ) -> None:
+        """`renewed(wait_s, say)`: the data by the hosts that the cluster has now, asked for before each attempt.
+
+        Raises ConfigError where the cluster lacks what the options ask for.
+        """
+        self.workers, self._renewed = place(workers), renewed
+        self._say: Callable[[str], None] = lambda _: None
+        self._lost: Callable[[], str] = lambda: ""
         self._run, self._live = run, LiveMetrics(run.resolve().name)
+
+    @contextmanager
+    def watching(self, say: Callable[[str], None]) -> Iterator[Callable[[], str]]:
+        with watched_hosts(say) as watch:
+            self._say, self._lost = say, watch.lost
+            yield watch.lost
 
     def watch(self, record: Record) -> None:
         self._live.update(record)
 
     def attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
-        """One start of the workers, which Ray Train does not repeat: what rank 0 returns, or what Ray says of its failure."""
+        """One start of the workers, which Ray Train does not repeat: what rank 0 returns, or what Ray says of its failure.
+
+        Waits for room in the cluster, and for hosts that have the data. Raises DeadlineError or FormatError where they do not come.
+        """
         folder, log = self._run / "train", self._run / "failure.log"
         # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
         for name in _RAYS_LISTS:
             (folder / name).unlink(missing_ok=True)
-        is_elastic = self.workers.min_workers is not None
-        trainer = _trainer({"spec": spec, "files": files, "elastic": is_elastic}, self.workers, self._run)
+        wait_for_room(self.workers, self._say, self._lost)
+        if self._renewed is not None:
+            spec = replace(spec, data=self._renewed(self.workers.wait_s, self._say))
+        is_elastic, threads = self.workers.min_workers is not None, self.workers.cpus_per_worker
+        config = {"spec": spec, "files": files, "elastic": is_elastic, "threads": threads}
+        trainer = _trainer(config, self.workers, self._run)
         try:
             with environment_defaults(_ELASTIC_ENVIRONMENT if is_elastic else {}):
                 return _fit(trainer).return_value
@@ -115,7 +142,9 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> Torch
             num_workers=(workers.min_workers, workers.num_workers) if is_elastic else workers.num_workers,
             elastic_resize_monitor_interval_s=_RESIZE_S,
             use_gpu=use_gpu,
-            resources_per_worker={"CPU": 1, "GPU": 1} if use_gpu else {"CPU": 1},
+            resources_per_worker=workers.bundle,
+            placement_strategy="SPREAD" if workers.spread else "PACK",
+            label_selector=workers.labels or None,
         ),
         run_config=_ray_train.RunConfig(
             name="train",

@@ -2,9 +2,22 @@
 
 from dataclasses import dataclass
 
-from cluster.partition_server import PartitionServers, connect
+import torch.distributed as dist
+
+from cluster.partition_server import PartitionServers, ServedFiles, connect
 from cluster.training_data import OpenNodes
 from samplers.traffic import Traffic
+
+
+class _RanksFiles:
+    """This rank's share of the files to look at: those that it reads, and of the others every so many-th."""
+
+    def __init__(self, servers: PartitionServers) -> None:
+        self._files = ServedFiles(servers)
+
+    def check_untouched(self) -> None:
+        grouped = dist.is_initialized()
+        self._files.check(dist.get_rank() if grouped else 0, dist.get_world_size() if grouped else 1)
 
 
 @dataclass(frozen=True)
@@ -14,5 +27,5 @@ class ServedNodes:
     servers: PartitionServers
 
     def open(self) -> OpenNodes:
-        stamps, traffic = self.servers.stamps.renewed(), Traffic(len(self.servers.handles))
-        return OpenNodes(connect(self.servers, traffic.watch), stamps, traffic)
+        files, traffic = _RanksFiles(self.servers), Traffic(len(self.servers.handles))
+        return OpenNodes(connect(self.servers, traffic.watch), files, traffic)

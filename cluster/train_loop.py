@@ -47,6 +47,7 @@ from samplers.traffic import COLUMNS
 from storage.counter_random import derive_key
 from storage.errors import ConfigError, FormatError
 
+RANK_SECONDS = ("train_s", "wait_s", "cpu_s", "train_cpu_s", "eval_s", *STAGE_SECONDS)
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
@@ -204,11 +205,14 @@ class Worker:
                 if self.rank == 0:
                     self.reporter.push({"kind": "epoch", "epoch": epoch, **record})
                 self.report_traffic(epoch)
+                self._report_ranks(epoch, record)
                 if last or request != CheckpointRequest.NONE or (epoch + 1) % options.checkpoint_every == 0:
                     self.checkpoint()
                 if request == CheckpointRequest.SAVE_AND_STOP and not last:
                     return Stopped(self._where())
-        return Finished(self._final_scores())
+        scores = self._final_scores()
+        self.report_traffic(None)
+        return Finished(scores)
 
     @property
     def is_out_of_patience(self) -> bool:
@@ -220,8 +224,11 @@ class Worker:
         """Optimizer steps of an epoch."""
         return -(-loader.num_steps // self.options.accumulate)
 
-    def report_traffic(self, epoch: int) -> None:
-        """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted."""
+    def report_traffic(self, epoch: int | None) -> None:
+        """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted.
+
+        `epoch` None: for the final scores.
+        """
         counts = self.data.traffic()
         if counts is None:
             return
@@ -229,7 +236,18 @@ class Worker:
         total = all_reduce_sum(torch.from_numpy(done).to(self.device))
         if self.rank == 0:
             columns = dict(zip(COLUMNS, total.T.tolist(), strict=True))
-            self.reporter.push({"kind": "traffic", "epoch": epoch, **columns})
+            of = "an epoch" if epoch is not None else "final scores"
+            self.reporter.push({"kind": "traffic", "epoch": epoch, "of": of, **columns})
+
+    def _report_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
+        """Where each rank's time went in an epoch: a collective call of several ranks."""
+        if self.world_size == 1:
+            return
+        names = [name for name in RANK_SECONDS if name in record]
+        rows = gather_rows(torch.tensor([[record[name] for name in names]], dtype=torch.float64, device=self.device))
+        if self.rank == 0:
+            columns = {name: [round(s, 3) for s in rows[:, i].tolist()] for i, name in enumerate(names)}
+            self.reporter.push({"kind": "ranks", "epoch": epoch, **columns})
 
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")

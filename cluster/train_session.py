@@ -7,6 +7,7 @@ The loop is the same, and so are its numbers and the files that it leaves.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +61,11 @@ class Launcher(Protocol):
 
     def attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
         """One start of the workers, which ends as they do."""
+        ...
+
+    def watching(self, say: Callable[[str], None]) -> AbstractContextManager[Callable[[], str]]:
+        """Inside the block `say` is told of hosts that do not answer, and what an attempt waits for; yields what names the hosts that are
+        lost, for people, and is empty where none is."""
         ...
 
     def watch(self, record: Record) -> None:

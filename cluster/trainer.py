@@ -44,11 +44,16 @@ def train(
         launcher.watch(record)
         tell(record)
 
+    def say(what: str) -> None:
+        run.note("hosts", what=what)
+        tell({"kind": "hosts", "what": what})
+
     folder = run.path / "train"
     stop, failures = GracefulStop(workers.grace_s), list[Failure]()
     with (
         progress_thread(on_record, stop.end_now) as tell,
         stop.on_signals(lambda: reached is not None, lambda signum: tell({"kind": "stopping", "signal": signum})),
+        launcher.watching(say) as lost_hosts,
     ):
         while True:
             sweep(folder, workers.keep_checkpoints)
@@ -60,6 +65,8 @@ def train(
             failures.append(Failure(time.monotonic(), reached))
             reached = None
             given_up, line = why_give_up(failures, workers.failures_per_hour), str(outcome.error())
+            if lost := lost_hosts():  # what the workers' processes say is a consequence
+                line = f"{lost}; {line}"
             run.note("failure", error=line, given_up=given_up)
             if given_up is not None:
                 raise outcome.error(given_up)

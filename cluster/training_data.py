@@ -18,7 +18,6 @@ from samplers.protocol import Sampler
 from samplers.registry import build_sampler
 from samplers.router import Router, local_router
 from samplers.traffic import Traffic
-from storage.encodings import encoding_files
 from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import PinnedGraph, StoredGraph
 from storage.graph_store import StoredGraphs
@@ -62,11 +61,19 @@ class TrainingData(Protocol):
     def open(self) -> OpenData: ...
 
 
+class CheckedFiles(Protocol):
+    """The files that a process's batches come from."""
+
+    def check_untouched(self) -> None:
+        """Raises FormatError naming a file that was changed since it was opened."""
+        ...
+
+
 class OpenNodes:
     """One graph through its router; the targets are the roots' labels."""
 
-    def __init__(self, router: Router, stamps: FileStamps | None = None, traffic: Traffic | None = None) -> None:
-        self.router, self._stamps, self._traffic = router, stamps, traffic
+    def __init__(self, router: Router, files: CheckedFiles | None = None, traffic: Traffic | None = None) -> None:
+        self.router, self._files, self._traffic = router, files, traffic
 
     def sampler(self, options: Any, num_ranks: int) -> Sampler:
         return build_sampler(options, self.router, num_ranks)
@@ -86,8 +93,8 @@ class OpenNodes:
         return len(batch.node_id), len(batch.indices)
 
     def check(self) -> None:
-        if self._stamps is not None:
-            self._stamps.check_untouched()
+        if self._files is not None:
+            self._files.check_untouched()
 
     def traffic(self) -> np.ndarray | None:
         return None if self._traffic is None else self._traffic.by_partition()
@@ -104,7 +111,9 @@ class StoredNodes:
     @classmethod
     def of(cls, graph: StoredGraph, feature_dtype: FeatureDtype | None = None, *, verify: bool = True) -> "StoredNodes":
         """Raises FormatError naming a file that is missing or, with `verify`, not as its manifest says."""
-        stamps = take_stamps(graph.url, [*graph.manifest.files.values(), *encoding_files(graph)])
+        stamps = take_stamps(
+            graph.url, [entry for index in range(graph.num_partitions) for entry in graph.partition_files(index)]
+        )
         if verify:
             stamps.verify()
         return cls(graph.pin(), stamps, feature_dtype)

@@ -4,6 +4,7 @@
     python jobs/ingest.py synthetic runs/big --synthetic.num-nodes 2000000
     python jobs/ingest.py ogbn-products s3://bucket/products --partitioner ldg
     python jobs/ingest.py minesweeper.npz runs/minesweeper
+    python jobs/ingest.py s3://bucket/products /data/products --place hosts    # each partition to the disk of a host of a Ray cluster
     python jobs/ingest.py edges.parquet runs/mine --edge-list.features x.npy --edge-list.labels y.csv
 
     python jobs/ingest.py embedded runs/molecules                              # 3,000 molecules by rule, about 3 s
@@ -47,7 +48,7 @@ class IngestConfig(IngestOptions):
 
     GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
-    """`synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
+    """With --place hosts a stored graph. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
@@ -59,12 +60,15 @@ class IngestConfig(IngestOptions):
     """Budget for chunks and buckets, besides about 20 bytes per node."""
     threads: int | None = None
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
+    place: Literal["url", "hosts"] = "url"
+    """hosts: copy each partition of the graph at SOURCE, its origin, to the disk of the host of a Ray cluster that will serve it, at the path URL."""
     ogb_root: str = "data/ogb"
     """Where OGB sets lie: ogbn-products in <ogb-root>/ogbn_products."""
     download: bool = True
     """Download an OGB set that is not there (ogbn-products: 1.4 GB)."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
+    ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -180,6 +184,23 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
     return sum(entry.num_bytes for entry in manifest.files.values()), manifest.num_edges, written, advice
 
 
+def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
+    """(bytes copied, number of edges, what is where, what to do next)"""
+    from cluster.place_graph import place_graph
+    from cluster.session import ray_session
+
+    with ray_session(config.ray):
+        copy, hosts = place_graph(config.source, config.url, report)
+    lines = [
+        f"{each.host}: {f'partitions {listed}' if (listed := ', '.join(map(str, each.partitions))) else 'no partition'}"
+        + f", {each.num_bytes / 2**20:,.1f} MiB copied"
+        for each in hosts
+    ]
+    advice = f"train on it: python jobs/products_geco.py --data {config.url}"
+    written = f"{copy.manifest.name}: {copy.num_partitions} partitions of {config.source} on {len(hosts)} hosts"
+    return sum(each.num_bytes for each in hosts), copy.num_edges, "\n".join([written, *lines]), advice
+
+
 def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int, int, str, str]":
     """(bytes, number of molecules, what was written, what was rejected)"""
     from cluster.molecule_ingest import ingest_molecules
@@ -234,9 +255,10 @@ def main() -> int | None:
             # A total is a hint: some sources know only about how many edges they have.
             bar.update(done, None if total is None else max(done, total), stage)
 
-        result = (
-            ingest_set(config, report) if isinstance(config, IngestMoleculesConfig) else ingest_graph(config, report)
-        )
+        if isinstance(config, IngestMoleculesConfig):
+            result = ingest_set(config, report)
+        else:
+            result = (place_on_hosts if config.place == "hosts" else ingest_graph)(config, report)
     num_bytes, count, written, more = result
     elapsed_s = time.perf_counter() - start_s
     unit = "molecules" if molecules else "edges"

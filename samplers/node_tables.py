@@ -39,7 +39,7 @@ class NodeTables:
         return np.concatenate(degrees)
 
     def _files(self, name: str) -> Iterator[tuple[pa.RecordBatch, str]]:
-        graph = self._graph
+        graph = self._graph.whole()
         for partition in range(graph.manifest.num_partitions):
             entry = graph.manifest.files[f"{partition_dir(partition)}/{name}.arrow"]
             path = f"{graph.path}/{entry.path}"

@@ -39,6 +39,10 @@ class Traffic:
         with self._lock:
             return self._counts.copy()
 
+    def columns(self) -> dict[str, list[int]]:
+        """The same by the columns' names."""
+        return dict(zip(COLUMNS, self.by_partition().T.tolist(), strict=True))
+
     def watch(self, owner: "Owner", partition: int) -> "Owner":
         """The owner with its messages counted: as local ones where it answers in this process."""
         from samplers.router import LocalOwner

@@ -15,7 +15,6 @@ import numpy as np
 from storage.arrow_files import numpy_column, read_batch
 from storage.encoding_names import _NAME, encoding_dim, parse_encoding_name
 from storage.manifest import EncodingEntry, Manifest
-from storage.manifest_reader import FileEntry
 
 ALGORITHM_VERSION = 1  # of every stored encoding: raise it where the same options give other rows
 COLUMN = "encoding"
@@ -48,11 +47,6 @@ def stored_encodings(graph: EncodedGraph) -> dict[str, EncodingEntry]:
     """The encodings that are stored for this graph, by name, ascending; without those of an older version."""
     named = {name: find_encoding(graph, name) for name in sorted(graph.manifest.encodings) if _NAME.fullmatch(name)}
     return {name: entry for name, entry in named.items() if entry is not None}
-
-
-def encoding_files(graph: EncodedGraph) -> list[FileEntry]:
-    """The files of all encodings that are stored with the graph."""
-    return [file for entry in stored_encodings(graph).values() for file in entry.files.values()]
 
 
 def read_encoding(

@@ -29,22 +29,21 @@ class FileStamps:
     path: str
     stamps: tuple[Stamp, ...]
 
-    def renewed(self, names: Collection[str] | None = None) -> "FileStamps":
-        """Current stamps, if the files still hold the same bytes; of `names` only, where they are given.
+    def renewed(self, verified: Collection[str] = ()) -> "FileStamps":
+        """Current stamps, if the files still hold the same bytes; those of `verified` are known to.
 
         A file whose stamp differs is read: a copy of the same bytes is accepted. Raises FormatError naming the first file with other bytes.
         """
-        stamps = [(stamp, self._now(stamp)) for stamp in self.stamps if names is None or stamp.name in names]
+        stamps = [(stamp, self._now(stamp)) for stamp in self.stamps]
         for before, now in stamps:
-            if now != before:
+            if now != before and now.name not in verified:
                 self._compare(before)
         return FileStamps(self.path, tuple(now for _, now in stamps))
 
-    def verify(self, names: Collection[str] | None = None) -> None:
-        """Reads every file (of `names`). Raises FormatError naming the first that is not as its manifest says."""
+    def verify(self) -> None:
+        """Reads every file. Raises FormatError naming the first that is not as its manifest says."""
         for stamp in self.stamps:
-            if names is None or stamp.name in names:
-                self._compare(stamp)
+            self._compare(stamp)
 
     def check_untouched(self) -> None:
         """Raises FormatError naming a file that was changed at all: what was read from it meanwhile may be anything."""
@@ -79,7 +78,12 @@ class FileStamps:
 
 def take_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
     """How a store's files look now; none where they are not local. Raises FormatError where one is missing."""
+    unseen = unseen_stamps(url, entries)
+    return replace(unseen, stamps=tuple(unseen._now(stamp) for stamp in unseen.stamps))
+
+
+def unseen_stamps(url: str, entries: Iterable[FileEntry]) -> FileStamps:
+    """Stamps that no file has: the first who renews them reads all files. None where they are not local."""
     filesystem, path = split_url(url)
-    store = FileStamps(path, ())
     stamps = [Stamp(entry.path, -1, -1, entry.sha256) for entry in entries] if is_local(filesystem) else []
-    return replace(store, stamps=tuple(store._now(stamp) for stamp in stamps))
+    return FileStamps(path, tuple(stamps))

@@ -5,19 +5,29 @@ neighbor ids without checks of their own (about 0.15 s per 100 million ids). `ve
 of neighbor lists. A damaged file is refused with one line that names file, expected and found.
 """
 
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import fsspec
 import numpy as np
 import pyarrow as pa
 
-from storage.arrow_files import check_split_codes, is_local, numpy_column, read_batch, split_url, struct_column
+from storage.arrow_files import (
+    absolute_url,
+    check_split_codes,
+    is_local,
+    numpy_column,
+    read_batch,
+    split_url,
+    struct_column,
+)
 from storage.descriptions import describe
 from storage.encodings import StoredEncodings, read_encoding, stored_encodings
 from storage.errors import ConfigError, FormatError
 from storage.manifest import Manifest, parse_manifest, partition_dir
+from storage.manifest_reader import FileEntry
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST
 
@@ -67,10 +77,16 @@ class PinnedGraph:
     url: str  # absolute: workers may run in another folder
     snapshot: int
     content_hash: str
+    origin: str | None = None  # of a copy on the hosts' disks
 
     def open(self) -> "StoredGraph":
         """Opens the same graph. Raises FormatError if it is gone or replaced by another."""
-        graph = open_graph(self.url, self.snapshot)
+        try:
+            graph = open_graph(self.url, self.snapshot)
+        except FormatError:
+            if self.origin is None:
+                raise
+            graph = copy_of(open_graph(self.origin, self.snapshot), self.url)  # this host has none of its files yet
         if graph.manifest.content_hash != self.content_hash:
             raise FormatError(
                 f"{self.url}: expected the graph that the run began with (content {self.content_hash[:12]}), found another "
@@ -125,12 +141,26 @@ class StoredGraph:
 
     def pin(self) -> PinnedGraph:
         url = self.path if is_local(self.filesystem) else self.url
-        return PinnedGraph(url, self.manifest.snapshot, self.manifest.content_hash)
+        return PinnedGraph(url, self.manifest.snapshot, self.manifest.content_hash, self.manifest.origin)
 
-    def partition_files(self, index: int) -> list[str]:
-        """A partition's files, below the graph's path."""
+    @property
+    def is_here(self) -> bool:
+        """Whether all its files are on this machine."""
+        entries = self.manifest.files.values()
+        return is_local(self.filesystem) and all(os.path.exists(f"{self.path}/{entry.path}") for entry in entries)
+
+    def whole(self) -> "StoredGraph":
+        """The graph where all its files are: of a copy that lacks some, the origin. Raises FormatError where that is gone."""
+        origin = self.manifest.origin
+        if origin is None or self.is_here:
+            return self
+        return PinnedGraph(origin, self.manifest.snapshot, self.manifest.content_hash).open()
+
+    def partition_files(self, index: int) -> list[FileEntry]:
+        """A partition's files, those of its encodings last."""
         files = self.manifest.files.items()
-        return [entry.path for name, entry in files if name.startswith(f"{partition_dir(index)}/")]
+        own = [entry for name, entry in files if name.startswith(f"{partition_dir(index)}/")]
+        return own + [entry.file(index) for entry in stored_encodings(self).values()]
 
     def partition(self, index: int, *, verify: bool = False) -> Partition:
         """Maps one partition and reads its topology and node columns once, to check their ranges (see the module).
@@ -212,6 +242,13 @@ def open_graph(url: str, snapshot: int | None = None) -> StoredGraph:
     """
     filesystem, path = split_url(url)
     manifest = parse_manifest(*read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <source>"))
+    return StoredGraph(url=url, manifest=manifest, filesystem=filesystem, path=path)
+
+
+def copy_of(origin: StoredGraph, url: str) -> StoredGraph:
+    """The graph as its copy at this url is opened, whether that has files or not."""
+    filesystem, path = split_url(url)
+    manifest = replace(origin.manifest, origin=absolute_url(origin.url))
     return StoredGraph(url=url, manifest=manifest, filesystem=filesystem, path=path)
 
 

@@ -66,6 +66,9 @@ class Manifest:
     encodings: Mapping[str, EncodingEntry] = field(default_factory=dict, repr=False)
     snapshot: int = 0  # its number; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
+    origin: str | None = (
+        None  # of a copy that may lack partitions: the url of the graph that it is a copy of, as a whole
+    )
 
     @property
     def num_partitions(self) -> int:
@@ -107,6 +110,7 @@ class Manifest:
             "edge_types": [edges],
             "encodings": encodings,
             "statistics": statistics,
+            **({} if self.origin is None else {"origin": self.origin}),
         }
         return manifest_json(ONE_GRAPH, self, fields)
 
@@ -178,6 +182,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
         statistics=reader.optional_inner("statistics"),
         snapshot=reader.count("snapshot"),
         created=reader.date("created"),
+        origin=reader.optional_text("origin"),
     )
     if (manifest.feature_dim > 0) != (manifest.feature_dtype is not None):
         reader.fail("feature_dtype", "a dtype exactly where feature_dim is positive", manifest.feature_dtype)

@@ -115,6 +115,10 @@ class ManifestReader:
     def text(self, key: str) -> str:
         return str(self._checked(key, "a string", _is_text))
 
+    def optional_text(self, key: str) -> str | None:
+        """None where there is no such field, too."""
+        return None if self._body.get(key) is None else self.text(key)
+
     def only_value(self, key: str, expected: str) -> None:
         """Refuses every value but the one that this version writes."""
         if self._body.get(key) != expected:

@@ -8,7 +8,8 @@ import torch
 
 from cluster.placement import Resources
 from cluster.training_data import OpenNodes
-from jobs.plan.run_plan import Plan, plan_run, size
+from jobs.plan.cost_model import all_reduce_bytes
+from jobs.plan.run_plan import Plan, duration, plan_run, size
 from jobs.plan.scoring_plan import Scoring, add_training, add_untried, on_top
 from jobs.plan.tries import Tried, Tries
 from jobs.run.automatic import expected_facts
@@ -22,8 +23,9 @@ from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import check_resume
 from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from samplers.plans import num_chunk_batches, num_root_batches
+from samplers.protocol import Sampler
 from samplers.router import local_router
-from storage.arrow_files import is_local
+from samplers.traffic import COLUMNS, Traffic
 from storage.encoding_names import EncodingOptions
 from storage.encodings import find_encoding
 from storage.errors import GraphmillError
@@ -31,6 +33,7 @@ from storage.graph import StoredGraph
 from storage.manifest import Manifest
 from storage.source import SPLITS
 
+_GIGABIT = 1e9 / 8  # bytes a second
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 
 
@@ -84,8 +87,10 @@ def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:
 
 
 def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
-    model, encoding, manifest = resolved.build_model(), resolved.encoding, graph.manifest
-    if not is_local(graph.filesystem):
+    model, encoding = resolved.build_model(), resolved.encoding
+    graph = graph.whole()
+    manifest = graph.manifest
+    if not graph.is_here:
         plan.add_model(model)
         plan.add(
             "batch", f"not drawn: the graph lies at {graph.url}; plan with a copy on this machine to measure batches"
@@ -107,15 +112,38 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
     plan.add("splits", _split_text(manifest, resolved.config.data.split_set))
     plan.add("scoring", _scoring_text(resolved.config))
     evaluation = {split: readable(options) for split, options in resolved.evaluation.items()}
+    traffic = Traffic(manifest.num_partitions)
+    data = OpenNodes(local_router(graph, watch=traffic.watch))
     add_training(
         plan,
         resolved,
-        Tries(OpenNodes(local_router(graph)), model, complete),
+        Tries(data, model, complete),
         readable(resolved.training),
         evaluation,
         node_task(resolved, manifest),
         "roots",
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
+    )
+    _add_traffic(plan, data.sampler(readable(resolved.training), plan.workers), traffic)
+
+
+def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
+    """What a worker's batch asks of partitions on other hosts, and the gradients; counted on one batch."""
+    if plan.hosts == 1:
+        return
+    before = traffic.by_partition()
+    sampler.sample(0, 0)
+    counted = (traffic.by_partition() - before).sum(axis=0)
+    requests, num_bytes = (int(counted[COLUMNS.index(name)]) for name in ("local_requests", "local_bytes"))
+    far = 1 - 1 / plan.hosts
+    reduced = all_reduce_bytes(plan.parameters or 0, plan.workers)
+    # Both directions of a link carry at once: a host receives what its workers ask for while it sends what the others' ask for.
+    link_bytes = plan.on_a_host(plan.workers) * far * num_bytes + reduced
+    plan.add(
+        "traffic",
+        f"a batch asks {requests:,} times for {size(num_bytes)}; with partitions and workers spread evenly over {plan.hosts} hosts, "
+        f"{far * requests:,.0f} times and {size(far * num_bytes)} of it between hosts; gradients {size(reduced)} a worker and step; "
+        f"a host's link is busy for {duration(link_bytes / _GIGABIT)} of a step at 1 Gb/s, {duration(link_bytes / (10 * _GIGABIT))} at 10 Gb/s",
     )
 
 
@@ -162,7 +190,7 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> N
         f"{size(sum(sent.values()))} sent by a worker in a step, and rows of nodes with neighbors on other workers",
     )
     plan.add_memory({"shard": needed})
-    if not is_local(graph.filesystem) or data.worker_bytes(graph, 1) > available_bytes() // 2:
+    if not graph.is_here or data.worker_bytes(graph, 1) > available_bytes() // 2:
         plan.add("time", "not tried: one process of this machine cannot hold the whole graph")
         return
     opened = data.open()

@@ -1,5 +1,7 @@
 """`--plan`: what a run would use, counted, measured or estimated in this process. Nothing is started, prepared or written.
 
+A cluster that the run would join is asked what it has; times and memory are then those of its hosts, each taken to be like this machine.
+
 Counts come from the graph's or set's own files; bytes, memory and times from a few batches (`jobs.plan.tries`). Memory and times are
 marked as estimates.
 """
@@ -12,7 +14,8 @@ import torch
 
 from cluster.checkpoint import latest_checkpoint, load_state
 from cluster.options import TrainOptions, WorkerOptions
-from cluster.placement import Resources
+from cluster.placement import Resources, resources_now
+from cluster.session import ray_session
 from jobs.plan.tries import Tried
 from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes, own_bytes
@@ -28,8 +31,9 @@ _MARGIN = 1.2  # of memory, over what is counted
 class Plan:
     """The plan of a job as it is made: its lines, and what the job would refuse. Make it before anything is drawn."""
 
-    def __init__(self, job: str, workers: int, object_store_gb: float) -> None:
-        self.job, self.workers, self.object_store_gb = job, workers, object_store_gb
+    def __init__(self, job: str, workers: int, object_store_gb: float, cluster: Resources | None = None) -> None:
+        """`cluster`: what the one that the run would join has; None: it runs here."""
+        self.job, self.workers, self.object_store_gb, self.cluster = job, workers, object_store_gb, cluster
         self.servers = 0  # processes of partitions, whose mapped files are shared pages that the system may take back
         self.alone = False  # one process, without Ray
         self.parameters: int | None = None
@@ -98,17 +102,19 @@ class Plan:
         parts = {"process": self._process_bytes, **parts}
         worker = int(_MARGIN * sum(parts.values()))
         store = 0 if self.alone else int(self.object_store_gb * 2**30)
-        total = self.workers * worker + self.servers * self._process_bytes + store
+        workers, servers = self.on_a_host(self.workers), self.on_a_host(self.servers)
+        total = workers * worker + servers * self._process_bytes + store
         free = available_bytes()
         described = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
-        others = f", {self.servers} partition servers" if self.servers else ""
+        others = f", {servers} partition servers" if servers else ""
+        of, where = ("", "here") if self.hosts == 1 else (" of a host", "on this host")
         verdict = (
             "" if total <= 0.9 * free else "; MORE than is free: use fewer workers, smaller batches or more machines"
         )
-        all_in_all = "" if self.alone else f"{self.workers} workers{others} and the object store about {size(total)}, "
+        all_in_all = "" if self.alone else f"{workers} workers{others} and the object store{of} about {size(total)}, "
         self.add(
             "memory",
-            f"about {size(worker)} a worker (estimate: {described}, and a fifth); {all_in_all}{size(free)} free here{verdict}",
+            f"about {size(worker)} a worker (estimate: {described}, and a fifth); {all_in_all}{size(free)} free {where}{verdict}",
         )
 
     def add_time(self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str) -> None:
@@ -119,20 +125,43 @@ class Plan:
             each, whole = "an epoch", f", {epochs:,} epochs about {duration(epochs * seconds)}"
         self.add(
             "time",
-            f"{each} about {duration(seconds)}{whole} (estimate for this machine's {num_cores()} cores with nothing else to do: "
+            f"{each} about {duration(seconds)}{whole} (estimate for {self._cores_text()} with nothing else to do: "
             f"processor time of a step {duration(tried.step_s)}, of drawing its batch {duration(tried.draw_s)}, one thread, "
             f"{tried.count} tried); {more}",
         )
 
     def step_seconds(self, tried: Tried, threads: int) -> float:
         """Seconds of a step with its batch, where all workers share this machine's cores."""
-        return max(tried.step_s, tried.draw_s / threads, self.workers * (tried.step_s + tried.draw_s) / num_cores())
+        all_s = self.on_a_host(self.workers) * (tried.step_s + tried.draw_s)
+        return max(tried.step_s, tried.draw_s / threads, all_s / self._cores)
+
+    @property
+    def hosts(self) -> int:
+        return 1 if self.cluster is None else self.cluster.hosts
+
+    def on_a_host(self, count: int) -> int:
+        """Of so many processes, how many the host with the most has, where they are spread evenly."""
+        return -(-count // self.hosts)
+
+    @property
+    def _cores(self) -> int:
+        """Of a host."""
+        return num_cores() if self.cluster is None else max(1, self.cluster.cpus // self.hosts)
+
+    def _cores_text(self) -> str:
+        return (
+            f"this machine's {num_cores()} cores"
+            if self.cluster is None
+            else f"{self._cores} cores on each of {self.hosts} hosts"
+        )
 
     def add_run(self, run_dir: Path, config: RunConfig) -> None:
         """Ray, where the run is kept, what it goes on from, and its checkpoints."""
         local = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
         address, fit, origin = config.ray.address, config.fit, "new"
-        started = local if address is None else f"the cluster at {address}, which is not asked here"
+        started = local
+        if self.cluster is not None:
+            started = f"the cluster at {address or 'RAY_ADDRESS'}: {self.cluster} on {self.hosts} hosts"
         self.add("ray", "not started: this process is the one worker" if self.alone else started)
         if config.run.resume is not None:
             checkpoint = latest_checkpoint(run_dir)
@@ -149,15 +178,24 @@ class Plan:
 
 def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, Path], None]) -> int:
     """Prints the plan of a run; 0. Raises what the run raises of its options alone. `look` adds what the data decides."""
-    resources = known_resources(config)
+    cluster = _cluster(config)
+    resources = cluster or known_resources(config)
     resolved = resolve(config, Facts(PLACEHOLDERS[config.kind], {}, resources))
     run_dir = choose_run_dir(job, config.run)
-    plan = Plan(job, resolved.workers.most, config.ray.object_store_gb)
+    plan = Plan(job, resolved.workers.most, config.ray.object_store_gb, cluster)
     plan.place(resolved.workers, 0)
     look(plan, resolved, resources, run_dir)
     plan.add_run(run_dir, config)
     plan.print()
     return 0
+
+
+def _cluster(config: RunConfig) -> Resources | None:
+    """What the cluster has that the run would join; None where it joins none."""
+    if known_resources(config) is not None:
+        return None
+    with ray_session(config.ray):
+        return resources_now()
 
 
 def size(num_bytes: float) -> str:

@@ -1,7 +1,7 @@
 """A run on the nodes of one graph: prepare the graph, serve it, train on it, compare with the baselines, report."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from models.options.features import Features
 from samplers.options import RandomPartitionOptions
 from samplers.random_partition import count_chunks
 from samplers.router import Router, local_router
-from storage.arrow_files import is_local
+from samplers.traffic import Traffic
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
 from storage.source import SourceInfo
@@ -80,6 +80,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
             baselines,
             described,
             started_s,
+            [{"kind": "traffic", "epoch": None, "of": "baselines", **ready.traffic.columns()}],
         )
     print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)
@@ -92,6 +93,7 @@ class _Ready:
     resolved: ResolvedRun
     launcher: Launcher
     router: Router
+    traffic: Traffic  # of this router
     data: TrainingData
 
 
@@ -103,17 +105,17 @@ def _in_this_process(
         print(reason, flush=True)
     if whole is not None and resolved.workers.device == "cpu":
         whole.check_memory(graph, 1)
-    servers = resolved.config.servers
+    servers, is_here, graph = resolved.config.servers, graph.is_here, graph.whole()
     data = StoredNodes.of(graph, servers.feature_dtype, verify=servers.verify)
-    router = data.open().router
-    if not is_local(graph.filesystem):
+    router, nothing_asked = data.open().router, Traffic(graph.num_partitions)
+    if not is_here:
         check_samplers(router, resolved)
-    yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, data)
+    yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, nothing_asked, data)
 
 
 @contextmanager
 def _on_ray(graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | None, run_dir: Path) -> Iterator[_Ready]:
-    from cluster.partition_server import connect, partition_servers
+    from cluster.partition_server import connect, server_group
     from cluster.ray_train import RayTrainLauncher
     from cluster.served_nodes import ServedNodes
 
@@ -121,7 +123,7 @@ def _on_ray(graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | N
     print("starting Ray and the partition servers", flush=True)
     with (
         ray_session(local_session(config.workers, config.ray)) as session,
-        partition_servers(graph, config.servers) as servers,
+        server_group(graph, config.servers) as group,
     ):
         where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
         resolved = replace(resolve_nodes(config, graph, cluster_resources(before)), chosen=resolved.chosen)
@@ -130,13 +132,19 @@ def _on_ray(graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | N
         # A GPU's worker looks at its memory itself.
         if whole is not None and session.is_ours and resolved.workers.device == "cpu":
             whole.check_memory(graph, resolved.workers.most)
-        print(f"{manifest.num_partitions} partition servers up on {where}", flush=True)
-        router = connect(servers)
-        if resolved.workers != before or not is_local(graph.filesystem):
+        placed = group.where()
+        print(f"{manifest.num_partitions} partition servers up on {where}{placed and ': '}{placed}", flush=True)
+        servers, traffic = group.running(), Traffic(manifest.num_partitions)
+        router = connect(servers, traffic.watch)
+        if resolved.workers != before or not graph.is_here:
             check_splits(manifest, config.data.split_set, config.metric, num_roots(resolved))
             check_samplers(router, resolved)
-        launcher = RayTrainLauncher(resolved.workers, run_dir)
-        yield _Ready(resolved, launcher, router, ServedNodes(servers))
+
+        def renewed(wait_s: float, say: Callable[[str], None]) -> TrainingData:
+            return ServedNodes(group.running(wait_s, say))
+
+        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed if whole is None else None)
+        yield _Ready(resolved, launcher, router, traffic, ServedNodes(servers))
 
 
 def node_inputs(data: Manifest | SourceInfo) -> Inputs:
@@ -178,7 +186,7 @@ def check_run(graph: StoredGraph, resolved: ResolvedRun) -> None:
     check_graph(graph, config.data.split_set, config.metric, num_roots(resolved))
     if isinstance(resolved.training, RandomPartitionOptions):
         count_chunks(resolved.training, graph.manifest)
-    if is_local(graph.filesystem):
+    if graph.is_here:
         check_samplers(local_router(graph), resolved)
 
 
@@ -196,4 +204,4 @@ def check_samplers(router: Router, resolved: ResolvedRun) -> None:
 
 def whole_graph_data(graph: StoredGraph, resolved: ResolvedRun) -> WholeGraphData:
     """The data of a run whose one batch is the whole graph."""
-    return WholeGraphData.of(graph, resolved.config.data.split_set, resolved.model_config)
+    return WholeGraphData.of(graph.whole(), resolved.config.data.split_set, resolved.model_config)

@@ -27,7 +27,6 @@ from jobs.run.resolve import ResolvedRun, read_resolved
 from jobs.run.whole_graph import ShardRoots
 from samplers.options import LoaderOptions
 from samplers.router import Router
-from storage.arrow_files import is_local
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
 from storage.graph import open_graph
@@ -105,7 +104,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
             yield shards or ServedNodes(running), members(connect(running))
 
     def look() -> Served:
-        if not is_local(graph.filesystem):
+        if not graph.is_here:
             raise ConfigError(f"{graph.url} is not on this machine, where batches would be drawn")
         if encoding is not None and find_encoding(graph, encoding.name) is None:
             raise ConfigError(

@@ -8,6 +8,7 @@ from jobs.run.config import NodeDataOptions
 from jobs.run.progress import progress
 from storage.encode import encode
 from storage.encoding_names import EncodingOptions
+from storage.encodings import find_encoding
 from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.importers.ogb_nodes import is_directed, ogb_graph
@@ -112,5 +113,11 @@ def _synthetic(options: NodeDataOptions) -> SyntheticGraph:
 
 def store_encoding(graph: StoredGraph, options: EncodingOptions) -> StoredGraph:
     """The graph with this encoding, computed and published as a further snapshot unless it is there already."""
+    origin = graph.manifest.origin
+    if origin is not None and find_encoding(graph, options.name) is None:
+        raise ConfigError(
+            f"{graph.url}: expected {options.name} in the copy on the hosts' disks, found none; "
+            f"python jobs/encode.py {origin} {options.kind} --dim {options.dim}, then place {origin} there again"
+        )
     with progress(f"encoding {graph.manifest.name} ({options.name})") as bar:
         return encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))[0]

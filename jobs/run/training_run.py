@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from jobs.run.run_record import read_run, stored_partitions
 from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
 from jobs.run.verdict import BASELINE_NAMES, judge
-from storage.errors import FormatError, GraphmillError
+from storage.errors import DeadlineError, FormatError, GraphmillError, StageError
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
 FEWEST_STEPS = 200  # fewer are warned of
@@ -73,6 +73,9 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
             saved = "nothing saved yet" if newest is None else f"saved up to {newest.name}"
             command = command_line(program_name(), "--run.resume", str(path))
             print(f"\nstopped, {saved}; to continue:\n{command}", file=sys.stderr)
+        if isinstance(error, (StageError, DeadlineError)) and latest_checkpoint(path) is not None:
+            command = command_line(program_name(), "--run.resume", str(path))
+            raise type(error)(f"{error}; to continue: {command}") from error
         raise
     else:
         run.note("finish")
@@ -144,6 +147,8 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: Kind) -> Callable[
             )
         elif record["kind"] == "failure":
             print(f"\n{record['what']}\nall workers start again from the latest checkpoint", file=sys.stderr)
+        elif record["kind"] == "hosts":
+            print(f"\n{record['what']}", file=sys.stderr)
         elif record["kind"] == "damage":
             print(f"\nan older checkpoint is used: {record['what']}", file=sys.stderr)
         elif record["kind"] == "unused":
@@ -176,8 +181,12 @@ def train_and_score(
     baselines: Baselines,
     described: Mapping[str, Any],
     started_s: float,
+    before: Sequence[Record] = (),
 ) -> dict[str, Any]:
-    """Trains, and returns the summary that the run's directory holds. `described`: the summary's entries on the data."""
+    """Trains, and returns the summary that the run's directory holds.
+
+    `described`: the summary's entries on the data; `before`: what is to be recorded of the time before training.
+    """
     config = resolved.config
     spec = TrainSpec(
         data=data,
@@ -193,6 +202,8 @@ def train_and_score(
         loader=config.loader,
     )
     with open_run(run_dir, config.run, resolved.tree()) as run:
+        for record in before:
+            run.take(record)
         with progress("training") as bar:
             result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))
         scores = {split: values[task.metric] for split, values in result["scores"].items()}

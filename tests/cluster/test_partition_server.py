@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cluster.options import ServerOptions
-from cluster.partition_server import PartitionServers, RemoteOwner, connect, partition_servers
+from cluster.partition_server import PartitionServers, RemoteOwner, ServedFiles, connect, partition_servers
 from samplers.loader import Loader
 from samplers.messages import FetchRows, NodeRows, SampleNeighbors
 from samplers.neighbor import NeighborSampler
@@ -234,7 +234,25 @@ def test_a_server_that_comes_back_to_a_damaged_file_names_it(ray, tmp_path: Path
             router.fetch(np.array([150]))
         assert "\n" not in str(raised.value)
         with pytest.raises(FormatError, match=r"features\.arrow: expected the bytes that its manifest names"):
-            connect(servers)
+            connect(replace(servers, options=ServerOptions(local_reads=True)))
+
+
+@pytest.mark.parametrize("local_reads", [True, False])
+def test_a_file_that_changes_under_a_run_is_found_by_whoever_reads_it(ray, local_reads: bool, tmp_path: Path) -> None:
+    graph = store(tmp_path / "graph", 2)
+    with partition_servers(graph, ServerOptions(local_reads=local_reads)) as servers:
+        files = ServedFiles(servers)
+        files.check(0, 1)
+        path = stored_file(tmp_path / "graph", "part-00001/features.arrow")
+        os.utime(path)
+        with pytest.raises(
+            FormatError, match=r"features\.arrow: expected the file that the run reads to stay untouched"
+        ):
+            files.check(0, 1)
+        if not local_reads:
+            files.check(0, 2)  # the other rank asks that server
+            with pytest.raises(FormatError, match="partition server 1: "):
+                files.check(1, 2)
 
 
 def test_memory_urls_cannot_be_served() -> None:

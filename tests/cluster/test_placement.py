@@ -1,5 +1,7 @@
 """How many workers train and on which devices, for the options and the cluster's resources; a job waits for nodes that join."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from storage.errors import ConfigError
         (WorkerOptions(), 4, 8, (4, "gpu")),  # a worker takes a CPU, too
         (WorkerOptions(None, "gpu"), 4, 3, (3, "gpu")),
         (WorkerOptions(None, "cpu"), 4, 3, (2, "cpu")),
+        (WorkerOptions(cpus_per_worker=4), 16, 8, (4, "gpu")),
         # A number, and enough GPUs, or none.
         (WorkerOptions(2), 4, 2, (2, "gpu")),
         (WorkerOptions(2), 4, 4, (2, "gpu")),
@@ -90,8 +93,42 @@ def test_one_process_is_one_worker(more):
 
 
 @pytest.mark.parametrize(
+    ("asked", "there", "expected"),
+    [
+        (WorkerOptions(), Resources(16, 0, hosts=4), 4),
+        (WorkerOptions(cpus_per_worker=4), Resources(16, 0, hosts=4), 4),
+        (WorkerOptions(cpus_per_worker=8), Resources(16, 0, hosts=4), 2),
+        (WorkerOptions(), Resources(16, 0, hosts=1), 2),
+        (WorkerOptions(3), Resources(16, 0, hosts=4), 3),
+        (WorkerOptions(min_workers=2), Resources(16, 0, hosts=4), 4),
+        (WorkerOptions(), Resources(16, 3, hosts=8), 3),
+    ],
+)
+def test_without_a_number_each_host_has_a_worker_unless_there_are_gpus(asked, there, expected):
+    resolved, note = resolve(asked, there)
+    assert resolved.num_workers == expected
+    assert (note == "training on 4 workers: one for each host") == (expected == 4)
+    assert resolve(resolved, there) == (resolved, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "total", "free", "said"),
+    [
+        (WorkerOptions(2), (1, 0), (1, 0), "expected room for 2 workers of 1 CPU, the cluster has 1 CPU and 0 GPUs"),
+        (WorkerOptions(2), (4, 0), (1, 0), "of 4 CPUs and 0 GPUs in the cluster 1 CPU and 0 GPUs are free, the rest is in use"),
+        (WorkerOptions(2, "gpu"), (4, 2), (4, 1), "expected room for 2 workers of 1 CPU and 1 GPU, of 4 CPUs and 2 GPUs"),
+        (WorkerOptions(2, cpus_per_worker=3), (8, 0), (8, 0), "8 CPUs and 0 GPUs are free, but not together on hosts"),
+        (WorkerOptions(1, label_selector=("zone=a",)), (8, 0), (8, 0), "but not together on hosts with the labels zone=a"),
+    ],
+)  # fmt: skip
+def test_what_workers_wait_for_is_said(asked, total, free, said):
+    assert said in placement.lacking_room(asked, Resources(*total), Resources(*free))
+
+
+@pytest.mark.parametrize(
     ("asked", "cpus", "gpus", "said"),
     [
+        (WorkerOptions(2, cpus_per_worker=4), 7, 0, r"expected 4 CPUs per worker \(8\), there are 7"),
         (WorkerOptions(2), 1, 0, r"expected a CPU per worker \(2\), there are 1; lower --workers"),
         (WorkerOptions(2), 0, 2, r"expected a CPU per worker \(1\), there are 0"),
         (WorkerOptions(2, "gpu"), 1, 2, r"expected a CPU per worker \(2\), there are 1; lower --workers"),
@@ -130,9 +167,8 @@ def test_no_gpu_idles_beside_workers_on_cpus_and_none_is_asked_for_that_is_not_t
 def joining(monkeypatch: pytest.MonkeyPatch) -> list[Resources]:
     """What the cluster has at each look; the last stays."""
     looks: list[Resources] = []
-    monkeypatch.setattr(placement, "_resources", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
+    monkeypatch.setattr(placement, "resources_now", lambda: looks.pop(0) if len(looks) > 1 else looks[0])
     monkeypatch.setattr(placement, "may_grow", lambda: True)
-    monkeypatch.setattr(placement, "_JOIN_S", 2.0)
     return looks
 
 
@@ -149,7 +185,7 @@ def joining(monkeypatch: pytest.MonkeyPatch) -> list[Resources]:
 )
 def test_who_joins_in_time_is_used(joining, looks, asked, expected, waits, capsys):
     joining.extend(Resources(*look) for look in looks)
-    resolved = place(asked)
+    resolved = place(replace(asked, wait_s=2.0))
     assert (resolved.num_workers, resolved.device) == expected
     said = capsys.readouterr().out
     assert ("waiting up to 2 s" in said) == waits
@@ -161,7 +197,7 @@ def test_who_does_not_join_is_missed(joining, grows, monkeypatch, capsys):
     monkeypatch.setattr(placement, "may_grow", lambda: grows)
     joining.append(Resources(1, 0))
     with pytest.raises(ConfigError, match=r"expected a CPU per worker \(2\), there are 1"):
-        place(WorkerOptions(2))
+        place(WorkerOptions(2, wait_s=2.0))
     assert ("waiting" in capsys.readouterr().out) == grows
 
 

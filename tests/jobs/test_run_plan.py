@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from cluster.placement import Resources
 from jobs.plan.run_plan import duration, size
 from jobs.run.exit_codes import run
 from jobs.run.memory_check import growth_bytes
@@ -95,6 +96,25 @@ def test_a_node_run_is_counted_and_measured(plan, graph):
     assert re.match(r"runs/products_geco-\d+-\d+, new", told["run"])
     assert "every 10 epochs" in told["checkpoints"]
     assert told["refused"] == "nothing"
+
+
+def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
+    flags = ("--data", graph, *SMALL, "--sampler", "neighbor", "--sampler.fanouts", "4", "3", "3", "--workers", "4")
+    here = plan("products_geco", *flags, beside=graph.parent)
+    assert "traffic" not in here
+    monkeypatch.setattr("jobs.plan.run_plan._cluster", lambda config: Resources(8, 0, hosts=4))
+    told = plan("products_geco", *flags, beside=graph.parent)
+    asked = re.match(r"a batch asks (\d+) times for .*; with .* over 4 hosts, (\d+) times", told["traffic"])
+    assert asked is not None, told["traffic"]
+    # Three hops and the rows, of two partitions.
+    assert int(asked[1]) == 8
+    assert int(asked[2]) == 6
+    whole, far = mebibytes(told["traffic"], "times for"), mebibytes(told["traffic"], "times and")
+    assert far == pytest.approx(0.75 * whole, rel=0.1)
+    assert "at 1 Gb/s" in told["traffic"]
+    assert "1 workers, 1 partition servers" in told["memory"]
+    assert "2 cores on each of 4 hosts" in told["time"]
+    assert "8 CPUs and 0 GPUs on 4 hosts" in told["ray"]
 
 
 def mebibytes(text: str, what: str) -> float:

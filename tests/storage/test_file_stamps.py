@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import FormatError
-from storage.file_stamps import FileStamps, take_stamps
+from storage.file_stamps import FileStamps, take_stamps, unseen_stamps
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
@@ -48,9 +48,19 @@ def test_a_byte_that_changes_in_place_is_found(stored):
         with pytest.raises(FormatError, match=f"{NAME}: expected the bytes that its manifest names") as raised:
             check()
         assert "\n" not in str(raised.value)
-    stamps.renewed(graph.partition_files(0))
+    take_stamps(graph.url, graph.partition_files(0)).verify()
     with pytest.raises(FormatError, match="features"):
-        stamps.renewed(graph.partition_files(1))
+        take_stamps(graph.url, graph.partition_files(1)).verify()
+
+
+def test_stamps_that_no_file_has_make_the_first_look_read_all(stored):
+    graph, stamps = stored
+    unseen = unseen_stamps(graph.url, graph.manifest.files.values())
+    assert unseen.renewed() == stamps
+    damage(stored_file(graph.path, NAME))
+    with pytest.raises(FormatError, match="features"):
+        unseen.renewed()
+    unseen.renewed(verified={graph.manifest.files[NAME].path})
 
 
 def test_damage_from_before_the_stamps_is_found_by_reading(stored):

@@ -1,0 +1,140 @@
+"""Copies of a graph's partitions on a host's own disk: whole files of the origin, each verified once, while it is copied.
+
+    manifests/000001.json                          the origin's, which it names
+    data/<snapshot>/part-00000/…                   files of those partitions that this host serves; the others are not there
+    copied/part-00000.json                         how the files looked when they were verified: what looks so still is not read again
+
+A file is there whole or not at all. A copy is never written to by ingestion, and its origin is only read.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+from storage.arrow_files import is_local
+from storage.durable import sync_file, write_durably
+from storage.errors import ConfigError, FormatError
+from storage.file_stamps import Stamp, take_stamps
+from storage.filesystem_errors import one_line_errors
+from storage.graph import PinnedGraph, StoredGraph, open_graph
+from storage.manifest import partition_dir
+from storage.manifest_reader import FileEntry
+from storage.snapshots import has_graph, manifest_path
+
+COPIED = "copied"
+_CHUNK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class CopiedPartition:
+    """A partition whose files are on this host."""
+
+    verified: frozenset[str]  # all its files, below the graph's path: they hold the bytes that the manifest names
+    num_bytes: int  # that came from the origin just now
+
+
+def copy_manifest(copy: StoredGraph) -> None:
+    """Puts the manifest of a copy where it opens from, unless it is there. Raises ConfigError where another graph is there."""
+    where = Path(manifest_path(copy.path, copy.manifest.snapshot))
+    if where.exists():
+        there = open_graph(copy.url, copy.manifest.snapshot).manifest
+        if there.content_hash != copy.manifest.content_hash or there.origin is None:
+            raise ConfigError(
+                f"{copy.url} on {socket.gethostname()}: expected nothing, or a copy of {copy.manifest.origin}, found the graph "
+                f"{there.name}; choose another url"
+            )
+        if there.origin == copy.manifest.origin and there.encodings == copy.manifest.encodings:
+            return
+    elif has_graph(copy.url) and open_graph(copy.url).manifest.origin is None:
+        raise ConfigError(f"{copy.url} on {socket.gethostname()}: expected nothing, found a graph; choose another url")
+    with _writing(where):
+        where.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(where, copy.manifest.to_json().encode())
+
+
+def copy_partition(copy: StoredGraph, index: int) -> CopiedPartition:
+    """Makes sure that a copy has a partition's files on this host, and reads only what was not verified here before.
+
+    Raises FormatError where the origin is gone or damaged, or the disk is full.
+    """
+    assert copy.manifest.origin is not None
+    whole = PinnedGraph(copy.manifest.origin, copy.manifest.snapshot, copy.manifest.content_hash)
+    if not is_local(copy.filesystem):
+        raise ConfigError(f"{copy.url}: expected a path on the hosts' own disks, got a URL")
+    record = Path(copy.path, COPIED, f"{partition_dir(index)}.json")
+    known, entries = _read_record(record), copy.partition_files(index)
+    origin: StoredGraph | None = None
+    num_bytes, stamps = 0, dict(known)
+    for entry in entries:
+        target = Path(copy.path, entry.path)
+        if target.exists():
+            stamp = take_stamps(copy.url, [entry]).stamps[0]
+            if known.get(entry.path) == stamp:
+                continue
+            with target.open("rb") as stream:
+                if hashlib.file_digest(stream, "sha256").hexdigest() == entry.sha256:
+                    stamps[entry.path] = stamp
+                    continue
+        origin = origin or whole.open()
+        _copy_file(origin, entry, target)
+        num_bytes += entry.num_bytes
+        stamps[entry.path] = take_stamps(copy.url, [entry]).stamps[0]
+    if stamps != known:
+        with _writing(record):
+            record.parent.mkdir(exist_ok=True)
+            write_durably(record, (json.dumps([astuple(stamp) for stamp in stamps.values()]) + "\n").encode())
+    copy_manifest(copy)
+    return CopiedPartition(frozenset(entry.path for entry in entries), num_bytes)
+
+
+def _read_record(path: Path) -> dict[str, Stamp]:
+    """Stamps by name; none where there is no such file, or another than this module writes."""
+    try:
+        rows = json.loads(path.read_text())
+        stamps = [Stamp(str(name), int(size), int(changed), str(digest)) for name, size, changed, digest in rows]
+    except (OSError, ValueError, TypeError):
+        return {}
+    return {stamp.name: stamp for stamp in stamps}
+
+
+def _copy_file(origin: StoredGraph, entry: FileEntry, target: Path) -> None:
+    """Copies one file, and checks its bytes on their way; the target has all of them or is not there."""
+    source = f"{origin.path}/{entry.path}"
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    digest = hashlib.sha256()
+    with _writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _writing(target), open(beside, "wb") as sink:
+            for chunk in _chunks(origin, source):
+                digest.update(chunk)
+                sink.write(chunk)
+            sink.flush()
+            os.fsync(sink.fileno())
+        if digest.hexdigest() != entry.sha256:
+            raise FormatError(
+                f"{source}: expected sha256 {entry.sha256}, found {digest.hexdigest()}; the file is corrupt"
+            )
+        beside.rename(target)
+    finally:
+        beside.unlink(missing_ok=True)
+    sync_file(target.parent)
+
+
+def _chunks(origin: StoredGraph, source: str) -> Iterator[bytes]:
+    with one_line_errors(source, "copy this file"), origin.filesystem.open(source, "rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """An error of this host's disk, such as a full one, as one line that names the host."""
+    with one_line_errors(f"{target} on {socket.gethostname()}", "write this file"):
+        yield

@@ -1,0 +1,78 @@
+"""A graph whose partitions lie on the hosts' own disks: placed from its origin, served, lost and fetched again."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.options import ServerOptions
+from cluster.partition_server import connect, partition_servers, server_group
+from cluster.place_graph import place_graph
+from samplers.neighbor import NeighborSampler
+from samplers.options import NeighborOptions
+from samplers.router import local_router
+from storage.errors import ConfigError, FormatError
+from storage.graph import StoredGraph, open_graph
+from storage.ingest import IngestOptions, ingest
+from tests.listed_graph import random_listed_graph
+from tests.reference_sampler import same_bytes
+from tests.stored_files import stored_file
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture
+def origin(shared_ray, tmp_path: Path) -> StoredGraph:
+    ingest(random_listed_graph(200, 1500), str(tmp_path / "origin"), IngestOptions(num_partitions=2))
+    return open_graph(str(tmp_path / "origin"))
+
+
+def place(origin: StoredGraph, url: Path):
+    told = []
+    copy, hosts = place_graph(origin.url, str(url), lambda *what: told.append(what))
+    assert told == [("hosts", 1, 1)]
+    return copy, hosts
+
+
+def test_a_placed_graph_gives_the_batches_of_its_origin(origin, tmp_path):
+    copy, hosts = place(origin, tmp_path / "copy")
+    assert [each.partitions for each in hosts] == [(0, 1)]
+    assert hosts[0].num_bytes == sum(entry.num_bytes for index in (0, 1) for entry in origin.partition_files(index))
+    assert place(origin, tmp_path / "copy")[1][0].num_bytes == 0
+    options = NeighborOptions(fanouts=(4, 3), batch_size=30, scheme="labor")
+    with partition_servers(open_graph(copy.url), ServerOptions(local_reads=False)) as servers:
+        there = NeighborSampler(connect(servers), options)
+        same_bytes(there.sample(0, 0), NeighborSampler(local_router(origin), options).sample(0, 0))
+
+
+def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
+    copy, _ = place(origin, tmp_path / "copy")
+    expected = local_router(origin).fetch(np.arange(200)).feature
+    lost = stored_file(copy.path, "part-00001/features.arrow")
+    lost.unlink()
+    with partition_servers(open_graph(copy.url), ServerOptions(local_reads=False)) as servers:
+        assert lost.exists()
+        shutil.rmtree(tmp_path / "copy")  # a host that comes without any of it: the server starts anew elsewhere
+        for info in servers.infos:
+            os.kill(info.pid, signal.SIGKILL)
+        np.testing.assert_array_equal(connect(servers).fetch(np.arange(200)).feature, expected)
+        assert lost.exists()
+
+
+def test_partitions_that_no_host_has_are_named(origin, tmp_path):
+    copy, _ = place(origin, tmp_path / "copy")
+    stored_file(copy.path, "part-00001/features.arrow").unlink()
+    shutil.rmtree(tmp_path / "origin")
+    copied = open_graph(copy.url)
+    with pytest.raises(FormatError, match=r"partition server 1: .*origin: expected") as raised, server_group(copied):
+        pass
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/copy", "origin"])
+def test_a_place_that_is_no_disk_of_a_host_is_refused(origin, tmp_path, url):
+    with pytest.raises(ConfigError, match=r"expected (a path on the hosts' own disks|another path)"):
+        place(origin, tmp_path / url if url == "origin" else url)

@@ -1,0 +1,51 @@
+"""The servers' row cache and wire type reach a run: fewer bytes between processes, the same batches."""
+
+import pytest
+
+from jobs import products_geco
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests import job_in_process
+from tests.disturbed_job import epochs, events
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("shared_ray")]
+SMALL = (
+    *("--model.width", "16", "--model.num_layers", "2", "--sampler", "neighbor", "--sampler.fanouts", "4", "3"),
+    *("--evaluation", "sampled", "--fit.epochs", "3", "--workers", "2", "--servers.local_reads", "no"),
+)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    url = str(tmp_path_factory.mktemp("graph") / "graph")
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=1000)), url, IngestOptions(num_partitions=2))
+    return url
+
+
+@pytest.fixture(scope="module")
+def trained(graph, tmp_path_factory):
+    def train(name, *options):
+        run = tmp_path_factory.mktemp("runs") / name
+        done = job_in_process.run_job(products_geco.main, ["--data", graph, "--run.dir", str(run), *SMALL, *options])
+        assert done.returncode == 0, done.stderr
+        received = sum(sum(event["received_bytes"]) for event in events(run) if event["kind"] == "traffic")
+        return [epoch["train_loss"] for epoch in epochs(run)], received
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def plain(trained):
+    return trained("plain")
+
+
+def test_a_row_cache_changes_no_loss_and_saves_rows(plain, trained):
+    losses, received = trained("cached", "--servers.cache_bytes", "10000000")
+    assert losses == plain[0]
+    assert received < 0.7 * plain[1]
+
+
+def test_float16_on_the_wire_halves_the_features(plain, trained):
+    losses, received = trained("half", "--servers.feature_dtype", "float16")
+    assert losses == pytest.approx(plain[0], rel=0.02)
+    assert received < 0.75 * plain[1]

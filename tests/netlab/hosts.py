@@ -1,0 +1,274 @@
+"""Several hosts on one Linux machine, for tests and measurements: `with Hosts(2) as hosts: hosts.run("h1", ["hostname"])`.
+
+Hosts h0, h1, … stand on one switch. Each has a network (10.77.0.1, 10.77.0.2, …; they know each other by name), processes, a host name,
+/tmp and /dev/shm of its own, and a disk, /mnt/disk, that outlives a power cut and holds its home. The machine's other files are there,
+read-only; directories that all hosts write are named `shared`, those that would be hidden (a checkout under /tmp) `readonly`.
+
+A link has a rate in each direction (`rate`), and can be cut and healed; a host can lose power and boot. Delay and loss are not emulated.
+`bytes` counts what the switch's ports have seen; large segments pass whole, so most TCP/IP headers (4 %) are missing.
+
+Needs root, iproute2 and util-linux; nothing is made in the machine's own network. `why_not()` says why hosts cannot be had here.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+DISK = "/mnt/disk"
+HIDDEN = ("/tmp", "/var/tmp", "/run", "/dev/shm")
+NOT_FILES = ("/proc", "/sys", "/dev", "/mnt")
+ENTER = 'cd "$1" 2> /dev/null || cd /; shift; exec "$@"'
+TOOLS = ("ip", "tc", "unshare", "nsenter", "setsid", "setpriv", "mount")
+BOOT_S = 30.0
+
+
+def call(*command: str, check: bool = True) -> str:
+    """What a command prints; RuntimeError with its own words if it fails."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def why_not() -> str | None:
+    """Why no hosts can be emulated on this machine; None where they can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "emulated hosts need root on Linux: namespaces, links and mounts"
+    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
+        return f"emulated hosts need {' and '.join(missing)}: install iproute2 and util-linux"
+    try:
+        call("unshare", "--net", "--mount", "--pid", "--fork", "ip", "link", "add", "probe0", "type", "bridge")
+    except RuntimeError as error:
+        return f"namespaces are not allowed here: {error}"
+    return None
+
+
+class Hosts:
+    """The hosts, from `with` to its end; afterwards nothing of them is left."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        rate: str | None = None,
+        shared: Sequence[Path] = (),
+        readonly: Sequence[Path] = (),
+        disk_bytes: int | None = None,
+    ) -> None:
+        """`rate`: of each link, such as 100mbit; None: no limit. `disk_bytes`: how much each host's disk holds, in memory."""
+        self.names = [f"h{k}" for k in range(count)]
+        self._prefix = f"gm{os.getpid()}x{time.monotonic_ns() % 10**6}"
+        self._switch, self._disk_bytes = f"{self._prefix}-switch", disk_bytes
+        self._folder = Path(tempfile.mkdtemp(prefix="hosts-", dir="/var/tmp"))
+        self._files = {
+            "shared": [str(path.resolve()) for path in shared],
+            "readonly": [str(path.resolve()) for path in readonly],
+        }
+        self._rates = dict.fromkeys(self.names, rate)
+        self._counted_before = {name: (0, 0) for name in self.names}  # by links that a power cut has taken
+        self._on: set[str] = set()
+
+    def __enter__(self) -> "Hosts":
+        try:
+            names = ["127.0.0.1 localhost", *(f"{self.address(name)} {name}" for name in self.names)]
+            (self._folder / "names").write_text("\n".join(names) + "\n")
+            call("ip", "netns", "add", self._switch)
+            call("ip", "-n", self._switch, "link", "add", "switch", "type", "bridge")
+            call("ip", "-n", self._switch, "link", "set", "switch", "addrgenmode", "none", "up")
+            for name in self.names:
+                self.disk(name).joinpath("home").mkdir(parents=True)
+                if self._disk_bytes is not None:
+                    call("mount", "-t", "tmpfs", "-o", f"size={self._disk_bytes}", "tmpfs", str(self.disk(name)))
+                    self.disk(name).joinpath("home").mkdir()
+                self.power_on(name)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.names:
+            self._end(name)
+            if self._disk_bytes is not None:
+                call("umount", str(self.disk(name)), check=False)
+        call("ip", "netns", "delete", self._switch, check=False)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def disk(self, host: str) -> Path:
+        """Where the machine itself sees the host's disk."""
+        return self._folder / host
+
+    @staticmethod
+    def address(host: str) -> str:
+        return f"10.77.0.{int(host[1:]) + 1}"
+
+    def command(self, host: str, command: Sequence[str]) -> list[str]:
+        """The command line that runs a command on a host, in this directory where the host has it, else in /."""
+        enter = ["nsenter", f"--target={self._first_pid(host)}", "--mount", "--uts", "--ipc", "--net", "--pid"]
+        enter += ["setpriv", "--pdeathsig", "TERM", "env", f"HOME={DISK}/home", f"HOSTNAME={host}"]
+        return [*enter, "sh", "-c", ENTER, "sh", os.getcwd(), *command]
+
+    def run(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
+        """subprocess.run on a host."""
+        return subprocess.run(self.command(host, command), start_new_session=True, **options)
+
+    def popen(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+        """subprocess.Popen on a host. Its own process only waits for the command, which gets SIGTERM if it is killed."""
+        return subprocess.Popen(self.command(host, command), start_new_session=True, **options)
+
+    def power_on(self, host: str) -> None:
+        """The disk is as it was, /tmp and /dev/shm are empty, the link is up at its rate."""
+        net = f"{self._prefix}-{host}"
+        inside, outside = ("ip", "-n", net), ("ip", "-n", self._switch)
+        call("ip", "netns", "add", net)
+        call(*inside, "link", "add", "eth0", "type", "veth", "peer", "name", host, "netns", self._switch)
+        call(*outside, "link", "set", host, "addrgenmode", "none", "master", "switch", "up")
+        call(*inside, "link", "set", "eth0", "addrgenmode", "none", "up")
+        call(*inside, "link", "set", "lo", "up")
+        call(*inside, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+        call(*inside, "route", "add", "default", "dev", "eth0")  # programs ask it for their own address
+        self.rate(host, self._rates[host])
+        settings = json.dumps({"host": host, "folder": str(self._folder), **self._files})
+        space = [f"--net=/run/netns/{net}", "unshare", "--mount", "--pid", "--uts", "--ipc", "--fork", "--mount-proc"]
+        first = [sys.executable, "-I", str(Path(__file__).resolve()), settings]
+        log = self._folder / f"{host}.boot"
+        with log.open("w") as output:
+            subprocess.run(
+                ["setsid", "--fork", "nsenter", *space, *first],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                check=True,
+            )
+        deadline = time.monotonic() + BOOT_S
+        while "ready" not in log.read_text().splitlines():
+            if time.monotonic() > deadline or "Error" in log.read_text():
+                raise RuntimeError(f"{host} does not start: {log.read_text().strip() or f'nothing after {BOOT_S:g} s'}")
+            time.sleep(0.02)
+        self._on.add(host)
+
+    def power_off(self, host: str) -> None:
+        """The host falls silent, without a last word to its peers, and all its processes are gone."""
+        now, before = self._counted()[host], self._counted_before[host]
+        self._end(host)
+        self._counted_before[host] = (before[0] + now[0], before[1] + now[1])
+        self._on.discard(host)
+
+    def cut(self, host: str) -> None:
+        """What is sent is lost; connections stay open and wait."""
+        call("ip", "-n", self._switch, "link", "set", host, "down")
+
+    def heal(self, host: str) -> None:
+        call("ip", "-n", self._switch, "link", "set", host, "up")
+
+    def rate(self, host: str, rate: str | None) -> None:
+        """Of the host's link in each direction, also after its next boots."""
+        self._rates[host] = rate
+        for net, device in ((f"{self._prefix}-{host}", "eth0"), (self._switch, host)):
+            call("tc", "-n", net, "qdisc", "delete", "dev", device, "root", check=False)
+            if rate is not None:
+                bucket = (
+                    ("burst", "64kb", "latency", "50ms")
+                    if "gbit" not in rate
+                    else ("burst", "512kb", "latency", "50ms")
+                )
+                call("tc", "-n", net, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, *bucket)
+
+    def bytes(self) -> dict[str, tuple[int, int]]:
+        """(sent, received) by each host over its link, since the hosts began."""
+        counted = self._counted()
+        return {
+            name: (sent + counted.get(name, (0, 0))[0], received + counted.get(name, (0, 0))[1])
+            for name, (sent, received) in self._counted_before.items()
+        }
+
+    def _counted(self) -> dict[str, tuple[int, int]]:
+        links = json.loads(call("ip", "-n", self._switch, "-j", "-s", "link", "show"))
+        counts = {each["ifname"]: each["stats64"] for each in links if "stats64" in each}
+        return {name: (each["rx"]["bytes"], each["tx"]["bytes"]) for name, each in counts.items()}
+
+    def _pids(self, host: str) -> list[int]:
+        """The host's processes, by their ids on the machine."""
+        listed = [int(pid) for pid in call("ip", "netns", "pids", f"{self._prefix}-{host}", check=False).split()]
+        return [pid for pid in listed if len(_namespace_pids(pid)) > len(_namespace_pids(os.getpid()))]
+
+    def _first_pid(self, host: str) -> int:
+        """The process that is 1 on the host, whose namespaces are the host's."""
+        for pid in self._pids(host):
+            if _namespace_pids(pid)[-1:] == [1]:
+                return pid
+        raise RuntimeError(f"{host} is not on")
+
+    def _end(self, host: str) -> None:
+        """First the link goes, so that nobody is told; then the processes, then the network."""
+        call("ip", "-n", self._switch, "link", "delete", host, check=False)
+        deadline, pids = time.monotonic() + BOOT_S, set[int]()
+        while pids := {pid for pid in pids.union(self._pids(host)) if _namespace_pids(pid)}:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{host}: processes {pids} do not end")
+            time.sleep(0.02)
+        call("ip", "netns", "delete", f"{self._prefix}-{host}", check=False)
+
+
+def _namespace_pids(pid: int) -> list[int]:
+    """A process's ids, from the machine's pid namespace to its own; empty where it is gone."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        return [int(each) for each in status.partition("\nNSpid:")[2].partition("\n")[0].split()]
+    return []
+
+
+def first_process(host: str, folder: Path, shared: Sequence[str], readonly: Sequence[str]) -> None:
+    """Process 1 of a host: arranges its files, says that it is ready, and then reaps what the host leaves behind."""
+    staged: list[tuple[str, str]] = []
+
+    def stage(source: str, target: str, is_readonly: bool = False) -> None:
+        """Keeps hold of what is about to be hidden; at the end it is moved to its place."""
+        place = Path(f"/mnt/.{len(staged)}")
+        place.mkdir() if Path(source).is_dir() else place.touch()
+        call("mount", "--rbind", source, str(place))
+        if is_readonly:
+            call("mount", "-o", "remount,bind,ro", str(place))
+        staged.append((str(place), target))
+
+    call("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/mnt")
+    stage(str(folder / host), DISK)
+    stage(str(folder / "names"), "/etc/hosts", is_readonly=True)
+    for each in (*readonly, *shared):
+        stage(each, each, is_readonly=each in readonly)
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        target = line.split()[4].encode().decode("unicode_escape")
+        if not any(target == each or target.startswith(f"{each}/") for each in NOT_FILES):
+            call("mount", "-o", "remount,bind,ro", target, check=False)
+    for target in HIDDEN:
+        if Path(target).is_dir():
+            call("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", target)
+    for place, target in sorted(staged, key=lambda each: each[1]):
+        if Path(place).is_dir():
+            Path(target).mkdir(parents=True, exist_ok=True)
+        call("mount", "--move", place, target)
+    call("hostname", host)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    print("ready", flush=True)
+    while signal.sigwait({signal.SIGCHLD}):
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+if __name__ == "__main__":
+    settings = json.loads(sys.argv[1])
+    first_process(settings["host"], Path(settings["folder"]), settings["shared"], settings["readonly"])

@@ -1,0 +1,103 @@
+"""Ray on emulated hosts: a head on h0, a node on each of the others, which is started again whenever it ends, as a service would do."""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.netlab.hosts import Hosts
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+HEAD_PORT = 6379
+START_S = 120.0
+OBJECT_STORE_BYTES = 100 * 2**20
+
+
+class RayHosts:
+    """A cluster of one CPU a host, or as many as `cpus` says."""
+
+    def __init__(self, hosts: Hosts, cpus: int = 1, resources: Sequence[str] = ()) -> None:
+        """`resources`: more arguments of `ray start`, one for each host."""
+        self.hosts, self.address = hosts, f"{hosts.address('h0')}:{HEAD_PORT}"
+        self._cpus, self._more = cpus, list(resources)
+        self._ray = str(Path(sys.executable).with_name("ray"))
+        self._token = "emulated-hosts-have-a-token-of-32-bytes-or-more"
+
+    def start(self) -> None:
+        """Starts all nodes and waits until they are there."""
+        for host in self.hosts.names:
+            self.start_node(host)
+        self.wait_for_nodes(len(self.hosts.names))
+
+    def start_node(self, host: str) -> None:
+        what = (
+            ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false"]
+            if host == "h0"
+            else [f"--address={self.address}"]
+        )
+        more = self._more[self.hosts.names.index(host)].split() if self._more else []
+        node = [
+            *(
+                self._ray,
+                "start",
+                *what,
+                "--block",
+                "--disable-usage-stats",
+                f"--num-cpus={self._cpus}",
+                "--num-gpus=0",
+            ),
+            *(f"--node-ip-address={self.hosts.address(host)}", f"--object-store-memory={OBJECT_STORE_BYTES}", *more),
+        ]
+        # A node that the cluster has given up ends itself: whoever starts it must start it again.
+        again = f"while :; do {shlex.join(node)}; sleep 1; done"
+        log = self.hosts.disk(host) / "ray.log"
+        with log.open("ab") as sink:
+            self.hosts.popen(
+                host,
+                ["env", *self._environment(), "sh", "-c", again],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+            )
+
+    def wait_for_nodes(self, count: int, timeout_s: float = START_S) -> None:
+        alive = (
+            "import sys, ray; ray.init(sys.argv[1], log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
+        )
+        deadline, said = time.monotonic() + timeout_s, ""
+        while said.strip() != str(count):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"expected {count} nodes within {timeout_s:g} s, found {said or 'none'}")
+            said = self.run("h0", [sys.executable, "-c", alive, self.address], capture_output=True, text=True).stdout
+
+    def _environment(self) -> list[str]:
+        return [
+            *(
+                "RAY_AUTH_MODE=token",
+                f"RAY_AUTH_TOKEN={self._token}",
+                "RAY_USAGE_STATS_ENABLED=0",
+                "RAY_worker_niceness=0",
+            ),
+            *(
+                f"PYTHONPATH={REPOSITORY}",
+                f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}",
+                "OMP_NUM_THREADS=1",
+            ),
+        ]
+
+    def run(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
+        """subprocess.run on a host, with this Ray's token."""
+        return self.hosts.run(host, ["env", *self._environment(), *command], **options)
+
+    def popen(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+        """subprocess.Popen on a host, with this Ray's token."""
+        return self.hosts.popen(host, ["env", *self._environment(), *command], **options)
+
+    def job(self, *words: str) -> list[str]:
+        """The command line of a job of ours on this cluster."""
+        name, *options = words
+        return [sys.executable, str(REPOSITORY / "jobs" / f"{name}.py"), *options, "--ray.address", self.address]
