@@ -1,12 +1,14 @@
-"""The forward pass of evaluation, which validation, test and prediction share."""
+"""The forward pass of evaluation, which validation, test and prediction share, and which splits share a pass."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cluster.tasks import step_output
+from cluster.tasks import Scores, step_output
+from cluster.training_data import OpenData
+from storage.source import SPLITS
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
@@ -23,3 +25,22 @@ def predictions(
         with torch.no_grad(), autocast(device, precision):
             prediction = step_output(model(batch)).prediction
         yield batch, prediction
+
+
+def scored_with(split: str, evaluation: Mapping[str, Any]) -> tuple[str, ...]:
+    """The splits that one pass scores with this one: those whose samplers have the same options. `evaluation`: options by split."""
+    return tuple(name for name, options in evaluation.items() if options == evaluation[split])
+
+
+def rows_of(split_code: int, data: OpenData, batch: Any) -> Tensor | slice:
+    """Which of a batch's predictions are of this split."""
+    codes = data.split_codes(batch)
+    return slice(None) if codes is None else codes == split_code
+
+
+def update_scores(scores: Mapping[str, Scores], data: OpenData, batch: Any, prediction: Tensor) -> None:
+    """Adds a batch to the scores of its splits."""
+    target = data.target(batch)
+    for split, of_split in scores.items():
+        rows = rows_of(SPLITS[split], data, batch) if len(scores) > 1 else slice(None)
+        of_split.update(prediction[rows], target[rows])

@@ -1,10 +1,12 @@
 """A finished run's predictions for every node of a graph, or every graph of a set: in parallel, restartable, out as Parquet in id order.
 
 The batches are those by which the run's splits were scored: the same samplers for the same number of ranks. So every prediction has the
-bits that the run saw, and the scores are the run's own. A piece is a few batches in a row of one split. Actors predict the pieces that
-are missing; then the scores are taken batch by batch, as the ranks did, and actors join the pieces to parts.
+bits that the run saw, and the scores are the run's own. A piece is a few batches in a row of one split; splits that the run scored by the
+same batches are predicted by one pass over them. Actors predict the pieces that are missing; then the scores are taken batch by batch, as
+the ranks did, and actors join the pieces to parts.
 
-Of a graph-parallel run a piece is a worker's part of a split, and all workers predict at once; the bits are the run's with as many workers.
+Where the run was scored on the whole graph, its nodes spread over the workers, so is the prediction: a piece is a worker's part of a split,
+all workers predict at once, and the bits are the run's with as many workers.
 """
 
 import socket
@@ -27,17 +29,17 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from cluster.answers import answer
-from cluster.evaluation import predictions
+from cluster.evaluation import predictions, rows_of
 from cluster.options import COLLECTIVE_TIMEOUT_S
 from cluster.tasks import Classification, Regression, Scores, Task
 from cluster.training_data import OpenData, TrainingData
 from samplers.loader import Loader
-from samplers.options import LoaderOptions, RandomPartitionOptions
+from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions
 from samplers.protocol import Batch, Sampler
 from storage.arrow_files import array_from_numpy
 from storage.errors import DataError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.prediction_files import PredictionFolder, part_name
-from storage.source import SPLIT_NONE
+from storage.source import SPLIT_NONE, SPLITS
 
 _PIECES_PER_SPLIT = 8  # at least, where there are batches for them: so that workers share a split
 _OTHERS_S = 5.0  # after one worker has failed, for the others to say why
@@ -46,11 +48,17 @@ Worker = Callable[..., ray.ObjectRef]  # begins a call: the method's name, its a
 Progress = Callable[[str, int, int], None]  # stage, units done, units in all
 
 
-def unsplit(options: Any) -> Any:
-    """The sampler's options by which the nodes in no split are reached as those of a split are."""
+def with_unsplit(samplers: Mapping[str, Any]) -> dict[str, Any]:
+    """The samplers' options by split, and those by which the nodes in no split are reached as those of a split are.
+
+    Which rank predicts a node of the full graph does not depend on the roots: one pass is for all of them.
+    """
+    options = samplers["train"]
+    if isinstance(options, FullGraphOptions):
+        return dict.fromkeys([*samplers, UNSPLIT], replace(options, root_splits=(*options.root_splits, SPLIT_NONE)))
     if isinstance(options, RandomPartitionOptions):
-        return replace(options, root_splits=(SPLIT_NONE,))
-    return replace(options, root_split=SPLIT_NONE)
+        return {**samplers, UNSPLIT: replace(options, root_splits=(SPLIT_NONE,))}
+    return {**samplers, UNSPLIT: replace(options, root_split=SPLIT_NONE)}
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,10 @@ class SplitPlan:
     name: str  # UNSPLIT: what is in no split
     sampler: Any  # its options
     num_ranks: int
+
+    @property
+    def code(self) -> int:
+        return SPLITS.get(self.name, SPLIT_NONE)
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,16 @@ def plan_pieces(num_batches: Sequence[int], most: int) -> list[Piece]:
     return pieces
 
 
+def plan_passes(pieces: Sequence[Piece], splits: Sequence[SplitPlan]) -> list[tuple[Piece, ...]]:
+    """The pieces that the same batches make, together."""
+    batches = [(split.sampler, split.num_ranks) for split in splits]
+    passes: dict[tuple[int, int, int], list[Piece]] = {}
+    for piece in pieces:
+        first = batches.index(batches[piece.split])  # of the splits with these batches
+        passes.setdefault((first, piece.start, piece.stop), []).append(piece)
+    return [tuple(together) for together in passes.values()]
+
+
 class _BatchRange:
     """Some consecutive batches of a sampler, under their own numbers, as a sampler."""
 
@@ -127,7 +149,7 @@ class _BatchRange:
 class Predictor:
     """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them.
 
-    Graph-parallel predictors call `meet` first; `predict` is a collective call then.
+    Those that share the full graph call `meet` first; `predict` is a collective call then.
     """
 
     def __init__(self, spec: PredictionSpec, folder: PredictionFolder, bounds: np.ndarray, device: str) -> None:
@@ -152,26 +174,33 @@ class Predictor:
             backend, init_method=f"tcp://{point}", rank=rank, world_size=num_ranks, timeout=deadline
         )
 
-    def predict(self, piece: Piece) -> None:
-        """Writes the piece. Raises DataError where a prediction is not finite."""
-        spec = self._spec
+    def predict(self, *pieces: Piece) -> None:
+        """Writes pieces that the same batches make. Raises DataError where a prediction is not finite."""
+        spec, first = self._spec, pieces[0]
         data, model = self._open()
-        if piece.split not in self._samplers:
-            split = spec.splits[piece.split]
-            self._samplers[piece.split] = data.sampler(split.sampler, split.num_ranks)
-        rows = []
-        sampler = _BatchRange(self._samplers[piece.split], piece.start, piece.stop)
+        if first.split not in self._samplers:
+            split = spec.splits[first.split]
+            self._samplers[first.split] = data.sampler(split.sampler, split.num_ranks)
+        rows: dict[Piece, list[pa.Table]] = {piece: [] for piece in pieces}
+        sampler = _BatchRange(self._samplers[first.split], first.start, first.stop)
         states: list[Tensor] = []
         with (
             _capture(model, states) if spec.embeddings else nullcontext(),
             Loader(sampler, spec.loader, device=self._device, collate=data.collate) as loader,
         ):
             for batch, prediction in predictions(model, loader.epoch(0), self._device, spec.precision):
-                self._check_finite(batch, data.ids(batch), prediction, spec.splits[piece.split].name)
+                ids = data.ids(batch)
                 rows_of_head = model.predicted_rows(states.pop(), batch) if spec.embeddings else None  # type: ignore[operator]
                 target = data.target(batch) if spec.has_targets else None
-                rows.append(_batch_table(batch.index, data.ids(batch), prediction, target, rows_of_head))
-        self._folder.write_piece(piece.name, pa.concat_tables(rows), self._bounds)
+                for piece in pieces:
+                    split = spec.splits[piece.split]
+                    own = rows_of(split.code, data, batch)
+                    found = ids[own], prediction[own]
+                    self._check_finite(batch, *found, split.name)
+                    more = [None if column is None else column[own] for column in (target, rows_of_head)]
+                    rows[piece].append(_batch_table(batch.index, *found, *more))
+        for piece in pieces:
+            self._folder.write_piece(piece.name, pa.concat_tables(rows[piece]), self._bounds)
 
     def join(self, index: int, pieces: Sequence[Piece]) -> None:
         """Writes one part of what these pieces hold."""
@@ -327,7 +356,7 @@ class PoolOptions:
     use_gpu: bool
     restarts: int  # of each worker
     deadline_s: float  # longest wait for the next finished piece or part
-    together: bool = False  # graph-parallel: all predict a split at once, each its own piece; none is started again
+    together: bool = False  # all share the full graph and predict at once, each its own pieces; none is started again
 
 
 def predict_all(
@@ -351,9 +380,10 @@ def predict_all(
         there = folder.piece_names()
         missing = [piece for piece in pieces if piece.name not in there]
         if pool.together and missing:
-            _predict_together(workers, pieces, {piece.split for piece in missing}, pool, progress)
+            _predict_together(workers, spec, pieces, {piece.split for piece in missing}, pool, progress)
         else:
-            _run(workers, "predict", [(piece,) for piece in missing], pool, progress, len(pieces))
+            passes = plan_passes(missing, spec.splits)
+            _run(workers, "predict", passes, pool, progress, len(passes))
         lost = sorted({piece.name for piece in pieces} - folder.piece_names())
         if lost:
             raise FormatError(
@@ -389,18 +419,24 @@ def _workers(
 
 
 def _predict_together(
-    workers: Sequence[Worker], pieces: Sequence[Piece], splits: Set[int], pool: PoolOptions, progress: Progress
+    workers: Sequence[Worker],
+    spec: PredictionSpec,
+    pieces: Sequence[Piece],
+    splits: Set[int],
+    pool: PoolOptions,
+    progress: Progress,
 ) -> None:
-    """These splits in turn, each by all the workers at once: worker i predicts batch i. Raises what `predict_all` does."""
+    """These splits by all the workers at once: worker i predicts batch i of all that the same batches make. Raises what `predict_all` does."""
     points = [worker("meeting_point") for worker in workers]
     _wait(points, "start", pool)  # all of them: who met would wait for the rest with torch's patience and words
     point = ray.get(points[0], timeout=pool.deadline_s)
     _wait([worker("meet", point, rank, len(workers)) for rank, worker in enumerate(workers)], "meet", pool)
+    passes = plan_passes([piece for piece in pieces if piece.split in splits], spec.splits)
     done = sum(piece.split not in splits for piece in pieces)
-    for split in sorted(splits):
-        of_split = [piece for piece in pieces if piece.split == split]
-        _wait([workers[piece.start]("predict", piece) for piece in of_split], "predict", pool)
-        done += len(of_split)
+    for first in dict.fromkeys(together[0].split for together in passes):
+        at_once = [together for together in passes if together[0].split == first]
+        _wait([workers[together[0].start]("predict", *together) for together in at_once], "predict", pool)
+        done += sum(map(len, at_once))
         progress("predict", done, len(pieces))
 
 

@@ -31,14 +31,14 @@ from cluster.checkpoint import (
     verify_checkpoint,
 )
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from cluster.evaluation import autocast, predictions
+from cluster.evaluation import autocast, predictions, scored_with, update_scores
 from cluster.kept_batches import KeptBatches
 from cluster.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from cluster.outcome import Failed, Finished, Outcome, Stopped, located
 from cluster.reporter import Reporter
 from cluster.schedule import rate_factor
 from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
-from cluster.tasks import StepOutput, Task, step_output
+from cluster.tasks import Scores, StepOutput, Task, step_output
 from cluster.train_session import TrainSession
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import build_average, update_average
@@ -165,6 +165,8 @@ class Worker:
         self.best_score: float | None = None
         self.since_best = 0  # validations since the best one
         self.best = _copy_state(self.model)
+        # What the pass that chose the best weights says of splits: scores, or what they are computed of.
+        self.best_scores: dict[str, dict[str, float] | Scores] = {}
         self.reported_traffic: np.ndarray | int = 0
 
     def _distribute(self, model: torch.nn.Module) -> torch.nn.Module:
@@ -410,15 +412,17 @@ class Worker:
 
     def _validate(self, loader: Loader | KeptBatches, epoch: int) -> dict[str, float]:
         start = time.perf_counter()
-        scores = self._evaluate(self.scored, loader, "valid")
+        found: dict[str, Any] = self._evaluate(self.scored, loader, "valid")
+        scores = found["valid"] = found["valid"].compute()
         # Rank 0's score decides on all ranks, whatever a task of a user's own reduces.
         own = scores.get(self.task.metric, math.nan) if self.rank == 0 else 0.0
         score = float(all_reduce_sum(torch.tensor([own], dtype=torch.float64, device=self.device)))
         sign = 1.0 if self.task.higher_is_better else -1.0
         if not self.spec.keep_best:
-            self.best_epoch, self.best = epoch, _copy_state(self.scored)
+            self.best_epoch, self.best, self.best_scores = epoch, _copy_state(self.scored), found
         elif math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
             self.best_score, self.best_epoch, self.best = score, epoch, _copy_state(self.scored)
+            self.best_scores = found
             self.since_best = 0
         else:
             self.since_best += 1
@@ -442,15 +446,18 @@ class Worker:
         return {"stopped_early": {"epoch": self.next_epoch - 1, "why": why}}
 
     @torch.no_grad()
-    def _evaluate(self, model: torch.nn.Module, loader: Loader | KeptBatches, split: str) -> dict[str, float]:
-        """Scores of a split, each of its targets counted once. Raises NonFiniteLossError where a prediction is not finite."""
-        scores = self.task.scores(self.device)
+    def _evaluate(self, model: torch.nn.Module, loader: Loader | KeptBatches, split: str) -> dict[str, Scores]:
+        """Scores of this split and of those that the same batches score, each target counted once.
+
+        Raises NonFiniteLossError where a prediction is not finite.
+        """
+        scores = {name: self.task.scores(self.device) for name in scored_with(split, self.spec.evaluation)}
         bad = last = None
         for batch, prediction in predictions(model, loader.epoch(0), self.device, self.options.precision):
             if bad is None and not bool(torch.isfinite(prediction).all()):
                 bad = batch
             last = batch
-            scores.update(prediction, self.data.target(batch))
+            update_scores(scores, self.data, batch, prediction)
         if float(all_reduce_sum(torch.tensor([float(bad is not None)], device=self.device))) and last is not None:
             batch = last if bad is None else bad
 
@@ -460,15 +467,20 @@ class Worker:
 
             owner, finding = find_nonfinite(model, forward, batch, self.rank, bad is not None)
             raise NonFiniteLossError(f"a prediction is not finite; {finding}").at(f"evaluation of {split}", owner)
-        return scores.compute()
+        return scores
 
     def _final_scores(self) -> dict[str, Any]:
-        """Scores of all splits with the kept weights."""
+        """Scores of all splits with the kept weights: of those that were scored as these were chosen, what was found then."""
         self.model.load_state_dict(self.best)
-        scores = {}
+        found = self.best_scores
         for split, sampler_options in self.spec.evaluation.items():
-            with self.loader(sampler_options) as loader:
-                scores[split] = self._evaluate(self.model, loader, split)
+            if split not in found:
+                with self.loader(sampler_options) as loader:
+                    found = {**self._evaluate(self.model, loader, split), **found}
+        scores = {}
+        for split in self.spec.evaluation:
+            of_split = found[split]
+            scores[split] = of_split if isinstance(of_split, dict) else of_split.compute()
         self.data.check()
         return {
             **self._kept_epoch(),

@@ -46,6 +46,10 @@ class OpenData(Protocol):
         """(nodes, edges) of a batch."""
         ...
 
+    def split_codes(self, batch: Any) -> Tensor | None:
+        """int8: the split (storage.source.SPLITS) of each of those that are predicted; None where a batch is of one split."""
+        ...
+
     def check(self) -> None:
         """Raises FormatError naming a file that was touched since it was opened; costs no reading where none was."""
         ...
@@ -91,6 +95,9 @@ class OpenNodes:
 
     def sizes(self, batch: TorchBatch) -> tuple[int, int]:
         return len(batch.node_id), len(batch.indices)
+
+    def split_codes(self, batch: TorchBatch) -> Tensor | None:
+        return None if batch.split is None else batch.split[batch.root_index]
 
     def check(self) -> None:
         if self._files is not None:
@@ -167,6 +174,9 @@ class OpenGraphs:
     def sizes(self, batch: TorchGraphBatch) -> tuple[int, int]:
         feature = batch.node_feature
         return int(batch.node_ptr[-1]) if feature is None else len(feature), batch.edge_index.shape[1]
+
+    def split_codes(self, batch: TorchGraphBatch) -> None:
+        return None
 
     def check(self) -> None:
         if self._stamps is not None:

@@ -6,11 +6,12 @@
     python jobs/predict.py runs/my-run predictions --graph graphs/new --other-graph
     python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes spread over the workers
 
-Batches are the run's own, so the scores of its splits are those of its summary to the last digit; you should see that said. Interrupted
-(Ctrl-C, a dead machine), the same command goes on from the pieces that are finished. Exit status 1 and one line where something does not
+Batches are the run's own, so the scores of its splits are those of its summary to the last digit (on the full graph, with as many workers
+as the run had); you should see that said. Interrupted (Ctrl-C, a dead machine), the same command goes on from the pieces that are finished. Exit status 1 and one line where something does not
 fit. docs/guides/predict.md tells what the columns are.
 """
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -59,9 +60,9 @@ def _predict(config: PredictConfig) -> None:
     from storage.arrow_files import absolute_url
     from storage.prediction_files import PredictionFolder
 
-    asked = WorkerOptions(config.workers, config.device)
     finished = read_run(config.run)
     subject = (graph_set_subject if finished.is_graph_set else node_subject)(finished, config)
+    asked = WorkerOptions(_asked_workers(config, finished, subject), config.device)
     prediction = _Prediction(config, finished, subject)
     if config.embeddings and getattr(subject.build_model(), "head", None) is None:
         raise ConfigError(
@@ -88,13 +89,24 @@ def _predict(config: PredictConfig) -> None:
             folder.check(settings)  # of pieces that another device has made, too
             spec, plan = prediction.split(served, workers)
             pool = PoolOptions(
-                workers.most, workers.device == "gpu", config.restarts, config.deadline_s, subject.together
+                workers.most,
+                workers.device == "gpu",
+                config.restarts,
+                config.deadline_s,
+                together=subject.is_sharded and workers.most > 1,
             )
             with progress("predicting") as bar:
                 summary = predict_all(
                     spec, folder, settings, plan, pool, lambda stage, done, total: bar.update(done, total, stage)
                 )
     _print_summary(config, finished, subject, summary)
+
+
+def _asked_workers(config: PredictConfig, finished: "FinishedRun", subject: "Subject") -> int | None:
+    """Of the full graph as many as the run had, unless this machine has fewer cores: then predictions have the run's bits."""
+    if config.workers is not None or not subject.is_sharded:
+        return config.workers
+    return min(finished.num_ranks, max(os.cpu_count() or 1, 2))
 
 
 @dataclass(frozen=True)
@@ -114,7 +126,7 @@ class _Prediction:
         return known if split == "all" else (split,)
 
     def settings(self, workers: "WorkerOptions") -> dict[str, Any]:
-        """All that a prediction, or the files' layout, depends on. The number of workers is not among it, except where they work together."""
+        """All that a prediction, or the files' layout, depends on. The number of workers is not among it, except where they share the full graph."""
         config, subject = self.config, self.subject
         return {
             "format": "graphmill-predictions",
@@ -130,7 +142,7 @@ class _Prediction:
             "embeddings": config.embeddings,
             "shard_rows": config.shard_rows,
             "piece_batches": config.piece_batches,
-            **({"parallel": "graph", "workers": workers.most} if subject.together else {}),
+            **({"workers": workers.most} if subject.is_sharded else {}),
         }
 
     def split(
@@ -143,7 +155,7 @@ class _Prediction:
 
         config, subject, run_ranks = self.config, self.subject, self.finished.num_ranks
         data, members = served
-        opened = None if subject.together else data.open()
+        opened = None if subject.is_sharded else data.open()
         splits, num_batches, ids = [], [], [np.empty(0, np.int64)]
         for name in self.splits:
             member_ids = members(name)
@@ -171,7 +183,7 @@ class _Prediction:
             loader=subject.loader,
             estimate=subject.estimate,
         )
-        most = 1 if subject.together else config.piece_batches
+        most = 1 if subject.is_sharded else config.piece_batches
         return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))
 
 

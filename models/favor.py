@@ -22,7 +22,7 @@ Legend: B graphs, H heads, T tokens, D head width, R features, E value width.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -93,12 +93,6 @@ def key_peak(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None, rele
         return largest
 
 
-def key_shift(k_BHTD: Tensor, projection_RD: Tensor, mask_BT: Tensor | None, released: bool = False) -> Tensor:
-    """[B, H, 1, 1]: `key_peak`, 0 where there are no keys. Takes no gradient: it cancels."""
-    largest = key_peak(k_BHTD, projection_RD, mask_BT, released)
-    return largest.masked_fill(largest == -math.inf, 0)
-
-
 def summarise_keys(
     k_BHTD: Tensor, v_BHTE: Tensor, projection_RD: Tensor, shift_BH11: Tensor, mask_BT: Tensor | None, epsilon: float
 ) -> KeySummary:
@@ -140,15 +134,41 @@ def favor_attention(
     epsilon: float = 1e-4,
     *,
     released: bool = False,
+    keys: "KeyLayout | None" = None,
 ) -> Tensor:
-    """Softmax attention, estimated: [B, H, T, E]. `mask_BT` is True where a key is real; queries are never masked.
+    """Softmax attention, estimated: [B, H, T, E]. `mask_BT` is True where a key is real; queries are never masked. `keys`: how keys are
+    spread over processes; None: all are here.
 
     Above CHUNK_TOKENS tokens, features live for one chunk at a time and are computed again in the backward pass: beside
     the inputs and the output, memory is O(CHUNK_TOKENS · R), time still O(T · R · (D + E)).
     """
-    shift = key_shift(k_BHTD, projection_RD, mask_BT, released)
-    sums = sum_keys(k_BHTD, v_BHTE, projection_RD, shift, mask_BT, epsilon)
+    peak = key_peak(k_BHTD, projection_RD, mask_BT, released)
+    peak = peak if keys is None else keys.max(peak)
+    shift = peak.masked_fill(peak == -math.inf, 0)  # takes no gradient: it cancels
+
+    def summarise(k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None) -> KeySummary:
+        return sum_keys(k_BHTD, v_BHTE, projection_RD, shift, mask_BT, epsilon)
+
+    sums = summarise(k_BHTD, v_BHTE, mask_BT) if keys is None else keys.sum(k_BHTD, v_BHTE, mask_BT, summarise)
     return map_queries(q_BHTD, projection_RD, sums, epsilon, released)
+
+
+class KeySums(Protocol):
+    """Sums over some of the keys."""
+
+    def __call__(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None) -> KeySummary: ...
+
+
+class KeyLayout(Protocol):
+    """How the keys are spread over processes."""
+
+    def max(self, x: Tensor) -> Tensor:
+        """The largest over processes."""
+        ...
+
+    def sum(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None, summarise: KeySums) -> KeySummary:
+        """The sums over all keys, from those here."""
+        ...
 
 
 def sum_keys(
@@ -219,11 +239,18 @@ class FavorAttention(nn.Module):
         self._calls: int | None = 0
         self.register_load_state_dict_post_hook(_forget_calls)
 
-    def forward(self, q_BHTD: Tensor, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        q_BHTD: Tensor,
+        k_BHTD: Tensor,
+        v_BHTE: Tensor,
+        mask_BT: Tensor | None = None,
+        keys: KeyLayout | None = None,
+    ) -> Tensor:
         if self.training and self.redraw_interval:
             self._count_call()
         return favor_attention(
-            q_BHTD, k_BHTD, v_BHTE, self.projection_RD, mask_BT, self.epsilon, released=self.released
+            q_BHTD, k_BHTD, v_BHTE, self.projection_RD, mask_BT, self.epsilon, released=self.released, keys=keys
         )
 
     @torch.compiler.disable

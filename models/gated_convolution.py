@@ -90,17 +90,11 @@ class _GatedConvolution(torch.autograd.Function):
             return h_NC.new_zeros(0, width)
         spectrum_IM = torch.fft.rfft(repeat_lags(feature_IN, ctx.length))
         p_GDN = _project(h_NC, weight_EC, order + 1)
-        kept = []
+        kept: list[Tensor] = []
         for chunk in _chunks(width, ctx):
             p_GcN = p_GDN[:, chunk].add_(bias_E.view(order + 1, width, 1)[:, chunk])
-            v_cN = p_GcN[order]
-            for i in range(order):
-                signal_cM = torch.fft.rfft(v_cN.to(feature_IN.dtype), n=ctx.length)
-                signal_cM *= _filter_spectrum(filter_KDI[i, chunk], spectrum_IM, skip_KD, i, chunk, ctx.length)
-                convolved_cN = _inverse(signal_cM, ctx.length, num).to(p_GDN.dtype)
-                if keep:
-                    kept.append(convolved_cN)
-                v_cN = p_GcN[i].mul_(convolved_cN)
+            skip_Kc = None if skip_KD is None else skip_KD[:, chunk]
+            convolve_gates_(p_GcN, filter_KDI[:, chunk], spectrum_IM, skip_Kc, ctx.length, kept if keep else None)
         # In place the last gates became the result.
         y_ND = p_GDN[order - 1].t().contiguous()
         if keep:
@@ -146,7 +140,8 @@ class _GatedConvolution(torch.autograd.Function):
                 _add_outer(grad_spectrum_IM, filter_KDI[i, chunk], product_cM, length)
                 grad_filter_KDI[i, chunk] = _inner(product_cM, conjugate_IM, length)
                 # The signal's: Σ_t f_{t-s} g_t.
-                inner_cM *= _filter_spectrum(filter_KDI[i, chunk], conjugate_IM, skip_KD, i, chunk, length)
+                skip_c = None if skip_KD is None else skip_KD[i, chunk]
+                inner_cM *= _filter_spectrum(filter_KDI[i, chunk], conjugate_IM, skip_c, length)
                 grad_cN = _inverse(inner_cM, length, num).to(p_GDN.dtype)
             p_GcN[order].copy_(grad_cN)
             kept[number * order : (number + 1) * order] = [None] * order
@@ -181,14 +176,37 @@ def _chunks(width: int, ctx: Any) -> list[slice]:
     return [slice(start, min(start + size, width)) for start in range(0, width, size)]
 
 
-def _filter_spectrum(
-    filter_cI: Tensor, spectrum_IM: Tensor, skip_KD: Tensor | None, i: int, chunk: slice, length: int
+def convolve_gates_(
+    p_GcN: Tensor,
+    filter_KcI: Tensor,
+    spectrum_IM: Tensor,
+    skip_Kc: Tensor | None,
+    length: int,
+    kept: list[Tensor] | None = None,
 ) -> Tensor:
+    """The chain for some channels, gates and values in place: returns [c, N], where the last gates were.
+
+    `spectrum_IM`: of the filters' features, repeated over the lags of a transform of this length. The convolutions are added to `kept`.
+    """
+    order, num = filter_KcI.shape[0], p_GcN.shape[2]
+    v_cN = p_GcN[order]
+    for i in range(order):
+        signal_cM = torch.fft.rfft(v_cN.to(filter_KcI.dtype), n=length)
+        skip_c = None if skip_Kc is None else skip_Kc[i]
+        signal_cM *= _filter_spectrum(filter_KcI[i], spectrum_IM, skip_c, length)
+        convolved_cN = _inverse(signal_cM, length, num).to(p_GcN.dtype)
+        if kept is not None:
+            kept.append(convolved_cN)
+        v_cN = p_GcN[i].mul_(convolved_cN)
+    return v_cN
+
+
+def _filter_spectrum(filter_cI: Tensor, spectrum_IM: Tensor, skip_c: Tensor | None, length: int) -> Tensor:
     """[c, M]: the filters' spectra over L, so that the inverse transform needs no scale of its own."""
     real_c2M = (filter_cI / length) @ torch.view_as_real(spectrum_IM).flatten(1)
     filter_cM = torch.view_as_complex(real_c2M.view(filter_cI.shape[0], -1, 2))
-    if skip_KD is not None:  # a skip is a filter of one at lag 0, whose spectrum is constant
-        filter_cM += (skip_KD[i, chunk] / length).unsqueeze(1)
+    if skip_c is not None:  # a skip is a filter of one at lag 0, whose spectrum is constant
+        filter_cM += (skip_c / length).unsqueeze(1)
     return filter_cM
 
 

@@ -63,7 +63,7 @@ class GlobalBlock(nn.Module):
         `layout`: how rows are spread over processes; None: all rows are here.
         """
         if layout is not None:
-            return layout.convolve(self.projection(h_NC), self.filter, self.skip_KD, order)
+            return layout.convolve(h_NC, self.projection, self.filter, self.skip_KD, order)
         # With all rows here, the rows of H are permuted rather than those of P: 2 D numbers a node in place of (K + 1) D.
         if order is not None:
             h_NC = order.sort(h_NC)

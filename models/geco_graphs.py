@@ -77,9 +77,16 @@ class Convolutions:
         rows_BLKD = self.rows.spread(filters.at(self.position_T, self.length_T)).view(shape)
         return rows_BLKD.permute(2, 0, 3, 1).contiguous()
 
-    def convolve(self, rows_nE: Tensor, filters: ImplicitFilter, skip_KD: Tensor | None, order: Order | None) -> Tensor:
+    def convolve(
+        self,
+        h_nC: Tensor,
+        projection: nn.Linear,
+        filters: ImplicitFilter,
+        skip_KD: Tensor | None,
+        order: Order | None,
+    ) -> Tensor:
         """Returns [n, D] in the filters' precision. O(D N log N) per graph."""
-        num_filters = filters.num_filters
+        num_filters, rows_nE = filters.num_filters, projection(h_nC)
         if order is not None:
             rows_nE = order.sort(rows_nE)
         # Half-precision gates would round every product; the transform is single precision in any case.

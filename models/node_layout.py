@@ -7,7 +7,7 @@ Shapes: n rows here, N nodes; K filters of D channels.
 
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.filters import ImplicitFilter
 from models.node_order import Order
@@ -26,8 +26,15 @@ class NodeLayout(Protocol):
         """The number of the first row that is here; the others follow it."""
         ...
 
-    def convolve(self, rows_nE: Tensor, filters: ImplicitFilter, skip_KD: Tensor | None, order: Order | None) -> Tensor:
-        """The chain of gated convolutions from the projected rows here, [n, (K + 1) D] → [n, D]; a collective call.
+    def convolve(
+        self,
+        h_nC: Tensor,
+        projection: nn.Linear,
+        filters: ImplicitFilter,
+        skip_KD: Tensor | None,
+        order: Order | None,
+    ) -> Tensor:
+        """The chain of gated convolutions of the rows here, projected to (K + 1) D: [n, C] → [n, D]; a collective call.
 
         V ← P_i ⊙ (F_i ⊛ V + s_i ⊙ V) for i = 1 … K, over all nodes in the order π (None: as numbered); gates come first, V last.
         """

@@ -32,6 +32,7 @@ Legend: B graphs, n nodes, E edges, T places for tokens per graph, D width, H he
 """
 
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,13 +40,15 @@ from torch import Tensor, nn
 from models.dropout import Dropout, DropPath
 from models.encodings.identifiers import near_orthogonal_identifiers, orthogonal_identifiers, random_identifiers
 from models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
-from models.favor import FavorAttention
+from models.favor import FavorAttention, KeyLayout
 from models.features import FeatureEncoder, NodeInput, checked_categories
 from models.graphs import Graphs
 from models.layer_norm import LayerNorm
 from models.local_blocks import LocalLayers
 from models.options.features import Features
 from models.options.tokengt import SLOT, TokenGTConfig
+from models.parallel.graph import ShardedGraph
+from models.parallel.tokens import ShardedTokens
 from models.segments import reduce_runs
 
 MAX_DENSE_NODES = 4096  # the largest graph whose eigenvectors are computed on the fly, in O(n³)
@@ -90,6 +93,17 @@ class TokenView:
             return self.num_special + graphs.max_nodes + graphs.max_edges  # an upper bound, known without a wait
         return int(tokens_B.max())
 
+    keys: KeyLayout | None = None  # all keys are here
+
+    @property
+    def is_loop_E(self) -> Tensor:
+        """bool [E]: the edge's two nodes are one."""
+        return self.source_E == self.destination_E
+
+    def at_ends(self, x_nP: Tensor) -> tuple[Tensor, Tensor]:
+        """[E, P] of each edge's source, and of its destination."""
+        return x_nP[self.source_E], x_nP[self.destination_E]
+
     def assemble(self, special_SD: Tensor, node_nD: Tensor, edge_ED: Tensor) -> Tensor:
         """[B, T, D]; padding is 0."""
         rows = torch.cat([node_nD, edge_ED])
@@ -113,7 +127,7 @@ class TokenView:
         """SEB: x_(i,i) + Σ_{j≠i} x_(i,j), summed run by run in a fixed order; "mean" divides by the number of such j."""
         flat = x_BTD.flatten(0, 1)
         edge_ED = flat.index_select(0, self.slot_E)
-        edge_ED = edge_ED * (self.source_E != self.destination_E).unsqueeze(1).to(edge_ED.dtype)
+        edge_ED = edge_ED * (~self.is_loop_E).unsqueeze(1).to(edge_ED.dtype)
         sum_nD = reduce_runs(edge_ED, self.edge_ptr, "sum")
         if reduction == "mean":
             sum_nD = sum_nD / self.degree_n.clamp(min=1).unsqueeze(1).to(sum_nD.dtype)
@@ -122,7 +136,7 @@ class TokenView:
     @cached_property
     def degree_n(self) -> Tensor:
         """int64 [n]: edges that leave a node, without self-loops."""
-        loops = (self.source_E == self.destination_E).long()
+        loops = self.is_loop_E.long()
         running = torch.cat([loops.new_zeros(1), loops.cumsum(0)])
         return self.edge_ptr.diff() - running[self.edge_ptr].diff()
 
@@ -190,7 +204,7 @@ class TokenEmbedding(nn.Module):
         self.anchor: Tensor  # dtype and device where there is no other parameter
         self.register_buffer("anchor", torch.zeros(1, config.width), persistent=False)
 
-    def forward(self, view: TokenView, local: LocalLayers | None = None) -> Tensor:
+    def forward(self, view: TokenView | ShardedTokens, local: LocalLayers | None = None) -> Tensor:
         """Returns [B, T, D]; `local`: layers between the encoded features and the tokens."""
         graphs, anchor = view.graphs, self.anchor
         node_nD = anchor.expand(graphs.num_nodes, -1)
@@ -210,29 +224,30 @@ class TokenEmbedding(nn.Module):
         if self.token_type is not None:
             node_nD = node_nD + self.token_type.weight[NODE_TYPE]
             if self.config.type_by_index:
-                edge_ED = edge_ED + self.token_type((view.source_E == view.destination_E).long())
+                edge_ED = edge_ED + self.token_type(view.is_loop_E.long())
             else:
                 edge_ED = edge_ED + self.token_type.weight[EDGE_TYPE]
         special = [token.weight for token in (self.graph_token, self.null_token) if token is not None]
         return view.assemble(torch.cat(special) if special else anchor[:0], node_nD, edge_ED)
 
     @torch.no_grad()
-    def _identifiers(self, view: TokenView) -> tuple[Tensor, Tensor]:
+    def _identifiers(self, view: TokenView | ShardedTokens) -> tuple[Tensor, Tensor]:
         """[P_v ; P_v] for the nodes [n, 2P] and [P_u ; P_v] for the edges [E, 2P]."""
         if self.config.identifier == "orf_first_order":
             # The ablation of the paper's table 1: a token's identifier is its own, and tells nothing of its nodes.
+            assert isinstance(view, TokenView), "config.shards"
             tokens, position_n, position_E = view.token_graphs()
             rows = orthogonal_identifiers(
                 tokens, 2 * self.config.identifier_dim, seed=self._seed(), dtype=self.anchor.dtype
             )
             return rows[position_n], rows[position_E]
         p_nP = self._node_identifiers(view.graphs)
-        return torch.cat([p_nP, p_nP], dim=1), torch.cat([p_nP[view.source_E], p_nP[view.destination_E]], dim=1)
+        return torch.cat([p_nP, p_nP], dim=1), torch.cat(view.at_ends(p_nP), dim=1)
 
     def _seed(self) -> int | None:
         return None if self.training or self.config.resample_in_eval else self.config.seed
 
-    def _node_identifiers(self, graphs: Graphs) -> Tensor:
+    def _node_identifiers(self, graphs: Any) -> Tensor:
         config, dtype, dim = self.config, self.anchor.dtype, self.config.identifier_dim
         if config.identifier == "orf":
             return orthogonal_identifiers(graphs, dim, seed=self._seed(), dtype=dtype)
@@ -253,7 +268,7 @@ class TokenEmbedding(nn.Module):
                 vectors_nP = flip_signs(vectors_nP, graphs)
         return vectors_nP
 
-    def _eigenvectors(self, graphs: Graphs) -> Tensor:
+    def _eigenvectors(self, graphs: Any) -> Tensor:
         config, dtype = self.config, self.anchor.dtype
         if config.encoding is None:
             if graphs.padding.num_places > MAX_DENSE_NODES:
@@ -295,12 +310,12 @@ class Attention(nn.Module):
                 seed=config.seed * 1000 + layer,
             )
 
-    def forward(self, x_BTD: Tensor, key_mask_BT: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, key_mask_BT: Tensor | None, keys: KeyLayout | None = None) -> Tensor:
         shape = x_BTD.shape
         qkv = self.qkv(x_BTD).view(*shape[:2], 3, self.num_heads, -1)
         q_BHTd, k_BHTd, v_BHTd = qkv.permute(2, 0, 3, 1, 4)
         if self.favor is not None:
-            out_BHTd = self.favor(q_BHTd, k_BHTd, v_BHTd, key_mask_BT)
+            out_BHTd = self.favor(q_BHTd, k_BHTd, v_BHTd, key_mask_BT, keys)
         else:
             out_BHTd = nn.functional.scaled_dot_product_attention(
                 q_BHTd,
@@ -324,8 +339,8 @@ class Block(nn.Module):
         self.fc1, self.fc2 = nn.Linear(width, ffn_width), nn.Linear(ffn_width, width)
         self.activation_dropout, self.dropout = Dropout(config.activation_dropout), Dropout(config.dropout)
 
-    def forward(self, x_BTD: Tensor, key_mask_BT: Tensor | None) -> Tensor:
-        attended_BTD = self.attention(self.attention_norm(x_BTD), key_mask_BT)
+    def forward(self, x_BTD: Tensor, key_mask_BT: Tensor | None, keys: KeyLayout | None = None) -> Tensor:
+        attended_BTD = self.attention(self.attention_norm(x_BTD), key_mask_BT, keys)
         x_BTD = x_BTD + self.drop_path(self.dropout(attended_BTD))
         hidden = self.activation_dropout(nn.functional.gelu(self.fc1(self.ffn_norm(x_BTD))))
         return x_BTD + self.drop_path(self.dropout(self.fc2(hidden)))
@@ -375,17 +390,17 @@ class TokenGT(nn.Module):
         self.apply(partial(_initialise, std=config.init_std))
         self.local = LocalLayers(config.local, config.width, config.num_layers)  # with initial values of its own
 
-    def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
+    def forward(self, graphs: Graphs | ShardedGraph, *, epoch: int = 0) -> Tensor:
         """Returns [B, out_dim] for graph tasks; [r, out_dim] for the nodes asked about; [n, width] for link tasks.
 
         Memory is O(B·T) with T = n + m tokens of the largest graph, and with "performer" (or SDPA's fused kernels) no T × T
         matrix exists. `epoch` is not used. Raises ValueError where the batch lacks features or encodings of the config.
         """
-        view = TokenView(graphs, self.config.num_special)
+        view = self._view(graphs)
         x_BTD = self.dropout(self.embedding_norm(self.embedding(view, self.local)))
         # One graph has no padding, and no mask is the faster kernel.
         key_mask_BT = None if view.num_graphs == 1 else view.key_mask_BT
-        if x_BTD.numel():
+        if x_BTD.numel() or view.keys is not None:
             for index in range(len(self.layers)):
                 x_BTD = self._layer(index, x_BTD, view, key_mask_BT)
                 if self.config.sparse_equivariant_basis:
@@ -397,12 +412,17 @@ class TokenGT(nn.Module):
             x_nD = x_nD[graphs.root_index]
         return self.head(x_nD)
 
-    def _layer(self, index: int, x_BTD: Tensor, view: TokenView, key_mask_BT: Tensor | None) -> Tensor:
+    def _layer(self, index: int, x_BTD: Tensor, view: TokenView | ShardedTokens, key_mask_BT: Tensor | None) -> Tensor:
         layer, local = self.layers[index], self.local
         if not local.gates:
-            return layer(x_BTD, key_mask_BT)
+            return layer(x_BTD, key_mask_BT, view.keys)
         x_BTD = view.with_nodes(x_BTD, local.layers[index](view.nodes(x_BTD), view.graphs.adjacency))
-        return x_BTD + local.gates[index](layer(x_BTD, key_mask_BT) - x_BTD)
+        return x_BTD + local.gates[index](layer(x_BTD, key_mask_BT, view.keys) - x_BTD)
+
+    def _view(self, graphs: Graphs | ShardedGraph) -> TokenView | ShardedTokens:
+        if isinstance(graphs, ShardedGraph):
+            return ShardedTokens(graphs)
+        return TokenView(graphs, self.config.num_special)
 
 
 def _initialise(module: nn.Module, std: float) -> None:

@@ -13,12 +13,20 @@ from storage.encoding_names import split_encodings
 Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
 
+@dataclass(frozen=True)
+class ShardOf:
+    """The whole graph, of which a batch is one rank's rows."""
+
+    bounds: tuple[int, ...]  # rank r has the stored nodes [bounds[r], bounds[r + 1])
+    symmetric: bool  # every edge of the graph is there both ways
+
+
 @dataclass(frozen=True, repr=False)
 class Subgraph(Generic[Array]):
     """What a minibatch holds under the same name as numpy arrays and as tensors.
 
     Row i of (indptr, indices) lists the nodes that node i takes messages from: the sources of its in-edges, or whatever
-    neighbors its sampler was told to draw.
+    neighbors its sampler was told to draw. In a shard `indices` are stored ids of the whole graph, in its type of integers.
     """
 
     epoch: int
@@ -38,6 +46,7 @@ class Subgraph(Generic[Array]):
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
     encoding: Array | None = None  # float32 [n, sum of dims]: the stored encodings asked for, side by side
     encoding_names: tuple[str, ...] = ()
+    shard: ShardOf | None = None
 
     def __repr__(self) -> str:
         return describe(self)

@@ -144,7 +144,7 @@ def build_minibatch(
     *,
     feature: bool = True,
     encodings: tuple[str, ...] = (),
-    **columns: np.ndarray | None,
+    **columns: Any,
 ) -> MiniBatch:
     """The minibatch of these nodes and in-edge lists, with its rows fetched in one question; `columns` are further fields."""
     split = split_set if router.manifest.num_split_sets else None

@@ -112,16 +112,42 @@ class RandomPartitionOptions:
             raise ConfigError(f"root_splits: expected codes of no split, train, valid or test, got {self.root_splits}")
 
 
+@dataclass(frozen=True)
+class FullGraphOptions:
+    """All nodes, each with all its in-edges. Several ranks share them: each has a shard, the rows of a range of stored nodes."""
+
+    split_set: int = 0
+    root_splits: tuple[int, ...] = (SPLIT_TRAIN,)
+    """Nodes with one of these codes are roots."""
+    encodings: tuple[str, ...] = ()
+    """Stored encodings of the nodes (storage.encodings), by name."""
+    num_blocks: int = 1
+    """Shards end where one of so many even blocks of nodes does: sums by blocks are then the same for any number of ranks."""
+    alone: Literal["batch", "shard"] = "batch"
+    """What a single rank has: a minibatch, nodes ascending in permanent id, or the one shard."""
+
+
 def full_evaluation(
-    split_set: int, num_chunks: int = 1, encodings: tuple[str, ...] = ()
-) -> dict[str, RandomPartitionOptions]:
-    """Scores every split on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks."""
-    return {
-        name: RandomPartitionOptions(
-            num_chunks=num_chunks, split_set=split_set, root_splits=(code,), shuffle=False, encodings=encodings
+    split_set: int,
+    num_chunks: int = 1,
+    encodings: tuple[str, ...] = (),
+    num_blocks: int | None = None,
+    alone: Literal["batch", "shard"] = "batch",
+) -> dict[str, RandomPartitionOptions | FullGraphOptions]:
+    """Scores all splits on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks.
+
+    The options of all splits are the same: each batch is scored for all of them. With `num_blocks` several ranks share the batch as shards,
+    and `alone` says what a single one has.
+    """
+    codes = tuple(SPLITS.values())
+    options: RandomPartitionOptions | FullGraphOptions
+    if num_blocks is None or num_chunks > 1:
+        options = RandomPartitionOptions(
+            num_chunks=num_chunks, split_set=split_set, root_splits=codes, shuffle=False, encodings=encodings
         )
-        for name, code in SPLITS.items()
-    }
+    else:
+        options = FullGraphOptions(split_set, codes, encodings, num_blocks, alone)
+    return dict.fromkeys(SPLITS, options)
 
 
 @dataclass(frozen=True)

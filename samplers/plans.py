@@ -1,5 +1,6 @@
 """How an epoch is divided among ranks: pure functions from counts to shares, the same on every rank."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,6 +31,25 @@ def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
         )
     steps = -(-num_roots // (batch_size * num_ranks))
     return min(steps, num_roots // num_ranks) * num_ranks
+
+
+_NEAR = 0.05  # of a shard: how far its end is moved to the end of a stored partition
+
+
+def shard_bounds(num_nodes: int, num_ranks: int, offsets: Sequence[int], num_blocks: int) -> tuple[int, ...]:
+    """Bounds of even ranges of the stored nodes, one for each rank.
+
+    Their ends are moved to those of stored partitions (`offsets`) where these are near, and then to the nearest end of one of `num_blocks`
+    even blocks, where that leaves ranks about even.
+    """
+    ends = np.array([even_split(num_nodes, num_ranks, rank)[0] for rank in range(num_ranks + 1)])
+    stored = np.asarray(offsets)
+    near = stored[np.abs(stored[:, None] - ends).argmin(axis=0)]
+    ends = np.where(np.abs(near - ends) <= _NEAR * num_nodes / num_ranks, near, ends)
+    if num_blocks >= 8 * num_ranks or num_blocks % num_ranks == 0:
+        block = np.array([even_split(num_nodes, num_blocks, part)[0] for part in range(num_blocks + 1)])
+        ends = block[np.abs(block[:, None] - ends).argmin(axis=0)]
+    return (0, *map(int, ends[1:-1]), num_nodes)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ SAMPLERS = {
     "saint": ("samplers.options:SaintOptions", "samplers.saint:SaintSampler"),
 }
 
+# Of no name: a run chooses it.
+_UNNAMED = {"full-graph": ("samplers.options:FullGraphOptions", "samplers.full_graph:FullGraphSampler")}
+
 OUR_PACKAGES = ("cluster", "jobs", "models", "samplers", "storage")
 
 
@@ -40,7 +43,7 @@ def load(path: str) -> Any:
 
 def build_sampler(options: Any, router: Any, num_ranks: int) -> Any:
     """The sampler that these options describe, ours or a user's."""
-    for options_path, sampler_path in SAMPLERS.values():
+    for options_path, sampler_path in (SAMPLERS | _UNNAMED).values():
         if f"{type(options).__module__}:{type(options).__name__}" == options_path:
             return load(sampler_path)(router, options, num_ranks)
     return options.build(router, num_ranks)

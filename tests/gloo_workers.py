@@ -1,7 +1,7 @@
 """Runs the cases of a module on real gloo processes, started once per module."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,22 @@ SIZES = (1, 2, 4)
 DEADLINE = timedelta(seconds=120)
 
 
-def on_workers(body: Callable[[Peers], Any]) -> dict[int, list[Any]]:
-    """What `body` (tensors and plain values) returned on every worker of groups of 1, 2 and 4: {size: [by rank]}."""
+def on_workers(body: Callable[[Peers], Any], sizes: Sequence[int] = SIZES) -> dict[int, list[Any]]:
+    """What `body` (tensors and plain values) returned on every worker of groups of these sizes: {size: [by rank]}."""
     with tempfile.TemporaryDirectory() as folder:
-        run_ranks(_worker, (body, folder), max(SIZES))
+        run_ranks(_worker, (body, folder, sizes), max(sizes))
         return {
             size: [torch.load(Path(folder, f"{size}-{rank}.pt"), weights_only=True) for rank in range(size)]
-            for size in SIZES
+            for size in sizes
         }
 
 
-def _worker(rank: int, body: Callable[[Peers], Any], folder: str) -> None:
+def _worker(rank: int, body: Callable[[Peers], Any], folder: str, sizes: Sequence[int]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=max(SIZES), timeout=DEADLINE
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=max(sizes), timeout=DEADLINE
     )
-    groups = {size: dist.new_group(list(range(size)), timeout=DEADLINE) for size in SIZES}
+    groups = {size: dist.new_group(list(range(size)), timeout=DEADLINE) for size in sizes}
     for size, group in groups.items():
         if rank < size:
             torch.save(body(Peers.of_group(group)), Path(folder, f"{size}-{rank}.pt"))

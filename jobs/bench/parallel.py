@@ -53,12 +53,15 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
     import torch.distributed as dist
     from torch.nn.functional import cross_entropy
 
-    from jobs.run.geco_classifier import GECOShardClassifier
-    from jobs.run.whole_graph import WholeGraphData
+    from cluster.training_data import StoredNodes
+    from jobs.run.geco_classifier import GECOClassifier
+    from jobs.run.whole_graph import ShardMemory, WholeGraphData
     from models.geco import FilterConfig
     from models.options.geco import GECOConfig
     from models.parallel.collectives import sum_gradients
     from models.parallel.cost import sent_bytes, training_bytes
+    from models.parallel.shards import NUM_BLOCKS
+    from samplers.options import FullGraphOptions
     from storage.graph import open_graph
 
     torch.set_num_threads(1)
@@ -76,17 +79,18 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
         filter=FilterConfig(scale="length"),
     )
     torch.manual_seed(0)
-    model = GECOShardClassifier(model_config)
+    model = GECOClassifier(model_config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     warm_up(model, model_config)
     reset_peak()
     baseline = own_bytes("VmRSS")
-    data = WholeGraphData.of(graph, 0, model_config)
-    opened = data.open()
-    shard, batch = opened.shard, opened.sampler(data.roots()["train"], size).sample(0, rank)
-    peers = shard.layout.peers
+    options = FullGraphOptions(num_blocks=NUM_BLOCKS, alone="shard")
+    opened = WholeGraphData(StoredNodes.of(graph, verify=False), options, ShardMemory.of(manifest, model_config)).open()
+    shard, batch = opened.shard.graph, opened.sampler(options, size).sample(0, rank)
+    assert shard is not None
+    peers = shard.peers
     losses = []
-    target = batch.y[batch.root_index]
+    target = opened.target(batch)
     count = float(peers.sum(torch.tensor(float(len(target)))))
     for step in range(config.steps):
         if step == config.steps - 1:
@@ -100,7 +104,7 @@ def worker(rank: int, size: int, config: Config, folder: str) -> None:
         losses.append(float(peers.sum(loss.detach().double())))
     plan = shard.adjacency.plan
     predicted = sent_bytes(
-        model_config, shard.layout.rows, rank, sum(plan.send), plan.num_halo, symmetric=manifest.symmetric
+        model_config, shard.shards, rank, sum(plan.send), plan.num_halo, symmetric=manifest.symmetric
     )
     result = {
         "workers": size,

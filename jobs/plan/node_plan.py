@@ -7,21 +7,22 @@ from typing import Any
 import torch
 
 from cluster.placement import Resources
-from cluster.training_data import OpenNodes
+from cluster.training_data import OpenNodes, StoredNodes
 from jobs.plan.cost_model import all_reduce_bytes
 from jobs.plan.run_plan import Plan, duration, plan_run, size
-from jobs.plan.scoring_plan import Scoring, add_training, add_untried, on_top
+from jobs.plan.scoring_plan import Scoring, add_training, add_untried, on_top, shared
 from jobs.plan.tries import Tried, Tries
 from jobs.run.automatic import expected_facts
 from jobs.run.classic import search
 from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes
-from jobs.run.node_run import check_run, node_inputs, resolve_nodes, whole_graph_data
+from jobs.run.node_run import check_run, node_inputs, resolve_nodes, shard_memory
 from jobs.run.node_task import node_task
 from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import check_resume
-from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
+from jobs.run.whole_graph import WholeGraphData
+from samplers.options import DEFAULT_CHUNKS, FullGraphOptions, RandomPartitionOptions
 from samplers.plans import num_chunk_batches, num_root_batches
 from samplers.protocol import Sampler
 from samplers.router import local_router
@@ -110,8 +111,8 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
         return replace(batch, encoding=zeros, encoding_names=(encoding.name,))
 
     plan.add("splits", _split_text(manifest, resolved.config.data.split_set))
-    plan.add("scoring", _scoring_text(resolved.config))
     evaluation = {split: readable(options) for split, options in resolved.evaluation.items()}
+    plan.add("scoring", _scoring_text(resolved.config, evaluation["valid"], plan.workers))
     traffic = Traffic(manifest.num_partitions)
     data = OpenNodes(local_router(graph, watch=traffic.watch))
     add_training(
@@ -149,6 +150,8 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
 
 def _parts_of_whole(valid: Any, num_nodes: int) -> list[RandomPartitionOptions]:
     """Of scoring on the whole graph, an eighth and a quarter of its batch; none where the batch is small, or draws by roots."""
+    if isinstance(valid, FullGraphOptions):
+        valid = RandomPartitionOptions(1, 0, valid.split_set, valid.root_splits, False, valid.encodings)
     if not isinstance(valid, RandomPartitionOptions) or valid.num_chunks is None:
         return []
     if num_nodes < _SMALL * valid.num_chunks:
@@ -164,13 +167,20 @@ def _split_text(manifest: Manifest, split_set: int) -> str:
     return f"{', '.join(counts)} labelled nodes"
 
 
-def _scoring_text(config: RunConfig) -> str:
+def _scoring_text(config: RunConfig, valid: Any, workers: int) -> str:
     how: Any = config.evaluation
+    whole = "all splits by one pass over the whole graph as one batch"
     if how.estimate is not None:
         return f"estimates: {how.estimate}; {how.kept}"
     if how.how == "sampled":
         return "every split through its own roots' subgraphs"
-    return "every split on the whole graph as one batch"
+    if isinstance(valid, FullGraphOptions):
+        return (
+            f"all splits by one pass over the whole graph, its nodes spread over {workers} workers"
+            if workers > 1
+            else whole
+        )
+    return whole
 
 
 def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
@@ -178,11 +188,12 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> N
     from models.parallel.cost import sent_bytes
     from models.parallel.shards import Shards
 
-    data, manifest, fit, workers = whole_graph_data(graph, resolved), graph.manifest, resolved.fit, plan.workers
+    manifest, fit, workers = graph.manifest, resolved.fit, plan.workers
+    memory = shard_memory(manifest, resolved)
     model = resolved.build_model()
     plan.add_model(model)
-    needed = data.check_memory(graph, workers)
-    sent = sent_bytes(data.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
+    needed = memory.check(workers)
+    sent = sent_bytes(memory.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
     plan.add("batch", f"the whole graph, about {manifest.num_nodes // workers:,} nodes on each of {workers} workers")
     plan.add_all_steps(f"1 an epoch, {fit.epochs:,}", 1, fit)
     plan.add(
@@ -190,19 +201,19 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> N
         f"{size(sum(sent.values()))} sent by a worker in a step, and rows of nodes with neighbors on other workers",
     )
     plan.add_memory({"shard": needed})
-    if not graph.is_here or data.worker_bytes(graph, 1) > available_bytes() // 2:
+    if not graph.is_here or memory.worker_bytes(1) > available_bytes() // 2:
         plan.add("time", "not tried: one process of this machine cannot hold the whole graph")
         return
-    opened = data.open()
+    opened = WholeGraphData(StoredNodes.of(graph, verify=False), resolved.training, memory).open()
     tries = Tries(opened, model)
 
-    def shared(tried: Tried) -> Tried:
-        """A worker's share of it."""
-        return replace(tried, step_s=tried.step_s / workers, draw_s=0.0)
+    def kept(tried: Tried) -> Tried:
+        """A worker's share of it, which is drawn once."""
+        return replace(shared(tried, workers), draw_s=0.0)
 
-    tried = shared(tries.train(opened.sampler(data.roots()["train"], 1), node_task(resolved, manifest)))
-    passed = shared(tries.score(opened.sampler(data.roots()["valid"], 1)))
-    scoring = Scoring(passed, dict.fromkeys(data.roots(), 1))
+    tried = kept(tries.train(opened.sampler(resolved.training, 1), node_task(resolved, manifest)))
+    passed = kept(tries.score(opened.sampler(resolved.evaluation["valid"], 1)))
+    scoring = Scoring(passed, 1, 0)
     more = f"{scoring.text(plan, fit, 1)}; tried whole, by one process; {on_top(plan)}"
     plan.add_time(tried, 1, fit.epochs, 1, more)
 

@@ -8,6 +8,7 @@ import torch
 
 from cluster.prediction import Piece, PredictionSpec
 from jobs.plan.run_plan import Plan
+from jobs.plan.scoring_plan import shared
 from jobs.plan.tries import Tries, mean_of
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prediction_subject import Served, Subject
@@ -33,17 +34,31 @@ def plan_prediction(
         spec, (pieces, ids) = split(subject.look())
         files = -(-len(ids) // config.shard_rows)
         plan.add("rows", f"{len(ids):,} in {files:,} Parquet files of at most {config.shard_rows:,}")
-        if subject.shard_bytes is None:
-            _add_batches(plan, model, spec, len(pieces))
-        else:  # workers predict the whole graph together: memory by the formula
-            plan.add("batches", f"the whole graph over {workers} workers, once for each of {len(spec.splits)} splits")
+        if subject.shard_bytes is not None:  # memory by the formula
+            plan.add("batches", f"the whole graph over {workers} workers, once for all splits")
             plan.add_memory({"shard": subject.shard_bytes(workers)})
             plan.add("time", "not tried")
+        elif subject.is_sharded:
+            _add_full_graph(plan, model, spec)
+        else:
+            _add_batches(plan, model, spec, len(pieces))
     done = "complete already: nothing would be done" if summary is not None else "new, or the rest of what is there"
     plan.add("out", f"{config.out}, {done}")
     cluster = f"the Ray cluster at {config.ray.address}, which is not asked here"
     plan.add("ray", "a local Ray" if config.ray.address is None else cluster)
     plan.print()
+
+
+def _add_full_graph(plan: Plan, model: torch.nn.Module, spec: PredictionSpec) -> None:
+    """One pass for all splits, tried whole by this process."""
+    data = spec.data.open()
+    tries, sampler = Tries(data, model), data.sampler(spec.splits[0].sampler, 1)
+    tries.score(sampler, data.ids)  # compiles what is compiled
+    tried = shared(tries.score(sampler, data.ids), plan.workers)
+    plan.add("batches", f"the whole graph over {plan.workers} workers, once for all splits")
+    plan.add_batch(tried, "predicted")
+    plan.add_memory({"weights": 4 * (plan.parameters or 0), "a pass": tried.work_bytes})
+    plan.add_time(tried, 1, 0, spec.loader.threads, _MORE)
 
 
 def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_pieces: int) -> None:

@@ -1,15 +1,17 @@
 """What training and scoring cost a run, for its `--plan`: batches tried here, a validation batch tried or scaled from a part of one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from cluster.evaluation import scored_with
 from cluster.options import TrainOptions
 from cluster.tasks import Task
 from jobs.plan.run_plan import Plan, duration
 from jobs.plan.tries import Tried, Tries, extrapolated
 from jobs.run.memory_check import available_bytes
 from jobs.run.resolve import ResolvedRun
+from samplers.options import FullGraphOptions
 from samplers.protocol import Sampler
 
 _LONGEST_TRY_S = 30.0  # a plan takes no longer than about this for a pass
@@ -22,10 +24,11 @@ def on_top(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class Scoring:
-    """What it takes to score each split."""
+    """What it takes to score the splits."""
 
     tried: Tried  # `work_bytes`: drawing the batch, the batch itself, and the pass
-    batches: Mapping[str, int]  # of a worker, by split
+    validation: int  # batches of a worker
+    final: int  # of the splits that a validation does not score: what it finds of the best weights is kept
     is_scaled: bool = (
         False  # from a quarter of the batch: the whole one would take too long, or too much memory, for a plan
     )
@@ -33,10 +36,10 @@ class Scoring:
     def text(self, plan: Plan, fit: TrainOptions, threads: int) -> str:
         """Of the time line: one validation, and all of them with the final scores."""
         step = plan.step_seconds(self.tried, threads)
-        validation = self.batches["valid"] * step
+        validation = self.validation * step
         count = -(-fit.epochs // fit.eval_every)  # the last epoch is always validated
         how = "scaled from a quarter of one" if self.is_scaled else "one tried"
-        whole = duration(count * validation + sum(self.batches.values()) * step)
+        whole = duration(count * validation + self.final * step)
         return (
             f"a validation about {duration(validation)} ({how}), {count:,} of them and the final scores about {whole}"
         )
@@ -64,12 +67,11 @@ def add_training(
     plan.add_model(tries.model)
     drawn = sampler(training)
     tried = tries.train(drawn, task)
-    scored = {split: sampler(options) for split, options in evaluation.items()}
-    scoring = plan_scoring(tries, scored, workers, [sampler(options) for options in smaller])
+    scoring = plan_scoring(tries, evaluation, workers, smaller)
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     # The C library keeps what training has freed, so scoring comes on top of it.
-    validated_ahead = min(loader.prefetch, max(scoring.batches.values()) - 1) * scoring.tried.num_bytes
+    validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes
     plan.add_memory(
         {
             **weight_bytes(plan, resolved),
@@ -94,16 +96,35 @@ def weight_bytes(plan: Plan, resolved: ResolvedRun) -> dict[str, int]:
     return {"weights and optimizer": 4 * (plan.parameters or 0) * copies}
 
 
-def plan_scoring(tries: Tries, samplers: Mapping[str, Sampler], workers: int, smaller: Sequence[Sampler]) -> Scoring:
-    """Tries a batch of "valid". `samplers`: by split.
+def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], workers: int, smaller: Sequence[Any]) -> Scoring:
+    """Tries a batch of "valid". `evaluation`: samplers' options by split.
 
-    `smaller`: samplers of an eighth and of a quarter of that batch, or none. They are tried before it, and where it would be too much for
-    a plan, what they say stands for it.
+    `smaller`: options for an eighth and a quarter of that batch, or none. They are tried before it, and where it would be too much for
+    a plan, what they say stands for it. Of the full graph, which workers share, this process tries all.
     """
-    batches = {split: sampler.num_batches // workers for split, sampler in samplers.items()}
+    is_shared = isinstance(evaluation["valid"], FullGraphOptions)
+
+    def sampler(options: Any) -> Sampler:
+        return tries.data.sampler(options, 1 if is_shared else workers)
+
+    def scoring(tried: Tried, *, is_scaled: bool = False) -> Scoring:
+        return Scoring(shared(tried, workers) if is_shared else tried, validation, final, is_scaled=is_scaled)
+
+    batches = {
+        split: 1 if is_shared else sampler(options).num_batches // workers for split, options in evaluation.items()
+    }
+    scored = scored_with("valid", evaluation)
+    validation, final = batches["valid"], sum(count for split, count in batches.items() if split not in scored)
     if smaller:
-        tries.score(smaller[0])  # compiles what is compiled
-        whole = extrapolated(*map(tries.score, smaller))
+        first, second = map(sampler, smaller)
+        tries.score(first)  # compiles what is compiled
+        whole = extrapolated(tries.score(first), tries.score(second))
         if whole.draw_s + whole.step_s > _LONGEST_TRY_S or whole.work_bytes > available_bytes() // 2:
-            return Scoring(whole, batches, is_scaled=True)
-    return Scoring(tries.score(samplers["valid"]), batches)
+            return scoring(whole, is_scaled=True)
+    return scoring(tries.score(sampler(evaluation["valid"])))
+
+
+def shared(tried: Tried, workers: int) -> Tried:
+    """A worker's share of what one process has tried; rows of nodes with neighbors on other workers come on top."""
+    counts = {name: getattr(tried, name) / workers for name in ("nodes", "edges", "roots", "draw_s", "step_s")}
+    return replace(tried, **counts, num_bytes=tried.num_bytes // workers, work_bytes=tried.work_bytes // workers)

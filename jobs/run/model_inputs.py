@@ -1,9 +1,11 @@
 """From the loaders' batches to what every model takes, and a model over those as the trainer takes one.
 
-A minibatch lists, per node, the sources of its in-edges; `models.graphs.Graphs` holds edges as source over destination.
+A minibatch lists, per node, the sources of its in-edges; `models.graphs.Graphs` holds edges as source over destination. A shard of the
+whole graph becomes a `models.parallel.graph.ShardedGraph`: then the forward pass is a collective call of all ranks.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +13,44 @@ from torch import Tensor, nn
 
 from cluster.tasks import StepOutput
 from models.graphs import Graphs
+from models.parallel.collectives import Peers
+from models.parallel.graph import ShardedGraph
+from models.parallel.halo import ShardedAdjacency
+from models.parallel.shards import Shards
+from samplers.device_copy import tensor_bytes
 from samplers.graph_batches import TorchGraphBatch
 from samplers.minibatch import TorchBatch
 
 
-def node_batch_graphs(batch: TorchBatch) -> Graphs:
-    """A minibatch of roots: its subgraphs, or all of it as one graph. `root_index` are the nodes to predict."""
+@dataclass(frozen=True, repr=False)
+class PlannedShard(TorchBatch):
+    """A shard that is used again, with the exchange of rows planned."""
+
+    graph: ShardedGraph | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return tensor_bytes(self)
+
+
+def plan_shard(batch: TorchBatch, peers: Peers) -> ShardedGraph:
+    """The graph of which the batch is this rank's part, without roots; a collective call."""
+    assert batch.shard is not None
+    shards = Shards(batch.shard.bounds)
+    adjacency = ShardedAdjacency(batch.indptr, batch.indices, shards, peers, symmetric=batch.shard.symmetric)
+    return ShardedGraph(shards, peers, adjacency, batch.node_id, x=batch.x, encodings=batch.encodings)
+
+
+def shard_graph(batch: TorchBatch) -> ShardedGraph:
+    """The same, planned where it is not yet."""
+    planned = batch.graph if isinstance(batch, PlannedShard) else None
+    return plan_shard(batch, Peers.of_group()) if planned is None else planned
+
+
+def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
+    """A minibatch of roots: its subgraphs, or all of it as one graph; of a shard the sharded graph. `root_index` are the nodes to predict."""
+    if batch.shard is not None:
+        return replace(shard_graph(batch), root_index=batch.root_index)
     num_nodes = len(batch.node_id)
     destination = torch.repeat_interleave(
         torch.arange(num_nodes, device=batch.node_id.device), batch.indptr.diff(), output_size=len(batch.indices)
@@ -51,8 +85,8 @@ class OverGraphs(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        to_graphs: Callable[[Any], Graphs],
-        predict: Callable[[nn.Module, Graphs, int], tuple[Tensor, Tensor | None]] | None = None,
+        to_graphs: Callable[[Any], Graphs | ShardedGraph],
+        predict: Callable[[nn.Module, Any, int], tuple[Tensor, Tensor | None]] | None = None,
     ) -> None:
         """`predict` calls the model where its own call is not the whole of it; see `with_penalty`."""
         super().__init__()
@@ -72,12 +106,12 @@ class OverGraphs(nn.Module):
         return states
 
 
-def plain(model: nn.Module, graphs: Graphs, epoch: int) -> tuple[Tensor, None]:
+def plain(model: nn.Module, graphs: Graphs | ShardedGraph, epoch: int) -> tuple[Tensor, None]:
     """The predictions of a model without a penalty."""
     return model(graphs, epoch=epoch), None
 
 
-def with_penalty(model: Any, graphs: Graphs, epoch: int) -> tuple[Tensor, Tensor | None]:
+def with_penalty(model: Any, graphs: Graphs | ShardedGraph, epoch: int) -> tuple[Tensor, Tensor | None]:
     """Predictions and, in training, the penalty of a model that has one (Primphormer's KSVD loss)."""
     if not model.training:
         return model(graphs, epoch=epoch), None

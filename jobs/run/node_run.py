@@ -23,7 +23,7 @@ from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.this_machine import local_session
 from jobs.run.training_run import check_resume, choose_run_dir, known_resources, print_end, train_and_score
 from jobs.run.verdict import end_of_run
-from jobs.run.whole_graph import WholeGraphData
+from jobs.run.whole_graph import ShardMemory, WholeGraphData
 from models.options.features import Features
 from samplers.options import RandomPartitionOptions
 from samplers.random_partition import count_chunks
@@ -49,7 +49,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
     config = replace(resolved.config, data=replace(config.data, snapshot=graph.manifest.snapshot))
     resolved = replace(resolved, config=config)
     manifest, evaluation = graph.manifest, config.evaluation
-    whole = whole_graph_data(graph, resolved) if resolved.is_full_graph else None
+    memory = shard_memory(manifest, resolved) if resolved.is_full_graph else None
     if config.run.resume is not None:
         check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
     print(
@@ -63,7 +63,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
         print(f"scores are estimates: {evaluation.estimate}; {evaluation.kept}", flush=True)
     classic = train_classic(job, config, run_dir, run_nodes)
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
-    with prepare(graph, resolved, whole, run_dir) as ready:
+    with prepare(graph, resolved, memory, run_dir) as ready:
         task = node_task(ready.resolved, manifest)
         print("fitting the baselines (majority class, features only)", flush=True)
         baselines = compute_baselines(ready.router, config.data.split_set, task.metric, config.fit.seed) | classic
@@ -74,9 +74,9 @@ def run_nodes(job: str, config: RunConfig) -> int:
             ready.resolved,
             ready.launcher,
             task,
-            ready.data if whole is None else whole,
-            resolved.training if whole is None else whole.roots()["train"],
-            resolved.evaluation if whole is None else whole.roots(),
+            ready.data if memory is None else WholeGraphData(ready.data, resolved.training, memory),
+            resolved.training,
+            resolved.evaluation,
             baselines,
             described,
             started_s,
@@ -99,12 +99,12 @@ class _Ready:
 
 @contextmanager
 def _in_this_process(
-    graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | None, run_dir: Path
+    graph: StoredGraph, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: Path
 ) -> Iterator[_Ready]:
     for reason in resolved.reasons:
         print(reason, flush=True)
-    if whole is not None and resolved.workers.device == "cpu":
-        whole.check_memory(graph, 1)
+    if memory is not None and resolved.workers.device == "cpu":
+        memory.check(1)
     servers, is_here, graph = resolved.config.servers, graph.is_here, graph.whole()
     data = StoredNodes.of(graph, servers.feature_dtype, verify=servers.verify)
     router, nothing_asked = data.open().router, Traffic(graph.num_partitions)
@@ -114,7 +114,7 @@ def _in_this_process(
 
 
 @contextmanager
-def _on_ray(graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | None, run_dir: Path) -> Iterator[_Ready]:
+def _on_ray(graph: StoredGraph, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: Path) -> Iterator[_Ready]:
     from cluster.partition_server import connect, server_group
     from cluster.ray_train import RayTrainLauncher
     from cluster.served_nodes import ServedNodes
@@ -130,8 +130,8 @@ def _on_ray(graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | N
         for reason in resolved.reasons:
             print(reason, flush=True)
         # A GPU's worker looks at its memory itself.
-        if whole is not None and session.is_ours and resolved.workers.device == "cpu":
-            whole.check_memory(graph, resolved.workers.most)
+        if memory is not None and session.is_ours and resolved.workers.device == "cpu":
+            memory.check(resolved.workers.most)
         placed = group.where()
         print(f"{manifest.num_partitions} partition servers up on {where}{placed and ': '}{placed}", flush=True)
         servers, traffic = group.running(), Traffic(manifest.num_partitions)
@@ -143,7 +143,7 @@ def _on_ray(graph: StoredGraph, resolved: ResolvedRun, whole: WholeGraphData | N
         def renewed(wait_s: float, say: Callable[[str], None]) -> TrainingData:
             return ServedNodes(group.running(wait_s, say))
 
-        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed if whole is None else None)
+        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed if memory is None else None)
         yield _Ready(resolved, launcher, router, traffic, ServedNodes(servers))
 
 
@@ -202,6 +202,6 @@ def check_samplers(router: Router, resolved: ResolvedRun) -> None:
         data.sampler(plain, resolved.workers.num_workers or 1).num_batches  # noqa: B018 - checks its options
 
 
-def whole_graph_data(graph: StoredGraph, resolved: ResolvedRun) -> WholeGraphData:
-    """The data of a run whose one batch is the whole graph."""
-    return WholeGraphData.of(graph.whole(), resolved.config.data.split_set, resolved.model_config)
+def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> ShardMemory:
+    """Of a run whose one batch is the whole graph, or of its prediction."""
+    return ShardMemory.of(manifest, resolved.model_config, training=training)

@@ -12,26 +12,26 @@ from pydantic import TypeAdapter, ValidationError
 from cluster.checkpoint import load_weights
 from cluster.options import NodeClassificationOptions, TrainOptions
 from cluster.partition_server import connect, partition_servers
-from cluster.prediction import UNSPLIT, unsplit
+from cluster.prediction import UNSPLIT, with_unsplit
 from cluster.served_nodes import ServedNodes
 from cluster.tasks import BinaryClassification, Classification, Regression, Task
 from cluster.training_data import GraphData, GraphSplitOptions, StoredNodes, TrainingData
 from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
-from jobs.run.node_run import node_inputs, whole_graph_data
+from jobs.run.node_run import node_inputs, shard_memory
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
 from jobs.run.resolve import ResolvedRun, read_resolved
-from jobs.run.whole_graph import ShardRoots
-from samplers.options import LoaderOptions
+from jobs.run.whole_graph import WholeGraphData
+from samplers.options import FullGraphOptions, LoaderOptions
 from samplers.router import Router
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
 from storage.graph import open_graph
 from storage.graph_store import open_graphs
-from storage.source import SPLIT_NAMES, SPLIT_NONE
+from storage.source import SPLIT_NAMES
 
 _TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassification, "classes": Classification}
 
@@ -55,14 +55,14 @@ class Subject:
     loader: LoaderOptions
     serve: Callable[[], Any]  # a context manager that yields Served; needs a Ray session
     look: Callable[[], Served]  # the same in this process, nothing started or written; ConfigError where it cannot be
-    # Where workers predict the whole graph together: the bytes of one of so many; ConfigError where they do not fit here.
+    # Of a graph-parallel run: the bytes of one of so many workers; ConfigError where they do not fit here.
     shard_bytes: Callable[[int], int] | None = None
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
 
     @property
-    def together(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether the batch is the whole graph, spread over the workers."""
-        return self.shard_bytes is not None
+        return any(isinstance(options, FullGraphOptions) for options in self.samplers.values())
 
 
 def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
@@ -87,21 +87,23 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     is_whole = _is_whole(trained, options.parallel)
     shape = replace(trained, inputs=replace(trained.inputs, node=node_inputs(manifest).node))
     shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
-    samplers = dict(shape.evaluation)
-    samplers[UNSPLIT] = unsplit(samplers["train"])
+    samplers = with_unsplit(shape.evaluation)
     build_model = _checked(run, graph.url, shape.build_model)
-    shards = replace(whole_graph_data(replace(graph, manifest=as_trained), shape), training=False) if is_whole else None
+    memory = shard_memory(as_trained, shape, training=False) if is_whole else None
     servers = replace(config.servers, verify=options.verify)
     encoding = trained.encoding
 
     def members(router: Router) -> Callable[[str], np.ndarray]:
         return lambda name: router.list_split(split_set, SPLIT_NAMES.index(name)).original_id
 
+    def shared(nodes: TrainingData) -> TrainingData:
+        return nodes if memory is None else WholeGraphData(nodes, samplers["train"], memory)
+
     @contextmanager
     def serve() -> Iterator[Served]:
         encoded = graph if encoding is None else store_encoding(graph, encoding)
         with partition_servers(encoded, servers) as running:
-            yield shards or ServedNodes(running), members(connect(running))
+            yield shared(ServedNodes(running)), members(connect(running))
 
     def look() -> Served:
         if not graph.is_here:
@@ -111,13 +113,13 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
                 f"{graph.url} has no {encoding.name} yet; the prediction computes it, or python jobs/encode.py"
             )
         data = StoredNodes.of(graph, verify=False)
-        return shards or data, members(data.open().router)
+        return shared(data), members(data.open().router)
 
     return Subject(
         url=graph.url,
         content_hash=manifest.content_hash,
         text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
-        samplers=samplers if shards is None else {**shards.roots(), UNSPLIT: ShardRoots(SPLIT_NONE)},
+        samplers=samplers,
         build_model=build_model,
         task=_node_task(trained),
         target_names=(),
@@ -126,8 +128,8 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         loader=config.loader,
         serve=serve,
         look=look,
-        shard_bytes=None if shards is None else lambda workers: shards.check_memory(graph, workers),
-        estimate=config.evaluation.estimate if shards is None else None,
+        shard_bytes=None if memory is None else memory.check,
+        estimate=None if is_whole else config.evaluation.estimate,
     )
 
 
@@ -144,7 +146,7 @@ def _is_whole(run: ResolvedRun, parallel: str) -> bool:
     if parallel == "auto":
         return run.is_full_graph
     row = run.config.model.row("model", "nodes")
-    if parallel == "graph" and (row is None or not row.shards):
+    if parallel == "graph" and (row is None or not row.graph_parallel):
         raise ConfigError(
             f"--parallel graph: expected a run whose model can be spread over workers (geco), got one of {run.config.model.name}"
         )

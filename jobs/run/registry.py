@@ -52,8 +52,10 @@ class Row:
     """Import path of what takes the options: a network's or sampler's class; a task is made by jobs/run/node_task.py or graph_task.py."""
     layers_are_hops: bool = False
     """The depth of a sampled neighborhood must be the model's."""
-    shards: str = ""
-    """Import path of the same model over workers' shards of one graph."""
+    takes_batches: bool = False
+    """It takes the loaders' batches itself, and not `models.graphs.Graphs`."""
+    graph_parallel: bool = False
+    """It is trained full-graph too, sharded over the workers."""
 
 
 _MESSAGES = "models.options.message_passing"
@@ -64,7 +66,8 @@ MODELS: dict[Kind, dict[str, Row]] = {
             "models.options.geco:GECOConfig",
             "jobs.run.geco_classifier:GECOClassifier",
             layers_are_hops=True,
-            shards="jobs.run.geco_classifier:GECOShardClassifier",
+            takes_batches=True,
+            graph_parallel=True,
         ),
         "primphormer": Row("models.options.primphormer:PrimphormerConfig", "models.primphormer:Primphormer"),
         "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),
@@ -157,7 +160,7 @@ def build_model(component: Component, kind: Kind, inputs: Inputs) -> Any:
         made = component.options.build(inputs)
     else:
         made = load(row.build)(model_config(component, inputs))
-        if row.shards:  # it takes batches itself
+        if row.takes_batches:
             return made
     return OverGraphs(made, to_graphs, with_penalty if hasattr(made, "forward_with_penalty") else plain)
 
@@ -199,6 +202,19 @@ def stored_encoding(options: Any) -> EncodingOptions | None:
     if kind in ("laplacian_linear", "stable_laplacian"):
         return EncodingOptions("laplacian", position.num_steps)
     return EncodingOptions("rwse", position.num_steps) if kind == "random_walk" else None
+
+
+def sharding(options: Any) -> str | None:
+    """How a model is evaluated by several workers, as its options say in `sharding`.
+
+    "rows": each computes a range of the whole graph's nodes, since it reads others only through `adjacency`, `by_source`, `by_destination` and
+    `by_graph`; "roots": each computes the subgraphs of its roots, which is all that the model takes. None: it does not say; each computes the
+    whole graph. Raises ConfigError for another word.
+    """
+    told = getattr(options, "sharding", None)
+    if told not in ("rows", "roots", None):
+        raise ConfigError(f"{type(options).__name__}.sharding: expected 'rows', 'roots' or None, got {told!r}")
+    return told
 
 
 def origin(component: Component) -> Mapping[str, str]:

@@ -17,12 +17,13 @@ from cluster.placement import resolve as resolve_workers
 from jobs.run.automatic import GraphFacts, choose
 from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
 from jobs.run.reader import Tree, build, shown, to_tree
-from jobs.run.registry import Inputs, build_model, model_config, origin, stored_encoding
-from samplers.options import GraphBatchOptions, LoaderOptions, full_evaluation
-from samplers.registry import given, load
+from jobs.run.registry import Inputs, build_model, model_config, origin, sharding, stored_encoding
+from models.parallel.shards import NUM_BLOCKS
+from samplers.options import FullGraphOptions, GraphBatchOptions, LoaderOptions, full_evaluation
+from samplers.registry import given
 from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError
-from storage.source import SPLITS
+from storage.source import SPLIT_TRAIN, SPLITS
 
 
 @dataclass(frozen=True)
@@ -81,17 +82,13 @@ class ResolvedRun:
     def architecture(self) -> dict[str, Any]:
         """What a checkpoint has to agree with: not how the model is computed, nor the optimizer's rates."""
         component = self.config.model
-        values = asdict(component.options if self.model_config is None else self.model_config)
+        values = asdict(self._model_options)
         for name in ("recompute", "filter_learning_rate"):
             values.pop(name, None)
         return {"model": component.name, **values}
 
     def build_model(self) -> Any:
         """The module that the trainer takes."""
-        if self.is_full_graph:
-            row = self.config.model.row("model", "nodes")
-            assert row is not None
-            return load(row.shards)(self.model_config)
         return build_model(self.config.model, self.config.kind, self.inputs)
 
     @property
@@ -105,6 +102,10 @@ class ResolvedRun:
     @property
     def training(self) -> Any:
         """The options of the sampler that training batches are drawn by."""
+        if self.is_full_graph:
+            return FullGraphOptions(
+                self.config.data.split_set, (SPLIT_TRAIN,), self._encodings, NUM_BLOCKS, alone="shard"
+            )
         return self._sampler("train", shuffle=True)
 
     @property
@@ -113,9 +114,16 @@ class ResolvedRun:
         how = self.config.evaluation
         if self.config.kind == "graphs":
             return {split: replace(self._sampler(split, shuffle=False), max_graphs=how.max_graphs) for split in SPLITS}
+        if self.is_full_graph:
+            return dict(full_evaluation(self.config.data.split_set, 1, self._encodings, NUM_BLOCKS, "shard"))
         if how.how == "sampled":
             return {split: self._sampler(split, shuffle=False) for split in SPLITS}
-        return dict(full_evaluation(self.config.data.split_set, how.chunks, self._encodings))
+        blocks = NUM_BLOCKS if sharding(self._model_options) == "rows" else None
+        return dict(full_evaluation(self.config.data.split_set, how.chunks, self._encodings, blocks))
+
+    @property
+    def _model_options(self) -> Any:
+        return self.config.model.options if self.model_config is None else self.model_config
 
     @property
     def _encodings(self) -> tuple[str, ...]:
@@ -246,13 +254,15 @@ def _hops_find_neighbors(config: RunConfig) -> str | None:
     return f"fanouts: expected at least 1 per hop, or -1 for all neighbors, got {fanouts}; set --sampler.fanouts"
 
 
-def _ppgt_takes_subgraphs(config: RunConfig) -> str | None:
-    if config.kind != "nodes" or config.model.name != "ppgt":
+def _subgraphs_of_roots(config: RunConfig) -> str | None:
+    if config.kind != "nodes" or sharding(config.model.options) != "roots":
         return None
-    if config.sampler.name == "node2subgraph" and config.evaluation.how == "sampled":
+    own = config.model.is_foreign
+    if config.evaluation.how == "sampled" and (own or config.sampler.name == "node2subgraph"):
         return None
+    name = config.model.name if own else config.model.name.upper()
     return (
-        f"sampler: PPGT takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "
+        f"sampler: {name} takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "
         "set --sampler node2subgraph --evaluation sampled"
     )
 
@@ -289,7 +299,7 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
     if config.run.parallel != "graph":
         return None
     row = config.model.row("model", config.kind)
-    if config.kind != "nodes" or row is None or not row.shards:
+    if config.kind != "nodes" or row is None or not row.graph_parallel:
         return f"--run.parallel graph: expected a model that can be spread over workers (geco), got {config.model.name}; set --model"
     usual = read_config(config_tree("nodes", {"model": config.model.name}))
     defaults = {
@@ -345,7 +355,7 @@ def _trackers_are_installed(config: RunConfig) -> str | None:
 CHECKS = (
     _hops_find_neighbors,
     _fanouts_are_layers,
-    _ppgt_takes_subgraphs,
+    _subgraphs_of_roots,
     _sampled_scores_have_roots,
     _patience_needs_scores_that_choose,
     _baselines_need_exact_scores,

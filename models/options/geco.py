@@ -43,6 +43,7 @@ class GECOConfig:
     """Every option of GECO; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
 
     GIVEN: ClassVar = ("in_dim", "out_dim", "seed", "encoding_dim")
+    sharding: ClassVar = "rows"
     in_dim: int = 1
     out_dim: int = 1
     width: int = 128

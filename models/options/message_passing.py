@@ -12,6 +12,7 @@ class MessagePassingConfig:
     """What GraphSAGE, GCN and GAT have in common. Raises ValueError on values that cannot work."""
 
     GIVEN: ClassVar = ("in_dim", "out_dim")
+    sharding: ClassVar = "rows"
     convolution: ClassVar[Literal["sage", "gcn", "gat"]]
     in_dim: int = 1
     out_dim: int = 1

@@ -82,6 +82,11 @@ class PrimphormerConfig:
         if self.eta < 0:
             raise ValueError(f"eta must be at least 0, got {self.eta}; set eta")
 
+    @property
+    def sharding(self) -> Literal["rows"] | None:
+        """How several workers evaluate it on one graph: each a range of the nodes, unless it decomposes the graph's Laplacian itself."""
+        return None if self.position.kind in ("laplacian", "stable_expressive") or self.position.reverse else "rows"
+
 
 brec = partial(
     PrimphormerConfig,

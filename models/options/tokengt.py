@@ -127,6 +127,13 @@ class TokenGTConfig:
         return self.node.categories + self.edge.categories
 
     @property
+    def sharding(self) -> Literal["rows"] | None:
+        """How several workers evaluate it on one graph: each a range of the nodes, where attention is linear and a node's identifier its own."""
+        own = self.identifier == "none" or (self.identifier == "laplacian" and self.encoding is not None)
+        own |= self.identifier in ("near_orf", "random") and not self.resample_in_eval
+        return "rows" if own and self.attention == "performer" and not self.num_special and self.edge.empty else None
+
+    @property
     def num_special(self) -> int:
         """Tokens in front of the nodes: [graph], [null]."""
         return (self.task == "graph") + self.null_token

@@ -55,6 +55,14 @@ class Peers:
         """The sum over workers, on each; of half precision too it is taken in float32. Differentiable."""
         return x if self.size == 1 else _Sum.apply(x, self, kind)
 
+    def sum_blocks(self, x: Tensor, blocks: Sequence[int], kind: str = "sums") -> Tensor:
+        """The sum over all workers' rows [1, …], on each, where worker w holds the sums of blocks[w] blocks of rows.
+
+        It is added up in the order of the blocks, so that how they are dealt to workers changes no bit. Half precision is added up in
+        float32. Differentiable.
+        """
+        return _SumBlocks.apply(x, self, tuple(blocks), kind)
+
     @torch.no_grad()
     def max(self, x: Tensor, kind: str = "sums") -> Tensor:
         """The largest over workers, on each; takes no gradient."""
@@ -117,6 +125,18 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):
         return _Sum.apply(grad, ctx.peers, ctx.kind), None, None
+
+
+class _SumBlocks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, peers: Peers, blocks: tuple[int, ...], kind: str) -> Tensor:
+        ctx.peers, ctx.num_rows, ctx.kind = peers, x.shape[0], kind
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return peers.gather(wide, blocks, kind).sum(0, keepdim=True).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return ctx.peers.sum(grad, ctx.kind).expand(ctx.num_rows, *grad.shape[1:]), None, None, None
 
 
 def sum_gradients(parameters: Sequence[torch.nn.Parameter], peers: Peers) -> None:

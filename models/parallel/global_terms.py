@@ -1,21 +1,26 @@
-"""Global terms that are sums over all nodes, with the nodes over workers: each worker adds up its own, and one all-reduce adds the parts.
+"""Global terms that are sums over all nodes, with the nodes over workers: each worker adds up its own, and the workers' sums are added.
 
 Primphormer's attention reads the graph through means and sums over nodes (`Graphs.by_graph`): `ShardedNodes` takes the place of a
-`Graphs` of one graph, and `models.primal_attention.PrimalAttention` runs on it as it is. Per layer, X̄ is one all-reduce of D numbers
-and J's energy one of a single number. Performer's attention needs of all keys only φ(K)ᵀ V and φ(K)ᵀ 1: one all-reduce of both, after
-one of a number per head, the exponents' common shift.
+`Graphs` of one graph, and `models.primal_attention.PrimalAttention` runs on it as it is. Per layer, X̄ is a sum of D numbers
+and J's energy one of a single number. Performer's attention needs of all keys only φ(K)ᵀ V and φ(K)ᵀ 1: one sum of both, after
+the largest of a number per head, the exponents' common shift.
+
+Sums are taken block by block of rows (`models.parallel.shards.NUM_BLOCKS`), and the blocks' sums added in their order: where shards are
+whole blocks, any number of workers gets the same bits of the same rows.
 
 A quantity that every worker computes in full, like J, belongs into one worker's loss, or as a W-th into each.
 
-Shapes: n rows here, N nodes, D channels; B, H, T, R, E as in `models.favor`.
+Shapes: n rows here, N nodes, D channels, b blocks here; B, H, T, R, E as in `models.favor`.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from models.favor import KeySummary, key_peak, map_queries, sum_keys
+from models.favor import KeySummary, KeySums, favor_attention
 from models.parallel.collectives import Peers
 from models.parallel.shards import Shards
 
@@ -42,11 +47,45 @@ class ShardedNodes:
 
     def sum(self, x_nD: Tensor) -> Tensor:
         """[n, D] → [1, D]: over the rows of all workers."""
-        return self._peers.sum(x_nD.sum(0, keepdim=True))
+        blocks = [self._shards.blocks(worker) for worker in range(self._peers.size)]
+        here = blocks[self._peers.rank]
+        # A worker without rows takes part in the backward pass too.
+        rows_bD = torch.stack([part.sum(0) for part in x_nD.split(here)]) if here else x_nD[:0]
+        return self._peers.sum_blocks(rows_bD, [len(lengths) for lengths in blocks])
 
     def mean(self, x_nD: Tensor) -> Tensor:
         """[n, D] → [1, D]; 0 for a graph without nodes."""
         return self.sum(x_nD) / max(self._shards.total, 1)
+
+
+@dataclass(frozen=True)
+class ShardedKeys:
+    """The `models.favor.KeyLayout` of tokens that are spread over workers."""
+
+    peers: Peers
+    runs: Sequence[Sequence[int]]
+    """The tokens here are runs, one after another, each of so many tokens of every block here: of b blocks, [run][block]."""
+    blocks: Sequence[int]
+    """By worker: b."""
+
+    def max(self, x: Tensor) -> Tensor:
+        return self.peers.max(x)
+
+    def sum(self, k_BHTD: Tensor, v_BHTE: Tensor, mask_BT: Tensor | None, summarise: KeySums) -> KeySummary:
+        """The summary of all workers' keys."""
+        lengths = [length for run in self.runs for length in run]
+        masks = [None] * len(lengths) if mask_BT is None else mask_BT.split(lengths, dim=1)
+        parts = [
+            summarise(k, v, mask)
+            for k, v, mask in zip(k_BHTD.split(lengths, dim=2), v_BHTE.split(lengths, dim=2), masks, strict=True)
+        ]
+        here = self.blocks[self.peers.rank]
+        like = summarise(k_BHTD[:, :, :0], v_BHTE[:, :, :0], None if mask_BT is None else mask_BT[:, :0])
+        rows = [torch.cat([part.values_BHRE.flatten(), part.weight_BHR.flatten()]) for part in parts or [like]]
+        rows_bS = torch.stack(rows)[: len(parts)].view(len(self.runs), here, -1).sum(0)
+        flat = self.peers.sum_blocks(rows_bS, self.blocks).squeeze(0)
+        values, weight = flat.split([like.values_BHRE.numel(), like.weight_BHR.numel()])
+        return KeySummary(values.view_as(like.values_BHRE), weight.view_as(like.weight_BHR))
 
 
 def sharded_favor_attention(
@@ -59,10 +98,5 @@ def sharded_favor_attention(
     epsilon: float = 1e-4,
 ) -> Tensor:
     """`models.favor.favor_attention` over the tokens of all workers, for the queries here; tokens here may be none."""
-    peak_BH11 = peers.max(key_peak(k_BHTD, projection_RD, mask_BT))
-    shift_BH11 = peak_BH11.masked_fill(peak_BH11 == -torch.inf, 0)
-    sums = sum_keys(k_BHTD, v_BHTE, projection_RD, shift_BH11, mask_BT, epsilon)
-    flat = peers.sum(torch.cat([sums.values_BHRE.flatten(), sums.weight_BHR.flatten()]))
-    values, weight = flat.split([sums.values_BHRE.numel(), sums.weight_BHR.numel()])
-    total = KeySummary(values.view_as(sums.values_BHRE), weight.view_as(sums.weight_BHR))
-    return map_queries(q_BHTD, projection_RD, total, epsilon)
+    keys = ShardedKeys(peers, [[k_BHTD.shape[2]]], [1] * peers.size)
+    return favor_attention(q_BHTD, k_BHTD, v_BHTE, projection_RD, mask_BT, epsilon, keys=keys)

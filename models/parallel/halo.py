@@ -1,14 +1,17 @@
-"""ÂX where each worker has a range of the rows: who needs which rows is planned once, then every product is one all-to-all.
+"""ÂX where each worker has a range of the rows: who needs which rows is planned once, then every product is one exchange of rows.
 
-A worker's in-edges divide into those whose source is its own and those whose source is a peer's (the halo). In a product it sends
-the rows that peers need, sums over its own sources meanwhile, and adds the halo's rows when they have arrived. The gradient goes
-the other way: first sums for the halo's sources, which are sent back to their owners. Where A = Aᵀ, it is the same product again.
-Rows of half precision travel as they are; what is added up is added up in float32.
+The sources of a worker's in-edges are its own rows and rows of its peers (the halo). In a product it gets the halo's rows and sums over
+each list of sources in the list's order, as one process does: the same additions, for any number of workers. Rows go a block of columns
+at a time, so that a halo as large as the graph takes bounded memory, and the next block is on its way while one is summed. The gradient
+goes the other way: sums for the halo's sources are sent back to their owners. Where A = Aᵀ, it is the same product again. Rows of half
+precision travel as they are; what is added up is added up in float32.
 
-Shapes: n rows here, H halo rows, S rows to send, D channels, E edges into the rows here, W workers.
+Shapes: n rows here, H halo rows, X = n + H rows that sources are among, S rows to send, D channels, E edges into the rows here, W workers.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,6 +20,11 @@ from models.options.choices import Normalisation
 from models.parallel.collectives import Arriving, Peers
 from models.parallel.shards import Shards
 from models.propagation import Propagate, SourceLists, check_propagation, power_or_zero, sum_rows
+from models.segments import Grouping
+
+# Of a block of columns of the rows that sources are among; a narrower one than the least would read each list for little.
+BLOCK_BYTES = 32 << 20
+LEAST_COLUMNS = 32
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,96 @@ def plan_halo(halo_H: Tensor, shards: Shards, peers: Peers) -> HaloPlan:
     return HaloPlan(wanted_S - shards.range(peers.rank)[0], send, receive)
 
 
+class Halo:
+    """The rows that the sources of this worker's in-edges are among: its own, then those of its peers, ascending in global id.
+
+    Building it, `extend` and `reduce` are collective.
+    """
+
+    def __init__(self, source_id: Tensor, shards: Shards, peers: Peers) -> None:
+        """`source_id` [E]: global ids."""
+        start, stop = shards.range(peers.rank)
+        self.peers, self.num_nodes = peers, stop - start
+        is_halo_N = torch.zeros(shards.total, dtype=torch.bool, device=source_id.device)
+        is_halo_N[source_id] = True
+        is_halo_N[start:stop] = False
+        halo_H = is_halo_N.nonzero().squeeze(1)
+        del is_halo_N
+        self.plan = plan_halo(halo_H, shards, peers)
+        self.num_rows = self.num_nodes + len(halo_H)
+        most = torch.tensor([self.num_rows], device=peers.device)
+        self.most_rows = int(peers.max(most, "plan"))  # of any worker: all take the same blocks of columns
+        # int32 halves the index traffic; it holds while row starts fit too.
+        dtype = torch.int32 if max(source_id.numel(), self.num_rows) < 2**31 else torch.int64
+        row_N = torch.empty(shards.total, dtype=dtype, device=source_id.device)
+        row_N[start:stop] = torch.arange(self.num_nodes, dtype=dtype, device=source_id.device)
+        row_N[halo_H] = torch.arange(self.num_nodes, self.num_rows, dtype=dtype, device=source_id.device)
+        self.row_E = row_N[source_id]  # of each edge's source among the X rows
+
+    def extend(self, x_nD: Tensor) -> Tensor:
+        """[n, …] → [X, …]: own rows and the halo's."""
+        return _Extend.apply(x_nD, self, False)
+
+    def reduce(self, x_XD: Tensor) -> Tensor:
+        """[X, …] → [n, …]: what all workers have for a row, added up at its owner; the gradient of `extend`."""
+        return _Extend.apply(x_XD, self, True)
+
+    def start(self, x_nD: Tensor) -> Arriving:
+        """Sends peers the rows that they need; the halo's rows arrive."""
+        plan = self.plan
+        return self.peers.start_all_to_all(x_nD[plan.send_row_S], plan.send, plan.receive, "halo")
+
+    def add_back(self, x_HD: Tensor, into_nD: Tensor) -> None:
+        """Sends the halo's rows to their owners, and adds those that arrive to `into_nD`."""
+        plan = self.plan
+        arriving = self.peers.start_all_to_all(x_HD, plan.receive, plan.send, "halo")
+        # One peer at a time: its rows are distinct, so that the order of additions is fixed on every device.
+        for row, part in zip(plan.send_row_S.split(plan.send), arriving.wait().split(plan.send), strict=True):
+            into_nD.index_add_(0, row, part.to(into_nD.dtype))
+
+
+class _Extend(torch.autograd.Function):
+    """`extend` or `reduce`; each is the other's gradient."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, halo: Halo, reducing: bool) -> Tensor:
+        ctx.halo, ctx.reducing = halo, reducing
+        if not reducing:
+            return torch.cat([x, halo.start(x).wait()])
+        y = x[: halo.num_nodes].to(torch.promote_types(x.dtype, torch.float32), copy=True)
+        halo.add_back(x[halo.num_nodes :], y)
+        return y.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return _Extend.apply(grad, ctx.halo, not ctx.reducing), None, None
+
+
+class HaloGrouping:
+    """The `models.segments.Grouping` of edges by the node that they leave, whose owner may be a peer."""
+
+    def __init__(self, halo: Halo) -> None:
+        self._halo = halo
+        self.num_groups = halo.num_nodes
+
+    @property
+    def group_E(self) -> Tensor:
+        """[E]: the source's row among own rows and the halo's."""
+        return self._halo.row_E
+
+    @cached_property
+    def _rows(self) -> Grouping:
+        return Grouping(self._halo.row_E.long(), self._halo.num_rows)
+
+    def spread(self, x_nD: Tensor) -> Tensor:
+        """[n, D] → [E, D]: each edge gets its source's value; a collective call."""
+        return self._rows.spread(self._halo.extend(x_nD))
+
+    def sum(self, x_ED: Tensor) -> Tensor:
+        """[E, D] → [n, D]: over the edges of all workers; a collective call."""
+        return self._halo.reduce(self._rows.sum(x_ED))
+
+
 class ShardedAdjacency:
     """The in-edges of this worker's rows; `propagate` as `models.propagation.Adjacency` has it, for the whole graph.
 
@@ -61,24 +159,30 @@ class ShardedAdjacency:
         symmetric: bool = False,
     ) -> None:
         """Raises ValueError where the arrays are not those of the worker's range."""
-        start, stop = shards.range(peers.rank)
         _check(indptr, source_id, shards, peers)
         self.peers, self._symmetric = peers, symmetric
-        self.num_nodes, self.num_edges = stop - start, source_id.numel()
-        is_own_E = (source_id >= start) & (source_id < stop)
-        counted = torch.zeros(source_id.numel() + 1, dtype=torch.int64, device=source_id.device)
-        torch.cumsum(is_own_E, 0, out=counted[1:])
-        own_ptr = counted[indptr.long()]
-        del counted
-        remote = source_id[~is_own_E].long()
-        halo_H, position = torch.unique(remote, return_inverse=True)
-        del remote
-        self.plan = plan_halo(halo_H, shards, peers)
-        weights = (None, None) if edge_weight is None else (edge_weight[is_own_E], edge_weight[~is_own_E])
-        self._own = _lists(own_ptr, source_id[is_own_E] - start, weights[0], self.num_nodes)
-        self._halo = _lists(indptr.long() - own_ptr, position, weights[1], self.plan.num_halo)
-        self._back: tuple[SourceLists, SourceLists] | None = None
+        self.halo = Halo(source_id, shards, peers)
+        self.num_nodes, self.num_edges = self.halo.num_nodes, source_id.numel()
+        self._rows = SourceLists(indptr.to(self.halo.row_E.dtype), self.halo.row_E, edge_weight)
+        self._columns: SourceLists | None = None
         self._factors: dict[tuple[str, torch.dtype], tuple[Tensor | None, Tensor | None]] = {}
+
+    @property
+    def plan(self) -> HaloPlan:
+        return self.halo.plan
+
+    @cached_property
+    def by_source(self) -> HaloGrouping:
+        """The edges in the order of the lists, grouped by the node they leave."""
+        return HaloGrouping(self.halo)
+
+    @cached_property
+    def by_destination(self) -> Grouping:
+        """The same edges, grouped by the node they enter, which is here."""
+        indptr = self._rows.indptr.long()
+        row_n = torch.arange(self.num_nodes, device=indptr.device)
+        row_E = torch.repeat_interleave(row_n, indptr.diff(), output_size=self.num_edges)
+        return Grouping(row_E, self.num_nodes, indptr)
 
     def propagate(self, x_nD: Tensor, normalisation: Normalisation = "mean") -> Tensor:
         """Returns this worker's rows of ÂX [n, D] for its rows of X."""
@@ -107,8 +211,8 @@ class ShardedAdjacency:
         if key not in self._factors:
             left = right = None
             if normalisation != "sum":
-                wide = torch.float64 if self._own.indptr.device.type == "cpu" else torch.float32
-                ones = torch.ones(self.num_nodes, 1, dtype=wide, device=self._own.indptr.device)
+                wide = torch.float64 if self._rows.indptr.device.type == "cpu" else torch.float32
+                ones = torch.ones(self.num_nodes, 1, dtype=wide, device=self._rows.indptr.device)
                 degree = self.product(ones, transposed=False)
                 if normalisation == "gcn":
                     left = right = (degree + 1).to(dtype).rsqrt()
@@ -119,35 +223,33 @@ class ShardedAdjacency:
             self._factors[key] = (left, right)
         return self._factors[key]
 
-    def _start(self, x_nD: Tensor) -> Arriving:
-        plan = self.plan
-        return self.peers.start_all_to_all(x_nD[plan.send_row_S], plan.send, plan.receive, "halo")
-
     def _gathered(self, x_nD: Tensor) -> Tensor:
-        arriving = self._start(x_nD)
         wide = torch.promote_types(x_nD.dtype, torch.float32)
-        y_nD = sum_rows(self._own, x_nD.to(wide))
-        return y_nD.add_(sum_rows(self._halo, arriving.wait().to(wide)))
+        if self.peers.size == 1:
+            return sum_rows(self._rows, x_nD.to(wide))
+        parts = []
+        for own_nC, halo_HC in self._blocks(x_nD):
+            parts.append(sum_rows(self._rows, torch.cat([own_nC, halo_HC]).to(wide)))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def _blocks(self, x_nD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Own rows and the halo's, a block of columns after the other; the next one is on its way meanwhile."""
+        column_bytes = max(self.halo.most_rows * max(x_nD.element_size(), 4), 1)
+        blocks = x_nD.split(max(BLOCK_BYTES // column_bytes, LEAST_COLUMNS), dim=1)
+        arriving = self.halo.start(blocks[0])
+        for place, block_nC in enumerate(blocks):
+            halo_HC = arriving.wait()
+            if place + 1 < len(blocks):
+                arriving = self.halo.start(blocks[place + 1])
+            yield block_nC, halo_HC
 
     def _scattered(self, x_nD: Tensor) -> Tensor:
-        if self._back is None:
-            self._back = (self._own.reversed(self.num_nodes), self._halo.reversed(self.plan.num_halo))
-        own, halo = self._back
-        plan = self.plan
-        wide_nD = x_nD.to(torch.promote_types(x_nD.dtype, torch.float32))
-        sent_HD = sum_rows(halo, wide_nD).to(x_nD.dtype)
-        arriving = self.peers.start_all_to_all(sent_HD, plan.receive, plan.send, "halo")
-        y_nD = sum_rows(own, wide_nD)
-        # One peer at a time: its rows are distinct, so that the order of additions is fixed on every device.
-        for row, part in zip(plan.send_row_S.split(plan.send), arriving.wait().split(plan.send), strict=True):
-            y_nD.index_add_(0, row, part.to(y_nD.dtype))
+        if self._columns is None:
+            self._columns = self._rows.reversed(self.halo.num_rows)
+        y_XD = sum_rows(self._columns, x_nD.to(torch.promote_types(x_nD.dtype, torch.float32)))
+        y_nD = y_XD[: self.num_nodes].clone()
+        self.halo.add_back(y_XD[self.num_nodes :].to(x_nD.dtype), y_nD)
         return y_nD
-
-
-def _lists(indptr: Tensor, indices: Tensor, weight: Tensor | None, num_columns: int) -> SourceLists:
-    # int32 halves the index traffic; it holds while row starts fit too.
-    dtype = torch.int32 if max(indices.numel(), num_columns) < 2**31 else torch.int64
-    return SourceLists(indptr.to(dtype), indices.to(dtype), weight)
 
 
 def _check(indptr: Tensor, source_id: Tensor, shards: Shards, peers: Peers) -> None:

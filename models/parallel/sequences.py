@@ -7,14 +7,20 @@ all positions, and its last linear map for its own channels.
 Shapes: n rows here, N nodes, G = K + 1 groups of D channels each, C of them here, K filters, I inner width of the filters.
 """
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.filters import ImplicitFilter
+from models.gated_convolution import convolve_gates_
 from models.node_order import Order
 from models.parallel.collectives import Peers
 from models.parallel.gated_sequences import gated_sequences
 from models.parallel.shards import Shards
+from models.transform_length import repeat_lags, transform_length
+
+PART_BYTES = 32 << 20  # of a part's channels, gates and values, where nothing is kept
 
 
 class ShardedLayout:
@@ -31,38 +37,98 @@ class ShardedLayout:
     def first_row(self) -> int:
         return self.rows.range(self.peers.rank)[0]
 
-    def convolve(self, rows_nE: Tensor, filters: ImplicitFilter, skip_KD: Tensor | None, order: Order | None) -> Tensor:
+    def convolve(
+        self,
+        h_nC: Tensor,
+        projection: nn.Linear,
+        filters: ImplicitFilter,
+        skip_KD: Tensor | None,
+        order: Order | None,
+    ) -> Tensor:
+        if not torch.is_grad_enabled():
+            return self._convolve_parts(h_nC, projection, filters, skip_KD, order)
         start, stop = Shards.even(filters.width, self.peers.size).range(self.peers.rank)
-        p_GCN = self.to_sequences(rows_nE, filters.num_filters + 1, order)
+        p_GCN = self.to_sequences(projection(h_nC), filters.num_filters + 1, order)
         v_CN = gated_sequences(p_GCN, filters, None if skip_KD is None else skip_KD[:, start:stop], start, stop)
-        return self.to_rows(v_CN, filters.width, order)
+        return self.to_rows(v_CN, Shards.even(filters.width, self.peers.size).sizes, order)
+
+    def _convolve_parts(
+        self,
+        h_nC: Tensor,
+        projection: nn.Linear,
+        filters: ImplicitFilter,
+        skip_KD: Tensor | None,
+        order: Order | None,
+    ) -> Tensor:
+        """Without a gradient nothing has to be kept: a part of every worker's channels after the other, by the operations of one process
+        (`models.gated_convolution`).
+        """
+        groups, width, length = filters.num_filters + 1, filters.width, transform_length(self.num_nodes)
+        filter_KDI, feature_IN = filters.factors(self.num_nodes)
+        spectrum_IM = torch.fft.rfft(repeat_lags(feature_IN, length)) if self.num_nodes else feature_IN
+        del feature_IN
+        owned = Shards.even(width, self.peers.size)
+        size = max(1, PART_BYTES // max(1, groups * self.num_nodes * 4))
+        y_nD = None
+        for first in range(0, max(owned.sizes), size):
+            parts = [(min(start + first, stop), min(start + first + size, stop)) for start, stop in owned.ranges]
+            place_E = torch.tensor(
+                [g * width + c for start, stop in parts for g in range(groups) for c in range(start, stop)],
+                device=h_nC.device,
+            )
+            rows_nE = nn.functional.linear(h_nC, projection.weight[place_E], projection.bias[place_E])
+            counts = [stop - start for start, stop in parts]
+            sent = [part.reshape(-1) for part in rows_nE.split([groups * count for count in counts], dim=1)]
+            del rows_nE
+            p_GcN = self._arrived(torch.cat(sent), counts, groups, order)
+            del sent
+            here = slice(*parts[self.peers.rank])
+            if p_GcN.numel():
+                with torch.autocast(h_nC.device.type, enabled=False):
+                    exact = torch.promote_types(torch.promote_types(p_GcN.dtype, spectrum_IM.real.dtype), torch.float32)
+                    skip_Kc = None if skip_KD is None else skip_KD[:, here].to(exact)
+                    v_cN = convolve_gates_(p_GcN, filter_KDI[:, here].to(exact), spectrum_IM, skip_Kc, length)
+            else:
+                v_cN = p_GcN[0]
+            columns = self.to_rows(v_cN, counts, order)
+            del p_GcN, v_cN
+            if y_nD is None:
+                y_nD = columns.new_empty(len(h_nC), width)
+            y_nD[:, torch.tensor([c for start, stop in parts for c in range(start, stop)], device=h_nC.device)] = (
+                columns
+            )
+        assert y_nD is not None
+        return y_nD
 
     def to_sequences(self, rows_nE: Tensor, num_groups: int, order: Order | None) -> Tensor:
         """[n, G·D] in the rows' own order → [G, C, N] in the order π, the node axis contiguous."""
         num_rows, wide = rows_nE.shape
-        channels = Shards.even(wide // num_groups, self.peers.size)
-        here = channels.sizes[self.peers.rank]
+        counts = Shards.even(wide // num_groups, self.peers.size).sizes
         rows_nGD = rows_nE.view(num_rows, num_groups, wide // num_groups)
-        sent = torch.cat([part.reshape(-1) for part in rows_nGD.split(channels.sizes, dim=2)])
+        sent = torch.cat([part.reshape(-1) for part in rows_nGD.split(counts, dim=2)])
+        return self._arrived(sent, counts, num_groups, order)
+
+    def _arrived(self, sent: Tensor, counts: Sequence[int], num_groups: int, order: Order | None) -> Tensor:
+        """[G, C, N] from what is `sent` to each worker: its counts[w] channels of every group, [n, G, C] flat, worker by worker."""
+        num_rows, here = self.rows.sizes[self.peers.rank], counts[self.peers.rank]
         flat = self.peers.all_to_all(
             sent,
-            [num_rows * num_groups * size for size in channels.sizes],
+            [num_rows * num_groups * count for count in counts],
             [size * num_groups * here for size in self.rows.sizes],
             "sequences",
         )
         p_NE = flat.view(self.num_nodes, num_groups * here)  # by worker, and so by row
         if order is not None:
             p_NE = order.sort(p_NE)
-        return p_NE.t().reshape(num_groups, here, self.num_nodes)
+        return p_NE.t().contiguous().view(num_groups, here, self.num_nodes)
 
-    def to_rows(self, v_CN: Tensor, width: int, order: Order | None) -> Tensor:
-        """[C, N] in the order π → [n, D] in the rows' own order."""
+    def to_rows(self, v_CN: Tensor, counts: Sequence[int], order: Order | None) -> Tensor:
+        """[C, N] in the order π → [n, D] in the rows' own order, where worker w has counts[w] channels."""
         y_NC = v_CN.t().contiguous()
         if order is not None:
             y_NC = order.restore(y_NC)
         num_rows, here = self.rows.sizes[self.peers.rank], v_CN.shape[0]
-        sizes = Shards.even(width, self.peers.size).sizes
-        received = [num_rows * size for size in sizes]
+        received = [num_rows * count for count in counts]
         flat = self.peers.all_to_all(y_NC.view(-1), [size * here for size in self.rows.sizes], received, "sequences")
-        parts = [part.view(num_rows, size) for part, size in zip(flat.split(received), sizes, strict=True)]
+        parts = [part.view(num_rows, count) for part, count in zip(flat.split(received), counts, strict=True)]
         return torch.cat(parts, dim=1)

@@ -1,6 +1,12 @@
 """Who owns which rows, and which channels: contiguous ranges, as even as integers allow."""
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
+
+# Rows are divided into this many blocks, a function of their number alone, and sums over all rows are sums of the blocks' sums. Where shards
+# end at blocks' ends, any number of workers has the same sums, to the bit. It has many divisors, so that shards are even.
+NUM_BLOCKS = 240
 
 
 @dataclass(frozen=True)
@@ -33,5 +39,22 @@ class Shards:
     def sizes(self) -> list[int]:
         return [b - a for a, b in zip(self.bounds, self.bounds[1:])]
 
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return list(zip(self.bounds, self.bounds[1:]))
+
     def range(self, worker: int) -> tuple[int, int]:
         return self.bounds[worker], self.bounds[worker + 1]
+
+    def blocks(self, worker: int) -> list[int]:
+        """Lengths of a worker's parts of the blocks, in order; they are whole where shards end at blocks' ends."""
+        start, stop = self.range(worker)
+        bounds = block_bounds(self.total)
+        inner = sorted(set(bounds[bisect_right(bounds, start) : bisect_left(bounds, stop)]))
+        ends = [start, *inner, stop]
+        return [b - a for a, b in pairwise(ends) if b > a]
+
+
+def block_bounds(total: int) -> list[int]:
+    """Of the blocks of so many rows, ascending."""
+    return [total * block // NUM_BLOCKS for block in range(NUM_BLOCKS + 1)]

@@ -143,7 +143,7 @@ def one_of_two(rank: int, folder: str, build_model, store: Rings | None) -> None
         with worker.loader(a_spec.sampler) as loader:
             found["losses"] = [worker.train_epoch(loader, epoch)[0]["train_loss"] for epoch in range(3)]
         with worker.loader(a_spec.evaluation["valid"]) as loader:
-            found["scores"] = worker._evaluate(worker.model, loader, "valid")
+            found["scores"] = worker._evaluate(worker.model, loader, "valid")["valid"].compute()
     except NonFiniteLossError as error:
         found["error"] = str(error)
     found["model"] = worker.model.state_dict()
@@ -181,7 +181,7 @@ def test_accumulated_batches_give_the_large_batchs_steps(penalised):
 def test_two_ranks_that_accumulate_give_the_large_batchs_steps(tmp_path):
     large, losses = whole_epoch_steps(spec(20, partial(Pooled, True), weight_decay=0.1))
     with large.loader(large.spec.evaluation["valid"]) as loader:
-        scores = large._evaluate(large.model, loader, "valid")
+        scores = large._evaluate(large.model, loader, "valid")["valid"].compute()
     for found in run_two(tmp_path, partial(Pooled, True)):
         assert found["error"] == ""
         assert found["losses"] == pytest.approx(losses, rel=1e-5)
@@ -380,7 +380,8 @@ def test_the_average_is_what_is_evaluated_and_kept(reports):
         assert not torch.equal(worker.best[name], plain.model.state_dict()[name])
     with plain.loader(a_spec.evaluation["test"]) as loader:
         plain.model.load_state_dict(average)
-        assert plain._evaluate(plain.model, loader, "test") == pytest.approx(result["scores"]["test"], rel=1e-5)
+        scores = plain._evaluate(plain.model, loader, "test")["test"].compute()
+        assert scores == pytest.approx(result["scores"]["test"], rel=1e-5)
 
 
 def test_lower_is_better_where_the_task_says_so(reports):

@@ -15,7 +15,9 @@ from cluster.outcome import Finished
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
-from jobs.run.node_run import whole_graph_data
+from cluster.training_data import StoredNodes
+from jobs.run.node_run import shard_memory
+from jobs.run.whole_graph import WholeGraphData
 from models.parallel.collectives import Peers, sum_gradients
 from samplers.options import LoaderOptions
 from storage.graph import open_graph
@@ -40,15 +42,15 @@ def spec(folder: Path, precision: str) -> TrainSpec:
     graph = open_graph(str(folder / "graph"))
     model = "--model.width 8 --model.num_layers 1 --model.permutation dynamic --model.hops 2 --model.recompute yes --model.propagation gcn"
     resolved = node_run(graph, "--run.parallel", "graph", *model.split(), "--model.skip", "yes")
-    data = whole_graph_data(graph, resolved)
+    memory = shard_memory(graph.manifest, resolved)
     return TrainSpec(
-        data=data,
+        data=WholeGraphData(StoredNodes.of(graph, verify=False), resolved.training, memory),
         build_model=resolved.build_model,
         task=Classification(graph.manifest.num_classes or 0),
         model_config={},
         identity={},
-        sampler=data.roots()["train"],
-        evaluation=data.roots(),
+        sampler=resolved.training,
+        evaluation=resolved.evaluation,
         options=TrainOptions(epochs=2, learning_rate=1e-2, checkpoint_every=1, precision=precision),
         loader=LoaderOptions(),
     )

@@ -254,9 +254,9 @@ def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, 
     pieces[3].unlink()
     made, together = [], prediction._predict_together
 
-    def watch(workers, pieces, splits, pool, progress):
+    def watch(workers, spec, pieces, splits, pool, progress):
         made.extend(splits)
-        together(workers, pieces, splits, pool, progress)
+        together(workers, spec, pieces, splits, pool, progress)
 
     monkeypatch.setattr(prediction, "_predict_together", watch)
     assert call(predict.main, monkeypatch, *command) is None
@@ -276,7 +276,7 @@ def test_workers_that_trained_on_the_whole_graph_predict_it_together(whole_run, 
     with pytest.raises(ConfigError, match="device: 'cpu' there, 'gpu' here"):
         call(predict.main, monkeypatch, *command, "--device", "gpu")
     call(predict.main, monkeypatch, *command, "--plan")
-    assert "the whole graph over 2 workers, once for each of 3 splits" in capsys.readouterr().out
+    assert "the whole graph over 2 workers, once for all splits" in capsys.readouterr().out
 
 
 def is_predictor(process: psutil.Process) -> bool:

@@ -14,16 +14,17 @@ from cluster.options import TrainOptions
 from cluster.tasks import Classification
 from cluster.train_loop import Worker
 from cluster.train_spec import TrainSpec
-from jobs.run import memory_check, whole_graph
-from jobs.run.geco_classifier import GECOClassifier, GECOShardClassifier
-from jobs.run.whole_graph import WholeGraphData, choose_shards
+from cluster.training_data import StoredNodes
+from jobs.run import memory_check
+from jobs.run import whole_graph as whole_graph_module
+from jobs.run.geco_classifier import GECOClassifier
+from jobs.run.resolve import ResolvedRun
+from jobs.run.whole_graph import ShardMemory, WholeGraphData
 from models.options.geco import GECOConfig
-from models.parallel.collectives import Peers
 from models.parallel.cost import inference_bytes, training_bytes
-from models.parallel.shards import Shards
 from models.propagation import Adjacency
 from samplers.options import LoaderOptions
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
@@ -46,24 +47,33 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-def model_config(graph: StoredGraph) -> GECOConfig:
+def resolved(graph: StoredGraph) -> ResolvedRun:
     words = "--model.width 8 --model.num_layers 2 --model.input_dropout 0.1 --model.permutation dynamic --model.hops 2"
-    config = node_run(graph, *words.split(), "--model.recompute", "yes").model_config
+    return node_run(graph, *words.split(), "--model.recompute", "yes", "--run.parallel", "graph")
+
+
+def model_config(graph: StoredGraph) -> GECOConfig:
+    config = resolved(graph).model_config
     assert isinstance(config, GECOConfig)
     return config
 
 
+def whole_graph(graph: StoredGraph, *, training: bool = True) -> WholeGraphData:
+    run = resolved(graph)
+    memory = ShardMemory.of(graph.manifest, replace(run.model_config, recompute=False), training=training)
+    return WholeGraphData(StoredNodes.of(graph, verify=False), run.training, memory)
+
+
 def train_spec(graph: StoredGraph) -> TrainSpec:
-    config = model_config(graph)
-    data = WholeGraphData.of(graph, 0, config)
+    run = resolved(graph)
     return TrainSpec(
-        data=data,
-        build_model=lambda: GECOShardClassifier(config),
+        data=whole_graph(graph),
+        build_model=run.build_model,
         task=Classification(graph.manifest.num_classes or 0, label_smoothing=0.1),
         model_config={},
         identity={},
-        sampler=data.roots()["train"],
-        evaluation=data.roots(),
+        sampler=run.training,
+        evaluation=run.evaluation,
         options=TrainOptions(epochs=EPOCHS, learning_rate=1e-2),
         loader=LoaderOptions(),
     )
@@ -74,7 +84,7 @@ def outcome(folder: Path, rank: int, size: int) -> dict[str, Any]:
     worker = Worker(train_spec(stored(folder)), RecordingReporter(), rank, size, CPU)
     with worker.loader(worker.spec.sampler) as train, worker.loader(worker.spec.evaluation["valid"]) as valid:
         records = [worker.train_epoch(train, epoch)[0] for epoch in range(EPOCHS)]
-        scores = worker._evaluate(worker.model, valid, "valid")
+        scores = worker._evaluate(worker.model, valid, "valid")["valid"].compute()
         state = {name: tensor.clone() for name, tensor in worker.model.state_dict().items()}
         if rank == size - 1:
             with torch.no_grad():
@@ -122,10 +132,9 @@ def test_two_workers_train_as_one_does(folder):
 def test_one_worker_has_the_whole_graphs_logits_and_the_same_weights_serve_batches(folder):
     graph = stored(folder)
     config = model_config(graph)
-    shard = WholeGraphData.of(graph, 0, config).open().shard
+    shard = whole_graph(graph).open().shard
     torch.manual_seed(0)
-    sharded, plain = GECOShardClassifier(config).eval(), GECOClassifier(config).eval()
-    plain.load_state_dict(sharded.state_dict())
+    model = GECOClassifier(config).eval()
     parts = list(graph.partitions())
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(p.indptr) for p in parts]))])
     indices = np.concatenate([p.indices for p in parts])
@@ -135,52 +144,31 @@ def test_one_worker_has_the_whole_graphs_logits_and_the_same_weights_serve_batch
     assert torch.equal(shard.node_id, ids)
     with torch.no_grad():
         adjacency = Adjacency(torch.from_numpy(indptr), torch.from_numpy(indices))
-        expected = plain.model(x, adjacency, node_id_N=ids, epoch=2)
-        found = sharded(replace(shard, epoch=2, root_index=torch.arange(211)))
+        expected = model.model(x, adjacency, node_id_N=ids, epoch=2)
+        found = model(replace(shard, epoch=2, root_index=torch.arange(211)))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_shards_end_where_partitions_do_when_these_are_near(folder):
-    graph = stored(folder)
-    third = choose_shards(graph, 3).bounds
-    assert all(
-        bound in graph.offsets or bound == even for bound, even in zip(third, Shards.even(211, 3).bounds, strict=True)
-    )
-    assert choose_shards(graph, 2).bounds == Shards.even(211, 2).bounds
-    assert choose_shards(graph, 300).num_workers == 300
 
 
 def test_what_does_not_fit_is_refused_with_an_estimate(folder, monkeypatch):
     graph = stored(folder)
-    data = WholeGraphData.of(graph, 0, replace(model_config(graph), recompute=False))
-    data.check_memory(graph, 1)
-    monkeypatch.setattr(whole_graph, "available_bytes", lambda: 2**20)
-    for refused in (lambda: data.check_memory(graph, 1), data.open):
+    data = whole_graph(graph)
+    data.memory.check(1)
+    monkeypatch.setattr(whole_graph_module, "available_bytes", lambda: 2**20)
+    for refused in (lambda: data.memory.check(1), data.open):
         with pytest.raises(
             ConfigError, match=r"needs about .* GiB per worker, 0.0 GiB are free.*--model.recompute yes.*--workers"
         ):
             refused()
     assert memory_check.available_bytes() > 2**20
-    large = replace(data.model, width=128, num_layers=3, recompute=False)
+    large = replace(data.memory.model, width=128, num_layers=3, recompute=False)
     one, two, four = (training_bytes(large, 2_449_029, 123_000_000, w) for w in (1, 2, 4))
     assert two < 0.6 * one
     assert four < 0.35 * one
     assert training_bytes(replace(large, recompute=True), 2_449_029, 123_000_000, 1) < 0.65 * one
     assert inference_bytes(large, 2_449_029, 123_000_000, 1) < 0.6 * one
-    monkeypatch.setattr(whole_graph, "available_bytes", lambda: 2**10)
-    predicting = replace(data, training=False)
+    monkeypatch.setattr(whole_graph_module, "available_bytes", lambda: 2**10)
+    predicting = whole_graph(graph, training=False)
     with pytest.raises(
         ConfigError, match=r"are free for each; use more --workers on more machines, or set --run.parallel data"
     ):
         predicting.open()
-
-
-def test_another_graph_at_the_same_place_is_refused(folder):
-    graph = stored(folder)
-    data = WholeGraphData.of(graph, 0, model_config(graph))
-    data = replace(data, graph=replace(data.graph, content_hash="other"))
-    with pytest.raises(
-        FormatError, match=r"expected the graph that the run began with \(content other\), found another"
-    ):
-        data.open()
-    assert Peers.of_group().size == 1

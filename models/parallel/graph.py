@@ -1,0 +1,77 @@
+"""One graph whose nodes are spread over workers, in the place of a `models.graphs.Graphs`: what a model reads of it, and for the rows here.
+
+A model that reads other nodes only through `adjacency`, `by_source`, `by_destination` and `by_graph` runs on it as it is, and predicts
+the roots here. Everything else is a node's own: features, encodings, ids. Calls that reach other workers are collective; a model makes
+them in the same order on each.
+
+Shapes: n rows here, N nodes, E edges into the rows here, F features.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from models.parallel.collectives import Peers
+from models.parallel.global_terms import ShardedNodes
+from models.parallel.halo import HaloGrouping, ShardedAdjacency
+from models.parallel.sequences import ShardedLayout
+from models.parallel.shards import Shards
+from models.segments import Grouping
+
+
+@dataclass(frozen=True)
+class ShardedGraph:
+    """A batch of one graph, of which a range of rows is here."""
+
+    shards: Shards
+    peers: Peers
+    adjacency: ShardedAdjacency
+    node_id: Tensor  # int64 [n], permanent ids
+    x: Tensor | None = None  # [n, F]
+    root_index: Tensor | None = None  # int64 [r]: rows whose outputs are wanted; None: all of them
+    encodings: Mapping[str, Tensor] = field(default_factory=dict)  # [n, k] each
+    edge_attr: None = None
+    num_graphs: int = 1
+
+    @property
+    def num_nodes(self) -> int:
+        """n."""
+        return self.adjacency.num_nodes
+
+    @cached_property
+    def layout(self) -> ShardedLayout:
+        """By which GECO's convolutions reach all nodes."""
+        return ShardedLayout(self.shards, self.peers)
+
+    @cached_property
+    def all_node_ids(self) -> Tensor:
+        """int64 [N]: permanent ids of all nodes; a collective call."""
+        return self.peers.gather(self.node_id, self.shards.sizes)
+
+    @cached_property
+    def by_graph(self) -> ShardedNodes:
+        """The nodes of all workers, as one group."""
+        return ShardedNodes(self.shards, self.peers, self.node_id.device)
+
+    @property
+    def size_B(self) -> Tensor:
+        """int64 [1]: N."""
+        return self.by_graph.size_B
+
+    @property
+    def by_source(self) -> HaloGrouping:
+        """The edges, grouped by the node they leave."""
+        return self.adjacency.by_source
+
+    @property
+    def by_destination(self) -> Grouping:
+        """The edges, grouped by the node they enter."""
+        return self.adjacency.by_destination
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """int64 [2, E]: source over destination; sources among own rows and the halo's, destinations among own rows."""
+        return torch.stack([self.by_source.group_E.long(), self.by_destination.group_E])

@@ -1,0 +1,92 @@
+"""All nodes with all their in-edges: one batch an epoch, which ranks share as shards.
+
+A rank's shard is a contiguous range of stored nodes: their rows, and their lists of sources as stored ids, which may be other ranks' nodes.
+A rank asks the owners for its own rows only, some at a time. Lists are in ascending permanent id of the source, as in every batch.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from samplers.graph_checks import check_graph
+from samplers.messages import NodeRows
+from samplers.minibatch import MiniBatch, ShardOf
+from samplers.neighbor import induced_minibatch
+from samplers.options import FullGraphOptions
+from samplers.plans import shard_bounds
+from samplers.protocol import check_batch, sampler_len, sampler_repr
+from samplers.roots import Roots
+from samplers.router import Router
+from samplers.stage_clock import stage
+from storage.packed_graphs import pointers
+
+_ROWS = 1 << 16  # of a request: bounds what is under way
+
+
+class FullGraphSampler:
+    """A batch for each rank; their roots are the nodes of some splits."""
+
+    __repr__, __len__ = sampler_repr, sampler_len
+
+    def __init__(self, router: Router, options: FullGraphOptions, num_ranks: int = 1) -> None:
+        self._router, self.options, self._num_ranks = router, options, num_ranks
+        check_graph(router.manifest, options.split_set)
+        self._roots = Roots(router, options.split_set, options.root_splits)
+        self._shards = num_ranks > 1 or options.alone == "shard"
+
+    @property
+    def content_hash(self) -> str:
+        """A shard depends on the stored order of the nodes too."""
+        return self._router.manifest.content_hash if self._shards else self._roots.content_hash
+
+    @property
+    def num_batches(self) -> int:
+        return self._num_ranks
+
+    def sample(self, epoch: int, batch: int) -> MiniBatch:
+        check_batch(batch, self.num_batches)
+        if self._shards:
+            minibatch = self._shard(epoch, batch)
+        else:
+            nodes = self._router.list_chunk(key=0, chunk=0, num_chunks=1).node
+            minibatch = induced_minibatch(self._router, epoch, batch, nodes, self.options)
+        return replace(minibatch, root_index=np.flatnonzero(self._roots.among(minibatch)))
+
+    def _shard(self, epoch: int, rank: int) -> MiniBatch:
+        """Without roots."""
+        router, options, manifest = self._router, self.options, self._router.manifest
+        bounds = shard_bounds(manifest.num_nodes, self._num_ranks, manifest.partition_offsets, options.num_blocks)
+        start, stop = bounds[rank], bounds[rank + 1]
+        split_set = options.split_set if manifest.num_split_sets else None
+        counts, sources = [], []
+        columns: dict[str, np.ndarray] = {}
+        for first in range(start, max(stop, start + 1), _ROWS):  # once of no rows too: that tells the columns
+            node = np.arange(first, min(first + _ROWS, stop))
+            with stage("sample"):
+                lists = router.list_neighbors(node)
+                counts.append(lists.count)
+                sources.append(lists.neighbor)
+            with stage("fetch"):
+                rows = router.fetch(node, split_set=split_set, encodings=options.encodings)
+                _put(rows, columns, slice(first - start, first - start + len(node)), stop - start)
+        return MiniBatch(
+            epoch=epoch,
+            index=rank,
+            node_id=columns.pop("original_id"),
+            indptr=pointers(np.concatenate(counts)),
+            indices=np.concatenate(sources).astype(manifest.index_dtype, copy=False),
+            root_index=np.empty(0, np.int64),
+            encoding_names=options.encodings,
+            shard=ShardOf(bounds, manifest.symmetric),
+            **columns,
+        )
+
+
+def _put(rows: NodeRows, columns: dict[str, np.ndarray], place: slice, length: int) -> None:
+    """Copies these rows to their place in the columns of so many; features as float32, which a model computes in."""
+    for name, values in vars(rows).items():
+        if values is not None:
+            if name not in columns:
+                dtype = np.float32 if name == "feature" else values.dtype
+                columns[name] = np.empty((length, *values.shape[1:]), dtype)
+            columns[name][place] = values
