@@ -2,7 +2,7 @@
 
     open options, options as said, GraphFacts ──choose──▶ {path: Choice}
 
-The rules were chosen by validation scores alone (docs/decisions/0042-automatic-defaults.md). What a user says always wins, and rules look at it:
+Why the rules are what they are: docs/decisions/0042-automatic-defaults.md. What a user says always wins, and rules look at it:
 they are taken in the table's order, and each sees what was said and what the rules before it chose.
 """
 
@@ -283,16 +283,18 @@ RULES: Mapping[str, Rule] = {
     "fit.patience": _patience,
 }
 _CLASSIC = ("gcn", "gat", "sage")
+_KEEP_THEIR_RECIPES = ("tokengt", "primphormer", "ppgt")
+_OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.eval_every", "fit.patience")
 
 
 def rule_paths(kind: str, model: str) -> tuple[str, ...]:
     """The options that are chosen for this model over this kind of data where nobody says them.
 
-    Sizes were chosen for GECO and the classic models; the others keep their recipes. GECO's `norm` is not the classic models'.
+    The rules were chosen for GECO and the classic models; a user's own model takes what does not depend on the model. GECO's `norm` is another
+    thing than the classic models'.
     """
-    if kind != "nodes":
+    if kind != "nodes" or model in _KEEP_THEIR_RECIPES:
         return ()
-    if model in _CLASSIC:
-        return tuple(RULES)
-    others = ("model.residual", "model.norm") if model == "geco" else ("model.",)
-    return tuple(path for path in RULES if not path.startswith(others))
+    if model == "geco":
+        return tuple(path for path in RULES if path not in ("model.residual", "model.norm"))
+    return tuple(RULES) if model in _CLASSIC else _OF_ANY_MODEL

@@ -32,7 +32,7 @@ def resolved_on(facts: GraphFacts, *words: object):
 
 
 @pytest.mark.parametrize("facts", EVERY)
-@pytest.mark.parametrize("model", ["geco", "gcn", "gat", "sage", "primphormer", "tokengt"])
+@pytest.mark.parametrize("model", ["geco", "gcn", "gat", "sage"])
 @pytest.mark.parametrize("sampler", ["random-partition", "neighbor", "ppr", "saint"])
 def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
     resolved = resolved_on(facts, "--model", model, "--sampler", sampler)
@@ -51,6 +51,14 @@ def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
     said = resolved_on(facts, "--model", model, "--sampler", sampler, *flags)
     assert said.config == resolved.config
     assert said.chosen == ()
+
+
+@pytest.mark.parametrize("model", ["primphormer", "tokengt", "ppgt"])
+def test_models_without_rules_keep_their_recipes(model):
+    config = config_of("--model", model)
+    assert config.open == ()
+    automatic = read_config(config_tree("nodes", read_recipe(f"defaults/nodes-{model}.yaml")))
+    assert replace(config, run=automatic.run) == automatic
 
 
 @pytest.mark.parametrize("path", sorted(RULES))
