@@ -227,7 +227,7 @@ def _epochs(at: Setting) -> Choice:
                 f"steps: the sampler {at['sampler']} does not say how many batches an epoch has, got {asked} steps; set --fit.epochs"
             )
         return Choice(40, "the sampler does not say how many batches an epoch has")
-    steps = asked or (300, 800, 1000)[at.kind]
+    steps = asked or (300, 500, 1000)[at.kind]
     told = f"{steps:,} steps ({at.why})" if asked is None else f"--fit.steps {steps:,}"
     return Choice(ceil(steps / each), f"{told}, {each:,} in an epoch")
 
@@ -239,7 +239,7 @@ def _eval_every(at: Setting) -> Choice:
 
 def _patience(at: Setting) -> Choice:
     each = (steps_per_epoch(at) or 1) * at["fit.eval_every"]
-    steps = (100, 200, 200)[at.kind]
+    steps = (100, 100, 200)[at.kind]
     if at["evaluation.chunks"] != 1 and at["evaluation.select_by"] == "exact":
         return Choice(None, "scores are estimates, which choose no epoch")
     return Choice(max(5, ceil(steps / each)), f"about {steps} steps without a better score")
@@ -274,7 +274,7 @@ RULES: Mapping[str, Rule] = {
     "model.scale_rows": _scale_rows,
     "task.label_smoothing": _by_kind(0.0, 0.0, 0.0),
     "fit.optimizer": _by_kind("adam", "adam", "adam"),
-    "fit.learning_rate": _by_kind(0.01, 0.001, 0.01),
+    "fit.learning_rate": _by_kind(0.01, 0.005, 0.01),
     "fit.weight_decay": _by_kind(5e-4, 5e-5, 0.0),
     "fit.schedule": _by_kind("constant", "constant", "constant"),
     "fit.warmup_epochs": _by_kind(0, 0, 0),
