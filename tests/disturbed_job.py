@@ -62,7 +62,7 @@ class Job:
                 env=os.environ | dict(environment or {}) | self._ray_environment(),
             )
 
-    def end(self, timeout_s: float = 300) -> tuple[int, str]:
+    def end(self, timeout_s: float = 600) -> tuple[int, str]:
         """(exit status, stderr)"""
         out, err = self.popen.communicate(timeout=timeout_s)
         assert "Traceback" not in out + err, out + err
