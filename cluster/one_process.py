@@ -3,7 +3,6 @@
 Everything else is as with Ray: an attempt that fails is made again from the latest checkpoint, and a run goes on with either.
 """
 
-import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from cluster.background import begin
 from cluster.checkpoint import sweep
 from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
 from cluster.outcome import Failed, Outcome
@@ -36,19 +36,12 @@ class ProcessSession:
         """Raises what the thread of the checkpoint before this one has raised."""
         assert write is not None
         self.settle()
-        written: Future[None] = Future()
 
         def run() -> None:
-            try:
-                write()
-                sweep(self.folder, self._keep)
-            except BaseException as error:  # noqa: BLE001  whatever it is, it is raised in the training thread
-                written.set_exception(error)
-            else:
-                written.set_result(None)
+            write()
+            sweep(self.folder, self._keep)
 
-        self._written = written
-        threading.Thread(target=run, name="graphmill-checkpoint", daemon=True).start()
+        self._written = begin(run, "checkpoint")
 
     def settle(self) -> None:
         """Waits for the last checkpoint. Raises what its thread has raised, StageError where it is never written."""

@@ -53,8 +53,11 @@ class PartitionServer:
         self._graph, self._index, self._stamps = graph, partition, stamps
         self._owner: PartitionOwner | None = None
 
-    def open(self, verify: bool) -> ServerInfo:
+    def open(self, verify: bool, is_asked: bool = True) -> ServerInfo:
+        """`is_asked`: whether anybody will send requests, for whose answers loops are compiled now."""
         self._load(verify)
+        if is_asked:
+            warm_up(self._loaded(), self._graph.open().manifest)
         return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
 
     def check(self) -> None:
@@ -84,9 +87,7 @@ class PartitionServer:
         partition = graph.partition(self._index, verify=verify or not self._stamps.stamps)
         if verify and self._stamps.stamps:
             dict(partition.encodings)  # maps them, and verifies them with the other files
-        owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
-        warm_up(owner, graph.manifest)
-        self._owner = owner
+        self._owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ class ServerGroup:
                 assert host is not None
                 stamps = seen[partition].get(host.node_id) or unseen_stamps(graph.url, files[partition])
                 self._start(partition, host, stamps)
-            self._open(moved)
+            self._open(moved, is_alone=len(hosts) == 1)
             self._hosts = hosts
         infos = tuple(info for info in self._infos if info is not None)
         return PartitionServers(graph.pin(), tuple(self._handles), infos, options)
@@ -274,9 +275,11 @@ class ServerGroup:
         where = self._actor.options(scheduling_strategy=on_host(host, or_elsewhere=True))
         self._handles[partition] = where.remote(self._graph.pin(), partition, stamps)
 
-    def _open(self, partitions: Sequence[int]) -> None:
+    def _open(self, partitions: Sequence[int], *, is_alone: bool) -> None:
+        """`is_alone`: all processes of the cluster are on one host."""
         graph, options = self._graph, self._options
-        answers = [self._handles[partition].open.remote(options.verify) for partition in partitions]
+        is_asked = not (is_alone and options.local_reads and is_local(graph.filesystem))
+        answers = [self._handles[partition].open.remote(options.verify, is_asked) for partition in partitions]
         stored = sum(entry.num_bytes for partition in partitions for entry in graph.partition_files(partition))
         copies = graph.manifest.origin is not None
         rate = COPY_BYTES_PER_S if copies else _VERIFY_BYTES_PER_S if options.verify else math.inf

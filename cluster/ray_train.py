@@ -1,8 +1,6 @@
 """Ray Train starts a run's workers, one CPU or GPU each, and gives each its session."""
 
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,6 +14,7 @@ from ray.train import CheckpointUploadMode
 from ray.train import TrainingFailedError as RayTrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
+from cluster.background import begin
 from cluster.host_watch import watched_hosts
 from cluster.live_metrics import LiveMetrics
 from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
@@ -125,14 +124,15 @@ class RayTrainLauncher:
         trainer = _trainer(config, self.workers, self._run)
         try:
             with environment_defaults(_ELASTIC_ENVIRONMENT if is_elastic else {}):
-                return _fit(trainer).return_value
+                # In a thread: in the main thread Ray would replace the handler of Ctrl-C by one that waits without bound.
+                return begin(trainer.fit, "fit").result().return_value
         except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
             with log.open("a") as stream:
                 stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {error}\n")
             return _failure(error, log)
 
 
-def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> TorchTrainer:
+def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> Any:
     is_elastic, use_gpu = workers.min_workers is not None, workers.device == "gpu"
     return TorchTrainer(
         cast(Any, _worker),
@@ -162,20 +162,6 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> Torch
             logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
         ),
     )
-
-
-def _fit(trainer: TorchTrainer) -> Any:
-    """`trainer.fit()`, in a thread: in the main thread Ray would replace the handler of Ctrl-C by one that waits without bound."""
-    result: Future[Any] = Future()
-
-    def fit() -> None:
-        try:
-            result.set_result(trainer.fit())
-        except BaseException as error:  # noqa: BLE001  whatever it is, it is raised in the main thread
-            result.set_exception(error)
-
-    threading.Thread(target=fit, name="graphmill-fit", daemon=True).start()
-    return result.result()
 
 
 def _failure(error: Exception, log: Path) -> Failed:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from cluster.background import begin
 from cluster.scores import SplitScores
 from samplers.router import Router
 from storage.source import SPLITS
@@ -22,6 +23,14 @@ _PATIENCE = 6  # checks without a better validation score
 
 
 Baselines = dict[str, dict[str, float] | None]  # scores by baseline and split
+
+
+def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[], Baselines]:
+    """What gives the fitted baselines: at once where this process trains too, else from a thread, while the workers start."""
+    if alone:  # training draws from the generators that they would draw from
+        fitted = fit()
+        return lambda: fitted
+    return begin(fit, "baselines").result
 
 
 def compute_baselines(router: Router, split_set: int, metric: str, seed: int) -> Baselines:

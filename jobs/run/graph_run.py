@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from cluster.checkpoint import DATA
 from cluster.one_process import ProcessLauncher
@@ -13,6 +14,7 @@ from cluster.tasks import Classification, Task
 from cluster.train_session import Launcher
 from cluster.training_data import GraphData, GraphSplitOptions
 from jobs.run.automatic import set_facts
+from jobs.run.baselines import begin_baselines
 from jobs.run.config import RunConfig
 from jobs.run.graph_baselines import compute_graph_baselines
 from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
@@ -54,8 +56,8 @@ def run_graphs(job: str, config: RunConfig) -> int:
         flush=True,
     )
     print("fitting the baselines (mean, composition only)", flush=True)
-    baselines = compute_graph_baselines(store, columns, task, splits)
     alone, before = resolved.workers.launcher == "process", resolved.workers
+    fitted = begin_baselines(partial(compute_graph_baselines, store, columns, task, splits), alone=alone)
     if not alone:
         print("starting Ray", flush=True)
     with nullcontext() if alone else ray_session(local_session(config.workers, config.ray)):
@@ -80,7 +82,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
         }
         evaluation = {split: samplers[split] for split in splits}
         summary = train_and_score(
-            job, run_dir, resolved, launcher, task, data, samplers["train"], evaluation, baselines, described, started_s
+            job, run_dir, resolved, launcher, task, data, samplers["train"], evaluation, fitted, described, started_s
         )
     print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)

@@ -13,7 +13,7 @@ from cluster.session import ray_session
 from cluster.train_session import Launcher
 from cluster.training_data import OpenNodes, StoredNodes, TrainingData
 from jobs.run.automatic import graph_facts
-from jobs.run.baselines import compute_baselines
+from jobs.run.baselines import Baselines, begin_baselines, compute_baselines
 from jobs.run.classic import train_classic
 from jobs.run.config import RunConfig
 from jobs.run.node_task import check_graph, check_splits, node_task
@@ -66,7 +66,11 @@ def run_nodes(job: str, config: RunConfig) -> int:
     with prepare(graph, resolved, memory, run_dir) as ready:
         task = node_task(ready.resolved, manifest)
         print("fitting the baselines (majority class, features only)", flush=True)
-        baselines = compute_baselines(ready.router, config.data.split_set, task.metric, config.fit.seed) | classic
+
+        def fit() -> Baselines:
+            return compute_baselines(ready.router, config.data.split_set, task.metric, config.fit.seed) | classic
+
+        fitted = begin_baselines(fit, alone=ready.resolved.workers.launcher == "process")
         described = {"graph": graph.url, "graph_hash": manifest.content_hash, "snapshot": manifest.snapshot}
         summary = train_and_score(
             job,
@@ -77,10 +81,10 @@ def run_nodes(job: str, config: RunConfig) -> int:
             ready.data if memory is None else WholeGraphData(ready.data, resolved.training, memory),
             resolved.training,
             resolved.evaluation,
-            baselines,
+            fitted,
             described,
             started_s,
-            [{"kind": "traffic", "epoch": None, "of": "baselines", **ready.traffic.columns()}],
+            lambda: [{"kind": "traffic", "epoch": None, "of": "baselines", **ready.traffic.columns()}],
         )
     print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)

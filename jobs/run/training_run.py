@@ -178,14 +178,14 @@ def train_and_score(
     data: TrainingData,
     sampler: Any,
     evaluation: Mapping[str, Any],
-    baselines: Baselines,
+    baselines: Callable[[], Baselines],
     described: Mapping[str, Any],
     started_s: float,
-    before: Sequence[Record] = (),
+    of_baselines: Callable[[], Sequence[Record]] = list,
 ) -> dict[str, Any]:
     """Trains, and returns the summary that the run's directory holds.
 
-    `described`: the summary's entries on the data; `before`: what is to be recorded of the time before training.
+    `described`: the summary's entries on the data; `baselines` may wait for them; `of_baselines`: what is to be recorded of them then.
     """
     config = resolved.config
     spec = TrainSpec(
@@ -202,10 +202,11 @@ def train_and_score(
         loader=config.loader,
     )
     with open_run(run_dir, config.run, resolved.tree()) as run:
-        for record in before:
-            run.take(record)
         with progress("training") as bar:
             result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))
+        fitted = baselines()
+        for record in of_baselines():
+            run.take(record)
         scores = {split: values[task.metric] for split, values in result["scores"].items()}
         summary = {
             "job": job,
@@ -213,7 +214,7 @@ def train_and_score(
             **judge(
                 task.metric,
                 scores,
-                baselines,
+                fitted,
                 higher_is_better=task.higher_is_better,
                 estimate=config.evaluation.estimate,
             ),
