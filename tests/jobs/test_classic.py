@@ -88,11 +88,12 @@ def test_many_graphs_have_no_classic_baseline():
         resolve(config, Facts(PLACEHOLDERS["graphs"], {}, None))
 
 
-@pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.long
-def test_an_automatic_run_and_its_baseline_end_beside_each_other(shared_ray, tmp_path):
+@pytest.mark.timeout(900)
+def test_an_automatic_run_and_its_baseline_end_beside_each_other(tmp_path):
     words = "--data.nodes 300 --fit.steps 8 --model.width 16 --baseline gcn --baseline.configurations 1 --run.dir run"
+    words += " --workers.launcher process"
     done = run_job(train_nodes.main, words.split(), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "chosen --model.num_layers" in done.stdout
