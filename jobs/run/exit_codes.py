@@ -12,6 +12,12 @@ from typing import NoReturn
 
 from storage.errors import GraphmillError
 
+# Of a lost host Ray prints its raylet's stack, a page, several times, and a line for each request that is asked again. The run itself says
+# which host it is. Ray reads this as it is imported; what the user has set wins.
+_NOT_SHOWN = {
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "Raylet is terminated|has been marked dead because|There are infinite retries remaining"
+}
+
 
 def run(main: Callable[[], int | None]) -> NoReturn:
     """Calls `main` and exits with what it returns (None: 0).
@@ -20,6 +26,8 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     does, so that temporary directories go, and exits with 143. Where the reader of the output has gone (`| head`), it ends in silence
     with 141, unless it had another reason to end. Any other exception is a defect and keeps its traceback.
     """
+    for name, value in _NOT_SHOWN.items():
+        os.environ.setdefault(name, value)
     with _sigterm_unwinds():
         try:
             code = _flushed(main)
