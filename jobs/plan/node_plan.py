@@ -132,6 +132,7 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
     """What a worker's batch asks of partitions on other hosts, and the gradients; counted on one batch."""
     if plan.hosts == 1:
         return
+    sampler.sample(0, 0)  # the first one lists the roots, too
     before = traffic.by_partition()
     sampler.sample(0, 0)
     counted = (traffic.by_partition() - before).sum(axis=0)

@@ -99,11 +99,11 @@ def test_a_node_run_is_counted_and_measured(plan, graph):
 
 
 def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
-    flags = ("--data", graph, *SMALL, "--sampler", "neighbor", "--sampler.fanouts", "4", "3", "3", "--workers", "4")
-    here = plan("products_geco", *flags, beside=graph.parent)
+    flags = ("--data", graph, *SMALL, "--sampler", "neighbor", "--sampler.fanouts", "4", "3", "3", "--workers")
+    here = plan("products_geco", *flags, "2", beside=graph.parent)
     assert "traffic" not in here
     monkeypatch.setattr("jobs.plan.run_plan._cluster", lambda config: Resources(8, 0, hosts=4))
-    told = plan("products_geco", *flags, beside=graph.parent)
+    told = plan("products_geco", *flags, "4", beside=graph.parent)
     asked = re.match(r"a batch asks (\d+) times for .*; with .* over 4 hosts, (\d+) times", told["traffic"])
     assert asked is not None, told["traffic"]
     # Three hops and the rows, of two partitions.
