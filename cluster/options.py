@@ -152,6 +152,8 @@ class ServerOptions:
 
     work_threads: int = 2
     """Requests answered at once by one server."""
+    ports: tuple[int, ...] | None = None
+    """First and last port that servers may answer at, for a firewall between the nodes; a server takes the first free one. None: any free port."""
     timeout_s: float = 120.0
     """Longest wait for one reply, restarts included: a minute's pause is survived."""
     start_timeout_s: float = 120.0
@@ -166,12 +168,19 @@ class ServerOptions:
     """Float16: halve what float32 features cost on the wire; batches then hold float16."""
 
     def __post_init__(self) -> None:
+        ports = self.ports
         check_options(
             self,
             at_least(self, 1, "work_threads")
             | at_least(self, 0, "cache_bytes")
             | more_than_0(self, "timeout_s", "start_timeout_s")
-            | {"feature_dtype": (self.feature_dtype in (None, *get_args(FeatureDtype)), "float16, float32 or none")},
+            | {
+                "feature_dtype": (self.feature_dtype in (None, *get_args(FeatureDtype)), "float16, float32 or none"),
+                "ports": (
+                    ports is None or (len(ports) == 2 and 1 <= ports[0] <= ports[1] <= 65535),
+                    "the first and the last of 1 to 65535, or none",
+                ),
+            },
         )
 
 

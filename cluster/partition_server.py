@@ -1,5 +1,6 @@
-"""One Ray actor per partition: a thin shell over `PartitionOwner`, read-only, so that a restart is a re-map of unchanged files.
+"""One Ray actor per partition: read-only, so that a restart is a re-map of unchanged files.
 
+The actor says where its server is, and Ray restarts it; the server answers requests over Arrow Flight (`cluster.flight_server`).
 Requests are idempotent and may be retried; every wait has a deadline.
 """
 
@@ -14,14 +15,16 @@ from typing import Any
 import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util import get_node_ip_address
 
+from cluster.flight_server import Endpoint, FlightServer
 from cluster.options import ServerOptions
 from cluster.place_graph import COPY_BYTES_PER_S
+from cluster.remote_owner import RemoteOwner
 from cluster.server_placement import Host, assign, live_hosts, look_for_files, on_host
-from samplers.messages import Reply, Request
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
-from samplers.router import LocalOwner, Owner, Pending, Router
+from samplers.router import LocalOwner, Owner, Router
 from samplers.row_cache import CachedOwner
 from samplers.warm_up import warm_up
 from storage.arrow_files import absolute_url, is_local
@@ -48,33 +51,33 @@ class ServerInfo:
 class PartitionServer:
     """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
 
-    def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps) -> None:
+    def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps, options: ServerOptions) -> None:
         """`stamps`: how the files were seen before; a restart reads those that look otherwise."""
-        self._graph, self._index, self._stamps = graph, partition, stamps
-        self._owner: PartitionOwner | None = None
+        self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
+        self._server: FlightServer | None = None
 
     def open(self, verify: bool, is_asked: bool = True) -> ServerInfo:
         """`is_asked`: whether anybody will send requests, for whose answers loops are compiled now."""
-        self._load(verify)
-        if is_asked:
-            warm_up(self._loaded(), self._graph.open().manifest)
+        if self._server is None:
+            self._start(verify, is_asked)
         return ServerInfo(self._index, ray.get_runtime_context().get_node_id(), os.getpid(), self._stamps)
 
     def check(self) -> None:
         """Raises FormatError naming a file that was changed since it was opened."""
-        self._loaded()
+        self._started()
         self._stamps.check_untouched()
 
-    def answer(self, request: Request) -> Reply:
-        return self._loaded().answer(request)
+    def endpoint(self) -> Endpoint:
+        """Where to ask. Whoever can call the actor may ask the server: the token is told here alone."""
+        return self._started().endpoint
 
-    def _loaded(self) -> PartitionOwner:
-        if self._owner is None:  # after a restart: the files were verified when the run began
-            self._load(verify=False)
-        assert self._owner is not None
-        return self._owner
+    def _started(self) -> FlightServer:
+        if self._server is None:  # after a restart: the files were verified when the run began
+            self._start(verify=False, is_asked=False)
+        assert self._server is not None
+        return self._server
 
-    def _load(self, verify: bool) -> None:
+    def _start(self, verify: bool, is_asked: bool) -> None:
         graph = self._graph.open()
         if graph.manifest.origin is not None:  # what this host lacks is copied, and verified once
             verified = copy_partition(graph, self._index).verified
@@ -87,7 +90,11 @@ class PartitionServer:
         partition = graph.partition(self._index, verify=verify or not self._stamps.stamps)
         if verify and self._stamps.stamps:
             dict(partition.encodings)  # maps them, and verifies them with the other files
-        self._owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
+        owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
+        if is_asked:
+            warm_up(owner, graph.manifest)
+        options = self._options
+        self._server = FlightServer(owner.answer, get_node_ip_address(), options.ports, options.work_threads)
 
 
 @dataclass(frozen=True)
@@ -129,26 +136,14 @@ class ServedFiles:
             _get(reference, servers.options.timeout_s, f"partition server {partition}", "raise --servers.timeout_s")
 
 
-class _RemotePending:
-    """A reply on its way from a server."""
+def remote_owner(handle: Any, partition: int, timeout_s: float) -> RemoteOwner:
+    """Asks the server of this actor."""
+    who = f"partition server {partition}"
 
-    def __init__(self, reference: ray.ObjectRef, partition: int, timeout_s: float) -> None:
-        self._reference, self._partition, self._timeout_s = reference, partition, timeout_s
+    def find(within_s: float) -> Endpoint:
+        return _get(handle.endpoint.remote(), within_s, who, "raise --servers.timeout_s")
 
-    def result(self) -> Reply:
-        return _get(
-            self._reference, self._timeout_s, f"partition server {self._partition}", "raise --servers.timeout_s"
-        )
-
-
-class RemoteOwner:
-    """Asks a partition server."""
-
-    def __init__(self, handle: Any, partition: int, timeout_s: float) -> None:
-        self._handle, self._partition, self._timeout_s = handle, partition, timeout_s
-
-    def submit(self, request: Request) -> Pending:
-        return _RemotePending(self._handle.answer.remote(request), self._partition, self._timeout_s)
+    return RemoteOwner(find, who, timeout_s)
 
 
 def _get(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free its machine") -> Any:
@@ -188,9 +183,6 @@ class ServerGroup:
             "memory": 1,
             "max_restarts": -1,
             "max_task_retries": -1,
-            "max_concurrency": options.work_threads,
-            # Every request is a task, and Ray's GCS would remember the latest 100,000 of all at 3 KB each.
-            "enable_task_events": False,
         }
         self._actor: Any = ray.remote(**actor_options)(PartitionServer)
 
@@ -273,7 +265,7 @@ class ServerGroup:
         if self._handles[partition] is not None:
             ray.kill(self._handles[partition], no_restart=True)
         where = self._actor.options(scheduling_strategy=on_host(host, or_elsewhere=True))
-        self._handles[partition] = where.remote(self._graph.pin(), partition, stamps)
+        self._handles[partition] = where.remote(self._graph.pin(), partition, stamps, self._options)
 
     def _open(self, partitions: Sequence[int], *, is_alone: bool) -> None:
         """`is_alone`: all processes of the cluster are on one host."""
@@ -329,7 +321,7 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
             local = PartitionOwner(graph.partition(info.partition), manifest.num_nodes, tables)
             owners.append(watch(LocalOwner(local), info.partition))
             continue
-        far = watch(RemoteOwner(handle, info.partition, servers.options.timeout_s), info.partition)
+        far = watch(remote_owner(handle, info.partition, servers.options.timeout_s), info.partition)
         if servers.options.cache_bytes:
             budget = servers.options.cache_bytes * int(num_owned[info.partition]) // max(num_far, 1)
             far = CachedOwner(far, manifest, info.partition, budget)

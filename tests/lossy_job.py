@@ -1,6 +1,6 @@
 """jobs/products_geco.py with workers whose calls get lost: `python -m tests.lossy_job <options of the job>`.
 
-Ray's own fault injection, in the workers' processes alone: of their calls to actors (partition servers, the barrier of
+Ray's own fault injection, in the workers' processes alone: of their calls to actors (where a partition's server is, the barrier of
 `ray.train.report`), one in a hundred is not sent, one is done but not answered, and of one both sides learn nothing. Ray Train's own calls
 to its workers are left whole, since its start waits for them without a bound.
 """
