@@ -5,7 +5,7 @@ from importlib import import_module
 
 from jobs.run.exit_codes import run
 
-NAMES = ("checks", "evaluation", "gpu", "ingest", "molecules", "parallel", "sampling", "speed", "training")
+NAMES = ("checks", "evaluation", "gpu", "ingest", "molecules", "parallel", "sampling", "speed", "training", "transport")
 
 
 def main() -> int | None:

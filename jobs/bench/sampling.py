@@ -6,7 +6,7 @@
 Makes (once, under --data-dir) a synthetic graph of ogbn-products' size in one and in --partitions partitions, and times on the same
 batches of roots: our sampler with edge ids, relabelling and fresh arrays; a loop that does only the same dependent reads; the gather of
 feature rows; DGL 1.1.3 where --dgl-python names an interpreter that has it; PyG where --pyg-python names one with torch-sparse; and our
-sampler over partition servers, in process, and with every answer through an actor. You should see a table, kept as results.md and
+sampler over partition servers, in process, and with every answer from a server. You should see a table, kept as results.md and
 results.json under --out. Every figure is the best of --rounds rounds. Nothing else should run meanwhile.
 """
 
@@ -189,12 +189,12 @@ def peer_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", optio
 
 
 def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
-    """Several partitions: in process, through servers that read locally, and with every answer through an actor."""
+    """Several partitions: in process, through servers that read locally, and with every answer from a server."""
     from cluster.options import ServerOptions, SessionOptions
-    from cluster.partition_server import RemoteOwner, connect, partition_servers
+    from cluster.partition_server import connect, partition_servers
     from cluster.session import ray_session
     from jobs.bench.sampling_measures import batch_traffic, time_sampler
-    from samplers.router import Router, local_router
+    from samplers.router import local_router
     from samplers.traffic import Traffic
 
     graph = prepare(config, config.nodes, config.partitions)
@@ -206,16 +206,16 @@ def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions
             near = time_sampler(connect(servers), some, 1, effort).whole
             note = f"{100 * near / local:.0f} % of in process; target 70"
             yield Row(f"{where}, servers with local reads, {name}", near / 1e6, "M edges/s", note)
-            handles, timeout_s, traffic = servers.handles, servers.options.timeout_s, Traffic(config.partitions)
-            owners = [traffic.watch(RemoteOwner(handle, i, timeout_s), i) for i, handle in enumerate(handles)]
-            router = Router(graph.manifest, owners)
+            traffic = Traffic(config.partitions)
+            elsewhere = replace(servers, options=replace(servers.options, local_reads=False))
+            router = connect(elsewhere, traffic.watch)
             far = time_sampler(router, some, 1, effort).whole
             moved = batch_traffic(router, traffic, some)
             note = (
                 f"{100 * far / local:.0f} % of in process, target 30; {moved['remote_requests']} requests a batch; "
                 f"{moved['sent_bytes'] / 1e6:.2f} MB out, {moved['received_bytes'] / 1e6:.2f} MB in"
             )
-            yield Row(f"{where}, every answer through an actor, {name}", far / 1e6, "M edges/s", note)
+            yield Row(f"{where}, every answer from a server, {name}", far / 1e6, "M edges/s", note)
 
 
 def size_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:

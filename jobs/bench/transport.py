@@ -1,0 +1,188 @@
+"""How long a request for rows takes, by each way that it could travel: `python -m jobs.bench transport`.
+
+    python -m jobs.bench transport                                         # on this machine; starts a local Ray; about a minute
+    python -m jobs.bench transport --ray.address auto --server 10.0.0.2    # from this node of a cluster to that one
+
+A server holds --table-rows rows of --columns float32 in memory and answers requests for --rows random ones, each as `FetchRows` asks for them:
+by Arrow Flight as partition servers do (`do_exchange`); by Flight's `do_get`, with the request in the ticket; by an actor's reply;
+and by Ray's object plane, where the actor's reply is a reference. The ways take turns in random order, --rounds times, after --warmup
+rounds. You should see a
+table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.options import SessionOptions
+from jobs.bench.results import keep, machine, table
+from jobs.run.exit_codes import run
+from jobs.run.option_checks import check_writable
+from jobs.run.reader import parse
+from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options
+
+if TYPE_CHECKING:
+    from samplers.messages import FetchRows, NodeRows
+
+_TIMEOUT_S = 300.0
+Way = Callable[["FetchRows"], "NodeRows"]
+
+
+@dataclass(frozen=True)
+class TransportConfig:
+    """Time requests for rows."""
+
+    rows: tuple[int, ...] = (10, 1000, 10_000, 50_000, 150_000)
+    """Rows of one request."""
+    columns: int = 100
+    """Numbers in a row, float32."""
+    table_rows: int = 200_000
+    """Rows that the server holds."""
+    rounds: int = 20
+    """Measured requests of each way and size."""
+    warmup: int = 3
+    """Requests of each before."""
+    server: str | None = None
+    """Address of the node that serves; none: this one."""
+    out: Path = Path("runs/bench-transport")
+    """Where the table goes."""
+    ray: SessionOptions = field(default_factory=SessionOptions)
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "rows", "columns", "table_rows", "rounds") | at_least(self, 0, "warmup"))
+
+
+class RowServer:
+    """The actor: one table, and all ways to it."""
+
+    def __init__(self, table_rows: int, columns: int) -> None:
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.flight as flight
+        from ray.util import get_node_ip_address
+
+        from cluster.flight_server import FlightServer
+        from cluster.wire import pack, unpack
+        from samplers.partition_owner import PartitionOwner
+        from storage.graph import Partition
+
+        class Server(FlightServer):
+            def do_get(self, context: Any, ticket: Any) -> Any:
+                with pa.ipc.open_stream(ticket.ticket) as stream:
+                    first, *others = pack(owner.answer(unpack(stream)))  # type: ignore[arg-type]
+                return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(first.schema, [first, *others]))
+
+        owner = self._owner = PartitionOwner(
+            Partition(
+                index=0,
+                start=0,
+                stop=table_rows,
+                indptr=np.zeros(table_rows + 1, np.int64),
+                indices=np.empty(0, np.int64),
+                original_id=np.arange(table_rows),
+                feature=np.random.default_rng(0).random((table_rows, columns), np.float32),
+            ),
+            table_rows,
+        )
+        self._server = Server(owner.answer, get_node_ip_address(), None, 2)
+
+    def endpoint(self) -> Any:
+        return self._server.endpoint
+
+    def reply(self, request: "FetchRows") -> "NodeRows":
+        return self._owner.answer(request)  # type: ignore[return-value]
+
+    def put(self, request: "FetchRows") -> list[Any]:
+        import ray
+
+        return [ray.put(self._owner.answer(request))]
+
+
+def ways(server: Any) -> dict[str, Way]:
+    """The ways to ask this actor."""
+    import pyarrow as pa
+    import pyarrow.flight as flight
+    import ray
+
+    from cluster.flight_server import TOKEN_HEADER
+    from cluster.remote_owner import RemoteOwner
+    from cluster.wire import pack, unpack
+
+    endpoint = ray.get(server.endpoint.remote(), timeout=_TIMEOUT_S)
+    owner = RemoteOwner(lambda _: endpoint, "the server", _TIMEOUT_S)
+    client = flight.FlightClient(endpoint.location)
+    header = [(TOKEN_HEADER.encode(), endpoint.token.encode())]
+
+    def do_get(request: "FetchRows") -> Any:
+        sink, (batch,) = pa.BufferOutputStream(), pack(request)
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        options = flight.FlightCallOptions(timeout=_TIMEOUT_S, headers=header)
+        return unpack(chunk.data for chunk in client.do_get(flight.Ticket(sink.getvalue().to_pybytes()), options))
+
+    def object_plane(request: "FetchRows") -> Any:
+        (reference,) = ray.get(server.put.remote(request), timeout=_TIMEOUT_S)
+        return ray.get(reference, timeout=_TIMEOUT_S)
+
+    return {
+        "Flight do_exchange": lambda request: owner.submit(request).result(),  # type: ignore[dict-item,return-value]
+        "Flight do_get": do_get,
+        "actor reply": lambda request: ray.get(server.reply.remote(request), timeout=_TIMEOUT_S),
+        "object plane": object_plane,
+    }
+
+
+def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
+    """Seconds of every measured request, by rows and way. Needs a Ray session."""
+    import numpy as np
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from samplers.messages import FetchRows
+
+    where = config.server or ray.util.get_node_ip_address()
+    found = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] == where]
+    if not found:
+        raise ConfigError(f"server: expected the address of a node of the cluster, got {where}; see `ray status`")
+    there = NodeAffinitySchedulingStrategy(found[0], soft=False)
+    actor: Any = ray.remote(RowServer)
+    server = actor.options(num_cpus=0, scheduling_strategy=there).remote(config.table_rows, config.columns)
+    all_ways, rng = ways(server), np.random.default_rng(1)
+    took: dict[int, dict[str, list[float]]] = {}
+    for num_rows in config.rows:
+        took[num_rows] = {name: [] for name in all_ways}
+        for turn in range(config.warmup + config.rounds):
+            request = FetchRows(rng.integers(0, config.table_rows, num_rows))
+            for name in rng.permutation(list(all_ways)):  # each leaves memory and caches to the next
+                start = time.perf_counter()
+                rows = all_ways[name](request)
+                if turn >= config.warmup:
+                    took[num_rows][name].append(time.perf_counter() - start)
+                assert rows.feature is not None and rows.feature.shape == (num_rows, config.columns)  # noqa: PT018
+                assert np.array_equal(rows.original_id, request.node)
+    ray.kill(server)
+    return took
+
+
+def main() -> None:
+    config = parse(TransportConfig, __doc__)
+    check_writable(config.out, "--out")
+    from cluster.session import ray_session
+
+    with ray_session(config.ray):
+        took = measure(config)
+    names = list(next(iter(took.values())))
+    rows = [[num_rows, *(1e3 * statistics.median(some[name]) for name in names)] for num_rows, some in took.items()]
+    columns = {"rows": ",", **{f"{name}, ms": ".2f" for name in names}}
+    lines = table(columns, rows)
+    print("\n".join(lines))
+    keep(config.out, config, "\n".join([machine(), "", *lines]), machine=machine(), seconds=took)
+    print(f"kept in {config.out}/results.md and results.json")
+
+
+if __name__ == "__main__":
+    run(main)
