@@ -8,7 +8,7 @@ A position encoding is beside the node's features (GraphGPS): the features are e
     stable_expressive a function of the eigenspaces, whatever basis the solver chose (models/stable_expressive.py)
     random_walk       BatchNorm and Linear of the return probabilities (RWSE)
 
-The first three take random signs in training, and the basis of a repeated eigenvalue is the solver's: on a graph with one, they
+The first two take random signs in training, and the basis of a repeated eigenvalue is the solver's: on a graph with one, they
 may change in the last digits, or more, with the padding or the device (models/encodings/laplacian.py).
 
 Shapes: n nodes of B graphs, E edges, D width, P channels of the encoding, k modes or steps.
@@ -50,9 +50,9 @@ class PositionEncoder(nn.Module):
 
     def forward(self, graphs: Graphs) -> Tensor:
         dtype = next(self.linear.parameters()).dtype
-        options, steps = self.options, self.options.num_steps
+        options = self.options
         if options.kind == "laplacian":
-            vectors_nk, values_Bk = laplacian_eigenvectors(graphs, steps, dtype=dtype)
+            vectors_nk, values_Bk = self._eigenvectors(graphs, dtype)
             if self.training:
                 vectors_nk = flip_signs(vectors_nk, graphs)
             return self._deep_set(vectors_nk, values_Bk, graphs)
@@ -61,7 +61,7 @@ class PositionEncoder(nn.Module):
         rows_nk = self._stored(graphs, dtype) if options.stored else self._computed(graphs, dtype)
         if self.norm is not None:
             rows_nk = self.norm(rows_nk)
-        elif self.training:
+        elif self.training and not options.gates:  # GraphGPS flips no signs before the gate
             rows_nk = flip_signs(rows_nk, graphs)
         return self.linear(rows_nk)
 
@@ -69,7 +69,11 @@ class PositionEncoder(nn.Module):
         if self.options.kind == "random_walk":
             options = self.options
             return random_walk_diagonal(graphs, options.num_steps, reverse=options.reverse, dtype=dtype)
-        return laplacian_eigenvectors(graphs, self.options.num_steps, dtype=dtype)[0]
+        return self._eigenvectors(graphs, dtype)[0]
+
+    def _eigenvectors(self, graphs: Graphs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        normalised = self.options.normalisation == "sym"
+        return laplacian_eigenvectors(graphs, self.options.num_steps, dtype=dtype, normalised=normalised)
 
     def _stored(self, graphs: Graphs, dtype: torch.dtype) -> Tensor:
         name, steps = self.options.stored, self.options.num_steps

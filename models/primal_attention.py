@@ -13,7 +13,8 @@ f_X is ever formed: e = (F W_e) φ_q + (V X̄) (1ᵀ W_e φ_q), O(N p s) time an
 X̄ is the mean over the graph's nodes by default, J's terms are means over nodes and heads, and Λ is a square: the
 appendix's pseudo-code. `pool="sum"`, `score_terms="sum"` and `multiplier="plain"` give the paper's equations; a sum in J
 only rescales Λ by N, but a sum in X̄ grows with the graph, so chunks of a graph would see another model than the whole.
-`virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄, where "per_layer" is the equations' own F in each.
+`virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄, where "per_layer" is the equations' own F in each. `heads="shared"`
+is the pseudo-code's one W_c and Λ per head.
 
 Shapes: n nodes of B graphs, D width, H heads, p = D / H, S = s scores per head and direction, M = N_s.
 """
@@ -53,15 +54,17 @@ class PrimalAttention(nn.Module):
         virtual, scores = options.num_virtual, options.scores
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
-        self.weight_e_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width))
-        self.weight_r_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width))
-        self.multiplier_S = nn.Parameter(torch.rand(scores))  # U(0, 1), as published
+        shared = options.heads == "shared"
+        self.weight_e_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width, together=shared))
+        self.weight_r_HMP = nn.Parameter(_orthogonal(num_heads, virtual, self.head_width, together=shared))
+        # U(0, 1), as published; [H, S] where each head has its own
+        self.multiplier_S = nn.Parameter(torch.rand(num_heads, scores) if shared else torch.rand(scores))
         # The paper leaves F's first value open; orthogonal rows let every score start alike.
         owns_common = first or options.virtual_nodes != "running"
         self.common_SM = nn.Parameter(nn.init.orthogonal_(torch.empty(scores, virtual))) if owns_common else None
-        self.shift = nn.Linear(width, scores, bias=False) if options.virtual_nodes != "none" else None
-        self.out_weight_HPT = nn.Parameter(torch.empty(num_heads, self.head_width, 2 * scores))
-        self.out_bias = nn.Parameter(torch.zeros(width))
+        self.shift = nn.Linear(width, scores, bias=shared) if options.virtual_nodes != "none" else None
+        self.out_weight_HPT = nn.Parameter(torch.empty(1 if shared else num_heads, self.head_width, 2 * scores))
+        self.out_bias = nn.Parameter(torch.zeros(self.head_width if shared else width))
         bound = (2 * scores) ** -0.5
         nn.init.uniform_(self.out_weight_HPT, -bound, bound)
         self.dropout = Dropout(options.dropout)
@@ -77,8 +80,10 @@ class PrimalAttention(nn.Module):
             r_nHS = primal_scores(key_nHP, self.weight_r_HMP, virtual, graphs)
             loss = self.ksvd_loss(e_nHS, r_nHS, graphs)
         scores_nHT = self.dropout(torch.cat([e_nHS, r_nHS], dim=2))
-        out_nHP = torch.einsum("nht,hpt->nhp", scores_nHT.to(x_nD.dtype), self.out_weight_HPT.to(x_nD.dtype))
-        return Primal(out_nHP.flatten(1) + self.out_bias.to(x_nD.dtype), loss, virtual)
+        weight_HPT = self.out_weight_HPT.to(x_nD.dtype).expand(self.num_heads, -1, -1)
+        out_nHP = torch.einsum("nht,hpt->nhp", scores_nHT.to(x_nD.dtype), weight_HPT)
+        bias_HP = self.out_bias.to(x_nD.dtype).view(-1, self.head_width)
+        return Primal((out_nHP + bias_HP).flatten(1), loss, virtual)
 
     def virtual_node(self, x_nD: Tensor, graphs: Graphs, previous: VirtualNode | None = None) -> VirtualNode:
         """f_X of every graph, invariant to the order of its nodes."""
@@ -95,7 +100,7 @@ class PrimalAttention(nn.Module):
         return VirtualNode(common_SM, shift_BS)
 
     def multiplier(self) -> Tensor:
-        """[S]: the diagonal of the effective Λ."""
+        """[S], or [H, S] where each head has its own: the diagonal of the effective Λ."""
         if self.options.multiplier == "square":
             return self.multiplier_S.square()
         return nn.functional.softplus(self.multiplier_S) if self.options.multiplier == "softplus" else self.multiplier_S
@@ -129,5 +134,9 @@ def primal_scores(phi_nHP: Tensor, weight_HMP: Tensor, virtual: VirtualNode, gra
     return mixed_nHT[..., :-1] + mixed_nHT[..., -1:] * shift_n1S
 
 
-def _orthogonal(num_heads: int, rows: int, columns: int) -> Tensor:
+def _orthogonal(num_heads: int, rows: int, columns: int, together: bool) -> Tensor:
+    """[H, rows, columns]: a matrix for each head, or, `together`, one matrix for all that is cut into heads."""
+    if together:
+        whole = nn.init.orthogonal_(torch.empty(rows, num_heads * columns))
+        return whole.view(rows, num_heads, columns).transpose(0, 1).contiguous()
     return torch.stack([nn.init.orthogonal_(torch.empty(rows, columns)) for _ in range(num_heads)])

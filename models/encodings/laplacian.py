@@ -1,6 +1,6 @@
 """Eigenvectors of the graph Laplacian, for all graphs of a batch at once, and their augmentation in training.
 
-    L = I - D^-½ A D^-½, degrees clipped to ≥ 1 (TokenGT)
+    L = I - D^-½ A D^-½, degrees clipped to ≥ 1 (TokenGT);  or D - A (GraphGPS)
 
 A is the symmetrised adjacency (an edge in either direction counts once, self-loops as given). With the clipping, an isolated
 node has eigenvalue 1, not 0.
@@ -23,9 +23,11 @@ from models.random_numbers import signs, uniform
 
 
 @torch.no_grad()
-def laplacian_matrix(graphs: Graphs, dtype: torch.dtype = torch.float32) -> Tensor:
+def laplacian_matrix(graphs: Graphs, dtype: torch.dtype = torch.float32, *, normalised: bool = True) -> Tensor:
     """[B, N, N]: L of each graph; padded places have zero rows."""
     adjacency_BNN = graphs.padding.adjacency(dtype, undirected=True)
+    if not normalised:
+        return torch.diag_embed(adjacency_BNN.sum(2)) - adjacency_BNN
     root_BN = adjacency_BNN.sum(2).clamp(min=1).rsqrt()
     return torch.diag_embed(graphs.padding.mask_BN.to(dtype)) - adjacency_BNN * (
         root_BN.unsqueeze(2) * root_BN.unsqueeze(1)
@@ -39,6 +41,7 @@ def laplacian_eigenvectors(
     which: Literal["smallest", "both_ends"] = "smallest",
     *,
     dtype: torch.dtype = torch.float32,
+    normalised: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Returns k ≥ 1 unit eigenvectors [n, k] per graph and their eigenvalues [B, k], both ascending, zeros where n_b < k.
 
@@ -52,9 +55,9 @@ def laplacian_eigenvectors(
             torch.zeros(graphs.num_nodes, k, dtype=dtype, device=device),
             torch.zeros(padding.num_graphs, k, dtype=dtype, device=device),
         )
-    # Padding sits at the end of the spectrum: eigenvalues are at most 2.
+    # Padding sits at the end of the spectrum: eigenvalues are at most 2, or twice the largest degree.
     behind_BN = (~padding.mask_BN).to(dtype) * (4 * places)
-    matrix_BNN = laplacian_matrix(graphs, dtype) + torch.diag_embed(behind_BN)
+    matrix_BNN = laplacian_matrix(graphs, dtype, normalised=normalised) + torch.diag_embed(behind_BN)
     with torch.autocast(device.type, enabled=False):
         values_BN, vectors_BNN = torch.linalg.eigh(matrix_BNN)
     rank_Bk, kept_Bk = _ranks(graphs.size_B, k, which)

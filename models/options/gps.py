@@ -40,6 +40,8 @@ class PositionOptions:
     """Eigenvectors, or steps of the walk; None: as many as dim."""
     stored: str | None = None
     """Take `graphs.encodings[stored]` rather than compute (needs steps columns, or more)."""
+    normalisation: Literal["sym", "none"] = "sym"
+    """Of the Laplacian: I - D^-½ A D^-½, or, as GraphGPS's configurations have it, D - A."""
     reverse: bool = False
     """random_walk: return probabilities over reversed edges too, for directed graphs."""
 
@@ -48,6 +50,8 @@ class PositionOptions:
         check_least(self, 1, "dim", "steps")
         if self.reverse and (self.kind != "random_walk" or self.stored is not None):
             raise ValueError("reverse goes with the kind random_walk, computed; leave it out")
+        if self.stored is not None and self.normalisation == "none" and self.kind != "random_walk":
+            raise ValueError("stored eigenvectors are those of the normalised Laplacian; set normalisation to sym")
         if self.stored is not None and self.kind in ("laplacian", "stable_expressive"):
             raise ValueError(
                 f"stored encodings have no eigenvalues, which {self.kind} needs; set kind to laplacian_linear"

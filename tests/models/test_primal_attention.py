@@ -15,9 +15,9 @@ def batch_of(*sizes: int) -> Graphs:
     return Graphs(ptr, torch.zeros(2, 0, dtype=torch.long), node_id=torch.arange(n))
 
 
-def attention(width: int = 12, heads: int = 3, first: bool = True, **options) -> PrimalAttention:
+def attention(width: int = 12, num_heads: int = 3, first: bool = True, **options) -> PrimalAttention:
     torch.manual_seed(0)
-    return PrimalAttention(width, heads, PrimalOptions(**{"num_virtual": 5} | options), first).double().eval()
+    return PrimalAttention(width, num_heads, PrimalOptions(**{"num_virtual": 5} | options), first).double().eval()
 
 
 def slow(layer: PrimalAttention, x_ND: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,7 +26,7 @@ def slow(layer: PrimalAttention, x_ND: Tensor) -> tuple[Tensor, Tensor]:
     pooled_D = x_ND.mean(0) if options.pool == "mean" else x_ND.sum(0)
     f_SM = layer.common_SM.clone()
     if layer.shift is not None:
-        f_SM = f_SM + torch.outer(layer.shift.weight @ pooled_D, torch.ones(options.num_virtual, dtype=torch.float64))
+        f_SM = f_SM + torch.outer(layer.shift(pooled_D), torch.ones(options.num_virtual, dtype=torch.float64))
     outs, losses, p = [], [], layer.head_width
     for h in range(layer.num_heads):
         rows = slice(h * p, (h + 1) * p)
@@ -34,8 +34,10 @@ def slow(layer: PrimalAttention, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         k_PN = layer.key.weight[rows] @ x_ND.t()
         e_SN = f_SM @ layer.weight_e_HMP[h] @ (q_PN / q_PN.norm(dim=0))
         r_SN = f_SM @ layer.weight_r_HMP[h] @ (k_PN / k_PN.norm(dim=0))
-        outs.append((layer.out_weight_HPT[h] @ torch.cat([e_SN, r_SN])).t() + layer.out_bias[rows])
-        lam = torch.diag(layer.multiplier())
+        shared = options.heads == "shared"
+        weight_PT, bias_P = layer.out_weight_HPT[0 if shared else h], layer.out_bias if shared else layer.out_bias[rows]
+        outs.append((weight_PT @ torch.cat([e_SN, r_SN])).t() + bias_P)
+        lam = torch.diag(layer.multiplier()[h] if shared else layer.multiplier())
         energy = 0.5 * torch.trace(e_SN.t() @ lam @ e_SN) + 0.5 * torch.trace(r_SN.t() @ lam @ r_SN)
         trace = torch.trace(layer.weight_e_HMP[h].t() @ layer.weight_r_HMP[h])
         losses.append(energy / (len(x_ND) if options.score_terms == "mean" else 1) - trace)
@@ -50,6 +52,8 @@ def slow(layer: PrimalAttention, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         {"pool": "sum", "score_terms": "sum", "multiplier": "plain"},
         {"multiplier": "softplus", "num_scores": 3},
         {"virtual_nodes": "none"},
+        {"heads": "shared"},
+        {"heads": "shared", "virtual_nodes": "running", "num_scores": 4},
     ],
 )
 def test_the_packed_form_is_the_printed_one_graph_by_graph(options: dict) -> None:
@@ -132,6 +136,15 @@ def test_a_running_virtual_node_adds_up() -> None:
     expected = first.common_SM + (first.shift(torch.stack([x[:2].mean(0), x[2:].mean(0)]))
                                   + second.shift(torch.stack([one.x_nD[:2].mean(0), one.x_nD[2:].mean(0)]))).unsqueeze(2)  # fmt: skip
     torch.testing.assert_close(matrix(two.virtual), expected)
+
+
+def test_shared_heads_begin_orthogonal_over_all_of_them_and_have_appendix_ds_parameters() -> None:
+    layer = PrimalAttention(12, 3, PrimalOptions(5, heads="shared"))
+    whole_MD = layer.weight_e_HMP.transpose(0, 1).flatten(1)
+    torch.testing.assert_close(whole_MD @ whole_MD.t(), torch.eye(5), rtol=0, atol=1e-6)
+    d, m, s, h, p = 12, 5, 5, 3, 4
+    expected = 2 * d * d + 2 * m * d + h * s + (2 * s * p + p) + (d * s + s) + s * m
+    assert sum(parameter.numel() for parameter in layer.parameters()) == expected
 
 
 def test_gradients() -> None:

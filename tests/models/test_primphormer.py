@@ -133,7 +133,7 @@ def test_encodings_reach_the_output(kind: str) -> None:
     assert out.std(0).max() > without.std(0).max() * 0.1
     model.train()
     signs = {tuple(model(graphs).flatten().tolist()) for _ in range(8)}
-    assert (len(signs) == 1) == (kind in ("random_walk", "stable_expressive"))
+    assert (len(signs) == 1) == (kind not in ("laplacian", "laplacian_linear"))
 
 
 @pytest.mark.parametrize("kind", ["laplacian_linear", "stable_laplacian", "random_walk"])
@@ -181,13 +181,20 @@ PUBLISHED = {
 }
 
 
+# No encoders and heads that fit the paper's words give these to the digit.
+NEAR = {"coco": 0.07, "peptides_func": 0.07, "peptides_struct": 0.11, "brec": 0.07}
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_presets_of_the_table(name: str) -> None:
-    """Each column builds; its size is the published one but for encoders and heads, which the paper leaves open."""
+def test_presets_of_the_table_have_the_published_sizes(name: str) -> None:
+    """To the digit but for those in NEAR. The paper scores PCQM-Contact's links after a linear map of the states."""
     module = primphormer_options if name == "brec" else primphormer_presets
     settings = getattr(module, name)()
-    count = sum(p.numel() for p in Primphormer(settings).parameters())
-    assert count == pytest.approx(PUBLISHED[name], rel=0.11 if name == "peptides_struct" else 0.07)
+    with torch.device("meta"):
+        count = sum(p.numel() for p in Primphormer(settings).parameters())
+    if name == "pcqm_contact":
+        count += settings.width * (settings.width + 1)
+    assert count == pytest.approx(PUBLISHED[name], rel=NEAR.get(name, 0), abs=0)
     assert settings.primal.scores == settings.primal.num_virtual
 
 
@@ -251,6 +258,8 @@ def test_bad_configs(options: dict, message: str) -> None:
 def test_bad_positions_and_inputs() -> None:
     with pytest.raises(ValueError, match="stored encodings have no eigenvalues"):
         PositionOptions("laplacian", stored="lap")
+    with pytest.raises(ValueError, match="set normalisation to sym"):
+        PositionOptions("stable_laplacian", stored="lap", normalisation="none")
     with pytest.raises(ValueError, match="kind must be one of none, laplacian"):
         PositionOptions("sine")
     with pytest.raises(ValueError, match="leaves no channel for the features"):

@@ -16,24 +16,27 @@ from models.graphs import Graphs
 from tests.packed_graphs import MIXED, packed
 
 
-def reference(graph: networkx.Graph) -> np.ndarray:
+def reference(graph: networkx.Graph, normalised: bool = True) -> np.ndarray:
     adjacency = networkx.to_numpy_array(graph, nodelist=range(len(graph)))
     adjacency = np.maximum(adjacency, adjacency.T)
     degree = adjacency.sum(1)
+    if not normalised:
+        return np.diag(degree) - adjacency
     root = 1 / np.sqrt(np.maximum(degree, 1))
     return np.eye(len(graph)) - root[:, None] * adjacency * root
 
 
+@pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("which", ["smallest", "both_ends"])
 @pytest.mark.parametrize("k", [1, 3, 4, 7, 9])
-def test_each_graph_has_its_own_eigenpairs(k, which):
+def test_each_graph_has_its_own_eigenpairs(k, which, normalised):
     graphs = packed(*MIXED)
-    vectors, values = laplacian_eigenvectors(graphs, k, which, dtype=torch.float64)
+    vectors, values = laplacian_eigenvectors(graphs, k, which, dtype=torch.float64, normalised=normalised)
     assert vectors.shape == (25, k)
     assert values.shape == (7, k)
     for b, graph in enumerate(MIXED):
         size = len(graph)
-        laplacian = torch.from_numpy(reference(graph))
+        laplacian = torch.from_numpy(reference(graph, normalised))
         spectrum = torch.linalg.eigvalsh(laplacian)
         if which == "both_ends" and size > k:
             spectrum = torch.cat([spectrum[: k - k // 2], spectrum[size - k // 2 :]])
