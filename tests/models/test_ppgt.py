@@ -335,9 +335,12 @@ def test_drop_path_keeps_the_mean_and_falls_on_whole_graphs():
         (ppgt_presets.zinc(), 487_425),
         (ppgt_options.as_released(ppgt_presets.zinc()), 493_185),
         (ppgt_presets.arxiv(), 3_748_520),
+        (ppgt_presets.cluster(), 495_678),
+        (ppgt_presets.peptides_func(), 509_442),
+        (ppgt_presets.peptides_struct(), 488_219),
         (ppgt_options.as_released(ppgt_options.brec()), 874_096),
     ],
-    ids=["zinc", "zinc released", "arxiv", "brec released"],
+    ids=["zinc", "zinc released", "arxiv", "cluster", "peptides func", "peptides struct", "brec released"],
 )
 def test_published_parameter_counts(config, count):
     assert sum(parameter.numel() for parameter in PPGT(config).parameters()) == count
