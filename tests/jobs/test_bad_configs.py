@@ -126,7 +126,9 @@ ROWS = (
     Row("products_geco", "--model.width 0", ("width", "0")),
     Row("products_geco", "--model.dropout 2", ("dropout", "2")),
     Row("products_geco", "--run.parallel graph --sampler neighbor", ("--run.parallel graph", "--sampler")),
-    Row("products_geco", "--run.parallel graph --model.local gat", ("lcb, gcn, sage", "got gat", "--model.local.block")),
+    Row(
+        "products_geco", "--run.parallel graph --model.local gat", ("lcb, gcn, sage", "got gat", "--model.local.block")
+    ),
     Row("products_geco", "--run.parallel graph --model.local.norm batch", ("--model.local.norm",)),
     Row("train_nodes", "--model geco --model.local gin", ("'gin'", "gated-gcn"), 2),
     Row("train_nodes", "--model tokengt --model.local gcn", ("join serial", "--model.local.join")),
