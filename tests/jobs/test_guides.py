@@ -1,5 +1,6 @@
 """The guides' code, run as it is printed."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -8,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -18,6 +20,7 @@ from nbclient import NotebookClient
 from storage.snapshots import has_graph
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+OURS = ("storage", "samplers", "models", "cluster", "jobs")
 
 
 @pytest.mark.ray
@@ -56,6 +59,29 @@ def run_code(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
         if done.returncode:
             break
     return done
+
+
+def printed_python() -> Iterator[tuple[Path, str]]:
+    for path in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]:
+        for code in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+            yield path, code
+    for path in sorted((REPOSITORY / "docs").rglob("*.ipynb")):
+        cells = nbformat.read(path, 4).cells
+        yield path, "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+
+
+def test_what_the_documents_import_of_ours_is_there() -> None:
+    imported = 0
+    for path, code in printed_python():
+        for node in ast.walk(ast.parse(code)):
+            if not isinstance(node, ast.ImportFrom) or not node.module or node.module.split(".")[0] not in OURS:
+                continue
+            module = importlib.import_module(node.module)
+            for name in (alias.name for alias in node.names):
+                file = REPOSITORY / node.module.replace(".", "/") / f"{name}.py"
+                assert hasattr(module, name) or file.exists(), f"{path.name}: {node.module} has no {name}"
+                imported += 1
+    assert imported
 
 
 def test_a_sampler_of_one_s_own_repeats_and_balances(tmp_path: Path) -> None:
