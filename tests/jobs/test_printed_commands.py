@@ -46,7 +46,12 @@ NOT_RUN = {
 CHANGED = (
     ("README.md", "make test ", ": make test ", "the suite that holds this test"),
     ("README.md", "pip install", ": pip install", "asks a package index"),
-    ("README.md", "ingest.py ogbn-products", "ingest.py synthetic --synthetic.num-nodes 3000", "a download of 1.4 GB"),
+    (
+        "README.md",
+        "ogbn-products graphs/products",
+        "synthetic graphs/products --synthetic.num-nodes 3000",
+        "a download of 1.4 GB",
+    ),
     ("docs/guides/operations.md", "runs/products_geco-…", "runs/products_geco-1", "the reader's own run"),
 )
 
