@@ -7,8 +7,8 @@
     config.json            the model's configuration: with a file of weights, all that rebuilds the model
     state.json             format version, position, scores, the model's configuration again, and every file's SHA-256
 
-It appears under its name at once, whole and synced. Dropout, sampling and the learning rate are functions of (seed, epoch, step, rank),
-so no generator's state is kept.
+It appears under its name at once, whole and synced. Dropout, sampling and the learning rate are functions of (seed, epoch, step,
+position), so no generator's state is kept.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from storage.json_object import parse_object
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
 
 DATA = "labels, splits and features"  # their digest's name in a run's identity
-_LATER = (DATA, "evaluation")  # which older checkpoints do not have
+_LATER = (DATA, "evaluation", "micro_batches")  # which older checkpoints do not have
 
 _NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
@@ -46,7 +46,7 @@ class EpochProgress:
 
     step: int  # optimizer steps done
     position: Mapping[str, int | str]  # of the loader, with its fingerprint (`Loader.state_dict`)
-    sums: tuple[tuple[float, ...], ...]  # each rank's, in the order of ranks
+    sums: tuple[tuple[float, ...], ...]  # each position's, in their order
     spent: Mapping[str, float]  # what rank 0 has measured so far
 
 
@@ -226,42 +226,31 @@ def _checkpoints(train: Path) -> Iterator[Path]:
     return (folder for folder in _folders(train) if (folder / "state.json").exists())
 
 
-def newest_whole(
-    train: Path,
-    damaged: list[str],
-    unfit: list[Path] | None = None,
-    fits: Callable[[TrainState], bool] = lambda _: True,
-) -> Path | None:
-    """The newest checkpoint in a run's folder of them that is as it was saved and `fits`; None where there is none.
+def newest_whole(train: Path, damaged: list[str]) -> Path | None:
+    """The newest checkpoint in a run's folder of them that is as it was saved; None where there is none.
 
-    What is wrong with newer ones goes to `damaged`; those that do not fit go to `unfit`, newest first.
+    What is wrong with newer ones goes to `damaged`.
     """
     for directory in _checkpoints(train):
         try:
             verify_checkpoint(directory)
-            if fits(load_state(directory)):
-                return directory
-            if unfit is not None:
-                unfit.append(directory)
+            load_state(directory)
+            return directory
         except FormatError as error:
             damaged.append(str(error))
     return None
 
 
 def sweep(train: Path, keep: int) -> None:
-    """Removes what interrupted writers left, and checkpoints older than the newest `keep` whole ones; nobody may be writing.
-
-    The newest whole one at an epoch's end always stays: any number of workers can go on from it.
-    """
+    """Removes what interrupted writers left, and checkpoints older than the newest `keep` whole ones; nobody may be writing."""
     for path in train.glob(".epoch-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
-    num_kept, has_end = 0, False
+    num_kept = 0
     for path in _folders(train):
-        is_end = "-step-" not in path.name
-        if num_kept >= keep and (has_end or not is_end):
+        if num_kept >= keep:
             shutil.rmtree(path, ignore_errors=True)
         elif _is_whole(path):
-            num_kept, has_end = num_kept + 1, has_end or is_end
+            num_kept += 1
         elif num_kept:  # nobody comes to a damaged one that is older
             shutil.rmtree(path, ignore_errors=True)
 

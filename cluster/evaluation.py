@@ -8,12 +8,28 @@ from torch import Tensor
 
 from cluster.tasks import Scores, step_output
 from cluster.training_data import OpenData
+from samplers.options import FullGraphOptions, RandomPartitionOptions
+from samplers.protocol import Sampler
 from storage.source import SPLITS
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """The context of every forward pass of a run; `precision`: "float32" or "bfloat16"."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def deal_split(data: OpenData, options: Any, micro_batches: int, workers: int) -> tuple[Sampler, int]:
+    """(the sampler of a split's batches, at how many positions they are scored).
+
+    Roots are dealt as in training. Every chunk of a graph is a batch and a position of its own, so that none is computed for a part of its
+    roots. Of the full graph each worker has a shard.
+    """
+    if isinstance(options, FullGraphOptions):
+        return data.sampler(options, workers), workers
+    if isinstance(options, RandomPartitionOptions):
+        sampler = data.sampler(options, 1)
+        return sampler, sampler.num_batches
+    return data.sampler(options, micro_batches), micro_batches
 
 
 def predictions(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cluster.scores import all_reduce_sum, gather_rows, roc_auc
+from cluster.scores import gather_rows, roc_auc
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
@@ -29,26 +29,25 @@ class RegressionScores:
     def __init__(self, device: torch.device, mean: Sequence[float], scale: Sequence[float]) -> None:
         self._mean = torch.tensor(mean, dtype=torch.float64, device=device)
         self._scale = torch.tensor(scale, dtype=torch.float64, device=device)
-        self._sums = torch.zeros(
-            4, dtype=torch.float64, device=device
-        )  # known targets, |error|, error², |error| / scale
+        # A row for each part: known targets, |error|, error², |error| / scale.
+        self._sums = torch.zeros(1, 4, dtype=torch.float64, device=device)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Adds graphs: standardised predictions [g, num_targets], targets [g] or [g, num_targets] with NaN where not known."""
         target = target.double().reshape(prediction.shape)
         known = ~target.isnan()
         error = torch.where(known, prediction.double() * self._scale + self._mean - target, 0.0)
-        self._sums += torch.stack(
+        self._sums[0] += torch.stack(
             [known.sum().double(), error.abs().sum(), error.square().sum(), (error / self._scale).abs().sum()]
         )
 
     def add(self, other: "RegressionScores") -> None:
-        """Takes in another rank's part."""
-        self._sums += other._sums
+        """Takes in the part of positions after this one's."""
+        self._sums = torch.cat([self._sums, other._sums])
 
     def compute(self) -> dict[str, float]:
         """{"count", "mae", "rmse", "loss"} over all ranks; the count alone where no target is known."""
-        count, absolute, squared, standard = all_reduce_sum(self._sums.clone()).tolist()
+        count, absolute, squared, standard = gather_rows(self._sums).sum(dim=0).tolist()
         if not count:
             return {"count": 0.0}
         return {"count": count, "mae": absolute / count, "rmse": (squared / count) ** 0.5, "loss": standard / count}
@@ -67,7 +66,7 @@ class BinaryScores:
         self._rows.append(torch.stack([prediction.double(), target], dim=2))
 
     def add(self, other: "BinaryScores") -> None:
-        """Takes in another rank's part."""
+        """Takes in the part of positions after this one's."""
         self._rows += other._rows
 
     def compute(self) -> dict[str, float]:

@@ -14,6 +14,10 @@ class KeptBatches:
         self._loader, self._max_bytes = loader, max_bytes
         self._kept: list[Any] | None = None
 
+    @property
+    def positions(self) -> range:
+        return self._loader.positions
+
     def epoch(self, epoch: int) -> Iterator[Any]:
         """As the loader's. Raises what that raises; then nothing is kept."""
         if self._kept is not None:

@@ -73,7 +73,7 @@ class ProcessLauncher:
         session = ProcessSession(device, self._run / "train", Reporter(files), self.workers.keep_checkpoints)
         try:
             try:
-                return train_worker(spec, session, elastic=False)
+                return train_worker(spec, session)
             finally:
                 session.settle()
         except GraphmillError as error:

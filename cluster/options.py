@@ -21,6 +21,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 class TrainOptions:
     """How a model is fitted."""
 
+    FORMER: ClassVar = {"accumulate": "micro_batches, the batches of a step over all workers (workers × accumulate)"}
     epochs: int = 100
     steps: int | None = None
     """At least so many optimizer steps, in whole epochs, in place of epochs."""
@@ -36,8 +37,9 @@ class TrainOptions:
     warmup_epochs: int = 0
     warmup_steps: int | None = None
     """Optimizer steps, in place of epochs."""
-    accumulate: int = 1
-    """Batches of every rank in one optimizer step."""
+    micro_batches: int | None = None
+    """Batches of one optimizer step, dealt to the workers. They decide the results, the workers do not. auto: as many as the run's first
+    workers."""
     clip_norm: float | None = None
     ema_decay: float | None = None
     """Of the averaged weights, which are then what is evaluated and kept."""
@@ -57,7 +59,7 @@ class TrainOptions:
         rate, least_rate = self.learning_rate, self.min_learning_rate
         check_options(
             self,
-            at_least(self, 1, "epochs", "steps", "eval_every", "patience", "checkpoint_every", "accumulate")
+            at_least(self, 1, "epochs", "steps", "eval_every", "patience", "checkpoint_every", "micro_batches")
             | at_least(self, 0, "checkpoint_minutes", "weight_decay", "warmup_epochs", "warmup_steps")
             | {
                 "learning_rate": (rate > 0, "a positive rate"),

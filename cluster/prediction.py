@@ -29,7 +29,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from cluster.answers import answer
-from cluster.evaluation import predictions, rows_of
+from cluster.evaluation import deal_split, predictions, rows_of
 from cluster.options import COLLECTIVE_TIMEOUT_S
 from cluster.tasks import Classification, Regression, Scores, Task
 from cluster.training_data import OpenData, TrainingData
@@ -67,7 +67,8 @@ class SplitPlan:
 
     name: str  # UNSPLIT: what is in no split
     sampler: Any  # its options
-    num_ranks: int
+    micro_batches: int  # of a step of the run
+    num_positions: int  # at which the run scored them, by `deal_split`
 
     @property
     def code(self) -> int:
@@ -116,7 +117,7 @@ def plan_pieces(num_batches: Sequence[int], most: int) -> list[Piece]:
 
 def plan_passes(pieces: Sequence[Piece], splits: Sequence[SplitPlan]) -> list[tuple[Piece, ...]]:
     """The pieces that the same batches make, together."""
-    batches = [(split.sampler, split.num_ranks) for split in splits]
+    batches = [(split.sampler, split.micro_batches) for split in splits]
     passes: dict[tuple[int, int, int], list[Piece]] = {}
     for piece in pieces:
         first = batches.index(batches[piece.split])  # of the splits with these batches
@@ -180,7 +181,8 @@ class Predictor:
         data, model = self._open()
         if first.split not in self._samplers:
             split = spec.splits[first.split]
-            self._samplers[first.split] = data.sampler(split.sampler, split.num_ranks)
+            dealt, _ = deal_split(data, split.sampler, split.micro_batches, split.num_positions)
+            self._samplers[first.split] = dealt
         rows: dict[Piece, list[pa.Table]] = {piece: [] for piece in pieces}
         sampler = _BatchRange(self._samplers[first.split], first.start, first.stop)
         states: list[Tensor] = []
@@ -317,26 +319,25 @@ def _public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[s
 def split_scores(
     folder: PredictionFolder, spec: PredictionSpec, pieces: Sequence[Piece]
 ) -> dict[str, dict[str, float]]:
-    """Scores by split, each taken as the run's ranks did: every rank batch by batch, then their sum. Splits without targets have none.
+    """Scores by split, each taken as the run's positions did: every one batch by batch, then their sum. Splits without targets have none.
 
-    Equal to the run's own to the last bit on the same kind of device; with more than two ranks, sums of errors up to the order in which
-    the ranks' parts are added.
+    Equal to the run's own to the last bit on the same kind of device.
     """
     scores = {}
     for number, split in enumerate(spec.splits if spec.has_targets else ()):
-        ranks = [spec.task.scores(torch.device("cpu")) for _ in range(split.num_ranks)]
+        positions = [spec.task.scores(torch.device("cpu")) for _ in range(split.num_positions)]
         for piece in pieces:
             if piece.split == number:
-                _feed(ranks, folder.read_piece(piece.name, ("batch", "row", "prediction", "target")))
-        for other in ranks[1:]:
-            ranks[0].add(other)
-        values = ranks[0].compute()
+                _feed(positions, folder.read_piece(piece.name, ("batch", "row", "prediction", "target")))
+        for other in positions[1:]:
+            positions[0].add(other)
+        values = positions[0].compute()
         if values["count"]:
             scores[split.name] = values
     return scores
 
 
-def _feed(ranks: Sequence[Scores], table: pa.Table) -> None:
+def _feed(positions: Sequence[Scores], table: pa.Table) -> None:
     if not table.num_rows:
         return
     table = table.sort_by([("batch", "ascending"), ("row", "ascending")])
@@ -344,8 +345,8 @@ def _feed(ranks: Sequence[Scores], table: pa.Table) -> None:
     prediction, target = _rows(table["prediction"]), _rows(table["target"])
     ends = np.flatnonzero(np.diff(batch, append=-1)) + 1
     for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-        rank = ranks[int(batch[start]) % len(ranks)]
-        rank.update(torch.tensor(prediction[start:end]), torch.tensor(target[start:end]))
+        position = positions[int(batch[start]) % len(positions)]
+        position.update(torch.tensor(prediction[start:end]), torch.tensor(target[start:end]))
 
 
 @dataclass(frozen=True)

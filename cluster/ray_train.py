@@ -77,7 +77,7 @@ def _worker(config: dict[str, Any]) -> Outcome:
         Path(context.get_storage().experiment_fs_path),
         Reporter(config["files"]),
     )
-    return train_worker(config["spec"], session, elastic=config["elastic"])
+    return train_worker(config["spec"], session)
 
 
 class RayTrainLauncher:
@@ -120,8 +120,7 @@ class RayTrainLauncher:
         if self._renewed is not None:
             spec = replace(spec, data=self._renewed(self.workers.wait_s, self._say))
         is_elastic, threads = self.workers.min_workers is not None, self.workers.cpus_per_worker
-        config = {"spec": spec, "files": files, "elastic": is_elastic, "threads": threads}
-        trainer = _trainer(config, self.workers, self._run)
+        trainer = _trainer({"spec": spec, "files": files, "threads": threads}, self.workers, self._run)
         try:
             with environment_defaults(_ELASTIC_ENVIRONMENT if is_elastic else {}):
                 # In a thread: in the main thread Ray would replace the handler of Ctrl-C by one that waits without bound.
@@ -155,10 +154,7 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> Any:
                 controller_failure_limit=_STARTS_PER_LOSS,
                 max_preemption_failures=0,
             ),
-            # SIGTERM saves within an epoch, beside the epoch's end that another number of workers can start from.
-            checkpoint_config=_ray_train.CheckpointConfig(
-                num_to_keep=max(2, workers.keep_checkpoints) if is_elastic else workers.keep_checkpoints
-            ),
+            checkpoint_config=_ray_train.CheckpointConfig(num_to_keep=workers.keep_checkpoints),
             logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
         ),
     )

@@ -104,7 +104,7 @@ class RunDirectory:
                 self.take(report)
 
     def take(self, report: Mapping[str, Any]) -> None:
-        """Records what rank 0 reports: a start of the workers, the planned steps, an epoch, traffic, a damaged or unused checkpoint; not a step."""
+        """Records what rank 0 reports: a start of the workers, the planned steps, an epoch, traffic, a damaged checkpoint; not a step."""
         values = {name: value for name, value in report.items() if name != "kind"}
         if report["kind"] == "epoch":
             self.record(values)
@@ -114,7 +114,7 @@ class RunDirectory:
             self.note(report["kind"], **values)
 
     def note(self, kind: str, **values: Any) -> None:
-        """Appends an event to events.jsonl: "begin", "start", "damage" of a checkpoint, "unused" one, "planned" steps, "traffic" of an epoch, "failure" of the
+        """Appends an event to events.jsonl: "begin", "start", "damage" of a checkpoint, "planned" steps, "traffic" of an epoch, "failure" of the
         workers, "saved", "finish" or "fail"."""
         event = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "kind": kind, **values}
         with open(self.path / "events.jsonl", "ab+") as stream:

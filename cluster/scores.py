@@ -74,7 +74,7 @@ class SplitScores:
 
     def __init__(self, device: torch.device, binary: bool) -> None:
         self._device, self._binary = device, binary
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(1, 3, dtype=torch.float64, device=device)  # a row for each part
         self._scores: list[torch.Tensor] = []
 
     def update(self, logits: torch.Tensor, label: torch.Tensor) -> None:
@@ -85,20 +85,20 @@ class SplitScores:
             return
         correct = (logits.argmax(dim=1) == label).sum()
         loss = functional.cross_entropy(logits.double(), label, reduction="sum")
-        self._sums += torch.stack(
+        self._sums[0] += torch.stack(
             [torch.tensor(len(label), dtype=torch.float64, device=self._device), correct, loss]
         ).double()
         if self._binary:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
     def add(self, other: "SplitScores") -> None:
-        """Takes in another rank's part."""
-        self._sums += other._sums
+        """Takes in the part of positions after this one's."""
+        self._sums = torch.cat([self._sums, other._sums])
         self._scores += other._scores
 
     def compute(self) -> dict[str, float]:
         """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; without those that the roots do not define."""
-        sums = all_reduce_sum(self._sums.clone())
+        sums = gather_rows(self._sums).sum(dim=0)
         count = float(sums[0])
         result = {"count": count}
         if count:

@@ -1,8 +1,8 @@
 """What a model is trained for: how predictions become a loss, which targets count, and what scores a split gets.
 
 A task is a frozen value that the driver builds (class weights and target statistics included) and every worker receives. Its loss is
-a pair (sum over targets, weight of those targets): the trainer divides the sum over all ranks, and over accumulated batches, by the
-weight over all of them, so that unevenly filled ranks and batches give the gradient of one large batch.
+a pair (sum over targets, weight of those targets): the trainer divides the sum over a step's micro-batches by the weight over all of them,
+so that unevenly filled micro-batches give the gradient of one large batch.
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ class StepOutput(NamedTuple):
 
 
 class Scores(Protocol):
-    """Accumulates one split; every rank feeds its part, and all get the exact result of the whole."""
+    """Accumulates one split: there is one for each position of a step, and all ranks get the exact result of the whole."""
 
     def update(self, prediction: Tensor, target: Tensor) -> None: ...
 
     def add(self, other: Any) -> None:
-        """Takes in what the same kind of scores has of another rank, as reducing over ranks would."""
+        """Takes in what the same kind of scores has of a later position."""
         ...
 
     def compute(self) -> dict[str, float]:

@@ -1,15 +1,15 @@
-"""What one DDP worker does: epochs of steps, validation, checkpoints, and the exact test of the best weights.
+"""What one worker does: epochs of steps, validation, checkpoints, and the exact test of the best weights.
 
-Every rank takes equally many steps. The loss of a step is the mean over the targets of all ranks and of all batches that it
-accumulates, however unevenly they hold them. Dropout is seeded by (seed, epoch, batch, rank) before each batch, so a run that is resumed
-after any step repeats the uninterrupted one exactly. A number that is not finite stops all ranks at once, and says where it came from.
+A step is V micro-batches, dealt to the ranks by position. Its loss is the mean over the targets of all of them, however unevenly they hold
+them. Whatever is added over positions is added in one fixed order (`cluster.gradient_tree`), and dropout is seeded by (seed, epoch, step,
+position). So any number of ranks trains the same weights, and a run that is resumed after any step repeats the uninterrupted one exactly. A
+number that is not finite stops all ranks at once, and says where it came from.
 """
 
 import math
-import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
+from cluster.buffer_mean import BufferMean
 from cluster.checkpoint import (
     EpochProgress,
     TrainState,
@@ -31,7 +31,8 @@ from cluster.checkpoint import (
     verify_checkpoint,
 )
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from cluster.evaluation import autocast, predictions, scored_with, update_scores
+from cluster.evaluation import autocast, deal_split, predictions, scored_with, update_scores
+from cluster.gradient_tree import GradientTree, Seat
 from cluster.kept_batches import KeptBatches
 from cluster.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from cluster.outcome import Failed, Finished, Outcome, Stopped, located
@@ -43,6 +44,7 @@ from cluster.train_session import TrainSession
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import build_average, update_average
 from samplers.loader import STAGE_SECONDS, Loader
+from samplers.protocol import Sampler
 from samplers.traffic import COLUMNS
 from storage.counter_random import derive_key
 from storage.errors import ConfigError, FormatError
@@ -52,11 +54,8 @@ _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
 
-def train_worker(spec: TrainSpec, session: TrainSession, *, elastic: bool) -> Outcome:
-    """One rank's whole training. Every rank returns the same kind of outcome.
-
-    `elastic`: another number of workers may go on from this run's checkpoints.
-    """
+def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
+    """One rank's whole training. Every rank returns the same kind of outcome."""
     rank, folder, device = session.rank, session.folder, session.device
     # What every rank meets at the same place, and would meet again, is returned, not raised, so that nobody tries it over.
     try:
@@ -65,7 +64,7 @@ def train_worker(spec: TrainSpec, session: TrainSession, *, elastic: bool) -> Ou
             if device.type == "cuda":  # it sees those of its neighbors too, and collective calls go by the current one
                 torch.cuda.set_device(device)
             worker = Worker(spec, session.reporter, rank, session.world_size, device, writer)
-            worker.restore(folder, elastic=elastic)
+            worker.restore(folder)
     except ConfigError as error:
         return Failed(error.stage, error.owner, error)
     try:
@@ -80,35 +79,14 @@ def seed_dropout(seed: int, *position: int) -> None:
     torch.manual_seed(derive_key(seed, _DROPOUT, *position) >> 1)
 
 
-def begin_total_weight(
-    task: Task, targets: Sequence[Tensor], request: int = 0
-) -> tuple[Tensor, Callable[[], tuple[float, int]]]:
-    """(weight of each of this rank's batches, float64 [k]; what waits for the weight of all batches of all ranks, and the sum of their
-    requests). A collective call.
-    """
-    weights = torch.stack([task.weight(target) for target in targets])
-    under_way = begin_sum(torch.stack([weights.sum(), weights.new_tensor(float(request))]))
-
-    def end() -> tuple[float, int]:
-        total, requests = under_way().tolist()
-        return total, int(requests)
-
-    return weights, end
-
-
 def step_loss(task: Task, output: StepOutput, target: Tensor, weight: Tensor) -> Tensor:
     """The sum that a batch adds to the step's loss: its targets' losses, and the penalty by the targets' weight."""
     loss = task.loss(output.prediction, target)
     return loss if output.penalty is None else loss + output.penalty.float() * weight.float()
 
 
-def loss_scale(total: float, world_size: int) -> float:
-    """What a rank's sum is multiplied by: DDP averages gradients over ranks, and this makes that the gradient of the mean over all."""
-    return world_size / total if total > 0 else 0.0
-
-
 def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` batches in turn; the last may be shorter."""
+    """Lists of `size` batches in turn."""
     iterator = iter(batches)
     while group := list(islice(iterator, size)):
         yield group
@@ -149,12 +127,15 @@ class Worker:
     ) -> None:
         self.spec, self.options, self.reporter, self.writer = spec, spec.options, reporter, writer
         self.rank, self.world_size, self.device = rank, world_size, device
+        self.seat = Seat(rank, world_size, spec.options.micro_batches or world_size)
         self.data, self.task = spec.data.open(), spec.task
         torch.manual_seed(spec.options.seed)
         self.model = spec.build_model().to(self.device)
+        _take_first_ranks(self.model)
         decay = spec.options.ema_decay
         self.average = build_average(self.model, decay) if decay is not None else None
-        self.ddp = self._distribute(self.model)
+        self.gradients = GradientTree(self.model, self.seat)
+        self.buffers = BufferMean(self.model, self.seat, device)
         algorithm = torch.optim.Adam if spec.options.optimizer == "adam" else torch.optim.AdamW
         self.optimizer = algorithm(
             _param_groups(self.model, spec.options), lr=spec.options.learning_rate, foreach=self.device.type == "cuda"
@@ -169,14 +150,6 @@ class Worker:
         self.best_scores: dict[str, dict[str, float] | Scores] = {}
         self.reported_traffic: np.ndarray | int = 0
 
-    def _distribute(self, model: torch.nn.Module) -> torch.nn.Module:
-        if not dist.is_initialized():
-            return model
-        return DistributedDataParallel(
-            model,
-            device_ids=[self.device] if self.device.type == "cuda" else None,
-        )
-
     @property
     def scored(self) -> torch.nn.Module:
         """The model whose weights are evaluated and kept."""
@@ -187,10 +160,10 @@ class Worker:
         options = self.options
         with ExitStack() as stack:
             train = stack.enter_context(self.loader(self.spec.sampler))
-            valid_loader = stack.enter_context(self.loader(self.spec.evaluation["valid"]))
+            valid_loader = stack.enter_context(self.split_loader(self.spec.evaluation["valid"]))
             valid = KeptBatches(valid_loader, self.spec.loader.kept_bytes)
             if self.rank == 0:
-                self.reporter.push({"kind": "planned", "steps": self._num_steps(train) * options.epochs})
+                self.reporter.push({"kind": "planned", "steps": train.num_steps * options.epochs})
             for epoch in range(self.next_epoch, options.epochs):
                 if self.is_out_of_patience:  # resumed where it had stopped
                     break
@@ -222,10 +195,6 @@ class Worker:
         patience = self.options.patience
         return patience is not None and self.since_best >= patience
 
-    def _num_steps(self, loader: Loader) -> int:
-        """Optimizer steps of an epoch."""
-        return -(-loader.num_steps // self.options.accumulate)
-
     def report_traffic(self, epoch: int | None) -> None:
         """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted.
 
@@ -255,11 +224,21 @@ class Worker:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
 
     def loader(self, sampler_options: Any) -> Loader:
+        """This rank's training batches."""
+        return self._loader(self.data.sampler(sampler_options, self.seat.num_positions), self.seat.num_positions)
+
+    def split_loader(self, sampler_options: Any) -> Loader:
+        """This rank's batches of a split to be scored; ranks beyond the positions have the last one's, too, and do not count."""
+        return self._loader(*deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size))
+
+    def _loader(self, sampler: Sampler, num_positions: int) -> Loader:
+        num_ranks = min(self.world_size, num_positions)
         return Loader(
-            self.data.sampler(sampler_options, self.world_size),
+            sampler,
             self.spec.loader,
-            rank=self.rank,
-            num_ranks=self.world_size,
+            rank=min(self.rank, num_ranks - 1),
+            num_ranks=num_ranks,
+            num_positions=num_positions,
             device=self.device,
             collate=self.data.collate,
         )
@@ -269,24 +248,22 @@ class Worker:
 
     def train_epoch(self, loader: Loader, epoch: int) -> tuple[dict[str, float] | None, CheckpointRequest]:
         """Trains one epoch; returns its mean loss and throughput over all ranks, None where it is stopped before its end."""
-        self.ddp.train()
-        num_steps = self._num_steps(loader)
-        # Sums over the epoch: loss, weight of the targets, targets, nodes, edges.
-        sums = torch.zeros(5, dtype=torch.float64, device=self.device)
+        self.model.train()
+        num_steps, own = loader.num_steps, self.seat.positions
+        # Each own position's sums over the epoch: loss, weight of the targets, targets, nodes, edges.
+        sums = torch.zeros(len(own), 5, dtype=torch.float64, device=self.device)
         first, self.part, before_part = 0, None, self.part
         if before_part is not None:
             first = before_part.step
-            sums += sums.new_tensor(before_part.sums[self.rank])
+            sums += sums.new_tensor(before_part.sums[own.start : own.stop])
         clock = EpochClock(loader, {} if before_part is None else before_part.spent)
         reported, request = 0.0, CheckpointRequest.NONE
-        batches_left = loader.epoch(epoch, first * self.options.accumulate)
-        for step, batches in enumerate(_groups(batches_left, self.options.accumulate), first):
+        for step, batches in enumerate(_groups(loader.epoch(epoch, first), len(own)), first):
             self._set_rates(epoch * num_steps + step, num_steps)
             targets = [self.data.target(batch) for batch in batches]
             step_sums, request = self._step(epoch, step, batches, targets)
-            sums[:2] += step_sums
             sizes = [(len(target), *self.data.sizes(batch)) for batch, target in zip(batches, targets, strict=True)]
-            sums[2:] += sums.new_tensor([sum(column) for column in zip(*sizes, strict=True)])
+            sums += torch.cat([step_sums, sums.new_tensor(sizes)], dim=1)
             if self.average is not None:
                 update_average(self.average, self.model, epoch * num_steps + step)
             now = time.perf_counter()
@@ -294,16 +271,16 @@ class Worker:
                 reported = now
                 self.reporter.push({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
             if request != CheckpointRequest.NONE and step + 1 < num_steps:
-                rows = tuple(tuple(row) for row in gather_rows(sums[None]).tolist())
+                rows = tuple(tuple(row) for row in gather_rows(sums).tolist())
                 self.part = EpochProgress(step + 1, loader.state_dict(), rows, clock.spent())
                 self.checkpoint()
                 if request == CheckpointRequest.SAVE_AND_STOP:
                     self.report_traffic(epoch)
                     return None, request
         self.part = None
-        self._share_buffers()
-        spent = clock.spent()
-        loss_sum, weight, roots, nodes, edges = all_reduce_sum(sums).tolist()
+        self._copy_buffers()
+        spent = clock.spent() | {"batches": float(self.seat.num_positions * num_steps)}
+        loss_sum, weight, roots, nodes, edges = gather_rows(sums).sum(dim=0).tolist()
         return {
             "train_loss": loss_sum / weight if weight else 0.0,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
@@ -332,31 +309,44 @@ class Worker:
     def _step(
         self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]
     ) -> tuple[Tensor, CheckpointRequest]:
-        """One optimizer step; returns this rank's summed loss and its targets' weight, float64 [2], and rank 0's request.
+        """One optimizer step; returns the summed loss and the targets' weight of each own batch, float64 [k, 2], and rank 0's request.
 
-        What the ranks tell one another besides gradients travels while they compute: the weights during the first forward pass, each
-        loss during its backward pass.
+        What the ranks tell one another besides gradients travels while they compute: the weights during the first forward pass, the losses
+        during the last backward pass.
         """
-        options = self.options
-        weights, total_and_request = begin_total_weight(self.task, targets, self._request())
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for i, (batch, target, weight) in enumerate(zip(batches, targets, weights, strict=True)):
-            position = (options.seed, epoch, step * options.accumulate + i, self.rank)
-            seed_dropout(*position)
-            with self._no_gradient_sync(i + 1 < len(batches)):
-                with self._autocast():
-                    output = step_output(self.ddp(batch))
-                loss = step_loss(self.task, output, target, weight)
-                of_all = begin_sum(loss.detach().double().clone())
-                total, request = total_and_request()
-                (loss * loss_scale(total, self.world_size)).backward()
-            if not math.isfinite(float(of_all())):
-                raise self._nonfinite_loss(epoch, step, batch, loss.detach(), position)
-            sums += torch.stack([loss.detach().double(), weight])
-        if total > 0:  # else no labelled target on any rank: nothing to learn, and no decay either
+        own, num_positions = self.seat.positions, self.seat.num_positions
+        # A row that every rank fills in at its own places: their sum has every position's number, as it is.
+        weights = torch.zeros(num_positions + 1, dtype=torch.float64, device=self.device)
+        weights[own.start : own.stop] = torch.stack([self.task.weight(target) for target in targets])
+        weights[-1] = float(self._request())
+        sums = torch.stack([torch.zeros_like(weights[own.start : own.stop]), weights[own.start : own.stop]], dim=1)
+        all_weights = begin_sum(weights)
+        losses = torch.zeros(num_positions, dtype=torch.float64, device=self.device)
+        self.buffers.begin_step()
+        for i, (position, batch, target) in enumerate(zip(own, batches, targets, strict=True)):
+            seed_dropout(self.options.seed, epoch, step, position)
+            self.buffers.begin_position()
+            with self._autocast():
+                output = step_output(self.model(batch))
+            loss = step_loss(self.task, output, target, sums[i, 1])
+            sums[i, 0] = losses[position] = loss.detach().double()
+            changed = self.buffers.look()
+            if i == 0:
+                of_all = all_weights()
+                total, request = torch.stack([of_all[:-1].sum(), of_all[-1]]).tolist()
+            if position + 1 == own.stop:
+                all_losses = begin_sum(torch.cat([losses, changed]))
+            self.gradients.backward(loss * (1.0 / total if total > 0 else 0.0))
+            self.buffers.keep(position)
+        self.gradients.end()
+        told = all_losses().tolist()
+        if not all(map(math.isfinite, told)):
+            raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
+        self.buffers.end(told[num_positions:])
+        if total > 0:  # else no labelled target at any position: nothing to learn, and no decay either
             self._update(epoch, step, batches)
         self.optimizer.zero_grad(set_to_none=True)
-        return sums, CheckpointRequest(request)
+        return sums, CheckpointRequest(int(request))
 
     def _request(self) -> CheckpointRequest:
         """Rank 0's; the others have none."""
@@ -365,10 +355,6 @@ class Worker:
         if self.reporter.stop_asked():
             return CheckpointRequest.SAVE_AND_STOP
         return CheckpointRequest.SAVE if self.writer is not None and self.writer.is_due() else CheckpointRequest.NONE
-
-    def _no_gradient_sync(self, wanted: bool) -> AbstractContextManager:
-        """DDP reduces gradients in the last backward pass of a step only."""
-        return self.ddp.no_sync() if wanted and isinstance(self.ddp, DistributedDataParallel) else nullcontext()
 
     def _update(self, epoch: int, step: int, batches: Sequence[Any]) -> None:
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
@@ -383,16 +369,18 @@ class Worker:
         self.optimizer.step()
 
     def _nonfinite_loss(
-        self, epoch: int, step: int, batch: Any, loss: Tensor, position: tuple[int, ...]
+        self, epoch: int, step: int, batches: Sequence[Any], losses: Sequence[float]
     ) -> NonFiniteLossError:
-        """The same error for all ranks, where the loss of any is not finite; a collective call."""
+        """The same error for all ranks, where the loss of any position is not finite; a collective call."""
+        bad = [i for i, loss in enumerate(losses) if not math.isfinite(loss)]
+        i = bad[0] if bad else 0
 
         def forward() -> Any:
-            seed_dropout(*position)
+            seed_dropout(self.options.seed, epoch, step, self.seat.positions[i])
             with self._autocast():
-                return self.model(batch)
+                return self.model(batches[i])
 
-        owner, finding = find_nonfinite(self.model, forward, batch, self.rank, not math.isfinite(float(loss)))
+        owner, finding = find_nonfinite(self.model, forward, batches[i], self.rank, bool(bad))
         return self._not_finite("the loss", finding).at(f"epoch {epoch}, step {step}", owner)
 
     def _not_finite(self, quantity: str, finding: str) -> NonFiniteLossError:
@@ -401,11 +389,8 @@ class Worker:
             "check the features and targets"
         )
 
-    def _share_buffers(self) -> None:
-        """Rank 0's BatchNorm statistics become everybody's, as DDP has it at every step: all ranks evaluate one model."""
-        if dist.is_initialized() and self.world_size > 1:
-            for buffer in self.model.buffers():
-                dist.broadcast(buffer, 0)
+    def _copy_buffers(self) -> None:
+        """Buffers are not averaged over steps: the averaged model has those of the model itself."""
         if self.average is not None:
             for ours, theirs in zip(self.average.module.buffers(), self.model.buffers(), strict=True):
                 ours.copy_(theirs)
@@ -451,13 +436,15 @@ class Worker:
 
         Raises NonFiniteLossError where a prediction is not finite.
         """
-        scores = {name: self.task.scores(self.device) for name in scored_with(split, self.spec.evaluation)}
+        names = scored_with(split, self.spec.evaluation)
+        own = [{name: self.task.scores(self.device) for name in names} for _ in loader.positions]
         bad = last = None
-        for batch, prediction in predictions(model, loader.epoch(0), self.device, self.options.precision):
+        batches = predictions(model, loader.epoch(0), self.device, self.options.precision)
+        for number, (batch, prediction) in enumerate(batches):
             if bad is None and not bool(torch.isfinite(prediction).all()):
                 bad = batch
             last = batch
-            update_scores(scores, self.data, batch, prediction)
+            update_scores(own[number % len(own)], self.data, batch, prediction)
         if float(all_reduce_sum(torch.tensor([float(bad is not None)], device=self.device))) and last is not None:
             batch = last if bad is None else bad
 
@@ -467,7 +454,12 @@ class Worker:
 
             owner, finding = find_nonfinite(model, forward, batch, self.rank, bad is not None)
             raise NonFiniteLossError(f"a prediction is not finite; {finding}").at(f"evaluation of {split}", owner)
-        return scores
+        if self.rank > loader.positions.start:  # a rank's first position is its number or above: this repeats another's
+            return {name: self.task.scores(self.device) for name in names}
+        for later in own[1:]:
+            for name in names:
+                own[0][name].add(later[name])
+        return own[0]
 
     def _final_scores(self) -> dict[str, Any]:
         """Scores of all splits with the kept weights: of those that were scored as these were chosen, what was found then."""
@@ -475,7 +467,7 @@ class Worker:
         found = self.best_scores
         for split, sampler_options in self.spec.evaluation.items():
             if split not in found:
-                with self.loader(sampler_options) as loader:
+                with self.split_loader(sampler_options) as loader:
                     found = {**self._evaluate(self.model, loader, split), **found}
         scores = {}
         for split in self.spec.evaluation:
@@ -489,6 +481,7 @@ class Worker:
             "num_parameters": sum(parameter.numel() for parameter in self.model.parameters()),
             "device": str(self.device),
             "world_size": self.world_size,
+            "micro_batches": self.seat.num_positions,
         }
 
     def checkpoint(self) -> None:
@@ -508,18 +501,17 @@ class Worker:
         average = None if self.average is None else self.average.module
         self.writer.save(state, self.model, self.best, self.optimizer, average, self.reporter.flush)
 
-    def restore(self, folder: Path, elastic: bool = False) -> None:
+    def restore(self, folder: Path) -> None:
         """Continues from the newest whole checkpoint in `folder`, where there is one; tells the driver which epoch comes next.
 
-        Rank 0 chooses, and tells the others: a collective call. An `elastic` run passes over positions within an epoch that are of another
-        number of workers. Raises ConfigError on all ranks where the checkpoint is of another run; FormatError where none is whole.
+        Rank 0 chooses, and tells the others: a collective call. Raises ConfigError on all ranks where the checkpoint is of another run;
+        FormatError where none is whole.
         """
         damaged: list[str] = []
-        unused: list[str] = []
         choice: str | FormatError | None = None
         if self.rank == 0:
             try:
-                choice = self._choose(folder, damaged, unused, elastic)
+                choice = _choose(folder, damaged)
             except FormatError as error:
                 choice = error
         choice = gather_objects(choice)[0]
@@ -530,43 +522,10 @@ class Worker:
                 verify_checkpoint(folder / choice)
             self._load(folder / choice)
         if self.rank == 0:
-            for kind, messages in (("damage", damaged), ("unused", unused)):
-                for message in messages:
-                    self.reporter.push({"kind": kind, "what": message})
+            for message in damaged:
+                self.reporter.push({"kind": "damage", "what": message})
             step = 0 if self.part is None else self.part.step
             self.reporter.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
-
-    def _choose(self, folder: Path, damaged: list[str], unused: list[str], elastic: bool) -> str | None:
-        """The checkpoint to continue from by name; None where there is none. Raises FormatError where none of them will do.
-
-        Of newer positions that an elastic run passes over, those in later epochs than the one it goes on with are removed: another start
-        must not jump ahead of what it records then. What was passed over goes to `unused`.
-        """
-        passed_over: list[Path] = []
-        newest = newest_whole(folder, damaged, passed_over, self._fits if elastic else lambda _: True)
-        if newest is None and any(load_state(directory).next_epoch > 0 for directory in passed_over):
-            raise FormatError(
-                f"{folder}: expected a checkpoint at an epoch's end or of {self.world_size} workers, found only "
-                f"{passed_over[0].name}; resume with the number of workers that saved it"
-            )
-        if newest is None and damaged and not passed_over:
-            raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
-        next_epoch = 0 if newest is None else load_state(newest).next_epoch
-        for directory in passed_over:
-            unused.append(
-                f"{directory.name} is of another number of workers; epoch {next_epoch} begins anew with {self.world_size}"
-            )
-            if load_state(directory).next_epoch > next_epoch:
-                shutil.rmtree(directory)  # `newest_whole` has verified that it is one of this run's checkpoints
-        return None if newest is None else newest.name
-
-    def _fits(self, state: TrainState) -> bool:
-        """Whether a position is one of this run's batches."""
-        try:
-            self._check_position(state)
-        except ConfigError:
-            return False
-        return True
 
     def _check_position(self, state: TrainState) -> None:
         """Raises ConfigError where a position within an epoch is of other batches, or of other steps of them."""
@@ -574,11 +533,6 @@ class Worker:
             return
         with self.loader(self.spec.sampler) as loader:
             loader.load_state_dict(state.part.position)
-        if state.part.position["step"] != state.part.step * self.options.accumulate:
-            raise ConfigError(
-                f"accumulate: {state.part.step} steps of {state.part.position['step']} batches are done in this epoch, got "
-                f"--fit.accumulate {self.options.accumulate}; resume with the value that saved it"
-            )
 
     def _load(self, directory: Path) -> None:
         state = load_state(directory)
@@ -610,3 +564,18 @@ def _param_groups(model: torch.nn.Module, options: Any) -> list[dict[str, Any]]:
         {"params": decayed, "weight_decay": options.weight_decay},
         {"params": plain, "weight_decay": 0.0, **everywhere},
     ]
+
+
+def _choose(folder: Path, damaged: list[str]) -> str | None:
+    """The checkpoint to continue from by name; None where there is none. Raises FormatError where none of them is whole."""
+    newest = newest_whole(folder, damaged)
+    if newest is None and damaged:
+        raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
+    return None if newest is None else newest.name
+
+
+def _take_first_ranks(model: torch.nn.Module) -> None:
+    """Rank 0's weights and buffers become everybody's: another kind of CPU may initialise them otherwise in the last digit."""
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), 0)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from cluster.checkpoint import keep_best, latest_checkpoint, sweep
@@ -28,8 +27,6 @@ def train(
     grace time, KeyboardInterrupt or SystemExit(143) without one.
     """
     workers = launcher.workers
-    if workers.min_workers is not None:  # a position within an epoch is of one number of workers
-        spec = replace(spec, options=replace(spec.options, checkpoint_minutes=None))
     reached: float | None = None  # epochs, by the attempt under way; None until its workers have begun
     unread = AttemptFiles.left(run.path)
 

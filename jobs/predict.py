@@ -151,6 +151,7 @@ class _Prediction:
         """What the workers need, the pieces of the work, and the ids of all that is predicted, ascending."""
         import numpy as np
 
+        from cluster.evaluation import deal_split
         from cluster.prediction import PredictionSpec, SplitPlan, plan_pieces
 
         config, subject, run_ranks = self.config, self.subject, self.finished.num_ranks
@@ -161,11 +162,15 @@ class _Prediction:
             member_ids = members(name)
             if not len(member_ids):
                 continue
-            # As many ranks as scored the run, so that batches are the same; a tiny split of another graph may not be enough for them.
-            num_ranks = run_ranks if len(member_ids) >= run_ranks else 1
-            split = SplitPlan(name, subject.samplers[name], workers.most if opened is None else num_ranks)
+            # As many ranks as the run's steps had micro-batches, so that batches are the same; a tiny split of another graph may not be enough for them.
+            ranks = run_ranks if len(member_ids) >= run_ranks else 1
+            options, batches = subject.samplers[name], workers.most
+            split = SplitPlan(name, options, batches, batches)
+            if opened is not None:
+                sampler, positions = deal_split(opened, options, ranks, ranks)
+                split, batches = SplitPlan(name, options, ranks, positions), sampler.num_batches
             splits.append(split)
-            num_batches.append(workers.most if opened is None else opened.sampler(split.sampler, num_ranks).num_batches)
+            num_batches.append(batches)
             ids.append(member_ids)
         if not splits:
             raise ConfigError(f"{subject.url}: expected something in split {config.split}, found nothing; set --split")

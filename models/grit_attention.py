@@ -52,14 +52,12 @@ class Pairs(NamedTuple):
 class PairNorm(nn.Module):
     """Batch normalisation over the real pairs of a batch, from moments to one scale and shift per channel.
 
-    Parameters and buffers are named as nn.BatchNorm1d's. Under data parallelism each process normalises by its own pairs, as
-    BatchNorm does by default; `sync=True` shares (count, Σ, Σ of squares about the own mean) over all processes, as SyncBatchNorm
-    does, by one differentiable all-reduce of 2D + 1 numbers, so every process must run the same number of layers.
+    Parameters and buffers are named as nn.BatchNorm1d's. As with BatchNorm, statistics are those of one forward pass's pairs.
     """
 
-    def __init__(self, width: int, *, momentum: float = 0.1, sync: bool = False) -> None:
+    def __init__(self, width: int, *, momentum: float = 0.1) -> None:
         super().__init__()
-        self.momentum, self.eps, self.sync = momentum, 1e-5, sync
+        self.momentum, self.eps = momentum, 1e-5
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width))
         self.running_mean: Tensor
@@ -72,8 +70,6 @@ class PairNorm(nn.Module):
     def forward(self, mean_D: Tensor | None, var_D: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor]:
         """(scale, shift) from the batch's moments; from the running ones in eval mode, where the moments may be None."""
         if self.training and mean_D is not None and var_D is not None:
-            if self.sync and torch.distributed.is_initialized():
-                mean_D, var_D, count = _share_moments(mean_D, var_D, count)
             self._track(mean_D.detach(), var_D.detach(), count)
         else:
             mean_D, var_D = self.running_mean, self.running_var
@@ -88,17 +84,6 @@ class PairNorm(nn.Module):
         self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), momentum.to(self.running_mean.dtype))
         self.running_var.lerp_(unbiased_D.to(self.running_var.dtype), momentum.to(self.running_var.dtype))
         self.num_batches_tracked += 1
-
-
-def _share_moments(mean_D: Tensor, var_D: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from torch.distributed.nn.functional import all_reduce
-
-    count = count.to(mean_D.dtype)
-    first = all_reduce(torch.cat([mean_D * count, count.view(1)]))
-    total = first[-1].clamp(min=1)
-    mean = first[:-1] / total
-    spread = all_reduce(count * (var_D + (mean_D - mean).square()))
-    return mean, spread / total, total.detach()
 
 
 class ConditionalAttention(nn.Module):
@@ -121,7 +106,7 @@ class ConditionalAttention(nn.Module):
         self.score = nn.Parameter(torch.empty(channels, num_heads, 1))  # a
         self.edge_value = nn.Parameter(torch.empty(channels, num_heads, channels))  # W_Ev: in, head, out
         self.edge_out = nn.Linear(width, width)  # W_Oe
-        self.edge_norm = PairNorm(width, momentum=config.momentum, sync=config.sync_norm)
+        self.edge_norm = PairNorm(width, momentum=config.momentum)
         for weight in (self.query.weight, self.key.weight, self.value.weight, self.edge.weight):
             nn.init.xavier_normal_(weight)
         nn.init.xavier_normal_(self.score)

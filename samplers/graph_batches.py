@@ -156,7 +156,7 @@ def _round_up(counts: np.ndarray, fits: np.ndarray, num_ranks: int) -> np.ndarra
         if not mean.any():
             raise ConfigError(
                 f"expected graphs for a multiple of {num_ranks} batches, got {counts.sum()} graphs in {batches.sum()} batches of one; "
-                "lower --workers or raise the budgets"
+                "lower --fit.micro_batches (or, where it is auto, --workers) or raise the budgets"
             )
         batches[int(np.argmax(mean))] += 1
     return batches

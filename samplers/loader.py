@@ -17,6 +17,7 @@ from samplers.device_copy import DeviceCopy, tensor_bytes
 from samplers.minibatch import to_torch
 from samplers.options import LoaderOptions
 from samplers.ordered_stream import Bounds, Delivery, OrderedStream
+from samplers.plans import own_positions
 from samplers.protocol import Sampler, sampler_fingerprint
 from samplers.stage_clock import stage
 from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
@@ -62,7 +63,7 @@ class _Ready:
 @dataclass
 class _Position:
     epoch: int = 0
-    step: int = 0
+    delivered: int = 0  # of this rank's batches of the epoch
     stream: OrderedStream[_Ready] | None = field(default=None, repr=False)
 
 
@@ -76,6 +77,9 @@ class Loader:
             for batch in loader: ...
 
     The position moves past a batch as it is handed over, so `state_dict` after a step's work resumes with the next one.
+
+    A step is one batch for each of `num_positions`, which are as many as the ranks unless there are more: then a rank walks through its
+    own positions (`samplers.plans.own_positions`) step by step. Steps, and the state between two steps, do not depend on the ranks.
     """
 
     def __init__(
@@ -85,18 +89,23 @@ class Loader:
         *,
         rank: int = 0,
         num_ranks: int = 1,
+        num_positions: int | None = None,
         device: torch.device | str = "cpu",
         collate: Callable[[Any], Any] = to_torch,
     ) -> None:
+        num_positions = num_ranks if num_positions is None else num_positions
         if not 0 <= rank < num_ranks:
             raise ConfigError(f"loader: expected a rank in [0, {num_ranks}), got {rank}")
-        if sampler.num_batches % num_ranks:
+        if num_positions < num_ranks:
+            raise ConfigError(f"loader: expected a position or more for each of {num_ranks} ranks, got {num_positions}")
+        if sampler.num_batches % num_positions:
             raise ConfigError(
-                f"expected a number of batches that {num_ranks} ranks share evenly, got {sampler.num_batches}; "
+                f"expected a number of batches that {num_positions} ranks share evenly, got {sampler.num_batches}; "
                 "build the sampler with the same num_ranks"
             )
         self._sampler, self._options = sampler, options or LoaderOptions()
-        self._rank, self._num_ranks = rank, num_ranks
+        self._rank, self._num_positions = rank, num_positions
+        self.positions = own_positions(rank, num_ranks, num_positions)
         self._copy, self._collate = DeviceCopy(torch.device(device)), collate
         self._position = _Position()
         self._largest_bytes = 0
@@ -120,14 +129,16 @@ class Loader:
 
     @property
     def num_steps(self) -> int:
-        return self._sampler.num_batches // self._num_ranks
+        return self._sampler.num_batches // self._num_positions
 
     def __len__(self) -> int:
-        return self.num_steps
+        """This rank's batches of an epoch."""
+        return self.num_steps * len(self.positions)
 
     def __repr__(self) -> str:
         position = self._position
-        return f"Loader(epoch {position.epoch}, step {position.step} of {self.num_steps}, {self._sampler!r})"
+        step = position.delivered // len(self.positions)
+        return f"Loader(epoch {position.epoch}, step {step} of {self.num_steps}, {self._sampler!r})"
 
     def reset(self, epoch: int, step: int = 0) -> None:
         """Moves the position; an iteration under way ends. Raises ConfigError where there is no such step."""
@@ -136,18 +147,25 @@ class Loader:
                 f"loader: expected an epoch >= 0 and a step in [0, {self.num_steps}], got {epoch} and {step}"
             )
         self._stop_stream()
-        self._position = _Position(epoch, step)
+        self._position = _Position(epoch, step * len(self.positions))
 
     def state_dict(self) -> dict[str, int | str]:
-        """The position, which is all that resuming needs, with the data and the options that it is a position in."""
-        epoch, step = self._position.epoch, self._position.step
+        """The position, which is all that resuming needs, with the data and the options that it is a position in.
+
+        Raises ConfigError within a step, where only some of this rank's batches of it are handed over.
+        """
+        epoch, (step, more) = self._position.epoch, divmod(self._position.delivered, len(self.positions))
+        if more:
+            raise ConfigError(
+                f"loader state: expected all {len(self.positions)} batches of a step to be handed over, got {more}; take the state between two steps"
+            )
         if step == self.num_steps:
             epoch, step = epoch + 1, 0
         return {"epoch": epoch, "step": step, **self._place()}
 
     def _place(self) -> dict[str, str]:
         sampler = self._sampler
-        return {"data": sampler.content_hash[:16], "fingerprint": sampler_fingerprint(sampler, self._num_ranks)}
+        return {"data": sampler.content_hash[:16], "fingerprint": sampler_fingerprint(sampler, self._num_positions)}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Moves to a saved position. Raises ConfigError where it is not one of this loader: other data, options, batches or ranks."""
@@ -165,7 +183,7 @@ class Loader:
         if state["fingerprint"] != place["fingerprint"]:
             raise ConfigError(
                 f"loader state: expected the fingerprint {place['fingerprint']} of these options, batches and ranks, got "
-                f"{state['fingerprint']}; resume with the options and the number of workers that saved it"
+                f"{state['fingerprint']}; resume with the options and the number of micro-batches a step that saved it"
             )
         self.reset(int(state["epoch"]), int(state["step"]))
 
@@ -186,19 +204,19 @@ class Loader:
         position, options = self._position, self._options
         epoch = position.epoch
         stream = OrderedStream(
-            lambda step: self._make(epoch, step),
+            lambda number: self._make(epoch, number),
             lambda ready: ready.num_bytes,
-            position.step,
-            self.num_steps,
+            position.delivered,
+            len(self),
             Bounds(options.threads, max(options.prefetch, options.threads), options.max_bytes, options.timeout_s),
             self._largest_bytes,
         )
         position.stream = stream
         blocked_s = 0.0
         try:
-            while position.step < self.num_steps:
-                ready = self._next(stream, epoch, position.step)
-                position.step += 1
+            while position.delivered < len(self):
+                ready = self._next(stream, epoch, position.delivered)
+                position.delivered += 1
                 self.stats.blocked_s += stream.blocked_s - blocked_s
                 blocked_s = stream.blocked_s
                 yield self._copy.receive(ready.batch, ready.arrived)
@@ -215,17 +233,18 @@ class Loader:
         if stream is not None:
             stream.close(self._options.close_timeout_s if timeout_s is None else timeout_s)
 
-    def _make(self, epoch: int, step: int) -> _Ready:
-        """All stages of one batch; runs in a sampling thread."""
+    def _make(self, epoch: int, number: int) -> _Ready:
+        """All stages of this rank's batch `number` of the epoch; runs in a sampling thread."""
+        step, place = divmod(number, len(self.positions))
         with stage("sample"):  # a sampler names its own stages where it knows them
-            minibatch = self._sampler.sample(epoch, step * self._num_ranks + self._rank)
+            minibatch = self._sampler.sample(epoch, step * self._num_positions + self.positions[place])
         with stage("collate"):
             batch = self._collate(minibatch)
         num_bytes = max(minibatch.num_bytes, tensor_bytes(batch))  # collating may widen or pad
         moved, arrived = self._copy.send(batch)
         return _Ready(moved, arrived, minibatch.num_nodes, minibatch.num_edges, num_bytes)
 
-    def _next(self, stream: OrderedStream[_Ready], epoch: int, step: int) -> _Ready:
+    def _next(self, stream: OrderedStream[_Ready], epoch: int, expected: int) -> _Ready:
         stats, start = self.stats, time.perf_counter()
         stats.queue_depth_sum += stream.num_finished
         try:
@@ -233,13 +252,13 @@ class Loader:
         except DeadlineError as error:
             raise DeadlineError(
                 f"{error}; is a partition server down or the disk stuck? (raise --loader.timeout_s if batches are this slow)"
-            ).at(f"epoch {epoch}, step {step}", f"rank {self._rank}") from None
+            ).at(f"epoch {epoch}, step {expected // len(self.positions)}", f"rank {self._rank}") from None
         stats.wait_s += time.perf_counter() - start
         if delivery.error is not None:
-            raise self._failure(delivery, epoch, number)
+            raise self._failure(delivery, epoch, number // len(self.positions))
         ready = delivery.result
         assert ready is not None
-        assert number == step
+        assert number == expected
         self._count(ready, delivery.clock.seconds)
         stats.peak_bytes = max(stats.peak_bytes, stream.peak_bytes)
         return ready

@@ -19,6 +19,11 @@ def even_split(count: Whole, parts: Whole, part: Whole) -> tuple[Whole, Whole]:
     return count * part // parts, count * (part + 1) // parts
 
 
+def own_positions(rank: int, num_ranks: int, num_positions: int) -> range:
+    """The positions of a step that a rank computes: consecutive, as many as any other rank has, or one more."""
+    return range(*even_split(num_positions, num_ranks, rank))
+
+
 def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
     """Batches of an epoch: a multiple of the ranks, so that all take equally many steps, each of at most about `batch_size` roots.
 
@@ -27,7 +32,7 @@ def num_root_batches(num_roots: int, batch_size: int, num_ranks: int) -> int:
     if num_roots < num_ranks:
         raise ConfigError(
             f"expected at least one training root per rank, got {num_roots} roots for {num_ranks} ranks; "
-            "lower --workers or check the graph's split"
+            "lower --fit.micro_batches (or, where it is auto, --workers) or check the graph's split"
         )
     steps = -(-num_roots // (batch_size * num_ranks))
     return min(steps, num_roots // num_ranks) * num_ranks

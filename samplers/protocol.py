@@ -25,7 +25,10 @@ class Batch(Protocol):
 
 
 class Sampler(Protocol):
-    """Batches by number, in any order, from any thread. Batch `step · num_ranks + rank` belongs to `rank`."""
+    """Batches by number, in any order, from any thread. Batch `step · num_ranks + rank` belongs to `rank`.
+
+    To the trainer a rank is a position of the step, a micro-batch; whichever worker computes it (`--fit.micro_batches`).
+    """
 
     @property
     def options(self) -> Any:
@@ -62,7 +65,7 @@ def check_batch(batch: int, num_batches: int) -> None:
         raise ConfigError(f"batch: expected a number in [0, {num_batches}), got {batch}")
 
 
-def sampler_fingerprint(sampler: Sampler, num_ranks: int) -> str:
-    """16 hex digits that tell whether two loaders walk alike through the same data: kind, options, batches and ranks."""
-    walk = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_ranks}"
+def sampler_fingerprint(sampler: Sampler, num_positions: int) -> str:
+    """16 hex digits that tell whether two loaders walk alike through the same data: kind, options, batches, and how many a step has."""
+    walk = f"{type(sampler).__name__} {sampler.options!r} {sampler.num_batches} {num_positions}"
     return hashlib.sha256(walk.encode()).hexdigest()[:16]

@@ -5,7 +5,19 @@ from importlib import import_module
 
 from jobs.run.exit_codes import run
 
-NAMES = ("checks", "evaluation", "gpu", "ingest", "molecules", "parallel", "sampling", "speed", "training", "transport")
+NAMES = (
+    "checks",
+    "evaluation",
+    "gpu",
+    "gradients",
+    "ingest",
+    "molecules",
+    "parallel",
+    "sampling",
+    "speed",
+    "training",
+    "transport",
+)
 
 
 def main() -> int | None:

@@ -8,7 +8,7 @@ Four loops train the same model on the same batches, epoch by epoch in a drawn o
     checked   the trainer's own: every loss and gradient checked, the weight of each step agreed between the workers, dropout seeded by
               position, traffic counted by partition, progress and metrics sent to the driver
     saving    the same, and a checkpoint begins with each epoch and is written while it goes on
-    bare      forward, backward and optimizer of DDP, and nothing else
+    bare      forward, backward and optimizer under DDP, and nothing else: gradients are added by its ring, not along the fixed tree
     control   the same once more: its ratio to bare is the machine's noise
 
 Prints the seconds of an epoch and the CPU seconds of the workers: medians over the epochs, and the ratios to bare with their quartiles; then
@@ -33,6 +33,8 @@ from jobs.run.reader import parse
 from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
+    from torch.nn.parallel import DistributedDataParallel
+
     from cluster.train_loop import Worker
     from samplers.loader import Loader
 
@@ -57,7 +59,7 @@ class Config:
     epochs: int = 12
     """Of each loop; one more before them is not counted."""
     workers: int = 2
-    """DDP workers."""
+    """How many train."""
     local_reads: bool = True
     """Read partitions in the workers' processes, where they are on this machine; no: ask their servers."""
     out: Path = Path("runs/bench-checks")
@@ -131,6 +133,7 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     import torch
     import torch.distributed as dist
     from ray.train.torch import get_device
+    from torch.nn.parallel import DistributedDataParallel
 
     from cluster.checkpoint_writer import CheckpointWriter
     from cluster.partition_server import connect
@@ -151,6 +154,7 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     workers = {name: Worker(spec, reporter, rank, world_size, session.device, writer) for name in LOOPS}
     for name in UNSAFE:
         workers[name].data = OpenNodes(connect(given["servers"]))
+    ddp = {name: DistributedDataParallel(workers[name].model) for name in UNSAFE}
     before = {name: _flat(worker) for name, worker in workers.items()}
     wall, cpu, losses = ({name: [0.0] * config.epochs for name in LOOPS} for _ in range(3))
     stall = [0.0] * config.epochs
@@ -165,7 +169,10 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
                 if name == "saving":
                     worker.next_epoch = epoch + 2
                     worker.checkpoint()
-                losses[name][epoch] = (_bare if name in UNSAFE else _checked)(worker, loader, epoch + 1)
+                if name in UNSAFE:
+                    losses[name][epoch] = _bare(worker, ddp[name], loader, epoch + 1)
+                else:
+                    losses[name][epoch] = _checked(worker, loader, epoch + 1)
                 wall[name][epoch] = time.perf_counter() - began
                 writer.wait()
                 cpu[name][epoch] = time.process_time() - began_cpu
@@ -216,19 +223,19 @@ def _checked(worker: "Worker", loader: "Loader", epoch: int) -> float:
     return record["train_loss"]
 
 
-def _bare(worker: "Worker", loader: "Loader", epoch: int) -> float:
+def _bare(worker: "Worker", ddp: "DistributedDataParallel", loader: "Loader", epoch: int) -> float:
     """What remains of the trainer's loop where nothing can go wrong. Returns the mean loss over all ranks' targets."""
     import torch
 
     from cluster.scores import all_reduce_sum
     from cluster.tasks import step_output
 
-    worker.ddp.train()
+    ddp.train()
     clip, sums = worker.options.clip_norm, torch.zeros(2, dtype=torch.float64)
     parameters = list(worker.model.parameters())
     for batch in loader.epoch(epoch):
         target = worker.data.target(batch)
-        loss, weight = worker.task.loss(step_output(worker.ddp(batch)).prediction, target), worker.task.weight(target)
+        loss, weight = worker.task.loss(step_output(ddp(batch)).prediction, target), worker.task.weight(target)
         worker.optimizer.zero_grad(set_to_none=True)
         (loss / weight.float()).backward()
         if clip is not None:

@@ -54,11 +54,11 @@ def _add_batches(
     columns = target_columns(store, config.target)
     task = graph_task(config.task, store, columns)
     resolved = resolve_graphs(config, store, columns, task, resources)
-    plan.place(resolved.workers, 0)
-    splits = scored_splits(store, columns, task, plan.workers)
+    plan.place(resolved, 0)
+    splits = scored_splits(store, columns, task, plan.micro_batches)
     data = GraphData(store, columns, labels=isinstance(task, Classification))
     samplers = graph_samplers(resolved, splits)
-    check_batches(data, samplers, plan.workers)
+    check_batches(data, samplers, plan.micro_batches)
     if config.run.resume is not None:
         check_resume(run_dir, resolved.architecture, resolved.identity, resolved.config.fit.epochs)
     known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
@@ -79,7 +79,7 @@ def _add_without_set(
     count = "molecules" if rows is None else f"about {rows:,} molecules"
     made = f"not there yet: the first run makes it, or {how_to_make(config.data, config.target, folder)}"
     expected_bytes = None if rows is None else _MOLECULE_BYTES * rows
-    plan.place(resolve(config, Facts(resolved.inputs, {}, resources, expected_bytes)).workers, 0)
+    plan.place(resolve(config, Facts(resolved.inputs, {}, resources, expected_bytes)), 0)
     plan.add("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")
     if config.task.name != "classes" and info.target_names:  # how many classes there are, only the targets tell
         manifest = GraphSetManifest(info.name, rows or 0, 0, 0, (0, rows or 0), ATOMS, BONDS)
@@ -88,6 +88,6 @@ def _add_without_set(
     if rows is not None and info.split_names == ("train", "valid", "test"):
         train = round(0.8 * rows)
         plan.add("splits", f"train about {train:,}, valid and test about {(rows - train) // 2:,} each, by hash")
-        batch = resolved.training.max_graphs * plan.workers
-        plan.add_steps(-(-train // batch) * plan.workers, resolved.fit)
+        batch = resolved.training.max_graphs * plan.micro_batches
+        plan.add_steps(-(-train // batch) * plan.micro_batches, resolved.fit)
     add_untried(plan, resolved, "set")

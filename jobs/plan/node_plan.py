@@ -66,7 +66,7 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
             check_resume(run_dir, resolved.architecture, resolved.identity, resolved.config.fit.epochs)
     if plan.problems:  # a graph that cannot be trained on has no model either
         return
-    plan.place(resolved.workers, manifest.num_partitions)
+    plan.place(resolved, manifest.num_partitions)
     plan.add_chosen(resolved)
     if config.baseline.models:
         count = config.baseline.configurations
@@ -235,7 +235,7 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
     facts = expected_facts(source, roots["train"], graph.partitions)
     expected_bytes = 4 * source.num_nodes * (source.feature_dim + 8) + 4 * (source.num_edges or 0)
     resolved = resolve(config, Facts(node_inputs(source), {}, resources, expected_bytes, facts))
-    plan.place(resolved.workers, graph.partitions)
+    plan.place(resolved, graph.partitions)
     plan.add_chosen(resolved)
     plan.add("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items()))
     plan.add_model(resolved.build_model())
@@ -247,10 +247,10 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
 
 
 def _expected_batches(resolved: ResolvedRun, num_roots: int, partitions: int) -> int:
-    training, workers = resolved.training, resolved.workers.most
+    training, micro_batches = resolved.training, resolved.micro_batches
     if resolved.is_full_graph:
-        return workers
+        return micro_batches
     if isinstance(training, RandomPartitionOptions):
         chunks = training.num_chunks or (partitions if training.cut == "partitions" else DEFAULT_CHUNKS)
-        return num_chunk_batches(-(-chunks // training.chunks_per_batch), workers)
-    return num_root_batches(num_roots, training.batch_size, workers)
+        return num_chunk_batches(-(-chunks // training.chunks_per_batch), micro_batches)
+    return num_root_batches(num_roots, training.batch_size, micro_batches)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cluster.evaluation import deal_split
 from cluster.prediction import Piece, PredictionSpec
 from jobs.plan.run_plan import Plan
 from jobs.plan.scoring_plan import shared
@@ -65,7 +66,7 @@ def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_p
     data = spec.data.open()
     tries, tried, counts = Tries(data, model), [], []
     for split in spec.splits:
-        sampler = data.sampler(split.sampler, split.num_ranks)
+        sampler, _ = deal_split(data, split.sampler, split.micro_batches, split.num_positions)
         counts.append(sampler.num_batches)
         tries.score(sampler, data.ids)  # compiles what is compiled
         tried.append(tries.score(sampler, data.ids))

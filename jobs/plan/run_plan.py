@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from cluster.checkpoint import latest_checkpoint, load_state
-from cluster.options import TrainOptions, WorkerOptions
+from cluster.options import TrainOptions
 from cluster.placement import Resources, resources_now
 from cluster.session import ray_session
 from jobs.plan.tries import Tried
@@ -34,6 +34,7 @@ class Plan:
     def __init__(self, job: str, workers: int, object_store_gb: float, cluster: Resources | None = None) -> None:
         """`cluster`: what the one that the run would join has; None: it runs here."""
         self.job, self.workers, self.object_store_gb, self.cluster = job, workers, object_store_gb, cluster
+        self.micro_batches = workers  # of a step
         self.servers = 0  # processes of partitions, whose mapped files are shared pages that the system may take back
         self.alone = False  # one process, without Ray
         self.parameters: int | None = None
@@ -62,9 +63,10 @@ class Plan:
         for choice in resolved.choices:
             self.add("chosen", choice)
 
-    def place(self, workers: WorkerOptions, servers: int) -> None:
-        """The workers that were resolved, and how many servers there would be for those of a cluster."""
-        self.workers, self.alone = workers.most, workers.launcher == "process"
+    def place(self, resolved: ResolvedRun, servers: int) -> None:
+        """Workers and micro-batches as resolved, and how many servers there would be for those of a cluster."""
+        self.workers, self.alone = resolved.workers.most, resolved.workers.launcher == "process"
+        self.micro_batches = resolved.micro_batches
         self.servers = 0 if self.alone else servers
 
     def add_model(self, model: torch.nn.Module) -> None:
@@ -74,10 +76,13 @@ class Plan:
 
     def add_steps(self, num_batches: int, fit: TrainOptions) -> None:
         """Batches of an epoch over all workers, and what they come to."""
-        each = num_batches // self.workers
-        updates = -(-each // fit.accumulate)
-        told = f"{num_batches:,} batches an epoch over {self.workers} workers, {each:,} each in {updates:,} optimizer steps"
-        self.add_all_steps(f"{told}; {updates * fit.epochs:,} steps", updates, fit)
+        steps = num_batches // self.micro_batches
+        told = f"{num_batches:,} batches an epoch in {steps:,} optimizer steps of {self.micro_batches} micro-batches, over {self.workers} workers"
+        self.add_all_steps(f"{told}; {steps * fit.epochs:,} steps", steps, fit)
+
+    def most_batches(self, num_batches: int) -> int:
+        """Those of the worker that has most."""
+        return num_batches // self.micro_batches * -(-self.micro_batches // self.workers)
 
     def add_all_steps(self, told: str, each: int, fit: TrainOptions) -> None:
         """The steps of all epochs, `each` in one, whether they may end before, and whether they are few."""
@@ -94,7 +99,7 @@ class Plan:
         self.add(
             "batch",
             f"{tried.roots:,.0f} {unit}, {tried.nodes:,.0f} nodes, {tried.edges:,.0f} edges, {size(tried.num_bytes)} "
-            f"(mean of {tried.count} drawn, bytes of the largest)",
+            f"(mean of {tried.count} drawn, bytes of the largest); {self.micro_batches * tried.roots:,.0f} {unit} a step",
         )
 
     def add_memory(self, parts: Mapping[str, int]) -> None:
@@ -183,7 +188,7 @@ def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Res
     resolved = resolve(config, Facts(PLACEHOLDERS[config.kind], {}, resources))
     run_dir = choose_run_dir(job, config.run)
     plan = Plan(job, resolved.workers.most, config.ray.object_store_gb, cluster)
-    plan.place(resolved.workers, 0)
+    plan.place(resolved, 0)
     look(plan, resolved, resources, run_dir)
     plan.add_run(run_dir, config)
     plan.print()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cluster.evaluation import scored_with
+from cluster.evaluation import deal_split, scored_with
 from cluster.options import TrainOptions
 from cluster.tasks import Task
 from jobs.plan.run_plan import Plan, duration
@@ -59,15 +59,12 @@ def add_training(
 
     `training`, `evaluation` (by split): samplers' options. `smaller`: of an eighth and of a quarter of a validation batch, or none.
     """
-    fit, workers, loader = resolved.fit, plan.workers, resolved.config.loader
-
-    def sampler(options: Any) -> Sampler:
-        return tries.data.sampler(options, workers)
+    fit, loader = resolved.fit, resolved.config.loader
 
     plan.add_model(tries.model)
-    drawn = sampler(training)
+    drawn = tries.data.sampler(training, plan.micro_batches)
     tried = tries.train(drawn, task)
-    scoring = plan_scoring(tries, evaluation, workers, smaller)
+    scoring = plan_scoring(tries, evaluation, plan, smaller)
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     # The C library keeps what training has freed, so scoring comes on top of it.
@@ -81,7 +78,7 @@ def add_training(
         }
     )
     more = f"{scoring.text(plan, fit, loader.threads)}; {on_top(plan)}"
-    plan.add_time(tried, drawn.num_batches // workers, fit.epochs, loader.threads, more)
+    plan.add_time(tried, plan.most_batches(drawn.num_batches), fit.epochs, loader.threads, more)
 
 
 def add_untried(plan: Plan, resolved: ResolvedRun, missing: str) -> None:
@@ -91,28 +88,31 @@ def add_untried(plan: Plan, resolved: ResolvedRun, missing: str) -> None:
 
 
 def weight_bytes(plan: Plan, resolved: ResolvedRun) -> dict[str, int]:
-    """Weights, gradients, two moments and the best weights; DDP's buckets; the average of the weights."""
-    copies = 5 + (plan.workers > 1) + (resolved.fit.ema_decay is not None)
+    """Weights, two moments and the best weights; gradients, and those of nodes of the tree that wait; what other workers send; the average."""
+    waiting = -(-plan.micro_batches // plan.workers)
+    copies = 4 + waiting.bit_length() + (plan.workers > 1) + (resolved.fit.ema_decay is not None)
     return {"weights and optimizer": 4 * (plan.parameters or 0) * copies}
 
 
-def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], workers: int, smaller: Sequence[Any]) -> Scoring:
+def plan_scoring(tries: Tries, evaluation: Mapping[str, Any], plan: Plan, smaller: Sequence[Any]) -> Scoring:
     """Tries a batch of "valid". `evaluation`: samplers' options by split.
 
     `smaller`: options for an eighth and a quarter of that batch, or none. They are tried before it, and where it would be too much for
     a plan, what they say stands for it. Of the full graph, which workers share, this process tries all.
     """
-    is_shared = isinstance(evaluation["valid"], FullGraphOptions)
+    is_shared, workers = isinstance(evaluation["valid"], FullGraphOptions), plan.workers
 
     def sampler(options: Any) -> Sampler:
-        return tries.data.sampler(options, 1 if is_shared else workers)
+        return deal_split(tries.data, options, plan.micro_batches, 1)[0]
 
     def scoring(tried: Tried, *, is_scaled: bool = False) -> Scoring:
         return Scoring(shared(tried, workers) if is_shared else tried, validation, final, is_scaled=is_scaled)
 
-    batches = {
-        split: 1 if is_shared else sampler(options).num_batches // workers for split, options in evaluation.items()
-    }
+    def most_batches(options: Any) -> int:
+        dealt, positions = deal_split(tries.data, options, plan.micro_batches, 1)
+        return dealt.num_batches // positions * -(-positions // workers)
+
+    batches = {split: 1 if is_shared else most_batches(options) for split, options in evaluation.items()}
     scored = scored_with("valid", evaluation)
     validation, final = batches["valid"], sum(count for split, count in batches.items() if split not in scored)
     if smaller:

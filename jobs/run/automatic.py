@@ -107,7 +107,7 @@ class Setting:
     """What a rule sees."""
 
     graph: GraphFacts
-    workers: int
+    micro_batches: int
     options: Mapping[str, Any]
     """Every option by its path, as far as it is said or chosen."""
 
@@ -137,7 +137,7 @@ Rule = Callable[[Setting], Choice]
 
 
 def choose(
-    open_options: Collection[str], options: Mapping[str, Any], graph: GraphFacts, workers: int
+    open_options: Collection[str], options: Mapping[str, Any], graph: GraphFacts, micro_batches: int
 ) -> dict[str, Choice]:
     """A choice for every open option, by its path. Raises ConfigError where `fit.steps` cannot be made epochs."""
     known, chosen = dict(options), dict[str, Choice]()
@@ -146,7 +146,7 @@ def choose(
         known.pop(path, None)
     for path, rule in RULES.items():
         if path in wanted:
-            chosen[path] = rule(Setting(graph, workers, known))
+            chosen[path] = rule(Setting(graph, micro_batches, known))
             known[path] = chosen[path].value
     return chosen
 
@@ -156,25 +156,25 @@ def steps_per_epoch(at: Setting) -> int | None:
     if at["run.parallel"] == "graph":
         return 1
     batches = _num_batches(at)
-    return None if batches is None else ceil(batches // at.workers / at["fit.accumulate"])
+    return None if batches is None else batches // at.micro_batches
 
 
 def _num_batches(at: Setting) -> int | None:
-    graph, workers = at.graph, at.workers
+    graph, micro_batches = at.graph, at.micro_batches
     sampler = at["sampler"]
     if sampler == "random-partition":
         whole = graph.num_partitions if at["sampler.cut"] == "partitions" else DEFAULT_CHUNKS
         groups = ceil((at["sampler.num_chunks"] or whole) / at["sampler.chunks_per_batch"])
-        return num_chunk_batches(groups, workers)
+        return num_chunk_batches(groups, micro_batches)
     if sampler in ("neighbor", "node2subgraph", "ppr"):
-        # A graph with fewer training nodes than workers is refused elsewhere.
-        return num_root_batches(max(graph.num_train, workers), at["sampler.batch_size"], workers)
+        # A graph with fewer training nodes than micro-batches is refused elsewhere.
+        return num_root_batches(max(graph.num_train, micro_batches), at["sampler.batch_size"], micro_batches)
     if sampler == "saint":
         wanted = at["sampler.batches_per_epoch"] or ceil(max(graph.num_train, 1) / at["sampler.num_walks"])
-        return ceil(wanted / workers) * workers
+        return ceil(wanted / micro_batches) * micro_batches
     if sampler == "graph-batches" and at["sampler.max_graphs"]:
         # At least: graphs of other sizes, and those beyond a budget, take batches of their own.
-        return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * workers)) * workers
+        return ceil(max(graph.num_train, 1) / (at["sampler.max_graphs"] * micro_batches)) * micro_batches
     return None
 
 

@@ -451,7 +451,17 @@ def saved_tree(run: str, advice: str) -> Tree:
         raise FormatError(
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"
         )
-    return {name: value for name, value in tree.items() if name != "format"}
+    return _with_micro_batches({name: value for name, value in tree.items() if name != "format"})
+
+
+def _with_micro_batches(tree: Tree) -> Tree:
+    """A run of 0.2 says how many batches of each worker a step had."""
+    fit, workers = dict(tree.get("fit", {})), tree.get("resolved", {}).get("workers", {}).get("num_workers")
+    each = fit.pop("accumulate", None)
+    if each is None or workers is None or "fit" not in tree:
+        return tree
+    whole = tree.get("run", {}).get("parallel") == "graph"
+    return {**tree, "fit": {**fit, "micro_batches": None if whole else each * workers}}
 
 
 def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig:

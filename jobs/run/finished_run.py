@@ -50,8 +50,8 @@ class FinishedRun:
 
     @property
     def num_ranks(self) -> int:
-        """Workers that trained and scored."""
-        return int(self.summary["workers"])
+        """Micro-batches of a step, by which its splits were scored; a run of version 0.2 had one for each worker."""
+        return int(self.summary.get("micro_batches", self.summary["workers"]))
 
     @property
     def scores(self) -> dict[str, float]:

@@ -42,12 +42,12 @@ def run_graphs(job: str, config: RunConfig) -> int:
     manifest, config = store.manifest, resolved.config
     for choice in resolved.choices:
         print(f"chosen {choice}", flush=True)
-    splits = scored_splits(store, columns, task, resolved.workers.num_workers or 1)
+    splits = scored_splits(store, columns, task, resolved.micro_batches)
     stamps = take_stamps(store.url, manifest.files.values())
     stamps.verify()
     data = GraphData(store, columns, labels=isinstance(task, Classification), stamps=stamps)
     samplers = graph_samplers(resolved, splits)
-    check_batches(data, samplers, resolved.workers.num_workers or 1)
+    check_batches(data, samplers, resolved.micro_batches)
     if config.run.resume is not None:
         check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
     print(
@@ -72,8 +72,8 @@ def run_graphs(job: str, config: RunConfig) -> int:
         for reason in resolved.reasons:
             print(reason, flush=True)
         if resolved.workers != before:
-            splits = scored_splits(store, columns, task, resolved.workers.most)
-            check_batches(data, samplers, resolved.workers.most)
+            splits = scored_splits(store, columns, task, resolved.micro_batches)
+            check_batches(data, samplers, resolved.micro_batches)
         described = {
             "graphs": store.url,
             "graphs_hash": manifest.content_hash,
@@ -111,8 +111,8 @@ def graph_samplers(resolved: ResolvedRun, splits: tuple[str, ...]) -> dict[str, 
     return {**scored, "train": GraphSplitOptions("train", resolved.training)}
 
 
-def check_batches(data: GraphData, samplers: Mapping[str, GraphSplitOptions], num_workers: int) -> None:
+def check_batches(data: GraphData, samplers: Mapping[str, GraphSplitOptions], micro_batches: int) -> None:
     """Raises ConfigError where a sampler's options do not fit the graphs."""
     opened = data.open()
     for options in samplers.values():
-        opened.sampler(options, num_workers).num_batches  # noqa: B018 - checks its options
+        opened.sampler(options, micro_batches).num_batches  # noqa: B018 - checks its options

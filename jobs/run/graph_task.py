@@ -32,7 +32,7 @@ def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
     return (names.index(wanted),)
 
 
-def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, num_workers: int) -> tuple[str, ...]:
+def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, micro_batches: int) -> tuple[str, ...]:
     """ "valid", and "test" where it can be scored. Raises ConfigError where "valid" or "train" cannot serve."""
     scored = []
     for split in ("train", "valid", "test"):
@@ -46,12 +46,12 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, num
                 f"{store.url}: split {split}: expected the training split's classes 0 to {task.out_dim - 1}, got {np.nanmax(target):g}; "
                 "ingest the set with another split"
             )
-        if enough and len(graphs) >= num_workers:
+        if enough and len(graphs) >= micro_batches:
             scored.append(split)
         elif split != "test":
             raise ConfigError(
-                f"{store.url}: split {split}: expected at least {num_workers} graphs (one per worker) with {needed}, got {len(graphs)} "
-                "graphs; lower --workers or ingest the set with another split"
+                f"{store.url}: split {split}: expected at least {micro_batches} graphs (one per micro-batch of a step) with {needed}, got {len(graphs)} "
+                "graphs; lower --fit.micro_batches (or, where it is auto, --workers) or ingest the set with another split"
             )
     return tuple(scored[1:])
 

@@ -178,7 +178,7 @@ def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | 
 
 def num_roots(resolved: ResolvedRun) -> int:
     """How many labelled nodes the training split needs at least."""
-    return 1 if resolved.is_full_graph else resolved.workers.num_workers or 1
+    return 1 if resolved.is_full_graph else resolved.micro_batches
 
 
 def check_run(graph: StoredGraph, resolved: ResolvedRun) -> None:
@@ -203,7 +203,7 @@ def check_samplers(router: Router, resolved: ResolvedRun) -> None:
         plain = (
             replace(options, encodings=()) if hasattr(options, "encodings") else options
         )  # they may not be stored yet
-        data.sampler(plain, resolved.workers.num_workers or 1).num_batches  # noqa: B018 - checks its options
+        data.sampler(plain, resolved.micro_batches).num_batches  # noqa: B018 - checks its options
 
 
 def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> ShardMemory:

@@ -64,8 +64,8 @@ def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int
         needed = num_roots if name == "train" else 1
         if labelled < needed:
             raise ConfigError(
-                f"split {name}: expected at least {needed} labelled nodes (one root per worker), the graph has {labelled} "
-                f"among {size}; lower --workers or ingest the graph with another split"
+                f"split {name}: expected at least {needed} labelled nodes (one root per micro-batch of a step), the graph has {labelled} "
+                f"among {size}; lower --fit.micro_batches (or, where it is auto, --workers) or ingest the graph with another split"
             )
         counts = split.class_counts[code] if split.class_counts else ()
         if metric == "rocauc" and labelled in counts:

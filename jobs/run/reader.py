@@ -4,7 +4,7 @@
 
 A flag is `--a.b` and takes every word up to the next flag, so `-1` is a value; `-` and `_` in its name are the same. A flag of a whole
 group (`--model geco`, `--workers 4`) sets the group's first field. `none` (or `auto`) is no value, where a field may have none. A class may
-keep fields from users: its GIVEN names what the run fills in.
+keep fields from users: its GIVEN names what the run fills in. Its FORMER says what an option that is gone has become.
 
 Needs Python alone, so that `--help` is instant and benchmarks run where there is little more than torch.
 """
@@ -108,9 +108,11 @@ def build(
 
     Raises UsageError for unknown names and values of another type, ConfigError for what the class refuses.
     """
-    hints, names = get_type_hints(kind), option_names(kind)
+    hints, names, former = get_type_hints(kind), option_names(kind), getattr(kind, "FORMER", {})
     tree = _named(kind, tree)
     for name in tree:
+        if name in former:
+            raise UsageError(f"--{path}{name} is now --{path}{former[name]}")
         if name not in names:
             raise unknown(path + name, [path + known for known in leaves(kind)])
     values = {name: convert(value, hints[name], path + name) for name, value in tree.items()}

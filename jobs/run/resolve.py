@@ -69,6 +69,11 @@ class ResolvedRun:
         return self.config.run.parallel == "graph"
 
     @property
+    def micro_batches(self) -> int:
+        """Batches of a step; of a full graph each worker has its shard."""
+        return self.config.fit.micro_batches or self.workers.most
+
+    @property
     def encoding(self) -> EncodingOptions | None:
         """What every batch carries of the nodes' positions."""
         return stored_encoding(self.config.model.options) if self.config.kind == "nodes" else None
@@ -177,9 +182,14 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     if facts.resources is not None:
         workers, note = resolve_workers(asked_workers(config), facts.resources, facts.data_bytes)
         reasons += [] if note is None else [note]
+    if config.run.parallel == "data":
+        workers, note = _no_more_than(workers, config)
+        reasons += [] if note is None else [note]
+        if facts.resources is not None:
+            config = replace(config, fit=replace(config.fit, micro_batches=config.fit.micro_batches or workers.most))
     chosen: list[str] = []
     if facts.graph is not None:
-        config, chosen = _choose(config, facts.graph, workers)
+        config, chosen = _choose(config, facts.graph, config.fit.micro_batches or workers.most)
     for check in CHECKS:
         problem = check(config)
         if problem is not None:
@@ -191,6 +201,7 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         **facts.data_identity,
         "metric": config.metric,
         "seed": config.fit.seed,
+        **({"micro_batches": config.fit.micro_batches} if config.fit.micro_batches is not None else {}),
     }
     if config.kind == "nodes":
         identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
@@ -201,9 +212,9 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     return resolved
 
 
-def _choose(config: RunConfig, graph: GraphFacts, workers: WorkerOptions) -> tuple[RunConfig, list[str]]:
+def _choose(config: RunConfig, graph: GraphFacts, micro_batches: int) -> tuple[RunConfig, list[str]]:
     """(the configuration with nothing left open, each choice with its reason)."""
-    choices = choose(config.open, config.options(), graph, workers.most)
+    choices = choose(config.open, config.options(), graph, micro_batches)
     if not choices:
         return config, []
     values = [(path, choice.value) for path, choice in choices.items()]
@@ -217,6 +228,19 @@ def asked_workers(config: RunConfig) -> WorkerOptions:
     spread = config.run.parallel == "graph" and workers.num_workers is None
     asks_ray = workers.launcher == "auto" and (config.ray.address is not None or spread)
     return replace(workers, launcher="ray") if asks_ray else workers
+
+
+def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOptions, str | None]:
+    """The workers, of which none is without a micro-batch, and what is to be said of fewer than there might be."""
+    most = config.fit.micro_batches
+    if most is None or workers.most <= most:
+        return workers, None
+    if config.workers.num_workers is not None or (workers.min_workers or 0) > most:
+        raise ConfigError(
+            f"workers: expected at most one for each of the {most} micro-batches of a step, got {workers.most}; lower --workers, or begin a "
+            "run with a higher --fit.micro_batches"
+        )
+    return replace(workers, num_workers=most), f"{most} micro-batches a step (--fit.micro_batches): {most} workers"
 
 
 def evaluation_text(config: RunConfig) -> str:
@@ -306,7 +330,7 @@ def _whole_graph_has_no_batches(config: RunConfig) -> str | None:
         "--sampler": (config.sampler, usual.sampler),
         "--evaluation": (config.evaluation, NodeEvaluationOptions()),
         "--loader": (config.loader, LoaderOptions()),
-        "--fit.accumulate": (config.fit.accumulate, TrainOptions().accumulate),
+        "--fit.micro_batches": (config.fit.micro_batches, TrainOptions().micro_batches),
     }
     useless = [flag for flag, (value, default) in defaults.items() if value != default]
     if not useless:

@@ -151,8 +151,6 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: Kind) -> Callable[
             print(f"\n{record['what']}", file=sys.stderr)
         elif record["kind"] == "damage":
             print(f"\nan older checkpoint is used: {record['what']}", file=sys.stderr)
-        elif record["kind"] == "unused":
-            print(f"\nnot continued: {record['what']}", file=sys.stderr)
         elif record["kind"] == "start":
             step = f", step {record['step']}" if record["step"] else ""
             continues = record["epoch"] or record["step"]
@@ -201,6 +199,8 @@ def train_and_score(
         options=resolved.fit,
         loader=config.loader,
     )
+    if not resolved.is_full_graph:
+        print(f"{resolved.micro_batches} micro-batches a step, over {resolved.workers.most} workers", flush=True)
     with open_run(run_dir, config.run, resolved.tree()) as run:
         with progress("training") as bar:
             result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))
@@ -237,6 +237,7 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, kind: Kind) -> di
         "epochs": len(epochs),
         "num_parameters": result["num_parameters"],
         "workers": result["world_size"],
+        "micro_batches": result["micro_batches"],
         "device": result["device"],
         "train_s": train_s,
         "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),

@@ -102,13 +102,13 @@ def measures(run: Path, workers: int) -> dict[str, Any]:
     summary = json.loads((run / "summary.json").read_text())
     epochs = RunDirectory(run).metrics()[1:]
     seconds = sum(one["train_s"] for one in epochs)
-    steps = int(sum(one["batches"] for one in epochs))
-    batches = steps * workers
+    batches = sum(one["batches"] for one in epochs)
+    steps = int(batches) // workers
 
     def total(rate: str) -> float:
         return float(sum(one[rate] * one["train_s"] for one in epochs))
 
-    quiet = {one["epoch"]: one["batches"] * workers for one in epochs if "valid_loss" not in one}
+    quiet = {one["epoch"]: one["batches"] for one in epochs if "valid_loss" not in one}
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     told = {one["epoch"]: one for one in events if one["kind"] == "traffic" and one["epoch"] in quiet}
     counted = sum(quiet[epoch] for epoch in told)

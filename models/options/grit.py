@@ -46,8 +46,6 @@ class GRITConfig:
     """Of the batch normalisations."""
     pair_memory: int = PAIR_MEMORY
     """Bytes each layer may keep of its pairs for the backward pass; with more to keep it computes them again, which is slower."""
-    sync_norm: bool = False
-    """Pairs' statistics over all processes; for the nodes' see torch's convert_sync_batchnorm."""
 
     def __post_init__(self) -> None:
         check_least(self, 1, "out_dim", "width", "num_layers", "num_heads", "rrwp_steps", "head_layers")

@@ -198,10 +198,9 @@ def test_sweeping_leaves_the_newest_whole_ones(tmp_path, saved):
     (train / ".epoch-000003.77.tmp").mkdir()
     sweep(train, 2)
     assert left() == {"epoch-000002", "epoch-000002-step-00000003"}
-    # One at an epoch's end is left, from which any number of workers can go on.
     put("epoch-000002-step-00000005", "epoch-000002-step-00000005+1")
     sweep(train, 1)
-    assert left() == {"epoch-000002", "epoch-000002-step-00000005+1"}
+    assert left() == {"epoch-000002-step-00000005+1"}
     # A damaged one does not count: what a run would go on from stays. An older damaged one is of no use.
     put("epoch-000003", "epoch-000004", "epoch-000001")
     for name in ("epoch-000004", "epoch-000001"):

@@ -1,6 +1,5 @@
 """The training loop without Ray: gradients, averages, exact resumption, and the errors that stop it."""
 
-import json
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -136,7 +135,7 @@ def run_alone(
 def one_of_two(rank: int, folder: str, build_model, store: Rings | None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    a_spec = spec(3, build_model, store, accumulate=4, weight_decay=0.1)
+    a_spec = spec(5, build_model, store, micro_batches=4, weight_decay=0.1)
     found: dict = {"error": ""}
     worker = Worker(a_spec, Reports(), rank, 2, CPU)
     try:
@@ -167,13 +166,13 @@ def test_accumulated_batches_give_the_large_batchs_steps(penalised):
     build = partial(Pooled, penalised)
     large, losses = whole_epoch_steps(spec(20, build))
     assert large.data.sampler(large.spec.sampler, 1).num_batches == 1
-    small, found = whole_epoch_steps(spec(3, build, accumulate=7))
+    small, found = whole_epoch_steps(spec(3, build, micro_batches=7))
     assert small.data.sampler(small.spec.sampler, 1).num_batches == 7
     assert found == pytest.approx(losses, rel=1e-5)
     for ours, theirs in zip(small.model.parameters(), large.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
     # Fewer at once is another training.
-    _, others = whole_epoch_steps(spec(3, build, accumulate=2))
+    _, others = whole_epoch_steps(spec(3, build, micro_batches=2))
     assert others[1:] != pytest.approx(losses[1:], rel=1e-3)
 
 
@@ -198,7 +197,7 @@ def test_ranks_score_one_model_whatever_their_batch_statistics(tmp_path):
         assert torch.equal(tensor, second["model"][name]), name
 
 
-AVERAGED = {"ema_decay": 0.9, "epochs": 3, "schedule": "cosine", "warmup_steps": 3, "accumulate": 2}
+AVERAGED = {"ema_decay": 0.9, "epochs": 3, "schedule": "cosine", "warmup_steps": 3, "micro_batches": 2}
 
 
 def assert_same_end(ours: Worker, theirs: Worker) -> None:
@@ -253,7 +252,9 @@ def latest_of(folder: Path) -> Path:
 
 def test_a_position_within_an_epoch_is_of_its_batches(reports):
     run_alone(spec(**AVERAGED), reports, stop_at=1)
-    with pytest.raises(ConfigError, match="resume with the options and the number of workers that saved it"):
+    with pytest.raises(
+        ConfigError, match="resume with the options and the number of micro-batches a step that saved it"
+    ):
         run_alone(spec(batch_size=5, **AVERAGED), reports / "again", latest_of(reports))
     # Between two epochs it may change.
     run_alone(spec(**AVERAGED), reports / "b", stop_at=3)
@@ -279,62 +280,10 @@ def test_an_older_checkpoint_is_taken_where_the_newest_is_damaged(reports):
 
 def test_steps_of_another_number_of_batches_are_refused_within_an_epoch(reports):
     run_alone(spec(**AVERAGED), reports / "first", stop_at=1)
-    with pytest.raises(ConfigError, match=r"this epoch, got --fit\.accumulate 3"):
-        run_alone(spec(**AVERAGED | {"accumulate": 3}), reports / "again", latest_of(reports / "first"))
-
-
-def test_an_elastic_run_goes_back_to_an_epochs_end(reports):
-    run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
-    assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000001-step-00000001"}
-    reporter = Reports()
-    Worker(spec(batch_size=5, **AVERAGED), reporter, 0, 1, CPU).restore(reports, elastic=True)
-    what = "epoch-000001-step-00000001 is of another number of workers; epoch 1 begins anew with 1"
-    start = {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
-    assert reporter.records == [{"kind": "unused", "what": what}, start]
-    # The position that it passed over is kept: its epoch is the one that begins anew, and as many workers may come again.
-    assert {path.name for path in reports.iterdir()} == {"epoch-000001", "epoch-000001-step-00000001"}
-    reporter = Reports()
-    Worker(spec(**AVERAGED), reporter, 0, 1, CPU).restore(reports, elastic=True)
-    assert reporter.records == [{**start, "step": 1}]
-
-
-def test_an_elastic_run_removes_a_position_that_would_jump_ahead(reports):
-    run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
-    reporter = Reports()
-    worker = Worker(spec(batch_size=5, **AVERAGED), reporter, 0, 1, CPU)
-    ahead = reports / "epoch-000002-step-00000001"
-    (reports / "epoch-000001-step-00000001").rename(ahead)
-    body = json.loads((ahead / "state.json").read_text())
-    body.pop("digest")
-    (ahead / "state.json").write_text(json.dumps(body | {"next_epoch": 2}))
-    worker.restore(reports, elastic=True)
-    assert reporter.records[-1] == {"kind": "start", "epoch": 1, "step": 0, "workers": 1}
-    assert {path.name for path in reports.iterdir()} == {"epoch-000001"}
-
-
-def test_an_elastic_run_that_could_only_begin_anew_is_refused(reports):
-    run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=4)
-    shutil.rmtree(reports / "epoch-000001")
-    reporter = Reports()
     with pytest.raises(
-        FormatError, match=r"an epoch's end or of 1 workers, found only epoch-000001-step-00000001; resume"
+        ConfigError, match=r"resume with the options and the number of micro-batches a step that saved it"
     ):
-        Worker(spec(batch_size=5, **AVERAGED), reporter, 0, 1, CPU).restore(reports, elastic=True)
-    assert reporter.records == []
-    assert {path.name for path in reports.iterdir()} == {"epoch-000001-step-00000001"}
-
-
-def test_an_elastic_run_begins_anew_from_within_its_first_epoch(reports):
-    run_alone(spec(checkpoint_every=1, **AVERAGED), reports, stop_at=1)
-    assert {path.name for path in reports.iterdir()} == {"epoch-000000-step-00000001"}
-    reporter = Reports()
-    Worker(spec(batch_size=5, **AVERAGED), reporter, 0, 1, CPU).restore(reports, elastic=True)
-    what = "epoch-000000-step-00000001 is of another number of workers; epoch 0 begins anew with 1"
-    assert reporter.records == [
-        {"kind": "unused", "what": what},
-        {"kind": "start", "epoch": 0, "step": 0, "workers": 1},
-    ]
-    assert {path.name for path in reports.iterdir()} == {"epoch-000000-step-00000001"}
+        run_alone(spec(**AVERAGED | {"micro_batches": 3}), reports / "again", latest_of(reports / "first"))
 
 
 def test_a_checkpoint_is_written_after_what_was_reported_before_it_is_on_the_disk(reports):
@@ -484,7 +433,7 @@ def test_all_ranks_stop_by_rank_0s_score(tmp_path):
 
 
 def test_a_run_says_how_many_steps_it_will_take(reports):
-    _, reporter, _ = run_alone(spec(accumulate=2), reports)
+    _, reporter, _ = run_alone(spec(micro_batches=2), reports)
     assert {"kind": "planned", "steps": 9} in reporter.records
 
 
@@ -626,7 +575,7 @@ def test_warm_up_may_be_counted_in_steps(reports):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"accumulate": 0}, "--accumulate"),
+        ({"micro_batches": 0}, "--micro_batches"),
         ({"ema_decay": 1.0}, "--ema_decay"),
         ({"schedule": "steps"}, "--schedule"),
         ({"power": 0.0}, "--power"),

@@ -323,8 +323,8 @@ BAD_OPTIONS = [
     (["--run.resume", "wrong-run"], "fit.epochs"),
     (["--data", "ogbn-products"], "ogbn-products"),
     (
-        ["--run.parallel", "graph", "--sampler.num_chunks", "2", "--fit.accumulate", "2"],
-        "leave out --sampler, --fit.accumulate",
+        ["--run.parallel", "graph", "--sampler.num_chunks", "2", "--fit.micro_batches", "2"],
+        "leave out --sampler, --fit.micro_batches",
     ),
     (["--workers", "640"], "expected a CPU per worker (640)"),
     (["--run.parallel", "graph", "--workers.device", "gpu"], "the cluster has 0; set device to cpu"),

@@ -89,7 +89,10 @@ def test_a_node_run_is_counted_and_measured(plan, graph):
     assert f"500 nodes, {manifest.num_edges:,} edges, 100 features, 47 classes, 2 partitions" in told["graph"]
     assert told["splits"] == "train 40, valid 10, test 450 labelled nodes"
     # Five chunks over two workers: three steps on each, six batches, of which the last two share a chunk.
-    assert told["steps"] == "6 batches an epoch over 2 workers, 3 each in 3 optimizer steps; 9 steps in 3 epochs"
+    assert (
+        told["steps"]
+        == "6 batches an epoch in 3 optimizer steps of 2 micro-batches, over 2 workers; 9 steps in 3 epochs"
+    )
     assert "mean of 2 drawn" in told["batch"]
     assert re.search(r"about [\d.]+ [MG]iB a worker \(estimate: process .*, activations", told["memory"])
     assert "estimate for this machine's" in told["time"]
@@ -198,9 +201,12 @@ def test_parameters_are_those_of_the_model(plan, graph):
 
 
 def test_steps_with_accumulation_and_roots(plan, graph):
-    flags = ("--sampler", "neighbor", "--sampler.batch_size", "8", "--fit.accumulate", "2", "--fit.epochs", "1")
+    flags = ("--sampler", "neighbor", "--sampler.batch_size", "8", "--fit.micro_batches", "3", "--fit.epochs", "1")
     told = plan("products_geco", "--data", graph, *SMALL, *flags)
-    assert told["steps"] == "6 batches an epoch over 2 workers, 3 each in 2 optimizer steps; 2 steps in 1 epochs"
+    assert (
+        told["steps"]
+        == "6 batches an epoch in 2 optimizer steps of 3 micro-batches, over 2 workers; 2 steps in 1 epochs"
+    )
     assert told["batch"].startswith("7 roots") or told["batch"].startswith("6 roots")
 
 
@@ -211,7 +217,7 @@ def test_the_embedded_graph_before_it_is_made(plan):
         in told["graph"]
     )
     assert told["splits"] == "train about 1,600, valid about 400, test about 18,000"
-    assert told["steps"].startswith("4 batches an epoch over 2 workers")
+    assert told["steps"].startswith("4 batches an epoch in 2 optimizer steps of 2 micro-batches, over 2 workers")
     assert "once the graph is there" in told["batch"]
     assert "parameters" in told["model"]
 
