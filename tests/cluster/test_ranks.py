@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from cluster.scores import SplitScores, gather_rows
+from cluster.gradient_tree import GradientTree, Seat
+from cluster.scores import SplitScores, all_reduce_sum, gather_rows
 from cluster.tasks import Classification, StepOutput
-from cluster.train_loop import begin_total_weight, loss_scale, step_loss
+from cluster.train_loop import step_loss
 from tests.forked_ranks import run_ranks
 
 COUNTS = (5, 1, 0)
@@ -28,11 +28,11 @@ def one_rank(rank: int, folder: str) -> None:
     model, x, y = problem()
     start = sum(COUNTS[:rank])
     x, y = x[start : start + COUNTS[rank]], y[start : start + COUNTS[rank]]
-    ddp = DistributedDataParallel(model)
-    weights, total_and_request = begin_total_weight(TASK, [y])
-    logits = ddp(x)
-    loss = step_loss(TASK, StepOutput(logits), y, weights[0])
-    (loss * loss_scale(total_and_request()[0], len(COUNTS))).backward()
+    tree = GradientTree(model, Seat(rank, len(COUNTS), len(COUNTS)))
+    weight, logits = TASK.weight(y), model(x)
+    total = all_reduce_sum(weight.clone())
+    tree.backward(step_loss(TASK, StepOutput(logits), y, weight) / total)
+    tree.end()
     scores = SplitScores(torch.device("cpu"), binary=True)
     scores.update(logits.detach(), y)
     rows = gather_rows(x)

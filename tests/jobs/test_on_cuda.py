@@ -222,7 +222,7 @@ def predict(case: Case, best: bytes, folder: Path, device: str) -> Any:
         task=case.task,
         target_names=("y",),
         has_targets=True,
-        splits=tuple(SplitPlan(name, case.evaluation[name], 1) for name in SPLITS),
+        splits=tuple(SplitPlan(name, case.evaluation[name], 1, 1) for name in SPLITS),
         embeddings=False,
         precision="float32",
         seed=0,

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
+from cluster.evaluation import deal_split
 from cluster.options import TrainOptions
 from cluster.prediction import (
     UNSPLIT,
@@ -84,7 +85,8 @@ def make(spec: PredictionSpec, url: Path, ids: np.ndarray, shard_rows: int, most
     folder.begin({})
     predictor = Predictor(spec, folder, np.sort(ids)[::shard_rows], "cpu")
     opened = spec.data.open()
-    pieces = plan_pieces([opened.sampler(split.sampler, split.num_ranks).num_batches for split in spec.splits], most)
+    dealt = [deal_split(opened, split.sampler, split.micro_batches, split.num_positions) for split in spec.splits]
+    pieces = plan_pieces([sampler.num_batches for sampler, _ in dealt], most)
     for piece in reversed(pieces):
         predictor.predict(piece)
     scores = split_scores(folder, spec, pieces)
@@ -161,7 +163,7 @@ def test_molecules_are_predicted_as_they_are_scored(kind, molecules, tmp_path):
     samplers = {split: GraphSplitOptions(split, batches) for split in ("train", "valid", "test")}
     data = GraphData(store, (0,), labels=kind == "classes")
     training = training_of(data, model.build_model, task, samplers)
-    spec = spec_of(training, tuple(SplitPlan(name, options, 1) for name, options in samplers.items()))
+    spec = spec_of(training, tuple(SplitPlan(name, options, 1, 1) for name, options in samplers.items()))
     table, scores = make(spec, tmp_path / "out", molecules.original_id, shard_rows=50)
     expected = scored_by_trainer(training)
     assert scores["test"] == {name: value for name, value in expected.items() if np.isfinite(value)}
@@ -219,7 +221,7 @@ def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, 
     samplers = with_unsplit(own)
     router = data.open().router
     members = {name: router.list_split(0, code).original_id for code, name in enumerate(SPLIT_NAMES)}
-    splits = tuple(SplitPlan(name, options, 1) for name, options in samplers.items() if len(members[name]))
+    splits = tuple(SplitPlan(name, options, 1, 1) for name, options in samplers.items() if len(members[name]))
     spec = spec_of(training, splits, target_names=())
     ids = np.concatenate([members[split.name] for split in splits])
     table, scores = make(spec, tmp_path / "out", ids, shard_rows=128)
@@ -241,7 +243,7 @@ def test_nodes_are_predicted_as_they_are_scored_also_those_in_no_split(sampler, 
 def test_a_prediction_that_is_not_finite_is_an_error(molecules, tmp_path):
     options = GraphSplitOptions("test", GraphBatchOptions(max_graphs=5, shuffle=False))
     training = training_of(GraphData(molecules, (0,)), grit(molecules, 1).build_model, Regression(), {})
-    spec = spec_of(training, (SplitPlan("test", options, 1),))
+    spec = spec_of(training, (SplitPlan("test", options, 1, 1),))
     state = training.build_model().state_dict()
     weights = {name: t + float("nan") if t.is_floating_point() else t for name, t in state.items()}
     predictor = Predictor(

@@ -566,7 +566,7 @@ def test_what_the_measured_epochs_cost(tmp_path: Path) -> None:
             "epoch": number,
             "train_s": 2.0,
             "wait_s": 0.5,
-            "batches": 4.0,
+            "batches": 8.0,
             "cpu_s": 3.0,
             "train_cpu_s": 1.0,
             **rates,

@@ -23,7 +23,9 @@ def test_shares_follow_each_other_and_differ_by_one_at_most(count: int, parts: i
 @given(roots=st.integers(1, 5000), batch_size=st.integers(1, 600), num_ranks=st.integers(1, 9))
 def test_every_root_once_per_epoch_in_equal_steps(roots: int, batch_size: int, num_ranks: int) -> None:
     if roots < num_ranks:
-        with pytest.raises(ConfigError, match=f"got {roots} roots for {num_ranks} ranks; lower --workers") as refused:
+        with pytest.raises(
+            ConfigError, match=f"got {roots} roots for {num_ranks} ranks; lower --fit.micro_batches"
+        ) as refused:
             num_root_batches(roots, batch_size, num_ranks)
         assert "\n" not in str(refused.value)
         return
