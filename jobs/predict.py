@@ -106,7 +106,7 @@ def _asked_workers(config: PredictConfig, finished: "FinishedRun", subject: "Sub
     """Of the full graph as many as the run had, unless this machine has fewer cores: then predictions have the run's bits."""
     if config.workers is not None or not subject.is_sharded:
         return config.workers
-    return min(finished.num_ranks, max(os.cpu_count() or 1, 2))
+    return min(int(finished.summary["workers"]), max(os.cpu_count() or 1, 2))
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def worker(rank: int, size: int, name: str, config: Config, folder: str) -> None
 
     def evaluate() -> dict[str, Any]:
         bytes_before, cpu = data.bytes(), time.process_time()
-        with trainer.loader(spec.evaluation["valid"]) as loader:
+        with trainer.split_loader(spec.evaluation["valid"]) as loader:
             scores = {
                 split: found.compute() for split, found in trainer._evaluate(trainer.model, loader, "valid").items()
             }
