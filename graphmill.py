@@ -74,6 +74,7 @@ COMMANDS = {
     "inspect_graph": "jobs.inspect_graph",
     "predict": "jobs.predict",
     "sweep": "jobs.sweep",
+    "replay": "jobs.replay",
     "report": "jobs.report",
     "prune": "jobs.prune",
     "doctor": "jobs.doctor",

@@ -63,6 +63,11 @@ class TrainState:
     since_best: int = 0  # validations since the best one, by which training may end early
 
     @property
+    def position(self) -> tuple[int, int]:
+        """(epoch, step) that comes next."""
+        return self.next_epoch, 0 if self.part is None else self.part.step
+
+    @property
     def name(self) -> str:
         """The checkpoint's name; names sort by position."""
         return f"epoch-{self.next_epoch:06d}" + ("" if self.part is None else f"-step-{self.part.step:08d}")
@@ -226,16 +231,17 @@ def _checkpoints(train: Path) -> Iterator[Path]:
     return (folder for folder in _folders(train) if (folder / "state.json").exists())
 
 
-def newest_whole(train: Path, damaged: list[str]) -> Path | None:
+def newest_whole(train: Path, damaged: list[str], latest: tuple[int, int] | None = None) -> Path | None:
     """The newest checkpoint in a run's folder of them that is as it was saved; None where there is none.
 
-    What is wrong with newer ones goes to `damaged`.
+    What is wrong with newer ones goes to `damaged`. `latest`: an (epoch, step) that it may not lie behind.
     """
     for directory in _checkpoints(train):
         try:
             verify_checkpoint(directory)
-            load_state(directory)
-            return directory
+            state = load_state(directory)
+            if latest is None or state.position <= latest:
+                return directory
         except FormatError as error:
             damaged.append(str(error))
     return None

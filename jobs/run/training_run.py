@@ -200,7 +200,7 @@ def train_and_score(
         loader=config.loader,
     )
     if not resolved.is_full_graph:
-        print(f"{resolved.micro_batches} micro-batches a step, over {resolved.workers.most} workers", flush=True)
+        print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}", flush=True)
     with open_run(run_dir, config.run, resolved.tree()) as run:
         with progress("training") as bar:
             result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))

@@ -1,0 +1,212 @@
+"""Rebuilds one training batch of a run, exactly as its workers had it: for a loss that jumps, or a result that must be looked into.
+
+    python jobs/replay.py runs/my-run --epoch 12 --batch 3                      what the batch holds
+    python jobs/replay.py runs/my-run --epoch 12 --batch 3 --loss               its loss by the nearest checkpoint's weights, layer by layer
+    python jobs/replay.py runs/my-run --epoch 12 --batch 3 --out batch.npz      every array of it
+
+Epochs and batches count from 0, as in metrics.jsonl and in messages. One process, without Ray. A batch is a function of the run's options,
+(seed, epoch, batch) and the graph's snapshot, so the digest that is printed is the same on every machine. Of a run that is still going, or
+has failed, too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.run.exit_codes import run
+from jobs.run.reader import parse
+from storage.errors import ConfigError
+from storage.option_checks import at_least, check_options
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from cluster.tasks import Task
+    from cluster.training_data import OpenData
+    from jobs.run.resolve import ResolvedRun
+    from samplers.protocol import Sampler
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Rebuild one training batch of a run."""
+
+    run: str
+    """The run's directory."""
+    epoch: int = 0
+    """Counted from 0."""
+    batch: int = 0
+    """Number in its epoch, counted from 0: with two micro-batches a step, step 5 has the batches 10 and 11."""
+    loss: bool = False
+    """Compute the loss, its gradient and each layer's output, by the weights of the nearest checkpoint at or before the batch."""
+    out: str | None = None
+    """A new .npz file for the batch's arrays."""
+    allow_import: bool = False
+    """Import and run the model, sampler or task of its own that the run names, if it names one."""
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 0, "epoch", "batch"))
+
+
+@dataclass(frozen=True)
+class RunBatches:
+    """A run's training batches, in this process."""
+
+    resolved: "ResolvedRun"
+    data: "OpenData"
+    sampler: "Sampler"
+    task: "Task"
+    num_positions: int  # of a step: its micro-batches
+
+
+def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
+    """The training batches of the run in this directory. Raises FormatError where there is no run, ConfigError where its batch is the whole graph."""
+    from cluster.tasks import Classification
+    from cluster.training_data import GraphData, StoredNodes
+    from jobs.run.config import saved_tree
+    from jobs.run.graph_run import graph_samplers
+    from jobs.run.graph_task import graph_task, target_columns
+    from jobs.run.node_task import node_task
+    from jobs.run.prepare_graph import prepare_graph
+    from jobs.run.prepare_molecules import prepare_molecules
+    from jobs.run.resolve import read_resolved
+
+    resolved = read_resolved(saved_tree(path, "give the directory of a run"), allow_import=allow_import)
+    config, num_positions = resolved.config, resolved.micro_batches
+    if resolved.is_full_graph:
+        raise ConfigError(
+            f"{path}: its one batch is the whole graph, spread over the workers; there is nothing to replay"
+        )
+    if config.kind == "nodes":
+        graph = prepare_graph(config.data)
+        data: Any = StoredNodes.of(graph, config.servers.feature_dtype, verify=config.servers.verify).open()
+        sampler = data.sampler(resolved.training, num_positions)
+        return RunBatches(resolved, data, sampler, node_task(resolved, graph.manifest), num_positions)
+    store = prepare_molecules(config.data, config.target)
+    columns = target_columns(store, config.target)
+    task = graph_task(config.task, store, columns)
+    data = GraphData(store, columns, labels=isinstance(task, Classification)).open()
+    return RunBatches(
+        resolved, data, data.sampler(graph_samplers(resolved, ())["train"], num_positions), task, num_positions
+    )
+
+
+def digest(batch: Any) -> str:
+    """16 hex digits of every array of the batch, with its name, type and shape."""
+    import hashlib
+
+    text = hashlib.sha256()
+    for name, array in _arrays(batch):
+        text.update(f"{name} {array.dtype} {array.shape} ".encode())
+        text.update(array.tobytes())
+    return text.hexdigest()[:16]
+
+
+def _arrays(batch: Any) -> "Iterator[tuple[str, np.ndarray]]":
+    return ((name, value) for name, value in vars(batch).items() if hasattr(value, "tobytes"))
+
+
+def describe_batch(batches: RunBatches, batch: Any) -> list[tuple[str, str]]:
+    """(name, value) lines for people."""
+    import numpy as np
+
+    step, position = divmod(batch.index, batches.num_positions)
+    lines = [
+        (
+            "batch",
+            f"{batch.index} of {batches.sampler.num_batches} in epoch {batch.epoch}: step {step}, micro-batch {position}",
+        ),
+        ("holds", f"{batch.num_nodes:,} nodes, {batch.num_edges:,} edges"),
+    ]
+    for name, array in _arrays(batch):
+        values = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+        spread = f", {values.min():g} to {values.max():g}" if values.size else ""
+        mean = f", mean {values.mean(dtype=np.float64):.6g}" if values.size and array.dtype.kind == "f" else ""
+        bad = f", {array.size - values.size:,} not finite" if array.size != values.size else ""
+        lines.append((name, f"{array.dtype} {list(array.shape)}{spread}{mean}{bad}"))
+    return [*lines, ("digest", digest(batch))]
+
+
+def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str, str]]:
+    """The batch's loss as the run's workers would have it with the weights of the nearest checkpoint, its gradient, and each layer's output."""
+    import torch
+
+    from cluster.checkpoint import load_state, load_weights, newest_whole
+    from cluster.tasks import step_output
+    from cluster.train_loop import seed_dropout, step_loss
+
+    fit = batches.resolved.fit
+    step, position = divmod(batch.index, batches.num_positions)
+    torch.manual_seed(fit.seed)
+    model = batches.resolved.build_model()
+    checkpoint = newest_whole(Path(path, "train"), [], (batch.epoch, step))
+    if checkpoint is None:
+        weights = "those that training began with: no checkpoint at or before this batch is kept"
+    else:
+        load_weights(checkpoint / "model.safetensors", model)
+        here = load_state(checkpoint).position
+        behind = "" if here == (batch.epoch, step) else ", which is earlier than the batch"
+        weights = f"of {checkpoint.name}{behind}"
+    inputs = batches.data.collate(batch)
+    target = batches.data.target(inputs)
+    weight = batches.task.weight(target)
+    seed_dropout(fit.seed, batch.epoch, step, position)
+    outputs: list[tuple[str, str]] = []
+    hooks = [
+        module.register_forward_hook(_watch(name, outputs))
+        for name, module in model.named_modules()
+        if not [*module.children()]
+    ]
+    output = step_output(model.train()(inputs))
+    for hook in hooks:
+        hook.remove()
+    loss = step_loss(batches.task, output, target, weight)
+    (loss / weight).backward()
+    mean = float(loss.detach()) / float(weight)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    return [
+        ("weights", weights),
+        (
+            "loss",
+            f"{mean!r} over {float(weight):,.0f} targets; norm of its gradient {float(norm):.6g}",
+        ),
+        *outputs,
+    ]
+
+
+def _watch(name: str, outputs: list[tuple[str, str]]) -> Any:
+    def hook(module: "torch.nn.Module", _: Any, output: Any) -> None:
+        import torch
+
+        if isinstance(output, torch.Tensor) and output.is_floating_point() and output.numel():
+            value = output.detach().double()
+            bad = int((~torch.isfinite(value)).sum())
+            told = f"root mean square {float(value.square().mean().sqrt()):.4g}, largest {float(value.abs().max()):.4g}"
+            outputs.append((name, f"{list(output.shape)} {told}" + (f", {bad:,} not finite" if bad else "")))
+
+    return hook
+
+
+def main() -> None:
+    config = parse(ReplayConfig, __doc__, ("run",))
+    if config.out is not None and (Path(config.out).exists() or not config.out.endswith(".npz")):
+        raise ConfigError(f"out: expected a new file ending in .npz, got {config.out}; set --out")
+    batches = open_batches(config.run, allow_import=config.allow_import)
+    batch = batches.sampler.sample(config.epoch, config.batch)
+    lines = describe_batch(batches, batch)
+    if config.out is not None:
+        import numpy as np
+
+        arrays: dict[str, Any] = dict(_arrays(batch))
+        np.savez(config.out, **arrays)
+    if config.loss:
+        lines += describe_loss(batches, batch, config.run)
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        print(f"{name:>{width}}  {value}")
+
+
+if __name__ == "__main__":
+    run(main)

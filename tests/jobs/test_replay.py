@@ -1,0 +1,48 @@
+"""A run's batch, rebuilt: the same arrays, and the very loss that the run recorded."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jobs import replay, train_graphs, train_nodes
+from tests.job_in_process import run_job
+
+ONE_STEP = {
+    train_nodes.main: "--run.defaults recipe --data.nodes 1500 --model.width 16 --model.num_layers 2 --sampler.num_chunks 1",
+    train_graphs.main: "--model grit --model.width 16 --data.molecules 60 --sampler.max_graphs 100 --sampler.bucket_ratio inf",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("train", ONE_STEP)
+def test_the_loss_of_a_replayed_batch_is_the_recorded_one(tmp_path, train):
+    words = [*ONE_STEP[train].split(), "--fit.micro_batches", "1", "--workers.launcher", "process"]
+    done = run_job(train, [*words, "--fit.epochs", "3", "--fit.checkpoint_every", "1", "--run.dir", "run"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    recorded = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert recorded[2]["batches"] == 1
+    told = run_job(replay.main, ["run", "--epoch", "2", "--batch", "0", "--loss", "--out", "batch.npz"], tmp_path)
+    assert told.returncode == 0, told.stderr
+    lines = dict(line.split(None, 1) for line in told.stdout.splitlines())
+    assert lines["weights"] == "of epoch-000002"
+    assert float(lines["loss"].split()[0]) == recorded[2]["train_loss"]
+    again = run_job(replay.main, ["run", "--epoch", "2"], tmp_path)
+    assert f"digest  {lines['digest']}\n" in again.stdout
+    other = run_job(replay.main, ["run", "--epoch", "1", "--loss"], tmp_path)
+    assert "those that training began with" in other.stdout or "of epoch-000001" in other.stdout
+    with np.load(tmp_path / "batch.npz", allow_pickle=False) as arrays:
+        rows = len(arrays["node_id"]) if "node_id" in arrays else int(arrays["node_ptr"][-1])
+    assert f"{rows:,} nodes" in lines["holds"]
+
+
+def test_bad_requests_are_one_line(tmp_path):
+    (tmp_path / "taken.npz").touch()
+    for words, status, said in [
+        (["nothing"], 1, "expected a run directory"),
+        (["nothing", "--epoch", "-1"], 1, "epoch"),
+        (["nothing", "--out", "taken.npz"], 1, "expected a new file ending in .npz, got taken.npz; set --out"),
+    ]:
+        done = run_job(replay.main, words, tmp_path)
+        assert (done.returncode, len(done.stderr.splitlines())) == (status, 1)
+        assert said in done.stderr
