@@ -125,9 +125,10 @@ class StoredNodes:
             stamps.verify()
         return cls(graph.pin(), stamps, feature_dtype)
 
-    def open(self) -> OpenNodes:
+    def open(self, traffic: Traffic | None = None) -> OpenNodes:
+        """`traffic`: where messages are counted, beside others'."""
         stamps, graph = self.stamps.renewed(), self.graph.open()
-        traffic = Traffic(graph.manifest.num_partitions)
+        traffic = Traffic(graph.manifest.num_partitions) if traffic is None else traffic
         # Files that are not local are read into memory anew, so they are verified anew.
         router = local_router(graph, verify=not stamps.stamps, feature_dtype=self.feature_dtype, watch=traffic.watch)
         return OpenNodes(router, stamps, traffic)

@@ -111,10 +111,11 @@ def _in_this_process(
         memory.check(1)
     servers, is_here, graph = resolved.config.servers, graph.is_here, graph.whole()
     data = StoredNodes.of(graph, servers.feature_dtype, verify=servers.verify)
-    router, nothing_asked = data.open().router, Traffic(graph.num_partitions)
+    traffic = Traffic(graph.num_partitions)
+    router = data.open(traffic).router
     if not is_here:
         check_samplers(router, resolved)
-    yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, nothing_asked, data)
+    yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, traffic, data)
 
 
 @contextmanager
