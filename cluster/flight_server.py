@@ -5,9 +5,11 @@ once, the others wait; a request whose asker has gone meanwhile is dropped.
 """
 
 import hmac
+import os
 import secrets
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,7 +71,8 @@ class FlightServer(flight.FlightServerBase):
             finally:
                 self._working.release()
         except Exception as error:  # noqa: BLE001  whatever it is, it is the asker's to know
-            reply = Failure(type(error).__name__, str(error))
+            trace = f"partition server, pid={os.getpid()}\n{traceback.format_exc()}"
+            reply = Failure(type(error).__name__, str(error), trace)
         for index, batch in enumerate(pack(reply)):
             if index == 0:
                 writer.begin(batch.schema)

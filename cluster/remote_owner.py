@@ -79,6 +79,10 @@ class RemoteOwner:
             self._connection = None
 
 
+class _ServerTraceback(Exception):
+    """Where an error happened, in the server: the cause of the error that is raised here."""
+
+
 class _Call:
     """A request on its way, and again, until its deadline."""
 
@@ -136,7 +140,7 @@ class _Call:
         except StageError as error:
             raise StageError(f"{self._owner.who}: {error}") from error
         if isinstance(reply, Failure):
-            raise self._failure(reply)
+            raise self._failure(reply) from _ServerTraceback(reply.trace)
         return reply  # type: ignore[return-value]
 
     def _fail(self, error: Exception) -> None:

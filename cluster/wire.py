@@ -28,6 +28,8 @@ class Failure:
     kind: str
     """Name of the error's class."""
     text: str
+    trace: str = ""
+    """The server's process and traceback."""
 
 
 Message = Request | Reply | Failure

@@ -458,11 +458,11 @@ def test_servers_change_nothing(name, router, remote):
 
 @pytest.mark.ray
 def test_a_server_s_error_keeps_its_traceback(remote):
-    """An error in an actor reaches the training loop with the place where it happened, also after it was pickled."""
+    """An error in a server reaches the training loop with the place where it happened, also after it was pickled."""
     sampler = NeighborSampler(remote, NeighborOptions(encodings=("rwse-7",)))
     with Loader(sampler) as loader, pytest.raises(ConfigError) as caught:
         next(loader.epoch(0))
     assert str(caught.value).startswith("stage fetch, epoch 0, step 0, rank 0: partition server")
     (note,) = caught.value.__notes__
     assert "partition_owner.py" in note
-    assert "pid=" in note  # Ray's own account of the remote call
+    assert "pid=" in note  # the server's
