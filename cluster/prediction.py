@@ -9,7 +9,6 @@ Where the run was scored on the whole graph, its nodes spread over the workers, 
 all workers predict at once, and the bits are the run's with as many workers.
 """
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
@@ -147,6 +146,9 @@ class _BatchRange:
         return self._sampler.sample(epoch, self._start + batch)
 
 
+_MEETING = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+
+
 class Predictor:
     """Predicts pieces and joins parts. Opens the data and builds the model when it first needs them.
 
@@ -158,22 +160,20 @@ class Predictor:
         self._spec, self._folder, self._bounds, self._device = spec, folder, bounds, torch.device(device)
         self._opened: tuple[OpenData, torch.nn.Module] | None = None
         self._samplers: dict[int, Sampler] = {}
+        self._store: dist.TCPStore | None = None
 
-    def meeting_point(self) -> str:
-        """Where the others find this process: host:port, free when this was called."""
+    def meeting_point(self) -> tuple[str, int]:
+        """Host and port where this process waits for the others."""
         host = ray.util.get_node_ip_address()
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.bind((host, 0))
-            port = probe.getsockname()[1]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_MEETING)
+        return host, self._store.port
 
-    def meet(self, point: str, rank: int, num_ranks: int) -> None:
-        """Joins the group that meets there; a collective call."""
-        deadline = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+    def meet(self, point: tuple[str, int], rank: int, num_ranks: int) -> None:
+        """Joins the group that meets there, at rank 0; a collective call."""
+        if rank:
+            self._store = dist.TCPStore(*point, is_master=False, timeout=_MEETING)
         backend = "nccl" if self._device.type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, init_method=f"tcp://{point}", rank=rank, world_size=num_ranks, timeout=deadline
-        )
+        dist.init_process_group(backend, store=self._store, rank=rank, world_size=num_ranks, timeout=_MEETING)
 
     def predict(self, *pieces: Piece) -> None:
         """Writes pieces that the same batches make. Raises DataError where a prediction is not finite."""

@@ -69,12 +69,20 @@ def roc_auc(score: torch.Tensor, positive: torch.Tensor) -> float:
     return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
 
 
+_PARTS = (
+    2**36
+)  # of a loss's unit: what is added of each root, so that its share of the sum is rounded by less than 1e-11
+
+
 class SplitScores:
-    """Accumulates one split's roots; `compute` is a collective call."""
+    """Accumulates one split's roots; `compute` is a collective call.
+
+    All sums are of whole numbers: they are the same in whatever order, and over however many ranks, roots are added.
+    """
 
     def __init__(self, device: torch.device, binary: bool) -> None:
         self._device, self._binary = device, binary
-        self._sums = torch.zeros(1, 3, dtype=torch.float64, device=device)  # a row for each part
+        self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # roots, correct ones, losses: units and parts
         self._scores: list[torch.Tensor] = []
 
     def update(self, logits: torch.Tensor, label: torch.Tensor) -> None:
@@ -83,26 +91,24 @@ class SplitScores:
         logits, label = logits[labelled].float(), label[labelled]
         if not len(label):
             return
-        correct = (logits.argmax(dim=1) == label).sum()
-        loss = functional.cross_entropy(logits.double(), label, reduction="sum")
-        self._sums[0] += torch.stack(
-            [torch.tensor(len(label), dtype=torch.float64, device=self._device), correct, loss]
-        ).double()
+        loss = functional.cross_entropy(logits.double(), label, reduction="none")
+        parts = ((loss - loss.floor()) * _PARTS).round()
+        counted = (torch.ones_like(label), logits.argmax(dim=1) == label, loss.floor().long(), parts.long())
+        self._sums += torch.stack([values.sum() for values in counted])
         if self._binary:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
     def add(self, other: "SplitScores") -> None:
-        """Takes in the part of positions after this one's."""
-        self._sums = torch.cat([self._sums, other._sums])
+        """Takes in the roots of positions after this one's."""
+        self._sums += other._sums
         self._scores += other._scores
 
     def compute(self) -> dict[str, float]:
         """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; without those that the roots do not define."""
-        sums = gather_rows(self._sums).sum(dim=0)
-        count = float(sums[0])
-        result = {"count": count}
+        count, correct, units, parts = all_reduce_sum(self._sums.clone()).tolist()
+        result = {"count": float(count)}
         if count:
-            result |= {"accuracy": float(sums[1]) / count, "loss": float(sums[2]) / count}
+            result |= {"accuracy": correct / count, "loss": (units + parts / _PARTS) / count}
         if self._binary:
             empty = torch.empty((0, 2), dtype=torch.float64, device=self._device)
             rows = gather_rows(torch.cat([empty, *self._scores]))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.run.exit_codes import run
-from jobs.run.reader import parse
+from jobs.run.reader import build, parse
 from samplers.registry import load
 from storage.errors import ConfigError, FormatError
 
@@ -123,15 +123,15 @@ def load_converted(folder: Path) -> "nn.Module":
         described = json.loads((folder / "config.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise FormatError(f"{folder}: expected config.json beside model.safetensors, found {error}") from None
-    fields = dict(described["config"])
     from cluster.checkpoint import load_weights
     from models.options.features import Features
 
-    for name in ("node", "edge"):
-        fields[name] = Features(categories=tuple(fields[name]["categories"]), dim=fields[name]["dim"])
     for _, kind, config in _MODELS.values():
         if kind.endswith(f":{described['model']}"):
-            model = load(kind)(load(config)(**fields))
+            options, fields = load(config), dict(described["config"])
+            given = {name: fields.pop(name) for name in options.GIVEN}
+            given |= {name: build(Features, given[name]) for name in ("node", "edge")}
+            model = load(kind)(build(options, fields, given=given))
             load_weights(folder / "model.safetensors", model)
             return model
     raise FormatError(f"{folder / 'config.json'}: expected a model of TokenGT or GRIT, found {described['model']!r}")

@@ -1,4 +1,4 @@
-"""GECO on a products-like graph, behind partition servers and by DDP workers: the recipe recipes/jobs/products_geco.yaml by its name.
+"""GECO on a products-like graph, behind partition servers and by Ray's workers: the recipe recipes/jobs/products_geco.yaml by its name.
 
     python jobs/products_geco.py                              the embedded synthetic graph, about 2 minutes on 2 cores
     python jobs/products_geco.py --data path/or/url           a graph prepared by jobs/ingest.py

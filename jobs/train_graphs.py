@@ -1,4 +1,4 @@
-"""Trains a model on many graphs: TokenGT, GRIT, PPGT, GECO or Primphormer, in this process where that is enough, else by Ray's DDP workers.
+"""Trains a model on many graphs: TokenGT, GRIT, PPGT, GECO or Primphormer, in this process where that is enough, else by Ray's workers.
 
     python jobs/train_graphs.py                                           TokenGT on embedded molecules
     python jobs/train_graphs.py --model grit --data runs/qm9              a set prepared by jobs/ingest.py

@@ -27,7 +27,8 @@ class PredictConfig:
     """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""
     workers: int | None = None
-    """Ray actors, each with a CPU, or with a GPU; none: one for each GPU, or 2 on CPUs."""
+    """Ray actors, each with a CPU, or with a GPU; none: of a run scored on the full graph as many as it had, at most this machine's cores; else one
+    for each GPU, or 2 on CPUs."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto: GPUs where the cluster has any, with fewer workers than asked for where GPUs are fewer."""
     allow_import: bool = False
@@ -47,5 +48,5 @@ class PredictConfig:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "shard_rows", "piece_batches") | at_least(self, 0, "restarts")
+        rows = at_least(self, 1, "shard_rows", "piece_batches", "workers") | at_least(self, 0, "restarts")
         check_options(self, rows | more_than_0(self, "deadline_s"))

@@ -464,7 +464,7 @@ def test_a_classic_model_is_trained_beside_the_trials_for_each_seed_and_split(pr
 
 def test_trials_that_run_together_have_gpus_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    runner = SimpleNamespace(at_once=2)
+    runner = SimpleNamespace(at_once=2, plan=SimpleNamespace(options=SimpleNamespace(cpus=4)))
     shown = [trials_module.TrialRunner._environment(runner, lane)["CUDA_VISIBLE_DEVICES"] for lane in (0, 1)]  # type: ignore[arg-type]
     assert shown == ["4,5", "6,7"]
 
