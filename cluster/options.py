@@ -81,7 +81,7 @@ class WorkerOptions:
     """Where training runs, and how it ends."""
 
     num_workers: int | None = None
-    """None: one for each GPU that may be used; else one where this process is enough (see launcher), or two on CPUs."""
+    """None: one for each GPU that may be used; else one where this process is enough (see launcher), else one for each host with CPUs, two at least."""
     device: str = "auto"
     """"cpu", "gpu", or "auto": GPUs where there is any."""
     failures_per_hour: int = 3

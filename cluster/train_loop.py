@@ -105,7 +105,6 @@ class EpochClock:
         here = {
             "train_s": time.perf_counter() - self._start,
             "wait_s": done["wait_s"],
-            "batches": done["num_batches"],
             "cpu_s": time.process_time() - self._cpu,  # of all threads
             "train_cpu_s": time.thread_time() - self._thread_cpu,
             **{name: done[name] for name in STAGE_SECONDS},

@@ -86,7 +86,9 @@ def _predict(config: PredictConfig) -> None:
         with ray_session(session), subject.serve() as served:
             workers = place(workers)
             settings["device"] = workers.device
-            folder.check(settings)  # of pieces that another device has made, too
+            if subject.is_sharded:
+                settings["workers"] = workers.most
+            folder.check(settings)  # of pieces that another device, or number of workers, has made, too
             spec, plan = prediction.split(served, workers)
             pool = PoolOptions(
                 workers.most,
@@ -103,10 +105,13 @@ def _predict(config: PredictConfig) -> None:
 
 
 def _asked_workers(config: PredictConfig, finished: "FinishedRun", subject: "Subject") -> int | None:
-    """Of the full graph as many as the run had, unless this machine has fewer cores: then predictions have the run's bits."""
+    """Of the full graph as many as the run had, where this machine, if it is alone, has the cores: then predictions have the run's bits."""
     if config.workers is not None or not subject.is_sharded:
         return config.workers
-    return min(int(finished.summary["workers"]), max(os.cpu_count() or 1, 2))
+    from cluster.session import joins_a_cluster
+
+    trained = int(finished.summary["workers"])
+    return trained if joins_a_cluster(config.ray) else min(trained, max(os.cpu_count() or 1, 2))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
             f"{path}: its one batch is the whole graph, spread over the workers; there is nothing to replay"
         )
     if config.kind == "nodes":
-        graph = prepare_graph(config.data)
+        graph = prepare_graph(config.data).whole()
         data: Any = StoredNodes.of(graph, config.servers.feature_dtype, verify=config.servers.verify).open()
         sampler = data.sampler(resolved.training, num_positions)
         return RunBatches(resolved, data, sampler, node_task(resolved, graph.manifest), num_positions)
@@ -134,6 +134,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     import torch
 
     from cluster.checkpoint import load_state, load_weights, newest_whole
+    from cluster.evaluation import autocast
     from cluster.tasks import step_output
     from cluster.train_loop import seed_dropout, step_loss
 
@@ -159,19 +160,19 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
         for name, module in model.named_modules()
         if not [*module.children()]
     ]
-    output = step_output(model.train()(inputs))
+    with autocast(torch.device("cpu"), fit.precision):
+        output = step_output(model.train()(inputs))
     for hook in hooks:
         hook.remove()
+    if not float(weight):
+        return [("weights", weights), ("loss", "none: the batch has no labelled target"), *outputs]
     loss = step_loss(batches.task, output, target, weight)
     (loss / weight).backward()
     mean = float(loss.detach()) / float(weight)
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     return [
         ("weights", weights),
-        (
-            "loss",
-            f"{mean!r} over {float(weight):,.0f} targets; norm of its gradient {float(norm):.6g}",
-        ),
+        ("loss", f"{mean!r} over {float(weight):,.0f} targets; norm of its gradient {float(norm):.6g}"),
         *outputs,
     ]
 

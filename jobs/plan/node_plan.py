@@ -125,7 +125,7 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
         "roots",
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
     )
-    _add_traffic(plan, data.sampler(readable(resolved.training), plan.workers), traffic)
+    _add_traffic(plan, data.sampler(readable(resolved.training), plan.micro_batches), traffic)
 
 
 def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
@@ -140,7 +140,8 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
     far = 1 - 1 / plan.hosts
     reduced = all_reduce_bytes(plan.parameters or 0, plan.workers)
     # Both directions of a link carry at once: a host receives what its workers ask for while it sends what the others' ask for.
-    link_bytes = plan.on_a_host(plan.workers) * far * num_bytes + reduced
+    batches = plan.on_a_host(plan.workers) * plan.most_batches(plan.micro_batches)
+    link_bytes = batches * far * num_bytes + reduced
     plan.add(
         "traffic",
         f"a batch asks {requests:,} times for {size(num_bytes)}; with partitions and workers spread evenly over {plan.hosts} hosts, "

@@ -64,8 +64,16 @@ def _add_full_graph(plan: Plan, model: torch.nn.Module, spec: PredictionSpec) ->
 
 def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_pieces: int) -> None:
     data = spec.data.open()
-    tries, tried, counts = Tries(data, model), [], []
-    for split in spec.splits:
+    tries, tried, counts, names = Tries(data, model), [], [], list[str]()
+    batches = [(split.sampler, split.micro_batches) for split in spec.splits]
+    for number, split in enumerate(spec.splits):
+        if batches.index(batches[number]) < number:
+            continue  # another split's batches predict it, too
+        names.append(
+            " and ".join(
+                other.name for other, same in zip(spec.splits, batches, strict=True) if same == batches[number]
+            )
+        )
         sampler, _ = deal_split(data, split.sampler, split.micro_batches, split.num_positions)
         counts.append(sampler.num_batches)
         tries.score(sampler, data.ids)  # compiles what is compiled
@@ -74,7 +82,7 @@ def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_p
     mean = mean_of(
         tried, counts
     )  # splits may have batches of different sizes: each counts by the number of its batches
-    by_split = ", ".join(f"{split.name} {count:,}" for split, count in zip(spec.splits, counts, strict=True))
+    by_split = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
     plan.add("batches", f"{total:,} ({by_split}) in {num_pieces:,} pieces for {workers} workers")
     plan.add_batch(mean, "predicted")
     ahead = min(spec.loader.prefetch, max(counts) - 1) * mean.num_bytes

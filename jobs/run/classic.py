@@ -90,7 +90,11 @@ def train_classic(job: str, config: RunConfig, run_dir: Path, train: Train) -> d
         started_s, own = time.monotonic(), [one for one in planned if one.name == name]
         for number, one in enumerate(own, 1):
             print(f"baseline {name}, configuration {number} of {len(own)}: {one.told}", flush=True)
-            _train(job, one, train)
+            try:
+                _train(job, one, train)
+            except SystemExit:
+                print(f"the run itself goes on from here by the same command with --run.dir {run_dir}", flush=True)
+                raise
         best, scores[name] = best_of(own)
         told = ", ".join(f"{split} {score:.4f}" for split, score in scores[name].items())
         print(f"baseline {name}: {told} ({best.told}); {time.monotonic() - started_s:.0f} s", flush=True)

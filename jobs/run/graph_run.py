@@ -38,10 +38,10 @@ def run_graphs(job: str, config: RunConfig) -> int:
     config = replace(config, data=replace(config.data, snapshot=store.manifest.snapshot))  # a resume opens the same one
     columns = target_columns(store, config.target)
     task = graph_task(config.task, store, columns)
-    resolved = resolve_graphs(config, store, columns, task, resources)
+    asked, resolved = config, resolve_graphs(config, store, columns, task, resources)
     manifest, config = store.manifest, resolved.config
-    for choice in resolved.choices:
-        print(f"chosen {choice}", flush=True)
+    if resources is not None:  # else the cluster has a say
+        resolved.print_choices()
     splits = scored_splits(store, columns, task, resolved.micro_batches)
     stamps = take_stamps(store.url, manifest.files.values())
     stamps.verify()
@@ -65,9 +65,9 @@ def run_graphs(job: str, config: RunConfig) -> int:
         if not alone:
             from cluster.ray_train import RayTrainLauncher
 
-            resolved = replace(
-                resolve_graphs(config, store, columns, task, cluster_resources(before)), chosen=resolved.chosen
-            )
+            resolved = resolve_graphs(asked, store, columns, task, cluster_resources(before))
+            if resources is None:
+                resolved.print_choices()
             launcher = RayTrainLauncher(resolved.workers, run_dir)
         for reason in resolved.reasons:
             print(reason, flush=True)

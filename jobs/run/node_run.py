@@ -46,7 +46,8 @@ def run_nodes(job: str, config: RunConfig) -> int:
     if resolved.encoding is not None:
         graph = store_encoding(graph, resolved.encoding)
     # A resume opens the same snapshot.
-    config = replace(resolved.config, data=replace(config.data, snapshot=graph.manifest.snapshot))
+    asked = replace(config, data=replace(config.data, snapshot=graph.manifest.snapshot))
+    config = replace(resolved.config, data=asked.data)
     resolved = replace(resolved, config=config)
     manifest, evaluation = graph.manifest, config.evaluation
     memory = shard_memory(manifest, resolved) if resolved.is_full_graph else None
@@ -57,13 +58,13 @@ def run_nodes(job: str, config: RunConfig) -> int:
         f"{manifest.num_partitions} partitions at {graph.url}",
         flush=True,
     )
-    for choice in resolved.choices:
-        print(f"chosen {choice}", flush=True)
+    if resources is not None:  # else the cluster has a say
+        resolved.print_choices()
     if evaluation.estimate is not None:
         print(f"scores are estimates: {evaluation.estimate}; {evaluation.kept}", flush=True)
     classic = train_classic(job, config, run_dir, run_nodes)
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
-    with prepare(graph, resolved, memory, run_dir) as ready:
+    with prepare(graph, asked, resolved, memory, run_dir) as ready:
         task = node_task(ready.resolved, manifest)
         print("fitting the baselines (majority class, features only)", flush=True)
 
@@ -103,7 +104,7 @@ class _Ready:
 
 @contextmanager
 def _in_this_process(
-    graph: StoredGraph, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: Path
+    graph: StoredGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: Path
 ) -> Iterator[_Ready]:
     for reason in resolved.reasons:
         print(reason, flush=True)
@@ -119,7 +120,9 @@ def _in_this_process(
 
 
 @contextmanager
-def _on_ray(graph: StoredGraph, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: Path) -> Iterator[_Ready]:
+def _on_ray(
+    graph: StoredGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: Path
+) -> Iterator[_Ready]:
     from cluster.partition_server import connect, server_group
     from cluster.ray_train import RayTrainLauncher
     from cluster.served_nodes import ServedNodes
@@ -131,7 +134,9 @@ def _on_ray(graph: StoredGraph, resolved: ResolvedRun, memory: ShardMemory | Non
         server_group(graph, config.servers) as group,
     ):
         where = "a local Ray" if session.is_ours else f"the Ray cluster at {session.address}"
-        resolved = replace(resolve_nodes(config, graph, cluster_resources(before)), chosen=resolved.chosen)
+        resolved = resolve_nodes(asked, graph, cluster_resources(before))
+        if not session.is_ours:
+            resolved.print_choices()
         for reason in resolved.reasons:
             print(reason, flush=True)
         # A GPU's worker looks at its memory itself.
@@ -146,9 +151,10 @@ def _on_ray(graph: StoredGraph, resolved: ResolvedRun, memory: ShardMemory | Non
             check_samplers(router, resolved)
 
         def renewed(wait_s: float, say: Callable[[str], None]) -> TrainingData:
-            return ServedNodes(group.running(wait_s, say))
+            nodes = ServedNodes(group.running(wait_s, say))
+            return nodes if memory is None else WholeGraphData(nodes, resolved.training, memory)
 
-        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed if memory is None else None)
+        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed)
         yield _Ready(resolved, launcher, router, traffic, ServedNodes(servers))
 
 

@@ -147,6 +147,10 @@ class ResolvedRun:
             encodings=self._encodings,
         )
 
+    def print_choices(self) -> None:
+        for choice in self.choices:
+            print(f"chosen {choice}", flush=True)
+
     def tree(self) -> Tree:
         """What config.json holds; `read_resolved` makes an equal value of it."""
         return {

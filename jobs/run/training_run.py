@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from cluster.training_data import TrainingData
 from jobs.reporting.run_report import run_page
 from jobs.run.baselines import Baselines
 from jobs.run.commands import command_line, program_name
-from jobs.run.config import RunConfig, RunOptions
+from jobs.run.config import RunConfig, RunOptions, saved_tree
 from jobs.run.environment import describe_command, describe_environment
 from jobs.run.option_checks import check_writable
 from jobs.run.progress import Progress, progress
+from jobs.run.reader import shown
 from jobs.run.registry import Kind
 from jobs.run.resolve import ResolvedRun
 from jobs.run.run_record import read_run, stored_partitions
@@ -186,6 +188,8 @@ def train_and_score(
     `described`: the summary's entries on the data; `baselines` may wait for them; `of_baselines`: what is to be recorded of them then.
     """
     config = resolved.config
+    if config.run.resume is not None and not resolved.chosen:
+        resolved = replace(resolved, chosen=_choices_that_hold(run_dir, config))
     spec = TrainSpec(
         data=data,
         build_model=resolved.build_model,
@@ -223,6 +227,17 @@ def train_and_score(
         }
         run.write_summary(summary)
     return summary
+
+
+def _choices_that_hold(run_dir: Path, config: RunConfig) -> tuple[str, ...]:
+    """What the run chose when it began, without what was said since."""
+    values = config.options()
+    told = saved_tree(str(run_dir), "start one without --run.resume").get("resolved", {}).get("chosen", ())
+    return tuple(
+        line
+        for line in told
+        if (path := line.partition(" ")[0][2:]) in values and line.startswith(f"--{path} {shown(values[path])}: ")
+    )
 
 
 def _run_summary(result: Mapping[str, Any], run: RunDirectory, kind: Kind) -> dict[str, Any]:

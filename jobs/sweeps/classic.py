@@ -47,7 +47,7 @@ def train_beside(
     asked: dict[str, list[Try]] = {}
     for config in configs:
         planned = tries(replace(config, baseline=baseline), out / f"beside-{len(asked):03d}")
-        alike = json.dumps([replace(one.config, run=config.run).tree() for one in planned], default=str)
+        alike = json.dumps([_what_is_trained(one.config) for one in planned], default=str)
         asked.setdefault(alike, planned)
     for one in (one for planned in asked.values() for one in planned):
         if not (one.folder / "summary.json").is_file():
@@ -57,6 +57,12 @@ def train_beside(
         Classic(name, [best_of([one for one in planned if one.name == name])[1] for planned in asked.values()])
         for name in baseline.models
     ]
+
+
+def _what_is_trained(config: RunConfig) -> dict[str, object]:
+    """All that its scores depend on."""
+    apart = ("loader", "servers", "workers", "ray", "run")
+    return {name: value for name, value in config.tree().items() if name not in apart}
 
 
 def _train(one: Try, tag: str, timeout_s: float) -> None:

@@ -20,7 +20,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from models.favor import KeySummary, KeySums, favor_attention
+from models.favor import KeySummary, KeySums
 from models.parallel.collectives import Peers
 from models.parallel.shards import Shards
 
@@ -86,17 +86,3 @@ class ShardedKeys:
         flat = self.peers.sum_blocks(rows_bS, self.blocks).squeeze(0)
         values, weight = flat.split([like.values_BHRE.numel(), like.weight_BHR.numel()])
         return KeySummary(values.view_as(like.values_BHRE), weight.view_as(like.weight_BHR))
-
-
-def sharded_favor_attention(
-    q_BHTD: Tensor,
-    k_BHTD: Tensor,
-    v_BHTE: Tensor,
-    projection_RD: Tensor,
-    peers: Peers,
-    mask_BT: Tensor | None = None,
-    epsilon: float = 1e-4,
-) -> Tensor:
-    """`models.favor.favor_attention` over the tokens of all workers, for the queries here; tokens here may be none."""
-    keys = ShardedKeys(peers, [[k_BHTD.shape[2]]], [1] * peers.size)
-    return favor_attention(q_BHTD, k_BHTD, v_BHTE, projection_RD, mask_BT, epsilon, keys=keys)

@@ -9,7 +9,7 @@ from models.favor import draw_projection, favor_attention
 from models.graphs import Graphs
 from models.options.primphormer import PrimalOptions
 from models.parallel.collectives import Peers, sum_gradients
-from models.parallel.global_terms import ShardedNodes, sharded_favor_attention
+from models.parallel.global_terms import ShardedKeys, ShardedNodes
 from models.parallel.shards import Shards
 from models.primal_attention import PrimalAttention
 from tests.gloo_workers import SIZES, on_workers
@@ -63,7 +63,8 @@ def favor_outcome(name: str, peers: Peers | None) -> dict[str, torch.Tensor]:
     if peers is None:
         out = favor_attention(*leaves, projection, here)
     else:
-        out = sharded_favor_attention(*leaves, projection, peers, here)
+        keys = ShardedKeys(peers, [[leaves[1].shape[2]]], [1] * peers.size)
+        out = favor_attention(*leaves, projection, here, keys=keys)
     (out * target[:, :, rows]).sum().backward()
     return {"y": out.detach()} | {name: leaf.grad for name, leaf in zip("qkv", leaves) if leaf.grad is not None}
 
