@@ -57,6 +57,6 @@ def test_uneven_ranks_equal_one_process(tmp_path):
 
 def test_the_count_of_roots_is_exact_beyond_float32():
     scores = SplitScores(torch.device("cpu"), binary=False)
-    scores._sums += torch.tensor([2.0**24, 2.0**24, 0.0], dtype=torch.float64)
+    scores._sums += torch.tensor([2**24, 2**24, 0, 0])
     scores.update(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0]))
     assert scores.compute()["count"] == 2**24 + 1

@@ -149,6 +149,8 @@ def test_scoring_is_in_the_plans_memory_and_time(plan, wide_graph):
         "5",
         "--fit.eval_every",
         "2",
+        "--workers",  # several share the full graph
+        "1",
     )
     told = plan("products_geco", "--data", wide_graph, "--model.width", "32", *flags)
     whole = mebibytes(told["memory"], "scoring")
