@@ -10,6 +10,7 @@ from cluster.training_data import GraphData
 from jobs.plan.run_plan import Plan, plan_run, size
 from jobs.plan.scoring_plan import add_training, add_untried
 from jobs.plan.tries import Tries
+from jobs.run.automatic import GraphFacts
 from jobs.run.config import RunConfig
 from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs
 from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
@@ -79,7 +80,10 @@ def _add_without_set(
     count = "molecules" if rows is None else f"about {rows:,} molecules"
     made = f"not there yet: the first run makes it, or {how_to_make(config.data, config.target, folder)}"
     expected_bytes = None if rows is None else _MOLECULE_BYTES * rows
-    plan.place(resolve(config, Facts(resolved.inputs, {}, resources, expected_bytes)), 0)
+    expected = None if rows is None else GraphFacts(rows, 0, 0, 0, round(0.8 * rows))
+    resolved = resolve(config, Facts(resolved.inputs, {}, resources, expected_bytes, expected))
+    plan.place(resolved, 0)
+    plan.add_chosen(resolved)
     plan.add("graphs", f"{info.name}, {made}; {count}; targets {', '.join(info.target_names) or 'none'}")
     if config.task.name != "classes" and info.target_names:  # how many classes there are, only the targets tell
         manifest = GraphSetManifest(info.name, rows or 0, 0, 0, (0, rows or 0), ATOMS, BONDS)

@@ -68,6 +68,7 @@ def add_training(
     plan.add_steps(drawn.num_batches, fit)
     plan.add_batch(tried, unit)
     # The C library keeps what training has freed, so scoring comes on top of it.
+    kept = scoring.validation * scoring.tried.num_bytes
     validated_ahead = min(loader.prefetch, scoring.validation - 1) * scoring.tried.num_bytes
     plan.add_memory(
         {
@@ -75,6 +76,7 @@ def add_training(
             "batches ahead": min((loader.prefetch + 1) * tried.num_bytes, loader.max_bytes + tried.num_bytes),
             "activations": tried.work_bytes,
             "scoring": scoring.tried.work_bytes + validated_ahead,
+            **({"kept batches": kept} if kept <= loader.kept_bytes else {}),
         }
     )
     more = f"{scoring.text(plan, fit, loader.threads)}; {on_top(plan)}"
