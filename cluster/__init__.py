@@ -1,1 +1,5 @@
-"""Everything that needs Ray: partition servers, the remote owners behind a router, the DDP trainer, metrics, launching."""
+"""Training on a cluster, and in one process: Ray session, partition servers, trainer, evaluation, metrics."""
+
+import logging
+
+logging.getLogger("ray.widgets").setLevel(logging.ERROR)  # importing Ray asks a notebook to install ipywidgets

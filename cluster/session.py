@@ -145,7 +145,6 @@ def _started(options: SessionOptions) -> Iterator[Session]:
     import psutil
     import ray
 
-    logging.getLogger("ray.widgets").setLevel(logging.ERROR)  # a notebook is asked three times to install ipywidgets
     if options.dashboard_port is not None:
         _check_port_free("127.0.0.1", options.dashboard_port)
     this_process = psutil.Process()
