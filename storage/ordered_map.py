@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from os import sched_getaffinity
+from threading import get_ident
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -32,16 +33,16 @@ def ordered_map(
 
 
 def _mapped(function: Callable[[Item], Result], items: Iterable[Item], num_threads: int) -> Iterator[Result]:
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="ordered-map") as pool:
-        pending: deque[Future[Result]] = deque()
-        try:
-            for item in items:
-                pending.append(pool.submit(function, item))
-                del item  # a chunk's memory goes with its work
-                if len(pending) >= 2 * num_threads:
-                    yield pending.popleft().result()
-            while pending:
+    pool, caller = ThreadPoolExecutor(num_threads, thread_name_prefix="ordered-map"), get_ident()
+    pending: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            del item  # a chunk's memory goes with its work
+            if len(pending) >= 2 * num_threads:
                 yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        # An abandoned map may be collected in a thread that is just starting, which must wait for no other (CPython 3.11 hangs there).
+        pool.shutdown(wait=get_ident() == caller, cancel_futures=True)
