@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from cluster.background import begin
 from cluster.checkpoint import sweep
 from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
 from cluster.outcome import Failed, Outcome
 from cluster.reporter import AttemptFiles, Record, Reporter
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
+from storage.background import begin
 from storage.errors import GraphmillError, StageError
 
 

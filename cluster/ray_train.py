@@ -14,7 +14,6 @@ from ray.train import CheckpointUploadMode
 from ray.train import TrainingFailedError as RayTrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
-from cluster.background import begin
 from cluster.host_watch import watched_hosts
 from cluster.live_metrics import LiveMetrics
 from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
@@ -25,6 +24,7 @@ from cluster.session import environment_defaults
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from cluster.training_data import TrainingData
+from storage.background import begin
 from storage.errors import GraphmillError, StageError
 
 _RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported

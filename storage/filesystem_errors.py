@@ -4,11 +4,17 @@ fsspec's filesystems raise OSError, ValueError, or the errors of the package ben
 NoCredentialsError is no OSError. Those are known by the module of their class.
 """
 
+import errno
 from types import TracebackType
 
 from storage.errors import FormatError, GraphmillError
 
 _CLIENT_PACKAGES = "botocore aiobotocore s3fs aiohttp gcsfs google azure adlfs requests urllib3 paramiko"
+
+_FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+# s3fs gives the first to requests that S3 refuses as they are.
+_FINAL_NUMBERS = (errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.EMSGSIZE, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_CONNECTION_ERRORS = ("HTTPClientError", "ConnectionError", "ClientError", "RequestException", "HttpError")
 
 
 class one_line_errors:
@@ -36,6 +42,13 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same request may succeed later: the network, or a store that is busy; not a name that is not there, nor permissions."""
+    if isinstance(error, OSError):
+        return not isinstance(error, _FINAL) and error.errno not in _FINAL_NUMBERS
+    return any(each.__name__ in _CONNECTION_ERRORS for each in type(error).__mro__)
 
 
 def _is_filesystem_error(error: Exception) -> bool:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cluster.background import begin
 from cluster.scores import SplitScores
 from samplers.router import Router
+from storage.background import begin
 from storage.source import SPLITS
 
 _BLOCK_ROWS = 65_536
