@@ -4,6 +4,7 @@
     python jobs/ingest.py synthetic runs/big --synthetic.num-nodes 2000000
     python jobs/ingest.py ogbn-products s3://bucket/products --partitioner ldg
     python jobs/ingest.py minesweeper.npz runs/minesweeper
+    python jobs/ingest.py cora runs/cora --root data/sets                      # a public set by its name: docs/guides/data_sets.md
     python jobs/ingest.py s3://bucket/products /data/products --place hosts    # each partition to the disk of a host of a Ray cluster
     python jobs/ingest.py edges.parquet runs/mine --edge-list.features x.npy --edge-list.labels y.csv
 
@@ -26,6 +27,7 @@ from cluster.options import MoleculeIngestOptions, SessionOptions
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse, read_words
 from storage.errors import ConfigError
+from storage.importers.data_sets import DATA_SETS
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
 from storage.ingest_options import MAX_PARTITIONS, IngestOptions
@@ -48,7 +50,7 @@ class IngestConfig(IngestOptions):
 
     GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
-    """With --place hosts a stored graph. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
+    """With --place hosts a stored graph. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
@@ -66,6 +68,12 @@ class IngestConfig(IngestOptions):
     """Where OGB sets lie: ogbn-products in <ogb-root>/ogbn_products."""
     download: bool = True
     """Download an OGB set that is not there (ogbn-products: 1.4 GB)."""
+    root: str = "data/sets"
+    """Where a public set's files lie, as its publisher packs them. Nothing is downloaded; what is missing is named, with where it comes from."""
+    per_class: int | None = None
+    """Splits of our own: so many nodes of each class validate, as many test, the rest train. Default: the set's splits, else TokenGT's 30."""
+    split_sets: int = 7
+    """How many of them, drawn by --seed."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
@@ -73,7 +81,7 @@ class IngestConfig(IngestOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         fits = 1 <= self.partitions <= MAX_PARTITIONS
-        rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads")
+        rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads", "per_class", "split_sets")
         check_options(self, rows | {"partitions": (fits, f"1 to {MAX_PARTITIONS}")})
 
 
@@ -96,6 +104,13 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
     """The graph that `config.source` names. ConfigError for a name of no known kind, DataError for unusable data."""
     name = config.source
+    if name in DATA_SETS:
+        row = DATA_SETS[name]
+        return with_splits(row.read(config.root), config, config.per_class or row.per_class)
+    if config.per_class is not None:
+        raise ConfigError(
+            f"per_class: expected a public set of one graph (docs/guides/data_sets.md), got {name}; leave it out"
+        )
     if name == "synthetic":
         from storage.synthetic import SyntheticGraph
 
@@ -113,9 +128,21 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
         return EdgeListGraph(name, config.edge_list)
     raise ConfigError(
-        f"unknown source {name!r}: expected synthetic, ogbn-<name>, a file ending in .npz, {', '.join(EDGE_ENDINGS)}; or for molecules "
+        f"unknown source {name!r}: expected synthetic, ogbn-<name>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; or for molecules "
         "embedded, pcqm4mv2 or smiles:<file>"
     )
+
+
+def with_splits(graph: "GraphSource", config: IngestConfig, per_class: int | None) -> "GraphSource":
+    """The graph with splits of our own, where they are asked for."""
+    from storage.importers.array_graph import ArrayGraph
+    from storage.importers.named_graphs import per_class_splits
+
+    if per_class is None:
+        return graph
+    assert isinstance(graph, ArrayGraph)
+    assert graph.label is not None
+    return replace(graph, split=per_class_splits(graph.label, per_class, config.split_sets, config.seed, graph.name))
 
 
 def holds_molecules(source: str) -> bool:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.graph import open_graph
 from tests.job_in_process import run_job
+from tests.raw_layouts import write_set
 from tests.stored_files import newest_manifest, stored_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -213,3 +215,23 @@ def test_a_signal_leaves_nothing(tmp_path, signum, status, said):
     assert process.returncode == status
     assert errors.strip() == said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_public_set_by_its_name(tmp_path):
+    write_set("amazon-photo", tmp_path)
+    done = _run("ingest", "amazon-photo", tmp_path / "photo", "--root", tmp_path, "--split_sets", 3, "--partitions", 2)
+    assert done.returncode == 0, done.stderr
+    graph = open_graph(str(tmp_path / "photo"))
+    assert graph.manifest.num_split_sets == 3
+    assert [split.num_nodes for split in graph.manifest.measured.splits] == [(0, 60, 90, 90)] * 3
+    assert graph.manifest.symmetric
+
+
+def test_a_public_set_whose_files_are_not_there(tmp_path):
+    done = _run("ingest", "cora", tmp_path / "cora", "--root", tmp_path)
+    assert done.returncode == 1
+    assert "cora: ind.cora.x, ind.cora.tx" in done.stderr
+    assert not (tmp_path / "cora").exists()
+    done = _run("ingest", "synthetic", tmp_path / "some", "--per_class", 3)
+    assert done.returncode == 1
+    assert "per_class: expected a public set of one graph" in done.stderr

@@ -1,0 +1,143 @@
+"""The table of public data sets that `graphmill ingest NAME` knows: what each is about, which files it is read from, and where they come from.
+
+Nothing is downloaded: the files lie as their publisher packs them, in the folder that PyG's data set class would put them in, below `root`.
+docs/guides/data_sets.md shows this table (`table`).
+"""
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from storage.errors import DataError
+
+Kind = Literal["nodes", "graphs"]
+PARTS = ("train", "val", "test")
+PER_CLASS = "30 nodes of each class validate, 30 test, the rest train; 7 sets"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One row of the table."""
+
+    name: str
+    kind: Kind
+    """One graph, or many."""
+    title: str
+    task: str
+    """What is predicted, in words."""
+    options: str
+    """The options of the training command that say so."""
+    metric: str
+    split: str
+    reader: str
+    """`module:function` of storage.importers; it takes the folder of the files and `arguments`."""
+    folder: str
+    """Below `root`: what PyG calls raw_dir."""
+    files: tuple[str, ...]
+    url: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    per_class: int | None = None
+    """No split is published: so many nodes of each class validate, and as many test."""
+
+    def read(self, root: str | Path) -> Any:
+        """The graph, or the source of graphs. Raises DataError where files are missing or not of their layout."""
+        module, function = self.reader.split(":")
+        return getattr(import_module(f"storage.importers.{module}"), function)(self.find(root), **self.arguments)
+
+    def find(self, root: str | Path) -> Path:
+        """The folder of the files: below `root`, or `root` itself. Raises DataError that says what to put where."""
+        wanted = Path(root) / self.folder
+        for folder in (wanted, Path(root), Path(root) / "raw"):
+            missing = [name for name in self.files if not (folder / name).exists()]
+            if not missing:
+                return folder
+        missing = [name for name in self.files if not (wanted / name).exists()]
+        raise DataError(
+            f"{self.name}: {', '.join(missing)} missing at {wanted}; get {self.url} and put them there, or say where they are by --root"
+        )
+
+
+_SHCHUR = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
+_HETEROPHILOUS = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
+_LRGB = "https://www.dropbox.com/s"
+_BENCHMARKING = "https://data.pyg.org/datasets/benchmarking-gnns"
+_SAINT = "https://drive.google.com/drive/folders/1zycmmDES39zVlbVCYs88JTJ1Wm5FbfLz"
+_ACCURACY: dict[str, Any] = {"task": "one class of each node", "options": "", "metric": "accuracy"}
+
+
+def _planetoid(name: str, title: str) -> DataSet:
+    parts = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+    return DataSet(
+        name, "nodes", title, **_ACCURACY, split="public: 20 nodes of each class train, 500 validate, 1,000 test",
+        reader="named_graphs:planetoid", folder=f"{title}/raw", files=tuple(f"ind.{name}.{part}" for part in parts),
+        url="https://github.com/kimiyoung/planetoid/raw/master/data", arguments={"name": name},
+    )  # fmt: skip
+
+
+def _shchur(name: str, title: str, folder: str, file: str) -> DataSet:
+    return DataSet(
+        name, "nodes", title, **_ACCURACY, split=PER_CLASS, reader="named_graphs:attributed", folder=folder,
+        files=(file,), url=f"{_SHCHUR}/{file}", arguments={"file": file}, per_class=30,
+    )  # fmt: skip
+
+
+def _heterophilous(name: str, title: str, metric: str) -> DataSet:
+    file = f"{name.replace('-', '_')}.npz"
+    return DataSet(
+        name, "nodes", title, "one class of each node", f"--task.metric {metric}" if metric != "accuracy" else "", metric,
+        split="10 published sets, half train", reader="named_graphs:heterophilous", folder=f"{file[:-4]}/raw", files=(file,),
+        url=f"{_HETEROPHILOUS}/{file}", arguments={"file": file},
+    )  # fmt: skip
+
+
+def _wikipedia(name: str) -> DataSet:
+    return DataSet(
+        name, "nodes", name.capitalize(), **_ACCURACY, split=PER_CLASS, reader="named_graphs:wikipedia", folder=f"{name}/raw",
+        files=(f"{name}.npz",), url=f"https://graphmining.ai/datasets/ptg/wiki/{name}.npz", arguments={"file": f"{name}.npz"}, per_class=30,
+    )  # fmt: skip
+
+
+_SAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
+
+_ROWS = (
+    _planetoid("cora", "Cora"),
+    _planetoid("citeseer", "CiteSeer"),
+    _planetoid("pubmed", "PubMed"),
+    _shchur("amazon-computers", "Amazon-Computers", "Computers/raw", "amazon_electronics_computers.npz"),
+    _shchur("amazon-photo", "Amazon-Photo", "Photo/raw", "amazon_electronics_photo.npz"),
+    _shchur("coauthor-cs", "Coauthor-CS", "CS/raw", "ms_academic_cs.npz"),
+    _shchur("coauthor-physics", "Coauthor-Physics", "Physics/raw", "ms_academic_phy.npz"),
+    _wikipedia("chameleon"),
+    _wikipedia("crocodile"),
+    _heterophilous("roman-empire", "Roman-Empire", "accuracy"),
+    _heterophilous("amazon-ratings", "Amazon-Ratings", "accuracy"),
+    _heterophilous("minesweeper", "Minesweeper", "rocauc"),
+    _heterophilous("tolokers", "Tolokers", "rocauc"),
+    _heterophilous("questions", "Questions", "rocauc"),
+    DataSet(
+        "flickr", "nodes", "Flickr", **_ACCURACY, split="GraphSAINT's", reader="named_graphs:saint", folder="Flickr/raw",
+        files=_SAINT_FILES, url=_SAINT,
+    ),
+    DataSet(
+        "reddit", "nodes", "Reddit", **_ACCURACY, split="GraphSAGE's", reader="named_graphs:reddit", folder="Reddit/raw",
+        files=("reddit_data.npz", "reddit_graph.npz"), url="https://data.dgl.ai/dataset/reddit.zip",
+    ),
+)  # fmt: skip
+
+DATA_SETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
+
+
+def table(kind: Kind) -> str:
+    """The rows of one kind as a table in Markdown, which docs/guides/data_sets.md shows."""
+    rows = [row for row in DATA_SETS.values() if row.kind == kind]
+    lines = ["| name | set | predicted, metric | split | files, below `--root` | from |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        said = f" (`{row.options}`)" if row.options else ""
+        files = ", ".join(
+            f"`{row.folder}/{file}`" if number == 0 else f"`{file}`" for number, file in enumerate(row.files)
+        )
+        lines.append(
+            f"| `{row.name}` | {row.title} | {row.task}, {row.metric}{said} | {row.split} | {files} | <{row.url}> |"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,131 @@
+"""Public data sets in their publishers' own files, made small: what a download holds, with the same names, containers and dtypes."""
+
+import json
+import pickle
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+NUM_NODES, WIDTH, NUM_CLASSES = 240, 12, 3
+
+
+def write_set(name: str, root: Path, seed: int = 0) -> Path:
+    """Writes the files of a set below `root`, where its reader looks for them, and returns their folder."""
+    from storage.importers.data_sets import DATA_SETS
+
+    row = DATA_SETS[name]
+    folder = root / row.folder
+    folder.mkdir(parents=True)
+    writer = {
+        "planetoid": planetoid,
+        "attributed": attributed,
+        "heterophilous": heterophilous,
+        "wikipedia": wikipedia,
+        "saint": saint,
+    }
+    writer |= {"reddit": reddit}
+    writer[row.reader.split(":")[1]](folder, np.random.default_rng(seed), **row.arguments)
+    return folder
+
+
+def _graph(random: np.random.Generator, num_nodes: int = NUM_NODES) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(edges [2, m] once each with repeats and a self-loop, classes, binary features that tell something of the class)."""
+    label = np.arange(num_nodes) % NUM_CLASSES
+    random.shuffle(label)
+    edges = random.integers(0, num_nodes, (2, 4 * num_nodes))
+    edges = edges[:, (label[edges[0]] == label[edges[1]]) | (random.random(edges.shape[1]) < 0.3)]
+    edges = np.concatenate([edges, edges[:, :3], [[5], [5]]], axis=1)
+    feature = (
+        random.random((num_nodes, WIDTH)) < 0.2 + 0.4 * (np.arange(WIDTH) % NUM_CLASSES == label[:, None])
+    ).astype(np.float32)
+    return edges, label, feature
+
+
+def planetoid(folder: Path, random: np.random.Generator, name: str) -> None:
+    # 500 validation nodes come after the training ones. Of CiteSeer's test nodes some are in no file.
+    num_nodes, num_training, num_tested = 640, 9, 80
+    edges, label, feature = _graph(random, num_nodes)
+    first = num_nodes - num_tested
+    test = first + random.permutation(num_tested)
+    if name == "citeseer":
+        test = test[test != num_nodes - 7]
+    one_hot = np.eye(NUM_CLASSES, dtype=np.int32)[label]
+    lists: defaultdict[int, list[int]] = defaultdict(list)
+    for node in range(num_nodes):
+        lists[node] = []
+    for a, b in edges.T.tolist():
+        lists[a].append(b)
+        lists[b].append(a)
+    parts = {
+        "x": sp.csr_matrix(feature[:num_training]),
+        "y": one_hot[:num_training],
+        "allx": sp.csr_matrix(feature[:first]),
+        "ally": one_hot[:first],
+        # Row i is of node test[i].
+        "tx": sp.csr_matrix(feature[test]),
+        "ty": one_hot[test],
+        "graph": lists,
+    }
+    for part, value in parts.items():
+        (folder / f"ind.{name}.{part}").write_bytes(pickle.dumps(value, protocol=2))
+    (folder / f"ind.{name}.test.index").write_text("".join(f"{node}\n" for node in test))
+
+
+def _csr_parts(matrix: sp.csr_matrix, prefix: str) -> dict[str, np.ndarray]:
+    parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": np.array(matrix.shape)}
+    return {f"{prefix}{part}": value for part, value in parts.items()}
+
+
+def _adjacency(edges: np.ndarray, num_nodes: int) -> sp.csr_matrix:
+    return sp.coo_matrix((np.ones(edges.shape[1], np.float32), edges), (num_nodes, num_nodes)).tocsr()
+
+
+def attributed(folder: Path, random: np.random.Generator, file: str) -> None:
+    edges, label, feature = _graph(random)
+    counts = sp.csr_matrix(feature * random.integers(1, 4, feature.shape))
+    arrays = _csr_parts(_adjacency(edges, NUM_NODES), "adj_") | _csr_parts(counts, "attr_") | {"labels": label}
+    np.savez(folder / file, **arrays)
+
+
+def heterophilous(folder: Path, random: np.random.Generator, file: str) -> None:
+    edges, label, feature = _graph(random)
+    if "minesweeper" in file or "tolokers" in file or "questions" in file:
+        label = label % 2
+    part = np.stack([random.permutation(NUM_NODES) % 4 for _ in range(10)])
+    np.savez_compressed(
+        folder / file,
+        node_features=feature,
+        node_labels=label,
+        edges=edges.T,
+        train_masks=part < 2,
+        val_masks=part == 2,
+        test_masks=part == 3,
+    )
+
+
+def wikipedia(folder: Path, random: np.random.Generator, file: str) -> None:
+    edges, label, feature = _graph(random)
+    traffic = random.lognormal(size=NUM_NODES)
+    np.savez(folder / file, features=feature, edges=edges.T, target=traffic, label=label)
+
+
+def saint(folder: Path, random: np.random.Generator, multi_label: bool = False) -> None:
+    edges, label, feature = _graph(random)
+    adjacency = _adjacency(np.concatenate([edges, edges[::-1]], axis=1), NUM_NODES).astype(bool)
+    np.savez(folder / "adj_full.npz", **_csr_parts(adjacency, ""))
+    np.save(folder / "feats.npy", feature.astype(np.float64))
+    sets = (feature[:, :5] > 0).astype(int).tolist()
+    classes = {str(node): sets[node] if multi_label else int(label[node]) for node in range(NUM_NODES)}
+    (folder / "class_map.json").write_text(json.dumps(classes))
+    order = random.permutation(NUM_NODES).tolist()
+    (folder / "role.json").write_text(json.dumps({"tr": order[:120], "va": order[120:180], "te": order[180:]}))
+
+
+def reddit(folder: Path, random: np.random.Generator) -> None:
+    edges, label, feature = _graph(random)
+    parts = 1 + random.permutation(NUM_NODES) % 3
+    np.savez(folder / "reddit_data.npz", feature=feature, label=label, node_types=parts, node_ids=np.arange(NUM_NODES))
+    both = np.concatenate([edges, edges[::-1]], axis=1)
+    sp.save_npz(folder / "reddit_graph.npz", sp.coo_matrix((np.ones(both.shape[1]), both), (NUM_NODES, NUM_NODES)))
