@@ -3,6 +3,7 @@
 Everything else is as with Ray: an attempt that fails is made again from the latest checkpoint, and a run goes on with either.
 """
 
+import socket
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -28,7 +29,7 @@ class ProcessSession:
     rank, world_size = 0, 1
 
     def __init__(self, device: torch.device, folder: Path, reporter: Reporter, keep_checkpoints: int) -> None:
-        self.device, self.folder, self.reporter = device, folder, reporter
+        self.device, self.folder, self.reporter, self.host = device, folder, reporter, socket.gethostname()
         self._keep = keep_checkpoints
         self._written: Future[None] | None = None
 

@@ -1,5 +1,6 @@
 """Ray Train starts a run's workers, one CPU or GPU each, and gives each its session."""
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train import CheckpointUploadMode
 from ray.train import TrainingFailedError as RayTrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.util import get_node_ip_address
 
 from cluster.host_watch import watched_hosts
 from cluster.live_metrics import LiveMetrics
@@ -46,6 +48,7 @@ class RayTrainSession:
     rank: int
     world_size: int
     device: torch.device
+    host: str
     folder: Path
     reporter: Reporter
 
@@ -74,6 +77,7 @@ def _worker(config: dict[str, Any]) -> Outcome:
         context.get_world_rank(),
         context.get_world_size(),
         get_device(),
+        f"{socket.gethostname()} ({get_node_ip_address()})",
         Path(context.get_storage().experiment_fs_path),
         Reporter(config["files"]),
     )

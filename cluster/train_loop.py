@@ -36,9 +36,11 @@ from cluster.gradient_tree import GradientTree, Seat
 from cluster.kept_batches import KeptBatches
 from cluster.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from cluster.outcome import Failed, Finished, Outcome, Stopped, located
+from cluster.report_epochs import is_reported
 from cluster.reporter import Reporter
 from cluster.schedule import rate_factor
 from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
+from cluster.straggler import PeerWait, StragglerWatch
 from cluster.tasks import Scores, StepOutput, Task, step_output
 from cluster.train_session import TrainSession
 from cluster.train_spec import TrainSpec
@@ -49,7 +51,7 @@ from samplers.traffic import COLUMNS
 from storage.counter_random import derive_key
 from storage.errors import ConfigError, FormatError
 
-RANK_SECONDS = ("train_s", "wait_s", "cpu_s", "train_cpu_s", "eval_s", *STAGE_SECONDS)
+RANK_SECONDS = ("train_s", "wait_s", "peers_s", "cpu_s", "train_cpu_s", "eval_s", *STAGE_SECONDS)
 _STEP_REPORT_S = 0.25  # at most this often a step's progress goes to the driver
 _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
@@ -63,7 +65,7 @@ def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
             writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes, session.register)
             if device.type == "cuda":  # it sees those of its neighbors too, and collective calls go by the current one
                 torch.cuda.set_device(device)
-            worker = Worker(spec, session.reporter, rank, session.world_size, device, writer)
+            worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
             worker.restore(folder)
     except ConfigError as error:
         return Failed(error.stage, error.owner, error)
@@ -95,8 +97,9 @@ def _groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
 class EpochClock:
     """What an epoch has cost this rank, by the names of its record; what it had cost before an interruption included."""
 
-    def __init__(self, loader: Loader, earlier: Mapping[str, float]) -> None:
-        self._stats, self._earlier = loader.stats, earlier
+    def __init__(self, loader: Loader, peers: PeerWait, earlier: Mapping[str, float]) -> None:
+        self._stats, self._peers, self._earlier = loader.stats, peers, earlier
+        self._peers_s = peers.seconds
         self._before, self._start = loader.stats.as_dict(), time.perf_counter()
         self._cpu, self._thread_cpu = time.process_time(), time.thread_time()
 
@@ -105,6 +108,7 @@ class EpochClock:
         here = {
             "train_s": time.perf_counter() - self._start,
             "wait_s": done["wait_s"],
+            "peers_s": self._peers.seconds - self._peers_s,
             "cpu_s": time.process_time() - self._cpu,  # of all threads
             "train_cpu_s": time.thread_time() - self._thread_cpu,
             **{name: done[name] for name in STAGE_SECONDS},
@@ -123,6 +127,7 @@ class Worker:
         world_size: int,
         device: torch.device,
         writer: CheckpointWriter | None = None,
+        host: str = "",
     ) -> None:
         self.spec, self.options, self.reporter, self.writer = spec, spec.options, reporter, writer
         self.rank, self.world_size, self.device = rank, world_size, device
@@ -148,6 +153,10 @@ class Worker:
         # What the pass that chose the best weights says of splits: scores, or what they are computed of.
         self.best_scores: dict[str, dict[str, float] | Scores] = {}
         self.reported_traffic: np.ndarray | int = 0
+        self.reported_epoch = -1  # of traffic and ranks
+        self.peers = PeerWait(is_measured=device.type == "cpu")
+        self.stragglers = StragglerWatch(gather_objects(host))
+        self.rank_seconds: dict[str, list[float]] = {}  # on rank 0: of each rank, since they were last reported
 
     @property
     def scored(self) -> torch.nn.Module:
@@ -178,8 +187,11 @@ class Worker:
                     record["checkpoint_s"] = self.writer.take_stall_s()
                 if self.rank == 0:
                     self.reporter.push({"kind": "epoch", "epoch": epoch, **record})
-                self.report_traffic(epoch)
-                self._report_ranks(epoch, record)
+                self._watch_ranks(epoch, record)
+                if last or is_reported(epoch):
+                    self.report_traffic(epoch)
+                    self._report_ranks(epoch)
+                    self.reported_epoch = epoch
                 if last or request != CheckpointRequest.NONE or (epoch + 1) % options.checkpoint_every == 0:
                     self.checkpoint()
                 if request == CheckpointRequest.SAVE_AND_STOP and not last:
@@ -197,7 +209,7 @@ class Worker:
     def report_traffic(self, epoch: int | None) -> None:
         """What all ranks asked of each partition since they last told it, prefetched batches included: a collective call where it is counted.
 
-        `epoch` None: for the final scores.
+        `epoch`: the last of those that it was asked for; None: for the final scores.
         """
         counts = self.data.traffic()
         if counts is None:
@@ -206,18 +218,36 @@ class Worker:
         total = all_reduce_sum(torch.from_numpy(done).to(self.device))
         if self.rank == 0:
             columns = dict(zip(COLUMNS, total.T.tolist(), strict=True))
-            of = "an epoch" if epoch is not None else "final scores"
-            self.reporter.push({"kind": "traffic", "epoch": epoch, "of": of, **columns})
+            what = (
+                {"of": "final scores"}
+                if epoch is None
+                else {"of": "epochs", "epochs": max(1, epoch - self.reported_epoch)}
+            )
+            self.reporter.push({"kind": "traffic", "epoch": epoch, **what, **columns})
 
-    def _report_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
-        """Where each rank's time went in an epoch: a collective call of several ranks."""
+    def _watch_ranks(self, epoch: int, record: Mapping[str, float]) -> None:
+        """Looks where each rank's time went in an epoch, and says which one the others wait for: a collective call of several ranks."""
         if self.world_size == 1:
             return
-        names = [name for name in RANK_SECONDS if name in record]
-        rows = gather_rows(torch.tensor([[record[name] for name in names]], dtype=torch.float64, device=self.device))
-        if self.rank == 0:
-            columns = {name: [round(s, 3) for s in rows[:, i].tolist()] for i, name in enumerate(names)}
-            self.reporter.push({"kind": "ranks", "epoch": epoch, **columns})
+        row = [record.get(name, 0.0) for name in RANK_SECONDS]
+        rows = gather_rows(torch.tensor([row], dtype=torch.float64, device=self.device))
+        if self.rank != 0:
+            return
+        columns = dict(zip(RANK_SECONDS, rows.T.tolist(), strict=True))
+        for name, seconds in columns.items():
+            before = self.rank_seconds.get(name, [0.0] * self.world_size)
+            self.rank_seconds[name] = [a + b for a, b in zip(before, seconds, strict=True)]
+        what = self.stragglers.update(columns)
+        if what is not None:
+            self.reporter.push({"kind": "slow", "epoch": epoch, "what": what})
+
+    def _report_ranks(self, epoch: int) -> None:
+        """Where each rank's time went since it was last reported."""
+        if self.rank_seconds:
+            columns = {name: [round(s, 3) for s in seconds] for name, seconds in self.rank_seconds.items()}
+            covered = {"epoch": epoch, "epochs": epoch - self.reported_epoch}
+            self.reporter.push({"kind": "ranks", **covered, "hosts": self.stragglers.hosts, **columns})
+            self.rank_seconds = {}
 
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
@@ -255,7 +285,7 @@ class Worker:
         if before_part is not None:
             first = before_part.step
             sums += sums.new_tensor(before_part.sums[own.start : own.stop])
-        clock = EpochClock(loader, {} if before_part is None else before_part.spent)
+        clock = EpochClock(loader, self.peers, {} if before_part is None else before_part.spent)
         reported, request = 0.0, CheckpointRequest.NONE
         for step, batches in enumerate(_groups(loader.epoch(epoch, first), len(own)), first):
             self._set_rates(epoch * num_steps + step, num_steps)
@@ -275,6 +305,7 @@ class Worker:
                 self.checkpoint()
                 if request == CheckpointRequest.SAVE_AND_STOP:
                     self.report_traffic(epoch)
+                    self._report_ranks(epoch - 1)
                     return None, request
         self.part = None
         self._copy_buffers()
@@ -331,14 +362,16 @@ class Worker:
             sums[i, 0] = losses[position] = loss.detach().double()
             changed = self.buffers.look()
             if i == 0:
-                of_all = all_weights()
+                with self.peers:
+                    of_all = all_weights()
                 total, request = torch.stack([of_all[:-1].sum(), of_all[-1]]).tolist()
             if position + 1 == own.stop:
                 all_losses = begin_sum(torch.cat([losses, changed]))
             self.gradients.backward(loss * (1.0 / total if total > 0 else 0.0))
             self.buffers.keep(position)
-        self.gradients.end()
-        told = all_losses().tolist()
+        with self.peers:
+            self.gradients.end()
+            told = all_losses().tolist()
         if not all(map(math.isfinite, told)):
             raise self._nonfinite_loss(epoch, step, batches, sums[:, 0].tolist())
         self.buffers.end(told[num_positions:])
@@ -544,6 +577,7 @@ class Worker:
             load_weights(directory / "average.safetensors", self.average.module)
         load_optimizer(directory / "optimizer.safetensors", self.optimizer)
         self.next_epoch, self.best_epoch = state.next_epoch, state.best_epoch
+        self.reported_epoch = self.next_epoch - 1
         self.best_score, self.since_best, self.part = state.best_score, state.since_best, state.part
 
 

@@ -34,6 +34,11 @@ class TrainSession(Protocol):
     def device(self) -> torch.device: ...
 
     @property
+    def host(self) -> str:
+        """That it runs on, for people."""
+        ...
+
+    @property
     def folder(self) -> Path:
         """Of the run's checkpoints."""
         ...

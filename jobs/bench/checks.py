@@ -148,7 +148,7 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
     folder, reporter = Path(context.get_storage().experiment_fs_path), Reporter(given["files"])
-    session = RayTrainSession(rank, world_size, get_device(), folder, reporter)
+    session = RayTrainSession(rank, world_size, get_device(), "", folder, reporter)
     writer = CheckpointWriter(folder, rank, None, session.register)
     spec = _spec(config, given["servers"], given["manifest"])
     workers = {name: Worker(spec, reporter, rank, world_size, session.device, writer) for name in LOOPS}

@@ -3,17 +3,28 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import nan
-from typing import Any
+from typing import Any, TypeVar
 
 from jobs.reporting.page import duration, number, render, value_text, when
 from jobs.reporting.plot import Line, Plot
-from jobs.run.run_record import Partition, PartitionTraffic, RunRecord, flat_text, is_number, setting_text
+from jobs.run.run_record import (
+    Partition,
+    PartitionTraffic,
+    RankSeconds,
+    RunRecord,
+    flat_text,
+    is_number,
+    setting_text,
+)
 from jobs.run.verdict import BASELINE_NAMES
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
+_MOST_ROWS = 200  # of a table of partitions or ranks
+_MOST_EPOCHS = 1000  # of the table of epochs
 _NOT_COMPARED = ("run.run_dir", "run.resume")
 _FROM_0 = ("epoch", "best_epoch", "best_epoch_by_estimate")  # numbers of epochs, which a page counts from 1
+Item = TypeVar("Item")
 _RATES = {
     "roots_per_s": "Roots or graphs per second",
     "nodes_per_s": "Nodes per second",
@@ -49,14 +60,22 @@ def run_page(run: RunRecord, partitions: Sequence[Partition] | None = None, othe
         curves=_curves(run, other),
         throughput=_throughput(run, other),
         stored=_stored(partitions or ()),
+        num_partitions=len(partitions or ()),
         asked=_asked(run.traffic),
+        ranks=_ranks(run.ranks),
         restarts=[[when(one.time), str(one.epoch + 1), str(one.repeated)] for one in run.restarts or ()],
         sections={"other": loose, **sections} if loose else sections,
         environment=[[name.removeprefix("packages."), text] for name, text in flat_text(run.environment or {}).items()],
         epoch_columns=names,
-        epoch_rows=[[_epoch_cell(epoch, name) for name in names] for epoch in run.epochs],
+        epoch_rows=[[_epoch_cell(epoch, name) for name in names] for epoch in _spaced(run.epochs)],
         written=datetime.now(UTC).isoformat(timespec="minutes"),
     )
+
+
+def _spaced(epochs: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """As many epochs as a table holds, the last one among them."""
+    stride = max(1, -(-len(epochs) // _MOST_EPOCHS))
+    return list(epochs[::-1][::stride])[::-1]
 
 
 def _epoch_cell(epoch: Mapping[str, float], name: str) -> str:
@@ -132,21 +151,40 @@ def _plot(
     return Plot(title, "epoch", y_label, lines, whole_x=True, from_zero=from_zero, best=best)
 
 
+def _largest(items: Sequence[Item], size: Callable[[Item], float]) -> list[tuple[int, Item]]:
+    """With their numbers, in order; of more than a table holds the largest."""
+    numbers = sorted(range(len(items)), key=lambda k: -size(items[k]))[:_MOST_ROWS]
+    return [(k, items[k]) for k in sorted(numbers)]
+
+
 def _stored(partitions: Sequence[Partition]) -> list[list[str]]:
     nodes, size = sum(p.nodes for p in partitions) or 1, sum(p.num_bytes for p in partitions) or 1
     return [
         [str(k), f"{p.nodes:,}", f"{p.nodes / nodes:.1%}", _mib(p.num_bytes), f"{p.num_bytes / size:.1%}"]
-        for k, p in enumerate(partitions)
+        for k, p in _largest(partitions, lambda one: one.num_bytes)
     ]
 
 
 def _asked(traffic: Sequence[PartitionTraffic]) -> list[list[str]]:
     total = sum(t.remote_bytes + t.local_bytes for t in traffic) or 1
     rows = []
-    for k, t in enumerate(traffic):
+    for k, t in _largest(traffic, lambda one: one.remote_bytes + one.local_bytes):
         remote, local = [f"{t.remote_requests:,}", _mib(t.remote_bytes)], [f"{t.local_requests:,}", _mib(t.local_bytes)]
         rows.append([str(k), *remote, *local, f"{(t.remote_bytes + t.local_bytes) / total:.1%}"])
     return rows
+
+
+def _ranks(ranks: Sequence[RankSeconds]) -> list[list[str]]:
+    """Of more ranks than a table holds, those that take most time by themselves."""
+
+    def computing(one: RankSeconds) -> float:
+        return one.seconds.get("train_s", 0.0) - one.seconds.get("wait_s", 0.0) - one.seconds.get("peers_s", 0.0)
+
+    names = ("wait_s", "peers_s", "eval_s", "sample_s", "fetch_s", "collate_s")
+    return [
+        [str(one.rank), one.host, number(computing(one)), *(value_text(one.seconds.get(name)) for name in names)]
+        for _, one in _largest(ranks, lambda one: computing(one) + one.seconds.get("wait_s", 0.0))
+    ]
 
 
 def _mib(num_bytes: int) -> str:

@@ -27,12 +27,21 @@ class Partition:
 
 @dataclass(frozen=True)
 class PartitionTraffic:
-    """What the workers asked of one partition in training and validation."""
+    """What the workers asked of one partition: in training and validation, for the final scores, and for the baselines."""
 
     remote_requests: int
     remote_bytes: int
     local_requests: int  # answered in the worker's process, from files that it has mapped
     local_bytes: int  # what these would have been on a wire
+
+
+@dataclass(frozen=True)
+class RankSeconds:
+    """Where the time of one rank went, in training and validation."""
+
+    rank: int
+    host: str  # that it ran on
+    seconds: Mapping[str, float]  # by the names of an epoch's record
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,24 @@ class RunRecord:
             rows = rows or [[0] * len(TRAFFIC) for _ in here]
             rows = [[a + b for a, b in zip(row, more, strict=True)] for row, more in zip(rows, here, strict=False)]
         return tuple(PartitionTraffic(asked, sent + got, near, local) for asked, sent, got, near, local in rows)
+
+    @property
+    def ranks(self) -> tuple[RankSeconds, ...]:
+        """Each rank on each of its hosts, over all epochs that tell it, those trained again included; empty where none does."""
+        sums: dict[tuple[int, str], dict[str, float]] = {}
+        for event in self.told("ranks"):
+            hosts = event.get("hosts")
+            for rank, host in enumerate(hosts if isinstance(hosts, list) else ()):
+                of_rank = sums.setdefault((rank, str(host)), {})
+                for name, column in event.items():
+                    if (
+                        name.endswith("_s")
+                        and isinstance(column, list)
+                        and rank < len(column)
+                        and is_number(column[rank])
+                    ):
+                        of_rank[name] = of_rank.get(name, 0.0) + column[rank]
+        return tuple(RankSeconds(rank, host, sums[rank, host]) for rank, host in sorted(sums))
 
     @property
     def parts(self) -> int | None:

@@ -30,10 +30,11 @@ from jobs.run.progress import Progress, progress
 from jobs.run.reader import shown
 from jobs.run.registry import Kind
 from jobs.run.resolve import ResolvedRun
-from jobs.run.run_record import read_run, stored_partitions
+from jobs.run.run_record import RunRecord, read_run, stored_partitions
 from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
 from jobs.run.verdict import BASELINE_NAMES, judge
+from samplers.traffic import COLUMNS
 from storage.errors import DeadlineError, FormatError, GraphmillError, StageError
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
@@ -149,7 +150,7 @@ def follow(bar: Progress, num_epochs: int, metric: str, unit: Kind) -> Callable[
             )
         elif record["kind"] == "failure":
             print(f"\n{record['what']}\nall workers start again from the latest checkpoint", file=sys.stderr)
-        elif record["kind"] == "hosts":
+        elif record["kind"] in ("hosts", "slow"):
             print(f"\n{record['what']}", file=sys.stderr)
         elif record["kind"] == "damage":
             print(f"\nan older checkpoint is used: {record['what']}", file=sys.stderr)
@@ -223,6 +224,7 @@ def train_and_score(
                 estimate=config.evaluation.estimate,
             ),
             **_run_summary(result, run, config.kind),
+            **_told_in_full(read_run(run_dir)),
             "wall_s": time.monotonic() - started_s,
         }
         run.write_summary(summary)
@@ -259,6 +261,20 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, kind: Kind) -> di
         **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
         "run_dir": str(run.path.resolve()),
     }
+
+
+def _told_in_full(record: RunRecord) -> dict[str, Any]:
+    """Every rank's seconds, and what was asked of all partitions together, by what it was for; of one rank the epochs' own tell it."""
+    traffic: dict[str, dict[str, int]] = {}
+    for event in record.told("traffic"):
+        of = traffic.setdefault(str(event["of"]), dict.fromkeys(COLUMNS, 0))
+        for name in COLUMNS:
+            of[name] += sum(event[name])
+    ranks = [
+        {"rank": one.rank, "host": one.host, **{name: round(s, 3) for name, s in one.seconds.items()}}
+        for one in record.ranks
+    ]
+    return {**({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
 
 
 def print_end(summary: Mapping[str, Any], run_dir: Path) -> None:

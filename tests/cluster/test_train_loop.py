@@ -82,6 +82,7 @@ class Reports(RecordingReporter):
             "checkpoint_s",
             "cpu_s",
             "train_cpu_s",
+            "peers_s",
             "roots_per_s",
             "nodes_per_s",
             "edges_per_s",

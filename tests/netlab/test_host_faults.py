@@ -148,7 +148,7 @@ def test_a_host_that_comes_back_costs_time_alone(
     assert run.said_after(begun, "h1 (10.77.0.2) has not answered") < TOLD_S
     assert "h1 (10.77.0.2) answers again" in run.text
     assert len(run.text.splitlines()) < 300, "a flood"
-    last = [event for event in events(run.path) if event["kind"] == "traffic" and event["of"] == "an epoch"][-1]
+    last = [event for event in events(run.path) if event["kind"] == "traffic" and event["of"] == "epochs"][-1]
     assert all(last["local_requests"]), "a partition is remote to both workers"
     lab.cluster.wait_for_nodes(2)
 

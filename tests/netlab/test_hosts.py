@@ -91,7 +91,7 @@ def test_a_run_on_two_hosts_reads_partitions_from_their_own_disks(two: Hosts, sh
         in done.stdout
     )
     assert len(epochs(run)) == 2
-    traffic = [event for event in events(run) if event["kind"] == "traffic" and event["of"] == "an epoch"]
+    traffic = [event for event in events(run) if event["kind"] == "traffic" and event["of"] == "epochs"]
     assert all(
         count > 0 for event in traffic for name in ("local_requests", "remote_requests") for count in event[name]
     )

@@ -1,0 +1,106 @@
+"""Names the rank that the others wait for: on which host, in which stage, and how much slower it is there.
+
+Ranks step together, so all of them take the same time, and the slow one is the one that waits least for the others. What a rank takes by itself
+is `train_s - peers_s`: computing, and waiting for batches (`wait_s`), which the stages of its sampling threads explain.
+"""
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_WINDOW_S = 20.0  # of training, over which ranks are compared
+_SLOWER = 1.5  # times the others' median
+_SHARE = 0.1  # of the training time that the others wait
+_STAGES = {"sample_s": "sampling", "fetch_s": "fetching rows", "collate_s": "collating", "plan_s": "planning"}
+
+
+class PeerWait:
+    """Counts the seconds inside its `with` blocks, in which a rank waits for what others send.
+
+    `is_measured`: not where collective calls only queue work for a GPU.
+    """
+
+    def __init__(self, is_measured: bool) -> None:
+        self.seconds = 0.0
+        self._is_measured = is_measured
+        self._begun = 0.0
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_measured:
+            self.seconds += time.perf_counter() - self._begun
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The slowest rank."""
+
+    rank: int
+    stage: str
+    times: float  # the others' median, in that stage
+    share: float  # of the training time that the others wait for it
+
+
+def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
+    """Of all ranks' seconds by name; None where none is much slower than the others."""
+    total = max(seconds["train_s"])
+    waits = seconds["wait_s"]
+    computing = [
+        train - wait - peers for train, wait, peers in zip(seconds["train_s"], waits, seconds["peers_s"], strict=True)
+    ]
+    own = [compute + wait for compute, wait in zip(computing, waits, strict=True)]
+    rank = max(range(len(own)), key=own.__getitem__)
+    lost = own[rank] - _others(own, rank)
+    if total <= 0 or lost < _SHARE * total or own[rank] < _SLOWER * _others(own, rank):
+        return None
+    stage, of_ranks = "computing", computing
+    if waits[rank] - _others(waits, rank) > computing[rank] - _others(computing, rank):
+        names = [name for name in _STAGES if name in seconds]
+        name = max(names, key=lambda each: seconds[each][rank] - _others(seconds[each], rank))
+        stage, of_ranks = _STAGES[name], list(seconds[name])
+    return Straggler(rank, stage, of_ranks[rank] / max(_others(of_ranks, rank), 1e-3), lost / total)
+
+
+def _others(values: Sequence[float], rank: int) -> float:
+    """The median of the other ranks."""
+    return statistics.median(value for other, value in enumerate(values) if other != rank)
+
+
+class StragglerWatch:
+    """Rank 0's: compares the ranks window by window, and says what changes."""
+
+    def __init__(self, hosts: list[str]) -> None:
+        """`hosts`: of each rank, for people."""
+        self.hosts = hosts
+        self._sums: dict[str, list[float]] = {}
+        self._told: int | None = None  # the rank that was named last
+        self._windows, self._patience = 0, 1  # that say another rank than was told, and how many it takes
+
+    def update(self, seconds: Mapping[str, Sequence[float]]) -> str | None:
+        """Takes in all ranks' seconds of an epoch; what to tell the user, if anything.
+
+        Each time it tells something, the next change has to last twice as many windows.
+        """
+        for name, values in seconds.items():
+            before = self._sums.get(name, [0.0] * len(values))
+            self._sums[name] = [a + b for a, b in zip(before, values, strict=True)]
+        if max(self._sums["train_s"]) < _WINDOW_S:
+            return None
+        found, self._sums = find_straggler(self._sums), {}
+        rank = None if found is None else found.rank
+        if rank == self._told:
+            self._windows = 0
+            return None
+        self._windows += 1
+        if self._windows < self._patience:
+            return None
+        named, self._told, self._windows, self._patience = self._told or 0, rank, 0, 2 * self._patience
+        if found is None:
+            return f"rank {named} on {self.hosts[named]} is as fast as the others again"
+        return (
+            f"rank {found.rank} on {self.hosts[found.rank]} is slow: {found.stage} takes it {found.times:.1f} times as long as the others; "
+            f"they wait for it {found.share:.0%} of the training time"
+        )
