@@ -7,7 +7,7 @@ import socket
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,7 +61,9 @@ class ProcessLauncher:
     def __init__(self, workers: WorkerOptions, run: Path) -> None:
         self.workers, self._run = workers, run
 
-    def watching(self, say: Callable[[str], None]) -> AbstractContextManager[Callable[[], str]]:
+    def watching(
+        self, say: Callable[[str], None], end_now: Callable[[], None]
+    ) -> AbstractContextManager[Callable[[], str]]:
         """There is no other host."""
         return nullcontext(lambda: "")
 
@@ -90,7 +92,7 @@ class ProcessLauncher:
 
     def _log(self, error: Exception) -> Path:
         log = self._run / "failure.log"
-        with log.open("a") as stream:
+        with suppress(OSError), log.open("a") as stream:  # a full disk, which the driver tells
             stream.write(
                 f"{datetime.now(UTC).isoformat(timespec='seconds')} {''.join(traceback.format_exception(error))}\n"
             )

@@ -29,7 +29,7 @@ from samplers.row_cache import CachedOwner
 from samplers.warm_up import warm_up
 from storage.arrow_files import absolute_url, is_local
 from storage.copied_files import copy_partition
-from storage.errors import ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.file_stamps import FileStamps, take_stamps, unseen_stamps
 from storage.graph import PinnedGraph, StoredGraph
 from storage.manifest_reader import FileEntry
@@ -289,8 +289,12 @@ def server_group(graph: StoredGraph, options: ServerOptions | None = None) -> It
     try:
         group.running()
         yield group
-    finally:
+    except ClusterLostError:  # nobody is there who could end them, and asking would wait without bound
+        raise
+    except BaseException:
         group.stop()
+        raise
+    group.stop()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,8 @@ _RESIZE_S = 10.0  # between two looks for nodes that have joined, where the numb
 # (60 s by default) before it takes fewer.
 _ELASTIC_ENVIRONMENT = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20"}
 _STARTS_PER_LOSS = 3
+_POLLS_PER_S = 500.0  # of single workers: a poll of one costs the controller a few tenths of a millisecond
+_SHORTEST_POLL_S = 0.1
 
 # Ray Train's names depend on its V2 switch at import time, which type checkers do not follow.
 _ray_train: Any = ray.train
@@ -103,8 +105,8 @@ class RayTrainLauncher:
         self._run, self._live = run, LiveMetrics(run.resolve().name)
 
     @contextmanager
-    def watching(self, say: Callable[[str], None]) -> Iterator[Callable[[], str]]:
-        with watched_hosts(say) as watch:
+    def watching(self, say: Callable[[str], None], end_now: Callable[[], None]) -> Iterator[Callable[[], str]]:
+        with watched_hosts(say, end_now) as watch:
             self._say, self._lost = say, watch.lost
             yield watch.lost
 
@@ -116,6 +118,11 @@ class RayTrainLauncher:
 
         Waits for room in the cluster, and for hosts that have the data. Raises DeadlineError or FormatError where they do not come.
         """
+        # In a thread: what waits inside Ray for a head that is gone hears no signal, and in the main thread Ray would replace the handler of
+        # Ctrl-C by one that waits without bound.
+        return begin(lambda: self._attempt(spec, files), "attempt").result()
+
+    def _attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
         folder, log = self._run / "train", self._run / "failure.log"
         # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
         for name in _RAYS_LISTS:
@@ -126,13 +133,21 @@ class RayTrainLauncher:
         is_elastic, threads = self.workers.min_workers is not None, self.workers.cpus_per_worker
         trainer = _trainer({"spec": spec, "files": files, "threads": threads}, self.workers, self._run)
         try:
-            with environment_defaults(_ELASTIC_ENVIRONMENT if is_elastic else {}):
-                # In a thread: in the main thread Ray would replace the handler of Ctrl-C by one that waits without bound.
-                return begin(trainer.fit, "fit").result().return_value
+            polled = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": f"{poll_interval_s(self.workers.most):g}"}
+            with environment_defaults(polled | (_ELASTIC_ENVIRONMENT if is_elastic else {})):
+                return cast(Outcome, trainer.fit().return_value)
         except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
-            with log.open("a") as stream:
+            with suppress(OSError), log.open("a") as stream:  # a full disk, which the driver tells
                 stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {error}\n")
             return _failure(error, log)
+
+
+def poll_interval_s(workers: int) -> float:
+    """How often Ray Train's controller asks its workers how they are: as often as their number allows.
+
+    `ray.train.report`, which ends a checkpoint, waits for the next poll. Ray's own interval is 2 s.
+    """
+    return max(_SHORTEST_POLL_S, workers / _POLLS_PER_S)
 
 
 def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> Any:

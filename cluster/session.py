@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
-from storage.errors import ConfigError
+from storage.errors import ClusterLostError, ConfigError
 from storage.owned_folder import orphans, owned
 
 # Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
@@ -33,8 +33,6 @@ from storage.owned_folder import orphans, owned
 RAY_ENVIRONMENT: Mapping[str, str] = {
     # The barrier inside `ray.train.report` has no deadline by default.
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": str(COLLECTIVE_TIMEOUT_S),
-    # `ray.train.report` waits for the controller's next poll: 2 s by default, 10 to 100 ms with this.
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",
     # Train workers would change into a session folder, where a relative path means something else than in the job.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     # `uv run` would make Ray start each worker through uv again.
@@ -135,8 +133,12 @@ def _connected(address: str, options: SessionOptions) -> Iterator[Session]:
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield _describe(context, is_ours=False)
-    finally:
-        ray.shutdown()  # disconnects only
+    except ClusterLostError:  # disconnecting waits for the head
+        raise
+    except BaseException:
+        ray.shutdown()
+        raise
+    ray.shutdown()  # disconnects only
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 _WINDOW_S = 20.0  # of training, over which ranks are compared
 _SLOWER = 1.5  # times the others' median
 _SHARE = 0.1  # of the training time that the others wait
+_LINK_SHARE = 0.5  # of the training time that all ranks wait for rows of other hosts
 _STAGES = {"sample_s": "sampling", "fetch_s": "fetching rows", "collate_s": "collating", "plan_s": "planning"}
 
 
@@ -64,6 +65,19 @@ def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
     return Straggler(rank, stage, of_ranks[rank] / max(_others(of_ranks, rank), 1e-3), lost / total)
 
 
+def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
+    """What to say where all ranks wait most of the time for rows from other hosts."""
+    total, stages = sum(seconds["train_s"]), {name: sum(seconds.get(name, ())) for name in _STAGES}
+    share = sum(seconds["wait_s"]) / max(total, 1e-9)
+    if share < _LINK_SHARE or not sum(received_bytes) or max(stages, key=stages.__getitem__) != "fetch_s":
+        return None
+    rate = sum(received_bytes) / total / 1e6
+    return (
+        f"all ranks wait {share:.0%} of the training time for rows from other hosts, which arrive at {rate:.2g} MB/s for each rank: is a "
+        "link slow?"
+    )
+
+
 def _others(values: Sequence[float], rank: int) -> float:
     """The median of the other ranks."""
     return statistics.median(value for other, value in enumerate(values) if other != rank)
@@ -76,31 +90,38 @@ class StragglerWatch:
         """`hosts`: of each rank, for people."""
         self.hosts = hosts
         self._sums: dict[str, list[float]] = {}
-        self._told: int | None = None  # the rank that was named last
-        self._windows, self._patience = 0, 1  # that say another rank than was told, and how many it takes
+        self._told: str | None = None  # who was named last
+        self._windows, self._patience = 0, 1  # that say another one than was told, and how many it takes
 
-    def update(self, seconds: Mapping[str, Sequence[float]]) -> str | None:
-        """Takes in all ranks' seconds of an epoch; what to tell the user, if anything.
+    def update(self, seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
+        """Takes in all ranks' seconds of an epoch, and what they got from other processes; what to tell the user, if anything.
 
         Each time it tells something, the next change has to last twice as many windows.
         """
-        for name, values in seconds.items():
+        for name, values in {**seconds, "received_bytes": received_bytes}.items():
             before = self._sums.get(name, [0.0] * len(values))
             self._sums[name] = [a + b for a, b in zip(before, values, strict=True)]
         if max(self._sums["train_s"]) < _WINDOW_S:
             return None
-        found, self._sums = find_straggler(self._sums), {}
-        rank = None if found is None else found.rank
-        if rank == self._told:
+        sums, self._sums = self._sums, {}
+        who, what = self._look(sums)
+        if who == self._told:
             self._windows = 0
             return None
         self._windows += 1
         if self._windows < self._patience:
             return None
-        named, self._told, self._windows, self._patience = self._told or 0, rank, 0, 2 * self._patience
-        if found is None:
-            return f"rank {named} on {self.hosts[named]} is as fast as the others again"
-        return (
-            f"rank {found.rank} on {self.hosts[found.rank]} is slow: {found.stage} takes it {found.times:.1f} times as long as the others; "
-            f"they wait for it {found.share:.0%} of the training time"
-        )
+        before_who, self._told, self._windows, self._patience = self._told, who, 0, 2 * self._patience
+        return what or f"no longer slow: {before_who}"
+
+    def _look(self, sums: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
+        """Who is slow, and what to say of it."""
+        found = find_straggler(sums)
+        if found is not None:
+            who = f"rank {found.rank} on {self.hosts[found.rank]}"
+            return who, (
+                f"{who} is slow: {found.stage} takes it {found.times:.1f} times as long as the others; they wait for it "
+                f"{found.share:.0%} of the training time"
+            )
+        link = find_slow_link(sums, sums["received_bytes"])
+        return (None, "") if link is None else ("the link", link)

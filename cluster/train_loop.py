@@ -153,6 +153,7 @@ class Worker:
         # What the pass that chose the best weights says of splits: scores, or what they are computed of.
         self.best_scores: dict[str, dict[str, float] | Scores] = {}
         self.reported_traffic: np.ndarray | int = 0
+        self.received_bytes = 0.0  # by this rank from other processes, up to the last epoch
         self.reported_epoch = -1  # of traffic and ranks
         self.peers = PeerWait(is_measured=device.type == "cpu")
         self.stragglers = StragglerWatch(gather_objects(host))
@@ -229,15 +230,18 @@ class Worker:
         """Looks where each rank's time went in an epoch, and says which one the others wait for: a collective call of several ranks."""
         if self.world_size == 1:
             return
-        row = [record.get(name, 0.0) for name in RANK_SECONDS]
+        counts = self.data.traffic()
+        received = 0.0 if counts is None else float(counts[:, COLUMNS.index("received_bytes")].sum())
+        row = [*(record.get(name, 0.0) for name in RANK_SECONDS), received - self.received_bytes]
+        self.received_bytes = received
         rows = gather_rows(torch.tensor([row], dtype=torch.float64, device=self.device))
         if self.rank != 0:
             return
-        columns = dict(zip(RANK_SECONDS, rows.T.tolist(), strict=True))
+        columns = dict(zip(RANK_SECONDS, rows.T[:-1].tolist(), strict=True))
         for name, seconds in columns.items():
             before = self.rank_seconds.get(name, [0.0] * self.world_size)
             self.rank_seconds[name] = [a + b for a, b in zip(before, seconds, strict=True)]
-        what = self.stragglers.update(columns)
+        what = self.stragglers.update(columns, rows[:, -1].tolist())
         if what is not None:
             self.reporter.push({"kind": "slow", "epoch": epoch, "what": what})
 

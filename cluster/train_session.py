@@ -68,9 +68,11 @@ class Launcher(Protocol):
         """One start of the workers, which ends as they do."""
         ...
 
-    def watching(self, say: Callable[[str], None]) -> AbstractContextManager[Callable[[], str]]:
+    def watching(
+        self, say: Callable[[str], None], end_now: Callable[[], None]
+    ) -> AbstractContextManager[Callable[[], str]]:
         """Inside the block `say` is told of hosts that do not answer, and what an attempt waits for; yields what names the hosts that are
-        lost, for people, and is empty where none is."""
+        lost, for people, and is empty where none is. Raises ClusterLostError, by `end_now`, where the cluster's head is lost."""
         ...
 
     def watch(self, record: Record) -> None:

@@ -14,6 +14,7 @@ from cluster.reporter import AttemptFiles, Record, RecordReader
 from cluster.run_directory import RunDirectory
 from cluster.train_session import Launcher
 from cluster.train_spec import TrainSpec
+from storage.disk_space import full_disk
 
 
 def train(
@@ -50,7 +51,7 @@ def train(
     with (
         progress_thread(on_record, stop.end_now) as tell,
         stop.on_signals(lambda: reached is not None, lambda signum: tell({"kind": "stopping", "signal": signum})),
-        launcher.watching(say) as lost_hosts,
+        launcher.watching(say, stop.end_now) as lost_hosts,
     ):
         while True:
             sweep(folder, workers.keep_checkpoints)
@@ -59,6 +60,8 @@ def train(
                 outcome = launcher.attempt(spec, files)
             if not isinstance(outcome, Failed) or outcome.is_final:
                 break
+            if full_disk(run.path) is not None:  # another attempt could keep nothing
+                raise outcome.error()
             failures.append(Failure(time.monotonic(), reached))
             reached = None
             given_up, line = why_give_up(failures, workers.failures_per_hour), str(outcome.error())

@@ -59,3 +59,7 @@ class StageError(GraphmillError, RuntimeError):
 
 class DeadlineError(GraphmillError, TimeoutError):
     """A wait reached its deadline."""
+
+
+class ClusterLostError(StageError):
+    """The cluster itself is gone: nothing can be asked of it any more, not even to end what runs there."""

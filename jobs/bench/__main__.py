@@ -7,6 +7,7 @@ from jobs.run.exit_codes import run
 
 NAMES = (
     "checks",
+    "controller",
     "evaluation",
     "gpu",
     "gradients",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-from storage.errors import GraphmillError
+from storage.errors import ClusterLostError, GraphmillError
 
 # Of a lost host Ray prints its raylet's stack, a page, several times, and a line for each request that is asked again. The run itself says
 # which host it is. Ray reads this as it is imported; what the user has set wins.
@@ -34,6 +34,10 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         except GraphmillError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 1
+            if isinstance(error, ClusterLostError):  # Ray would wait for the head as Python ends, and abort
+                _flush_or_drop(code)
+                sys.stderr.flush()
+                os._exit(code)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             code = 130

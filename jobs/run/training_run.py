@@ -35,7 +35,8 @@ from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
 from jobs.run.verdict import BASELINE_NAMES, judge
 from samplers.traffic import COLUMNS
-from storage.errors import DeadlineError, FormatError, GraphmillError, StageError
+from storage.disk_space import full_disk
+from storage.errors import ClusterLostError, DeadlineError, FormatError, GraphmillError, StageError
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
 FEWEST_STEPS = 200  # fewer are warned of
@@ -65,25 +66,28 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
     run = RunDirectory.resume(path, config) if options.resume else RunDirectory.create(path, config)
     write_atomic(path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
     run.note("begin", resumed=options.resume is not None, **describe_command())
+    is_cluster_lost = False
     try:
         with tracked(options.track, options.track_project, run, config):
             yield run
     except BaseException as error:  # Ctrl-C and SIGTERM too: the events say how every run ended
         with suppress(OSError):  # a full disk must not hide what it did to the run
             run.note("fail", error=_why(error))
+        is_cluster_lost = isinstance(error, ClusterLostError)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             newest = latest_checkpoint(path)
             saved = "nothing saved yet" if newest is None else f"saved up to {newest.name}"
             command = command_line(program_name(), "--run.resume", str(path))
             print(f"\nstopped, {saved}; to continue:\n{command}", file=sys.stderr)
-        if isinstance(error, (StageError, DeadlineError)) and latest_checkpoint(path) is not None:
+        if isinstance(error, (StageError, DeadlineError, FormatError)) and latest_checkpoint(path) is not None:
             command = command_line(program_name(), "--run.resume", str(path))
             raise type(error)(f"{error}; to continue: {command}") from error
         raise
     else:
         run.note("finish")
     finally:
-        _write_report(path)
+        if not is_cluster_lost:  # Ray aborts this process once another head answers there: the last word comes first
+            _write_report(path)
 
 
 def _why(error: BaseException) -> str:
@@ -208,7 +212,13 @@ def train_and_score(
         print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}", flush=True)
     with open_run(run_dir, config.run, resolved.tree()) as run:
         with progress("training") as bar:
-            result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))
+            try:
+                result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))
+            except (OSError, StageError) as error:
+                full = full_disk(run_dir)
+                if full is None:
+                    raise
+                raise StageError(f"{full}; {' '.join(str(error).split())}") from error
         fitted = baselines()
         for record in of_baselines():
             run.take(record)

@@ -3,7 +3,7 @@
 import socket
 import time
 
-from cluster.host_watch import HostStates, knock
+from cluster.host_watch import HeadState, HostStates, Knock, knock
 
 HOSTS = {"10.0.0.2": "h1", "10.0.0.3": "h2"}
 
@@ -46,3 +46,22 @@ def test_only_open_doors_answer_and_none_is_waited_for_longer():
         assert knock([ours, other, ("192.0.2.1", 9)], 0.5) == {ours}
         assert time.monotonic() - begun < 3
     assert knock([], 0.5) == set()
+
+
+def test_a_head_at_whose_port_nothing_listens_is_lost_at_once_unless_its_state_is_kept():
+    state, kept = HeadState(0, 40, is_kept=False), HeadState(0, 40, is_kept=True)
+    assert state.update(1, Knock.CLOSED) == (None, None)
+    assert state.update(3, Knock.CLOSED) == (None, "nothing listens at its port any more")
+    kept.update(1, Knock.CLOSED)
+    told, lost = kept.update(5, Knock.CLOSED)
+    assert told == "the head has not answered for 5 s; the run ends if it is not back within 40 s"
+    assert lost is None
+    assert kept.update(20, Knock.ANSWERS) == ("the head answers again, after 20 s", None)
+
+
+def test_a_silent_head_is_told_once_and_is_lost_before_ray_loses_patience():
+    state = HeadState(0, 40, is_kept=False)
+    said = [state.update(now, Knock.SILENT) for now in range(2, 42, 2)]
+    assert [told is not None for told, _ in said] == [False, True, *[False] * 18]
+    assert [lost for _, lost in said] == [*[None] * 19, "it has not answered for 40 s"]
+    assert state.update(41, Knock.ANSWERS)[0] is not None

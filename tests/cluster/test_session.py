@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster.options import SessionOptions
+from cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from cluster.session import RAY_ENVIRONMENT, ray_session
 from storage.errors import ConfigError
 from tests.ray_head import RayHead
@@ -75,14 +75,14 @@ def test_a_local_ray_is_as_asked_and_leaves_nothing(
         temp_dir = Path(ray._private.worker._global_node.get_temp_dir_path())
 
         @ray.remote
-        def health_check_interval() -> str:
-            return os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"]
+        def longest_barrier() -> str:
+            return os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"]
 
         @ray.remote(max_retries=0)
         def fail() -> None:
             raise ConfigError("from a worker")
 
-        assert ray.get(health_check_interval.remote(), timeout=60) == "0.1"
+        assert ray.get(longest_barrier.remote(), timeout=60) == str(COLLECTIVE_TIMEOUT_S)
         with pytest.raises(ConfigError, match="from a worker"):
             ray.get(fail.remote(), timeout=60)
         with ray_session() as inner:  # a job's part may ask for a session of its own

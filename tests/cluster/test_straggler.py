@@ -9,7 +9,7 @@ import pytest
 
 from cluster.report_epochs import is_reported
 from cluster.run_directory import RunDirectory
-from cluster.straggler import PeerWait, Straggler, StragglerWatch, find_straggler
+from cluster.straggler import PeerWait, Straggler, StragglerWatch, find_slow_link, find_straggler
 from cluster.train_loop import RANK_SECONDS
 from jobs.reporting.run_report import run_page
 from jobs.run.run_record import read_run
@@ -53,20 +53,35 @@ def test_ranks_that_are_nearly_equal_or_wait_for_a_link_are_not_named(seconds):
     assert find_straggler(seconds) is None
 
 
+def test_a_slow_link_is_told_with_the_rate_that_was_measured():
+    seconds = ranks([1, 1, 1], [9, 9, 9], fetch_s=[9, 9, 9])
+    assert find_slow_link(seconds, [1e6, 1e6, 1e6]) == (
+        "all ranks wait 90% of the training time for rows from other hosts, which arrive at 0.1 MB/s for each rank: is a link slow?"
+    )
+    assert find_slow_link(seconds, [0, 0, 0]) is None, "all partitions are here"
+    assert find_slow_link(ranks([1, 1, 1], [9, 9, 9], sample_s=[9, 9, 9]), [1, 1, 1]) is None
+    assert find_slow_link(ranks([9, 9, 9], [1, 1, 1], fetch_s=[9, 9, 9]), [1, 1, 1]) is None
+
+
 def test_a_change_is_told_once_and_then_has_to_last_longer_each_time():
     watch = StragglerWatch(HOSTS)
-    even, slow = ranks([10, 10, 10], [0, 0, 0]), ranks([10, 40, 10], [0, 0, 0])
-    assert watch.update(even) is None
-    assert watch.update(even) is None
-    assert watch.update(slow) == (
+    even, slow, link = (ranks([20, each, 20], [0, 0, 0]) for each in (20, 80, 20))
+    link = ranks([1, 1, 1], [20, 20, 20], fetch_s=[30, 30, 30])
+
+    def said(seconds) -> str | None:
+        return watch.update(seconds, [1e6] * 3)
+
+    assert said(ranks([5, 40, 5], [0, 0, 0])) is not None
+    watch = StragglerWatch(HOSTS)
+    assert said(ranks([5, 5, 5], [0, 0, 0])) is None, "too short"
+    assert said(even) is None
+    assert said(slow) == (
         "rank 1 on h1 (10.77.0.2) is slow: computing takes it 4.0 times as long as the others; they wait for it 75% of the training time"
     )
-    assert watch.update(slow) is None
-    assert [watch.update(ranks([20, 20, 20], [0, 0, 0])) for _ in range(2)] == [
-        None,
-        "rank 1 on h1 (10.77.0.2) is as fast as the others again",
-    ]
-    told = [watch.update(slow if turn % 2 else even) for turn in range(10_000)]
+    assert said(slow) is None
+    assert [said(even) for _ in range(2)] == [None, "no longer slow: rank 1 on h1 (10.77.0.2)"]
+    assert [bool(said(link)) for _ in range(5)] == [False, False, False, True, False]
+    told = [said(slow if turn % 2 else even) for turn in range(10_000)]
     assert sum(what is not None for what in told) < 20, "what flaps floods"
 
 

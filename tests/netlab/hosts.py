@@ -197,14 +197,14 @@ class Hosts:
         counts = {each["ifname"]: each["stats64"] for each in links if "stats64" in each}
         return {name: (each["rx"]["bytes"], each["tx"]["bytes"]) for name, each in counts.items()}
 
-    def _pids(self, host: str) -> list[int]:
+    def pids(self, host: str) -> list[int]:
         """The host's processes, by their ids on the machine."""
         listed = [int(pid) for pid in call("ip", "netns", "pids", f"{self._prefix}-{host}", check=False).split()]
         return [pid for pid in listed if len(_namespace_pids(pid)) > len(_namespace_pids(os.getpid()))]
 
     def _first_pid(self, host: str) -> int:
         """The process that is 1 on the host, whose namespaces are the host's."""
-        for pid in self._pids(host):
+        for pid in self.pids(host):
             if _namespace_pids(pid)[-1:] == [1]:
                 return pid
         raise RuntimeError(f"{host} is not on")
@@ -213,7 +213,7 @@ class Hosts:
         """First the link goes, so that nobody is told; then the processes, then the network."""
         call("ip", "-n", self._switch, "link", "delete", host, check=False)
         deadline, pids = time.monotonic() + BOOT_S, set[int]()
-        while pids := {pid for pid in pids.union(self._pids(host)) if _namespace_pids(pid)}:
+        while pids := {pid for pid in pids.union(self.pids(host)) if _namespace_pids(pid)}:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -15,13 +15,27 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 HEAD_PORT = 6379
 START_S = 120.0
 OBJECT_STORE_BYTES = 100 * 2**20
+# One process that looks until they are there, or the head does not answer: starting it takes seconds.
+COUNT_NODES = """
+import sys, time
+import ray
+address, count, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+ray.init(address, log_to_driver=False, logging_level="ERROR")
+deadline = time.monotonic() + seconds
+while (alive := sum(node["Alive"] for node in ray.nodes())) != count and time.monotonic() < deadline:
+    time.sleep(0.2)
+print(alive)
+"""
 
 
 class RayHosts:
     """A cluster of one CPU a host, or as many as `cpus` says."""
 
-    def __init__(self, hosts: Hosts, cpus: int = 1, resources: Sequence[str] = ()) -> None:
-        """`resources`: more arguments of `ray start`, one for each host."""
+    def __init__(
+        self, hosts: Hosts, cpus: int = 1, resources: Sequence[str] = (), environment: Sequence[str] = ()
+    ) -> None:
+        """`resources`: more arguments of `ray start`, one for each host; `environment`: NAME=VALUE of all nodes and jobs."""
+        self._more_environment = environment
         self.hosts, self.address = hosts, f"{hosts.address('h0')}:{HEAD_PORT}"
         self._cpus, self._more = cpus, list(resources)
         self._ray = str(Path(sys.executable).with_name("ray"))
@@ -65,14 +79,13 @@ class RayHosts:
             )
 
     def wait_for_nodes(self, count: int, timeout_s: float = START_S) -> None:
-        alive = (
-            "import sys, ray; ray.init(sys.argv[1], log_to_driver=False); print(sum(n['Alive'] for n in ray.nodes()))"
-        )
         deadline, said = time.monotonic() + timeout_s, ""
         while said.strip() != str(count):
-            if time.monotonic() > deadline:
+            left_s = deadline - time.monotonic()
+            if left_s < 0:
                 raise RuntimeError(f"expected {count} nodes within {timeout_s:g} s, found {said or 'none'}")
-            said = self.run("h0", [sys.executable, "-c", alive, self.address], capture_output=True, text=True).stdout
+            look = [sys.executable, "-c", COUNT_NODES, self.address, str(count), str(left_s)]
+            said = self.run("h0", look, capture_output=True, text=True).stdout
 
     def _environment(self) -> list[str]:
         return [
@@ -87,6 +100,7 @@ class RayHosts:
                 f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}",
                 "OMP_NUM_THREADS=1",
             ),
+            *self._more_environment,
         ]
 
     def run(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[Any]":

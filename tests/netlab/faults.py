@@ -1,0 +1,351 @@
+"""What happens to a training run when hosts, links and disks fail: each fault strikes a run of its own, so many times, and a table says what came of it.
+
+    python -m tests.netlab.faults --times 5 --out runs/faults            # all of them, half a day on two cores
+    python -m tests.netlab.faults --times 1 --out runs/faults --only head disk
+
+Two emulated hosts train products_geco; see tests/netlab/lab.py. Every strike is a line of OUT/results.jsonl, and one that is there is not
+repeated, so the command may be interrupted and given again. OUT/results.md is the table. A run must go on to the losses of the undisturbed
+run, or end within its time with one line that names the host and the command that resumes, and the resumed run must have those losses.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.disturbed_job import epochs, events
+from tests.netlab.hosts import DISK, Hosts, call, why_not
+from tests.netlab.lab import Lab, Running
+from tests.netlab.ray_hosts import REPOSITORY, RayHosts
+
+STRIKES_AT = 15  # epochs
+TOLD_S = 10.0
+MOST_LINES = 400  # of output: more is a flood
+DISK_BYTES = 400 * 2**20  # of each host
+RUN_DISK_BYTES = 24 * 2**20  # of the folder "small", where a run may fill its disk
+REDIS_PORT = 6390
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`strike` begins it and, where it heals by itself, ends it; `mend` puts right what is left, before the run is resumed."""
+
+    strike: Callable[[Lab, Running], None]
+    told: str  # words that the user must see within TOLD_S, or within `told_s`
+    told_s: float = TOLD_S
+    options: tuple[str, ...] = ()
+    ends: tuple[str, ...] | None = None  # words of the last line, where the run ends; None: it goes on
+    within_s: float = 900.0  # it ends
+    mend: Callable[[Lab], None] = lambda lab: None
+    host: str = "h0"  # of the driver
+    folder: str = "."  # of the run, below the shared one
+    kind: str = "plain"  # of the lab
+    more: Callable[[Lab, Running], None] = lambda lab, run: None  # further checks of a run that went on
+
+
+def cut(seconds: float) -> Callable[[Lab, Running], None]:
+    def strike(lab: Lab, run: Running) -> None:
+        lab.hosts.cut("h1")
+        time.sleep(seconds)
+        lab.hosts.heal("h1")
+
+    return strike
+
+
+def power_cut(lab: Lab, run: Running) -> None:
+    lab.hosts.power_off("h1")
+    time.sleep(40)
+    start_again(lab, "h1")
+
+
+def start_again(lab: Lab, host: str) -> None:
+    lab.hosts.power_on(host)
+    lab.cluster.start_node(host)
+
+
+def kill_head(lab: Lab, run: Running) -> None:
+    (pid,) = [pid for pid in lab.hosts.pids("h0") if "gcs_server" in command_of(pid)]
+    os.kill(pid, signal.SIGKILL)
+
+
+def fill(folder: Path) -> None:
+    """Leaves no byte free."""
+    with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as stream:
+        for size in (2**20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    stream.write(bytes(size))
+
+
+def free(folder: Path) -> None:
+    (folder / "filler").unlink(missing_ok=True)
+
+
+def fill_disk(lab: Lab, run: Running) -> None:
+    """A worker on the full host dies as well, so that another one has to start there."""
+    fill(lab.hosts.disk("h1"))
+    time.sleep(5)
+    os.kill(worker_on(lab, "h1"), signal.SIGKILL)
+
+
+def fill_origins_copy(lab: Lab, run: Running) -> None:
+    """The survivor has no room for the lost host's partition."""
+    fill(lab.hosts.disk("h0"))
+    lab.hosts.power_off("h1")
+
+
+def slow_down(lab: Lab, run: Running) -> None:
+    """The worker on h1 gets a fifth of the time, until the user is told or 90 s are over."""
+    worker, begun = psutil.Process(worker_on(lab, "h1")), time.monotonic()
+    while time.monotonic() < begun + 90 and "is slow" not in run.text:
+        worker.suspend()
+        time.sleep(0.08)
+        worker.resume()
+        time.sleep(0.02)
+
+
+def slow_link(lab: Lab, run: Running) -> None:
+    lab.hosts.rate("h1", "1mbit")
+    time.sleep(90)
+    lab.hosts.rate("h1", None)
+
+
+def command_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def worker_on(lab: Lab, host: str) -> int:
+    """The training worker's process."""
+    (pid,) = [pid for pid in lab.hosts.pids(host) if "RayTrainWorker" in command_of(pid)]
+    return pid
+
+
+def served_at_home(lab: Lab, run: Running) -> None:
+    """Each worker reads its own host's partition again."""
+    last = [event for event in events(run.path) if event["kind"] == "traffic" and event["of"] == "epochs"][-1]
+    assert all(last["local_requests"]), "a partition is remote to both workers"
+
+
+SILENT = "h1 (10.77.0.2) has not answered"
+GOES_ON = "--run.resume"
+FAULTS: dict[str, Fault] = {
+    "cut-20s": Fault(cut(20), SILENT, more=served_at_home),
+    "cut-3min": Fault(cut(180), SILENT, more=served_at_home),
+    "power-40s": Fault(power_cut, SILENT, more=served_at_home),
+    "lost": Fault(
+        lambda lab, run: lab.hosts.power_off("h1"),
+        SILENT,
+        options=("--workers.wait_s", "20"),
+        ends=("h1 (10.77.0.2) has not answered for", "expected room for 2 workers", GOES_ON),
+        mend=lambda lab: start_again(lab, "h1"),
+    ),
+    "lost-elastic": Fault(
+        lambda lab, run: lab.hosts.power_off("h1"),
+        SILENT,
+        options=("--workers.min_workers", "1"),
+        mend=lambda lab: start_again(lab, "h1"),
+    ),
+    "head": Fault(
+        kill_head, "h0 (10.77.0.1), port 6379: the head of the Ray cluster is lost", ends=("h0", GOES_ON), within_s=20
+    ),
+    "head-power": Fault(
+        lambda lab, run: lab.hosts.power_off("h0"),
+        "h0 (10.77.0.1): the head has not answered",
+        ends=("h0 (10.77.0.1), port 6379: the head of the Ray cluster is lost", GOES_ON),
+        within_s=70,
+        mend=lambda lab: start_again(lab, "h0"),
+        host="h1",
+    ),
+    "head-redis": Fault(kill_head, "h0 (10.77.0.1): the head has not answered", host="h1", kind="redis"),
+    "disk": Fault(fill_disk, "", mend=lambda lab: free(lab.hosts.disk("h1"))),
+    "disk-copy": Fault(
+        fill_origins_copy,
+        SILENT,
+        options=("--workers.min_workers", "1", "--workers.wait_s", "60"),
+        ends=("h0", "No space left on device", DISK, GOES_ON),
+        mend=lambda lab: (free(lab.hosts.disk("h0")), start_again(lab, "h1"))[0],
+    ),
+    "disk-run": Fault(
+        lambda lab, run: fill(lab.shared / "small"),
+        "",
+        ends=("h0", "No space left on device", "small", GOES_ON),
+        within_s=120,
+        mend=lambda lab: free(lab.shared / "small"),
+        folder="small",
+    ),
+    "slow-host": Fault(slow_down, "rank", told_s=90.0),
+    "slow-link": Fault(slow_link, "MB/s for each rank", told_s=90.0),
+}
+
+
+@contextlib.contextmanager
+def lab(kind: str, folder: Path) -> Iterator[Lab]:
+    """A running one. "redis": the head has no worker, and keeps its state in a Redis on h1."""
+    (folder / "small").mkdir(parents=True, exist_ok=True)
+    call("mount", "-t", "tmpfs", "-o", f"size={RUN_DISK_BYTES}", "tmpfs", str(folder / "small"))
+    try:
+        with Hosts(2, shared=[folder, REPOSITORY], disk_bytes=DISK_BYTES) as hosts:
+            head, other, environment = f"--temp-dir={DISK}/ray", "", list[str]()
+            if kind == "redis":
+                redis = ["redis-server", "--port", str(REDIS_PORT), "--bind", "0.0.0.0", "--protected-mode", "no"]
+                hosts.popen("h1", [*redis, "--dir", DISK], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                environment = [f"RAY_REDIS_ADDRESS={hosts.address('h1')}:{REDIS_PORT}"]
+                head, other = f"{head} --num-cpus=0", "--num-cpus=2"
+            yield Lab(hosts, folder, RayHosts(hosts, resources=[head, other], environment=environment))
+    finally:
+        call("umount", str(folder / "small"), check=False)
+
+
+class Labs:
+    """One lab at a time, with the losses that nothing has disturbed. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._stack = folder.resolve(), contextlib.ExitStack()
+        self._kind: str | None = None
+        self._lab: Lab | None = None
+
+    def __enter__(self) -> "Labs":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """The next strike gets a new lab: what this one was left in is not for it."""
+        self._kind = self._lab = None
+        self._stack.close()
+
+    def of(self, kind: str) -> tuple[Lab, list[float]]:
+        folder = self._folder / kind
+        if self._kind != kind:
+            self.end()
+            self._lab, self._kind = self._stack.enter_context(lab(kind, folder)), kind
+        assert self._lab is not None
+        basis = folder / "undisturbed.json"
+        if not basis.exists():
+            run = self._lab.train(f"undisturbed-{time.time_ns()}", host="h1" if kind == "redis" else "h0")
+            assert run.end() == 0, run.text
+            basis.write_text(json.dumps(run.losses))
+        return self._lab, json.loads(basis.read_text())
+
+    def try_one(self, name: str, turn: int) -> dict[str, Any]:
+        """Raises AssertionError where what comes of it is not what is promised."""
+        try:
+            return try_one(name, turn, *self.of(FAULTS[name].kind))
+        except BaseException:
+            self.end()
+            raise
+
+
+def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> dict[str, Any]:
+    """What came of one strike. Raises AssertionError where it is not what is promised."""
+    fault = FAULTS[name]
+    run = where.train(f"{fault.folder}/{name}-{turn}-{time.time_ns() % 10**6}", *fault.options, host=fault.host)
+    run.wait_for_epochs(STRIKES_AT)
+    reached, begun = len(epochs(run.path)), time.monotonic()
+    striking = threading.Thread(target=fault.strike, args=(where, run), daemon=True)
+    striking.start()
+    result: dict[str, Any] = {"fault": name, "turn": turn, "at_epoch": reached, "host": fault.host}
+    status = run.end(fault.within_s)
+    result["ends_s"] = round(run.lines[-1][0] - begun, 1)
+    striking.join(timeout=300)
+    result["told_s"] = round(run.said_after(begun, fault.told), 1) if fault.told else None
+    result["lines"], result["last"] = len(run.lines), run.lines[-1][1][:1000]
+    result["told"] = [
+        line[:300] for _, line in run.lines if " (10.77.0." in line or "MB/s" in line or "start again" in line
+    ][:20]
+    (where.shared / f"{name}-{turn}.log").write_text(
+        "\n".join(f"{when - begun:9.1f} {line}" for when, line in run.lines)
+    )
+    fault.mend(where)
+    if fault.ends is None:
+        assert status == 0, run.text[-3000:]
+        fault.more(where, run)
+    else:
+        assert status == 1, f"status {status}: {run.text[-3000:]}"
+        assert run.lines[-1][1].startswith("error: "), run.text[-3000:]
+        assert all(word in run.lines[-1][1] for word in fault.ends), run.lines[-1][1]
+        where.cluster.wait_for_nodes(2)
+        again = where.resume(run.path, fault.host)
+        assert again.end() == 0, again.text[-3000:]
+    assert run.losses == list(undisturbed), "other losses"
+    if fault.told:
+        assert result["told_s"] <= fault.told_s, f"told after {result['told_s']} s"
+    assert len(run.lines) < MOST_LINES, f"a flood of {len(run.lines)} lines"
+    where.cluster.wait_for_nodes(2)
+    shutil.rmtree(run.path, ignore_errors=True)
+    return result | {"ok": True}
+
+
+def table(results: Sequence[dict[str, Any]]) -> list[str]:
+    """A row for each fault: how often it came out as promised, and medians."""
+    lines = ["| fault | as promised | told after, s | ends after, s | what the run does |", "|---|---|---|---|---|"]
+    for name, fault in FAULTS.items():
+        mine = [result for result in results if result["fault"] == name]
+        good = [result for result in mine if result.get("ok")]
+        if not mine:
+            continue
+
+        def middle(key: str, of: Sequence[dict[str, Any]] = good) -> str:
+            values = [result[key] for result in of if result.get(key) is not None]
+            return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})" if values else "–"
+
+        does = "ends with one line, resumed to equal losses" if fault.ends else "goes on to equal losses"
+        lines.append(f"| {name} | {len(good)} of {len(mine)} | {middle('told_s')} | {middle('ends_s')} | {does} |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=list(FAULTS), default=list(FAULTS))
+    parser.add_argument("--again", action="store_true", help="also strikes that failed before")
+    said = parser.parse_args()
+    if why := why_not():
+        sys.exit(why)
+    said.out.mkdir(parents=True, exist_ok=True)
+    file = said.out / "results.jsonl"
+
+    def kept() -> list[dict[str, Any]]:
+        lines = file.read_text().splitlines() if file.exists() else []
+        return list({(each["fault"], each["turn"]): each for each in map(json.loads, lines)}.values())
+
+    def keep(result: dict[str, Any]) -> None:
+        with file.open("a") as stream:
+            stream.write(json.dumps(result) + "\n")
+        (said.out / "results.md").write_text("\n".join(table(kept())) + "\n")
+
+    done = {(each["fault"], each["turn"]) for each in kept() if each["ok"] or not said.again}
+    by_kind = sorted(said.only, key=lambda name: FAULTS[name].kind)
+    with Labs(said.out) as labs:
+        for name, turn in ((name, turn) for turn in range(said.times) for name in by_kind if (name, turn) not in done):
+            begun = time.monotonic()
+            try:
+                result = labs.try_one(name, turn)
+            except (AssertionError, RuntimeError, ValueError) as error:
+                result = {"fault": name, "turn": turn, "ok": False, "why": str(error)[-4000:]}
+            keep(result)
+            why = result.get("why", "as promised")[-1500:]
+            print(f"{name} {turn}: {why} ({time.monotonic() - begun:.0f} s)", flush=True)
+    print("\n".join(table(kept())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Two emulated hosts with a placed graph, and training jobs on them whose words and times are kept."""
+
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.disturbed_job import epochs
+from tests.netlab.hosts import DISK, Hosts
+from tests.netlab.ray_hosts import RayHosts
+
+EPOCHS = 200
+SMALL = (
+    *("--model.width", "16", "--model.num_layers", "2", "--sampler", "neighbor", "--sampler.fanouts", "4", "3"),
+    *(
+        "--sampler.batch_size",
+        "16",
+        "--fit.epochs",
+        str(EPOCHS),
+        "--fit.eval_every",
+        "20",
+        "--fit.checkpoint_every",
+        "5",
+    ),
+    *("--workers", "2"),
+)
+ENDS_S = 900.0
+
+
+class Lab:
+    """A cluster of these hosts; partitions of a graph lie on the hosts' own disks, runs in a folder that all hosts write."""
+
+    def __init__(self, hosts: Hosts, shared: Path, cluster: RayHosts | None = None) -> None:
+        self.hosts, self.shared = hosts, shared
+        self.cluster = cluster or RayHosts(hosts)
+        if not (shared / "origin").exists():
+            graph = SyntheticGraph(SyntheticOptions(num_nodes=1500))
+            ingest(graph, str(shared / "origin"), IngestOptions(num_partitions=2))
+        self.cluster.start()
+        self.do("ingest", str(shared / "origin"), f"{DISK}/graph", "--place", "hosts")
+
+    def do(self, *words: str) -> None:
+        done = self.cluster.run("h0", self.cluster.job(*words), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def train(self, name: str, *options: str, host: str = "h0") -> "Running":
+        words = ("--data", f"{DISK}/graph", "--run.dir", str(self.shared / name), *SMALL, *options)
+        return Running(self, self.shared / name, words, host)
+
+    def resume(self, run: Path, host: str = "h0") -> "Running":
+        return Running(self, run, ("--run.resume", str(run)), host)
+
+
+class Running:
+    """A training job on a host, and when it said what."""
+
+    def __init__(self, lab: Lab, run: Path, words: tuple[str, ...], host: str) -> None:
+        self.path, self.lines = run, list[tuple[float, str]]()
+        command = lab.cluster.job("products_geco", *words)
+        self._popen = lab.cluster.popen(
+            host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._popen.stdout is not None
+        for line in self._popen.stdout:
+            self.lines.append((time.monotonic(), line.rstrip()))
+
+    def wait_for_epochs(self, count: int) -> None:
+        deadline = time.monotonic() + ENDS_S
+        while len(epochs(self.path)) < count:
+            assert self._popen.poll() is None, self.text
+            assert time.monotonic() < deadline, self.text
+            time.sleep(0.1)
+
+    def end(self, within_s: float = ENDS_S) -> int:
+        """Its exit status."""
+        try:
+            status = self._popen.wait(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            raise AssertionError(f"no end within {within_s:g} s: {self.text}") from None
+        self._reader.join(timeout=10)
+        return status
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line for _, line in self.lines)
+
+    def said_after(self, begun: float, what: str) -> float:
+        """Seconds until a line with these words."""
+        return next((when - begun for when, line in self.lines if when >= begun and what in line), float("inf"))
+
+    @property
+    def losses(self) -> list[float]:
+        return [epoch["train_loss"] for epoch in epochs(self.path)]
