@@ -164,8 +164,6 @@ class ServerOptions:
     """Check all checksums when a server starts."""
     local_reads: bool = True
     """Read partitions in process where their files lie on this node."""
-    cache_bytes: int = 0
-    """Memory of each process for feature rows of partitions on other machines; each gets a share by its number of nodes."""
     feature_dtype: FeatureDtype | None = None
     """Float16: halve what float32 features cost on the wire; batches then hold float16."""
 
@@ -174,7 +172,6 @@ class ServerOptions:
         check_options(
             self,
             at_least(self, 1, "work_threads")
-            | at_least(self, 0, "cache_bytes")
             | more_than_0(self, "timeout_s", "start_timeout_s")
             | {
                 "feature_dtype": (self.feature_dtype in (None, *get_args(FeatureDtype)), "float16, float32 or none"),

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util import get_node_ip_address
@@ -25,7 +24,6 @@ from cluster.server_placement import Host, assign, live_hosts, look_for_files, o
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Router
-from samplers.row_cache import CachedOwner
 from samplers.warm_up import warm_up
 from storage.arrow_files import absolute_url, is_local
 from storage.copied_files import copy_partition
@@ -312,12 +310,10 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
     """The router of this process: partitions on this node are read in process, the others asked for.
 
     `watch` may put something around the owner of each partition, a `LocalOwner` or a `RemoteOwner`, that sees its messages
-    (`samplers.traffic.Traffic`); a cache stands before it.
+    (`samplers.traffic.Traffic`).
     """
     graph = servers.graph.open()
     tables, manifest, near = NodeTables(graph), graph.manifest, servers.near()
-    num_owned = np.diff(graph.offsets)
-    num_far = sum(int(count) for partition, count in enumerate(num_owned) if partition not in near)
     owners: list[Owner] = []
     for info, handle in zip(servers.infos, servers.handles, strict=True):
         if info.partition in near:
@@ -326,8 +322,5 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
             owners.append(watch(LocalOwner(local), info.partition))
             continue
         far = watch(remote_owner(handle, info.partition, servers.options.timeout_s), info.partition)
-        if servers.options.cache_bytes:
-            budget = servers.options.cache_bytes * int(num_owned[info.partition]) // max(num_far, 1)
-            far = CachedOwner(far, manifest, info.partition, budget)
         owners.append(far)
     return Router(manifest, owners, servers.options.feature_dtype)

@@ -188,7 +188,7 @@ class Predictor:
         states: list[Tensor] = []
         with (
             _capture(model, states) if spec.embeddings else nullcontext(),
-            Loader(sampler, spec.loader, device=self._device, collate=data.collate) as loader,
+            Loader(sampler, replace(spec.loader, cache_bytes=0), device=self._device, collate=data.collate) as loader,
         ):
             for batch, prediction in predictions(model, loader.epoch(0), self._device, spec.precision):
                 ids = data.ids(batch)

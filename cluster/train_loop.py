@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ from cluster.train_session import TrainSession
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import build_average, update_average
 from samplers.loader import STAGE_SECONDS, Loader
+from samplers.options import LoaderOptions
 from samplers.protocol import Sampler
 from samplers.traffic import COLUMNS
 from storage.counter_random import derive_key
@@ -258,17 +260,19 @@ class Worker:
 
     def loader(self, sampler_options: Any) -> Loader:
         """This rank's training batches."""
-        return self._loader(self.data.sampler(sampler_options, self.seat.num_positions), self.seat.num_positions)
+        sampler = self.data.sampler(sampler_options, self.seat.num_positions)
+        return self._loader(sampler, self.seat.num_positions, self.spec.loader)
 
     def split_loader(self, sampler_options: Any) -> Loader:
         """This rank's batches of a split to be scored; ranks beyond the positions have the last one's, too, and do not count."""
-        return self._loader(*deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size))
+        dealt = deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size)
+        return self._loader(*dealt, replace(self.spec.loader, cache_bytes=0))  # the room is for training
 
-    def _loader(self, sampler: Sampler, num_positions: int) -> Loader:
+    def _loader(self, sampler: Sampler, num_positions: int, options: LoaderOptions) -> Loader:
         num_ranks = min(self.world_size, num_positions)
         return Loader(
             sampler,
-            self.spec.loader,
+            options,
             rank=min(self.rank, num_ranks - 1),
             num_ranks=num_ranks,
             num_positions=num_positions,

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from samplers.drawn import with_rows
 from samplers.graph_checks import check_graph
 from samplers.messages import NodeRows
 from samplers.minibatch import MiniBatch, ShardOf
-from samplers.neighbor import induced_minibatch
+from samplers.neighbor import draw_induced
 from samplers.options import FullGraphOptions
 from samplers.plans import shard_bounds
 from samplers.protocol import check_batch, sampler_len, sampler_repr
@@ -49,7 +50,7 @@ class FullGraphSampler:
             minibatch = self._shard(epoch, batch)
         else:
             nodes = self._router.list_chunk(key=0, chunk=0, num_chunks=1).node
-            minibatch = induced_minibatch(self._router, epoch, batch, nodes, self.options)
+            minibatch = with_rows(self._router, draw_induced(self._router, epoch, batch, nodes, self.options))
         return replace(minibatch, root_index=np.flatnonzero(self._roots.among(minibatch)))
 
     def _shard(self, epoch: int, rank: int) -> MiniBatch:

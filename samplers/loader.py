@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from samplers.device_copy import DeviceCopy, tensor_bytes
+from samplers.drawn import DrawingSampler
 from samplers.minibatch import to_torch
 from samplers.options import LoaderOptions
 from samplers.ordered_stream import Bounds, Delivery, OrderedStream
+from samplers.planned_rows import PlannedBatches
 from samplers.plans import own_positions
 from samplers.protocol import Sampler, sampler_fingerprint
 from samplers.stage_clock import stage
@@ -67,6 +69,21 @@ class _Position:
     stream: OrderedStream[_Ready] | None = field(default=None, repr=False)
 
 
+def _planned(sampler: Sampler, options: LoaderOptions) -> PlannedBatches | None:
+    """What fetches the sampler's rows by plan; None where that is not asked for, or all partitions are read in this process.
+
+    Raises ConfigError for a sampler that cannot tell a batch's nodes ahead.
+    """
+    if not options.cache_bytes:
+        return None
+    if not isinstance(sampler, DrawingSampler):
+        raise ConfigError(
+            f"cache_bytes: expected a sampler with a method `draw` (docs/guides/your_sampler.md), got {type(sampler).__name__}; leave out "
+            "--loader.cache_bytes"
+        )
+    return None if sampler.router.is_near.all() else PlannedBatches(sampler, options)
+
+
 class Loader:
     """A rank's view of a sampler. Use as a context manager, or call `close`, so that no thread stays behind.
 
@@ -107,6 +124,7 @@ class Loader:
         self._rank, self._num_positions = rank, num_positions
         self.positions = own_positions(rank, num_ranks, num_positions)
         self._copy, self._collate = DeviceCopy(torch.device(device)), collate
+        self.planned = _planned(sampler, self._options)
         self._position = _Position()
         self._largest_bytes = 0
         self._closed = False
@@ -203,6 +221,8 @@ class Loader:
         self._stop_stream()
         position, options = self._position, self._options
         epoch = position.epoch
+        if self.planned is not None:
+            self.planned.begin(epoch, self._batch_of, position.delivered, len(self))
         stream = OrderedStream(
             lambda number: self._make(epoch, number),
             lambda ready: ready.num_bytes,
@@ -226,18 +246,31 @@ class Loader:
             self._position = _Position(epoch + 1)
         finally:
             stream.cancel()
+            if self.planned is not None and position.stream is stream:
+                self.planned.cancel()
             self._largest_bytes = max(self._largest_bytes, stream.largest_bytes)
 
     def _stop_stream(self, timeout_s: float | None = None) -> None:
+        timeout_s = self._options.close_timeout_s if timeout_s is None else timeout_s
         stream, self._position.stream = self._position.stream, None
         if stream is not None:
-            stream.close(self._options.close_timeout_s if timeout_s is None else timeout_s)
+            stream.cancel()
+            if self.planned is not None:  # first, for it holds up the stream's threads
+                self.planned.close(timeout_s)
+            stream.close(timeout_s)
+
+    def _batch_of(self, number: int) -> int:
+        """The sampler's number of this rank's batch `number`."""
+        step, place = divmod(number, len(self.positions))
+        return step * self._num_positions + self.positions[place]
 
     def _make(self, epoch: int, number: int) -> _Ready:
         """All stages of this rank's batch `number` of the epoch; runs in a sampling thread."""
-        step, place = divmod(number, len(self.positions))
         with stage("sample"):  # a sampler names its own stages where it knows them
-            minibatch = self._sampler.sample(epoch, step * self._num_positions + self.positions[place])
+            if self.planned is None:
+                minibatch = self._sampler.sample(epoch, self._batch_of(number))
+            else:
+                minibatch = self.planned.batch(number)
         with stage("collate"):
             batch = self._collate(minibatch)
         num_bytes = max(minibatch.num_bytes, tensor_bytes(batch))  # collating may widen or pad

@@ -29,6 +29,20 @@ class SampleNeighbors:
 
 
 @dataclass(frozen=True)
+class SampleForBatches:
+    """What several `SampleNeighbors` ask, one after the other: number b of node[start[b]:start[b + 1]] by key[b]."""
+
+    node: np.ndarray  # [n]
+    start: np.ndarray  # int64 [batches + 1]
+    key: np.ndarray  # uint64 [batches]
+    fanout: int
+    direction: WalkDirection = "in"
+    scheme: Scheme = "uniform"
+    replace: bool = False
+    columns: tuple[EdgeColumn, ...] = ()
+
+
+@dataclass(frozen=True)
 class InducedEdges:
     """List the in-neighbors of each node that are among `member`, as positions in `member`."""
 
@@ -92,13 +106,6 @@ class ListChunk:
 
 
 @dataclass(frozen=True)
-class ListHot:
-    """List the `count` owned nodes of most in-edges (all, where there are fewer), the smaller permanent id first among equals."""
-
-    count: int
-
-
-@dataclass(frozen=True)
 class FindNodes:
     """List the owned nodes among these permanent ids, in this order."""
 
@@ -152,11 +159,11 @@ class DegreeLists:
 
 Request = (
     SampleNeighbors
+    | SampleForBatches
     | InducedEdges
     | FetchRows
     | ListSplit
     | ListChunk
-    | ListHot
     | FindNodes
     | ListNeighbors
     | InducedSubgraphs

@@ -5,12 +5,16 @@ order, lists in ascending permanent id; so the lists of position i come before t
 batch's layers are slices of it (`samplers.layers`).
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from samplers.drawn import Columns, Drawn, with_rows
 from samplers.graph_checks import check_graph
-from samplers.messages import NeighborLists, join_columns
+from samplers.messages import NeighborLists, NodeRows, join_columns
 from samplers.minibatch import MiniBatch
 from samplers.options import NeighborOptions
 from samplers.protocol import sampler_len, sampler_repr
@@ -48,8 +52,16 @@ class NeighborSampler:
         """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
         return self._root_batches.roots(epoch, batch).original_id
 
+    @property
+    def router(self) -> Router:
+        return self._router
+
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return self._sample(self._root_batches.roots(epoch, batch).node, epoch, batch)
+        return with_rows(self._router, *self.draw(epoch, [batch]))
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        """Several batches take one request per owner and hop, as one does."""
+        return self._draw([self._root_batches.roots(epoch, batch).node for batch in batches], epoch, batches)
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
         """The minibatch around these roots, whatever their split: distinct permanent ids, which keep their order.
@@ -57,99 +69,118 @@ class NeighborSampler:
         `epoch` and `batch` choose the draws, and are the batch's own numbers. One more request per owner finds the roots. Raises
         ConfigError where a root is repeated, or is no node of the graph.
         """
-        return self._sample(find_roots(self._router, node_id, distinct=True).node, epoch, batch)
+        return with_rows(self._router, *self.draw_roots(node_id, epoch, batch))
 
-    def _sample(self, roots: np.ndarray, epoch: int, batch: int) -> MiniBatch:
-        """The minibatch around these stored ids."""
+    def draw_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> list[Drawn]:
+        """The same before its rows are fetched."""
+        return self._draw([find_roots(self._router, node_id, distinct=True).node], epoch, [batch])
+
+    def _draw(self, roots: Sequence[np.ndarray], epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        """The minibatches around these stored ids."""
         options = self.options
+        columns = Columns.of(self._router, options.split_set, options.encodings, feature=options.features)
         with stage("sample"):
-            relabeler = Relabeler(roots, self._maps)
-            num_roots = relabeler.num_nodes
-            lists, sources, layer_sizes = self._expand(relabeler, epoch if options.shuffle else 0, batch)
-            node = relabeler.node.copy()
-            relabeler.close()
-            hop = np.repeat(np.arange(len(layer_sizes), dtype=np.int16), layer_sizes)
-            if options.edges == "induced":
-                lists = [self._router.induced_edges(node, options.edge_columns)]
-                sources = [lists[0].neighbor]
-            count = np.zeros(len(node), np.int64)  # nodes of the last hop have no sampled edges
-            counts = np.concatenate([one.count for one in lists])
-            count[: len(counts)] = counts
-            columns = {name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
-        return build_minibatch(
-            self._router,
-            epoch,
-            batch,
-            node,
-            count,
-            np.concatenate(sources),
-            np.arange(num_roots),
-            options.split_set,
-            feature=options.features,
-            encodings=options.encodings,
-            hop=hop,
-            **columns,
-        )
+            grown = self._expand(roots, epoch if options.shuffle else 0, batches)
+            drawn = []
+            for batch, (relabeler, lists, sources, layer_sizes) in zip(batches, grown, strict=True):
+                node = relabeler.node.copy()
+                if options.edges == "induced":
+                    lists = [self._router.induced_edges(node, options.edge_columns)]
+                    sources = [lists[0].neighbor]
+                edge_columns = {name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
+                edges = _Edges(
+                    layer_sizes,
+                    np.concatenate([one.count for one in lists]),
+                    np.concatenate(sources),
+                    edge_columns,
+                )
+                complete = partial(edges.minibatch, epoch, batch, options.encodings)
+                drawn.append(Drawn(node, columns, complete, node.nbytes + edges.num_bytes))
+        return drawn
 
     def _expand(
-        self, relabeler: Relabeler, draw_epoch: int, batch: int
-    ) -> tuple[list[NeighborLists], list[np.ndarray], list[int]]:
-        """Draws hop after hop: (lists, positions of their neighbors, number of nodes found) of each."""
-        options, frontier_start = self.options, 0
-        lists, sources, layer_sizes = [], [], [relabeler.num_nodes]
+        self, roots: Sequence[np.ndarray], draw_epoch: int, batches: Sequence[int]
+    ) -> list[tuple[Relabeler, list[NeighborLists], list[np.ndarray], list[int]]]:
+        """Draws hop after hop, for all batches at once: of each (nodes, lists, positions of their neighbors, number of nodes found)."""
+        options = self.options
+        relabelers = [Relabeler(some, self._maps) for some in roots]
+        grown: list[tuple[Relabeler, list[NeighborLists], list[np.ndarray], list[int]]] = [
+            (relabeler, [], [], [relabeler.num_nodes]) for relabeler in relabelers
+        ]
+        shares_map = len(batches) > 1  # which serves them in turn
+        if shares_map:
+            for relabeler in relabelers:
+                relabeler.close()
         for hop, fanout in enumerate(options.fanouts):
-            frontier = relabeler.node[frontier_start:]
-            frontier_start = relabeler.num_nodes
-            key = stream_key(options.seed, Purpose.NEIGHBORS, draw_epoch, batch, hop)
-            drawn = self._router.sample_neighbors(
-                frontier,
+            frontiers = [one.node[one.num_nodes - sizes[-1] :] for one, _, _, sizes in grown]
+            keys = [int(stream_key(options.seed, Purpose.NEIGHBORS, draw_epoch, batch, hop)) for batch in batches]
+            drawn = self._router.sample_neighbors_of(
+                frontiers,
                 fanout,
-                int(key),
+                keys,
                 options.direction,
                 scheme=options.scheme,
                 replace=options.replace,
                 columns=() if options.edges == "induced" else options.edge_columns,
             )
-            lists.append(drawn)
-            sources.append(relabeler.add(drawn.neighbor))
-            layer_sizes.append(relabeler.num_nodes - frontier_start)
-        return lists, sources, layer_sizes
+            for (relabeler, lists, sources, layer_sizes), found in zip(grown, drawn, strict=True):
+                if shares_map:
+                    relabeler.open()
+                known = relabeler.num_nodes
+                lists.append(found)
+                sources.append(relabeler.add(found.neighbor))
+                layer_sizes.append(relabeler.num_nodes - known)
+                if shares_map or hop + 1 == len(options.fanouts):
+                    relabeler.close()
+        return grown
 
 
-def induced_minibatch(router: Router, epoch: int, batch: int, node: np.ndarray, options: Any) -> MiniBatch:
+@dataclass(frozen=True)
+class _Edges:
+    """What a batch has before its rows, as small as it is drawn."""
+
+    layer_sizes: list[int]
+    count: (
+        np.ndarray
+    )  # of the nodes of all hops but the last, which have no sampled edges; of all nodes where edges are induced
+    source: np.ndarray
+    columns: dict[str, np.ndarray | None]
+
+    @property
+    def num_bytes(self) -> int:
+        arrays = (self.count, self.source, *self.columns.values())
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    def minibatch(self, epoch: int, batch: int, encodings: tuple[str, ...], rows: NodeRows) -> MiniBatch:
+        count = np.zeros(len(rows.original_id), np.int64)
+        count[: len(self.count)] = self.count
+        hop = np.repeat(np.arange(len(self.layer_sizes), dtype=np.int16), self.layer_sizes)
+        roots = np.arange(self.layer_sizes[0])
+        return build_minibatch(epoch, batch, rows, count, self.source, roots, encodings, hop=hop, **self.columns)
+
+
+def draw_induced(router: Router, epoch: int, batch: int, node: np.ndarray, options: Any) -> Drawn:
     """The minibatch of these nodes and of all edges among them, without roots; `options` name the split set and encodings."""
     edges, no_roots = router.induced_edges(node), np.empty(0, np.int64)
-    return build_minibatch(
-        router,
-        epoch,
-        batch,
-        node,
-        edges.count,
-        edges.neighbor,
-        no_roots,
-        options.split_set,
-        encodings=options.encodings,
-    )
+    columns = Columns.of(router, options.split_set, options.encodings)
+
+    def complete(rows: NodeRows) -> MiniBatch:
+        return build_minibatch(epoch, batch, rows, edges.count, edges.neighbor, no_roots, options.encodings)
+
+    return Drawn(node, columns, complete, node.nbytes + edges.count.nbytes + edges.neighbor.nbytes)
 
 
 def build_minibatch(
-    router: Router,
     epoch: int,
     batch: int,
-    node: np.ndarray,
+    rows: NodeRows,
     count: np.ndarray,
     source: np.ndarray,
     root_index: np.ndarray,
-    split_set: int,
-    *,
-    feature: bool = True,
     encodings: tuple[str, ...] = (),
     **columns: Any,
 ) -> MiniBatch:
-    """The minibatch of these nodes and in-edge lists, with its rows fetched in one question; `columns` are further fields."""
-    split = split_set if router.manifest.num_split_sets else None
-    with stage("fetch"):
-        rows = router.fetch(node, feature=feature, split_set=split, encodings=encodings)
+    """The minibatch of these rows and in-edge lists; `columns` are further fields."""
     return MiniBatch(
         epoch=epoch,
         index=batch,

@@ -6,10 +6,12 @@ A root's subgraph is a function of (seed, epoch, its permanent id) and the graph
 the order of discovery, since the owner of a list does not know the permanent ids of its entries.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from samplers.drawn import Drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
 from samplers.messages import NodeList
@@ -22,7 +24,7 @@ from samplers.root_batches import RootBatches, plan_hash, plan_length
 from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
-from samplers.subgraph_batch import build_subgraph_batch
+from samplers.subgraph_batch import draw_subgraph_batch
 from storage.packed_graphs import pointers
 
 
@@ -48,21 +50,28 @@ class Node2SubgraphSampler:
         check_graph(router.manifest, options.split_set, "in" if options.max_hops == 0 else options.direction)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
 
+    @property
+    def router(self) -> Router:
+        return self._router
+
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return self._sample(self._root_batches.roots(epoch, batch), epoch, batch)
+        return with_rows(self._router, *self.draw(epoch, [batch]))
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        return [self._draw(self._root_batches.roots(epoch, batch), epoch, batch) for batch in batches]
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
         """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
 
         `epoch` chooses the draws; one more request per owner finds the roots. Raises ConfigError where a root is no node of the graph.
         """
-        return self._sample(find_roots(self._router, node_id), epoch, batch)
+        return with_rows(self._router, self._draw(find_roots(self._router, node_id), epoch, batch))
 
-    def _sample(self, roots: NodeList, epoch: int, batch: int) -> MiniBatch:
+    def _draw(self, roots: NodeList, epoch: int, batch: int) -> Drawn:
         options = self.options
         with stage("sample"):
             grown = grow_subgraphs(self._router, roots, options, epoch)
-        return build_subgraph_batch(
+        return draw_subgraph_batch(
             self._router,
             epoch,
             batch,

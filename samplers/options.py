@@ -247,6 +247,10 @@ class LoaderOptions:
     """Batches finished or under way beyond the one in use; at least one per thread."""
     max_bytes: int = 1 << 30
     """The same in bytes, unfinished ones as large as the largest so far; one batch is always allowed."""
+    cache_bytes: int = 0
+    """Of rows of other machines' partitions, kept while a batch that is drawn ahead needs them; 0: every batch fetches all of its own."""
+    plan_bytes: int = 1 << 30
+    """With cache_bytes: of batches drawn ahead, before their rows are there. As far as that reaches, it is known which row is needed next."""
     kept_bytes: int = 1 << 28
     """Of a worker's evaluation batches, which are the same every time: up to this they stay in its memory (its GPU's) from the first one on."""
     timeout_s: float = 300.0
@@ -255,5 +259,5 @@ class LoaderOptions:
     """Longest wait for threads at work when the loader is closed."""
 
     def __post_init__(self) -> None:
-        check_fields(self, threads=1, prefetch=1, max_bytes=0, kept_bytes=0)
+        check_fields(self, threads=1, prefetch=1, max_bytes=0, cache_bytes=0, plan_bytes=0, kept_bytes=0)
         check_options(self, more_than_0(self, "timeout_s", "close_timeout_s"))

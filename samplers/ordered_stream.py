@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from samplers.stage_clock import StageClock, listen
-from storage.errors import DeadlineError
+from storage.errors import DeadlineError, StageError
 
 Result = TypeVar("Result")
 _POLL_S = 1.0
@@ -128,10 +128,18 @@ class OrderedStream(Generic[Result]):
                 self._failed = number
             self._changed.notify_all()
 
+    def finished_from(self, number: int) -> list[Result]:
+        """The results of `number` and of those that follow it without a gap, as far as they are finished; they still wait to be handed over."""
+        results: list[Result] = []
+        with self._changed:
+            while (delivery := self._under_way.get(number + len(results))) is not None and delivery.result is not None:
+                results.append(delivery.result)
+        return results
+
     def take(self) -> tuple[int, Delivery[Result]]:
         """The next result with its number, or the first that failed, whatever its number.
 
-        Raises DeadlineError where neither comes in time, naming the stage that the awaited number stands in.
+        Raises DeadlineError where neither comes in time, naming the stage that the awaited number stands in; StageError after `cancel`.
         """
         deadline = time.monotonic() + self._bounds.timeout_s
         with self._changed:
@@ -144,6 +152,8 @@ class OrderedStream(Generic[Result]):
                     self.finished_bytes -= delivery.num_bytes
                     self._changed.notify_all()
                     return number, delivery
+                if self._cancelled:
+                    raise StageError("cancelled")
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise DeadlineError(f"nothing after {self._bounds.timeout_s:g} s; {_standing(number, delivery)}")

@@ -17,7 +17,6 @@ from samplers.messages import (
     InducedEdges,
     InducedSubgraphs,
     ListChunk,
-    ListHot,
     ListNeighbors,
     ListSplit,
     NeighborLists,
@@ -25,9 +24,11 @@ from samplers.messages import (
     NodeRows,
     Reply,
     Request,
+    SampleForBatches,
     SampleNeighbors,
     StepWalks,
     WalkDirection,
+    join_columns,
 )
 from samplers.neighbor_kernels import induced_edges_by_hash, induced_edges_by_map
 from samplers.node_tables import NodeTables
@@ -77,6 +78,17 @@ class PartitionOwner:
         elif request.scheme in ("labor", "degree") and tables is None:
             raise ConfigError(f"scheme {request.scheme!r} over several partitions needs NodeTables, the owner has none")
         return sample_lists(partition, self._num_nodes, self._rows(request.node), request, tables)
+
+    @_answer.register
+    def _sample_for_batches(self, request: SampleForBatches) -> NeighborLists:
+        draw = vars(request).copy()
+        node, start, key = (draw.pop(name) for name in ("node", "start", "key"))
+        drawn = [
+            self._sample_neighbors(SampleNeighbors(node[first:stop], key=int(one), **draw))
+            for first, stop, one in zip(start[:-1], start[1:], key, strict=True)
+        ]
+        columns = {name: join_columns([getattr(one, name) for one in drawn]) for name in vars(drawn[0])}
+        return NeighborLists(**columns)  # type: ignore[arg-type]  # counts and neighbors are always there
 
     @_answer.register
     def _induced_edges(self, request: InducedEdges) -> NeighborLists:
@@ -173,11 +185,6 @@ class PartitionOwner:
         low = -(-(request.chunk << 64) // request.num_chunks)
         high = -(-((request.chunk + request.count) << 64) // request.num_chunks) - 1
         return self._node_list(np.flatnonzero((hashed >= np.uint64(low)) & (hashed <= np.uint64(high))))
-
-    @_answer.register
-    def _list_hot(self, request: ListHot) -> NodeList:
-        order = np.argsort(-np.diff(self._partition.indptr), kind="stable")
-        return self._node_list(order[: request.count])
 
     @_answer.register
     def _find_nodes(self, request: FindNodes) -> NodeList:

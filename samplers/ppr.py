@@ -11,10 +11,12 @@ most 1 / (alpha · epsilon) steps along edges beside its first push; its touched
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from samplers.drawn import Drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
 from samplers.minibatch import MiniBatch
@@ -25,7 +27,7 @@ from samplers.root_batches import RootBatches, plan_hash, plan_length
 from samplers.roots import find_roots
 from samplers.router import Router
 from samplers.stage_clock import stage
-from samplers.subgraph_batch import build_subgraph_batch
+from samplers.subgraph_batch import draw_subgraph_batch
 from storage.packed_graphs import pointers
 
 
@@ -59,8 +61,15 @@ class PprSampler:
         self._root_batches = RootBatches(router, options, num_ranks, roots)
         self._memory = PushMemory()
 
+    @property
+    def router(self) -> Router:
+        return self._router
+
     def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return self._sample(self._root_batches.roots(epoch, batch).node, epoch, batch)
+        return with_rows(self._router, *self.draw(epoch, [batch]))
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        return [self._draw(self._root_batches.roots(epoch, batch).node, epoch, batch) for batch in batches]
 
     def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
         """The subgraphs around these permanent ids, whatever their split; a repeated root gets the same subgraph again.
@@ -68,9 +77,9 @@ class PprSampler:
         `epoch` and `batch` are only the batch's numbers; one more request per owner finds the roots. Raises ConfigError where a root is
         no node of the graph.
         """
-        return self._sample(find_roots(self._router, node_id).node, epoch, batch)
+        return with_rows(self._router, self._draw(find_roots(self._router, node_id).node, epoch, batch))
 
-    def _sample(self, roots: np.ndarray, epoch: int, batch: int) -> MiniBatch:
+    def _draw(self, roots: np.ndarray, epoch: int, batch: int) -> Drawn:
         """The subgraphs around these stored ids."""
         with stage("sample"):
             pushed = push_roots(self._router, roots, self.options, self._memory)
@@ -79,7 +88,7 @@ class PprSampler:
             last = np.concatenate([[np.inf], score[:-1]])
             level = np.cumsum(score != last)
             level[graph_ptr[:-1]] = -1  # a root comes first, whatever its score
-        return build_subgraph_batch(
+        return draw_subgraph_batch(
             self._router,
             epoch,
             batch,

@@ -8,19 +8,22 @@ A batch may hold no root: a training loop then skips the loss (a mean over none 
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from samplers.drawn import Drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.minibatch import MiniBatch
-from samplers.neighbor import induced_minibatch
+from samplers.neighbor import draw_induced
 from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
 from samplers.plans import chunk_share, even_split, num_chunk_batches
 from samplers.protocol import check_batch, sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
 from samplers.roots import Roots
 from samplers.router import Router
+from samplers.stage_clock import stage
 from storage.errors import ConfigError
 from storage.manifest import Manifest
 
@@ -54,14 +57,28 @@ class RandomPartitionSampler:
     def num_batches(self) -> int:
         return num_chunk_batches(self._num_groups, self._num_ranks)
 
+    @property
+    def router(self) -> Router:
+        return self._router
+
     def sample(self, epoch: int, batch: int) -> MiniBatch:
+        return with_rows(self._router, *self.draw(epoch, [batch]))
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        return [self._draw(epoch, batch) for batch in batches]
+
+    def _draw(self, epoch: int, batch: int) -> Drawn:
         check_batch(batch, self.num_batches)
         share = chunk_share(batch, self._num_groups, self._num_ranks)  # over groups of chunks
-        node = self._group_nodes(epoch, share.chunk)
-        minibatch = induced_minibatch(self._router, epoch, batch, node, self.options)
-        roots = np.flatnonzero(self._roots.among(minibatch))
-        start, stop = even_split(len(roots), share.parts, share.part)
-        return replace(minibatch, root_index=roots[start:stop])
+
+        def choose_roots(minibatch: MiniBatch) -> MiniBatch:
+            roots = np.flatnonzero(self._roots.among(minibatch))
+            start, stop = even_split(len(roots), share.parts, share.part)
+            return replace(minibatch, root_index=roots[start:stop])
+
+        with stage("sample"):
+            node = self._group_nodes(epoch, share.chunk)
+            return draw_induced(self._router, epoch, batch, node, self.options).then(choose_roots)
 
     def _group_nodes(self, epoch: int, group: int) -> np.ndarray:
         """Nodes of the chunks of this group of the epoch's cut, ascending in permanent id."""

@@ -150,3 +150,9 @@ class Relabeler:
         """Gives a borrowed map back; after an error it is not called, and the map is dropped."""
         if self._maps is not None:
             self._maps.give_back(self._map, self.node)
+
+    def open(self) -> None:
+        """Borrows a map again, after `close`."""
+        if self._maps is not None:
+            self._map = self._maps.borrow()
+            _place_all(self._map, self.node)

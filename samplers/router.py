@@ -5,7 +5,8 @@ owner from a remote one. One request per owner and question.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from samplers.messages import (
     NodeRows,
     Reply,
     Request,
+    SampleForBatches,
     SampleNeighbors,
     Scheme,
     StepWalks,
@@ -41,6 +43,7 @@ from storage.encoding_names import encoding_columns
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
+from storage.packed_graphs import pointers
 
 EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_feature")
 
@@ -127,6 +130,32 @@ class Router:
             node, lambda owned: SampleNeighbors(owned, fanout, key, direction, scheme, replace, columns)
         )
 
+    def sample_neighbors_of(
+        self,
+        nodes: Sequence[np.ndarray],
+        fanout: int,
+        keys: Sequence[int],
+        direction: WalkDirection = "in",
+        **draw: Any,
+    ) -> list[NeighborLists]:
+        """`sample_neighbors` of each array of nodes by its key, with one request per owner for all of them."""
+        if len(nodes) == 1:
+            return [self.sample_neighbors(nodes[0], fanout, keys[0], direction, **draw)]
+        node, start, key = (
+            np.concatenate(nodes),
+            pointers(np.array([len(one) for one in nodes])),
+            np.array(keys, np.uint64),
+        )
+
+        def build(at: np.ndarray | slice) -> Request:
+            own_start = start if isinstance(at, slice) else np.searchsorted(at, start)
+            return SampleForBatches(node[at], own_start, key, fanout, direction, **draw)
+
+        lists = self._neighbor_lists_at(node, build)
+        ends = pointers(lists.count)[start]
+        cuts = zip(start[:-1], start[1:], ends[:-1], ends[1:], strict=True)
+        return [_cut_lists(lists, slice(first, last), slice(begin, end)) for first, last, begin, end in cuts]
+
     def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
         """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
         node = integer_ids(node)
@@ -168,22 +197,13 @@ class Router:
     ) -> NodeRows:
         """Rows of `node`, in its order; with stored encodings, by name."""
         node = integer_ids(node)
-
-        def request(owned: np.ndarray) -> FetchRows:
-            return FetchRows(owned, feature, split_set, self._feature_dtype, encodings)
-
         if len(self._owners) == 1:
-            return expect(self._owners[0].submit(request(node)).result(), NodeRows)
-        rows = self._empty_rows(len(node), feature=feature, split=split_set is not None, encodings=encodings)
-        near, far = [], []
-        for index, group in self._groups(node):
-            owner = self._owners[index]
-            if isinstance(owner, PlacesRows):
-                near.append((owner, group))
-            else:
-                far.append((owner.submit(request(node[group])), group))
-        for owner, group in near:  # while the others answer
-            owner.place_rows(request(node[group]), rows, group)
+            request = FetchRows(node, feature, split_set, self._feature_dtype, encodings)
+            return expect(self._owners[0].submit(request).result(), NodeRows)
+        rows = self.empty_rows(len(node), feature=feature, split_set=split_set, encodings=encodings)
+        near, far = self.ask_rows(node, feature=feature, split_set=split_set, encodings=encodings)
+        for place, group in near:  # while the others answer
+            place(rows, group)
         for pending, group in far:
             reply = expect(pending.result(), NodeRows)
             for name, column in vars(rows).items():
@@ -191,7 +211,31 @@ class Router:
                     column[group] = getattr(reply, name)
         return rows
 
-    def _empty_rows(self, length: int, *, feature: bool, split: bool, encodings: tuple[str, ...]) -> NodeRows:
+    @property
+    def is_near(self) -> np.ndarray:
+        """bool [owners]: whose rows are written where they belong in this process."""
+        return np.array([isinstance(owner, PlacesRows) for owner in self._owners])
+
+    def ask_rows(
+        self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...]
+    ) -> tuple[list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]], list[tuple[Pending, np.ndarray]]]:
+        """Asks the owners for rows: of those in this process what places them, and of the others the replies under way, each with the
+        positions of its nodes in `node`."""
+        near: list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]] = []
+        far: list[tuple[Pending, np.ndarray]] = []
+        for index, group in self._groups(node):
+            owner, request = (
+                self._owners[index],
+                FetchRows(node[group], feature, split_set, self._feature_dtype, encodings),
+            )
+            if isinstance(owner, PlacesRows):
+                near.append((partial(owner.place_rows, request), group))
+            else:
+                far.append((owner.submit(request), group))
+        return near, far
+
+    def empty_rows(self, length: int, *, feature: bool, split_set: int | None, encodings: tuple[str, ...]) -> NodeRows:
+        """Room for what `fetch` returns of so many nodes."""
         manifest = self.manifest
         label_dtype = {"class": np.int64, "value": np.float32}.get(manifest.label_kind or "")
         feature_dtype = self._feature_dtype or manifest.feature_dtype
@@ -201,7 +245,7 @@ class Router:
             if feature and manifest.feature_dim
             else None,
             label=None if label_dtype is None else np.empty(length, label_dtype),
-            split=np.empty(length, np.int8) if split else None,
+            split=None if split_set is None else np.empty(length, np.int8),
             encoding=self._pool.empty((length, encoding_columns(encodings)), np.float32) if encodings else None,
         )
 
@@ -317,6 +361,12 @@ def _merge_lists(replies: list[NeighborLists], groups: list[np.ndarray | slice],
             else:
                 column[all_positions(start[group], reply.count)] = getattr(reply, name)
     return NeighborLists(count=count, neighbor=neighbor, **columns)
+
+
+def _cut_lists(lists: NeighborLists, some: slice, entries: slice) -> NeighborLists:
+    """The lists of some nodes, which are these entries."""
+    columns = {name: None if (column := getattr(lists, name)) is None else column[entries] for name in EDGE_COLUMNS}
+    return NeighborLists(lists.count[some], lists.neighbor[entries], **columns)
 
 
 def _column_like(piece: np.ndarray | None, length: int) -> np.ndarray | None:

@@ -8,15 +8,17 @@ edge u → v in C_uv. Counts of 0 are taken for 1. Then
     edge_coefficient of u → v = C_v / C_uv            a weighted sum of messages estimates the one over all in-edges
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
+from samplers.drawn import Drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
-from samplers.neighbor import induced_minibatch
+from samplers.neighbor import draw_induced
 from samplers.options import SaintOptions
 from samplers.protocol import check_batch, sampler_len, sampler_repr
 from samplers.random_streams import Purpose, hash_ids, stream_key
@@ -110,7 +112,17 @@ class SaintSampler:
             steps.append(reached.astype(np.int64, copy=False))
         return steps
 
+    @property
+    def router(self) -> Router:
+        return self._router
+
     def sample(self, epoch: int, batch: int) -> MiniBatch:
+        return with_rows(self._router, *self.draw(epoch, [batch]))
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        return [self._draw(epoch, batch) for batch in batches]
+
+    def _draw(self, epoch: int, batch: int) -> Drawn:
         options = self.options
         check_batch(batch, self.num_batches)
         with stage("sample"):
@@ -118,7 +130,11 @@ class SaintSampler:
             relabeler = Relabeler(np.empty(0, np.int64))
             relabeler.add(np.concatenate(steps))
             node = relabeler.node.copy()
-            minibatch = induced_minibatch(self._router, epoch, batch, node, options)
+            return draw_induced(self._router, epoch, batch, node, options).then(partial(self._weigh, node))
+
+    def _weigh(self, node: np.ndarray, minibatch: MiniBatch) -> MiniBatch:
+        """With its roots, and what losses and messages count."""
+        options = self.options
         with stage("sample"):
             is_root = self._roots.among(minibatch)
             counts = self.sample_counts

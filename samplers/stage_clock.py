@@ -4,7 +4,7 @@ Without a listener (a sampler called directly) a stage costs one look-up.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -37,6 +37,14 @@ def listen(clock: StageClock) -> Iterator[StageClock]:
         yield clock
     finally:
         _listening.reset(token)
+
+
+def credit(seconds: Mapping[str, float]) -> None:
+    """Adds what other threads have spent, by stage, on the work that is under way in this one."""
+    clock = _listening.get()
+    if clock is not None:
+        for name, value in seconds.items():
+            clock.seconds[name] = clock.seconds.get(name, 0.0) + value
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from samplers.drawn import Columns, Drawn
+from samplers.messages import NodeRows
 from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import order_members
 from samplers.relabel import Relabeler
@@ -10,7 +12,7 @@ from samplers.stage_clock import stage
 from storage.packed_graphs import pointers
 
 
-def build_subgraph_batch(
+def draw_subgraph_batch(
     router: Router,
     epoch: int,
     batch: int,
@@ -22,38 +24,43 @@ def build_subgraph_batch(
     hop: np.ndarray | None = None,
     score: np.ndarray | None = None,
     encodings: tuple[str, ...] = (),
-) -> MiniBatch:
+) -> Drawn:
     """The induced subgraphs of member[graph_ptr[g]:graph_ptr[g + 1]], each set's first entry its root.
 
     Within a set, entries of equal `level` are put in ascending permanent id; equal levels follow each other, and so `hop` and `score`,
     equal within a level, stay as they are. Rows are fetched once per distinct node, with one request per owner; then all edges
     with one more.
     """
-    with stage("fetch"):
-        relabeler = Relabeler(np.empty(0, np.int64))
-        row = relabeler.add(member)
-        split = split_set if router.manifest.num_split_sets else None
-        rows = router.fetch(relabeler.node, split_set=split, encodings=encodings)
     with stage("sample"):
-        order = order_members(graph_ptr, level, rows.original_id[row])
-        row = row[order]
-        edges = router.induced_subgraphs(member[order], graph_ptr)
-    with stage("fetch"):
-        feature = None if rows.feature is None else np.take(rows.feature, row, axis=0)
-        encoding = None if rows.encoding is None else np.take(rows.encoding, row, axis=0)
-    return MiniBatch(
-        epoch=epoch,
-        index=batch,
-        node_id=rows.original_id[row],
-        indptr=pointers(edges.count),
-        indices=edges.neighbor,
-        root_index=graph_ptr[:-1].copy(),
-        feature=feature,
-        label=None if rows.label is None else rows.label[row],
-        split=None if rows.split is None else rows.split[row],
-        graph_ptr=graph_ptr,
-        hop=hop,
-        score=score,
-        encoding=encoding,
-        encoding_names=encodings,
-    )
+        relabeler = Relabeler(np.empty(0, np.int64))
+        place = relabeler.add(member)
+
+    def complete(rows: NodeRows) -> MiniBatch:
+        with stage("sample"):
+            order = order_members(graph_ptr, level, rows.original_id[place])
+            row = place[order]
+            edges = router.induced_subgraphs(member[order], graph_ptr)
+        with stage("fetch"):
+            feature = None if rows.feature is None else np.take(rows.feature, row, axis=0)
+            encoding = None if rows.encoding is None else np.take(rows.encoding, row, axis=0)
+        return MiniBatch(
+            epoch=epoch,
+            index=batch,
+            node_id=rows.original_id[row],
+            indptr=pointers(edges.count),
+            indices=edges.neighbor,
+            root_index=graph_ptr[:-1].copy(),
+            feature=feature,
+            label=None if rows.label is None else rows.label[row],
+            split=None if rows.split is None else rows.split[row],
+            graph_ptr=graph_ptr,
+            hop=hop,
+            score=score,
+            encoding=encoding,
+            encoding_names=encodings,
+        )
+
+    node = relabeler.node.copy()
+    kept = (node, member, place, graph_ptr, level, hop, score)
+    num_bytes = sum(array.nbytes for array in kept if array is not None)
+    return Drawn(node, Columns.of(router, split_set, encodings), complete, num_bytes)

@@ -14,6 +14,7 @@ NAMES = (
     "ingest",
     "molecules",
     "parallel",
+    "planned",
     "sampling",
     "speed",
     "training",

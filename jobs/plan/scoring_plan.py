@@ -77,6 +77,7 @@ def add_training(
             "activations": tried.work_bytes,
             "scoring": scoring.tried.work_bytes + validated_ahead,
             **({"kept batches": kept} if kept <= loader.kept_bytes else {}),
+            **({"rows and batches by plan": loader.cache_bytes + loader.plan_bytes} if loader.cache_bytes else {}),
         }
     )
     more = f"{scoring.text(plan, fit, loader.threads)}; {on_top(plan)}"

@@ -41,6 +41,7 @@ from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_NONE, SPLIT_TRAIN
 from tests.array_graph_store import ArrayGraphStore
+from tests.far_owner import far_router
 from tests.listed_graph import ListedGraph, random_listed_graph
 
 Build = Callable[[Router, int], Sampler]  # from a router and the number of ranks
@@ -241,6 +242,23 @@ def _shown(value: Any) -> str:
 def members(batch: Any) -> list[int]:
     """Permanent ids of the roots, or the numbers of the graphs."""
     return (batch.node_id[batch.root_index] if hasattr(batch, "root_index") else batch.graph_id).tolist()
+
+
+@pytest.mark.parametrize("name", OF_NODES)
+@pytest.mark.parametrize("cache_bytes", [1, 60 * 33])
+def test_rows_by_plan_change_nothing(name, graphs, cache_bytes):
+    """Whatever room there is for rows, for batches ahead and for threads; a second epoch too, and the rest of one."""
+    build = SAMPLERS[name]
+    router = local_router(graphs[2]) if name == "random-partition-stored" else local_router(graphs[5])
+    expected = [direct(build(router, 1), epoch) for epoch in (0, 1)]
+    far, _ = far_router(graphs[2 if name == "random-partition-stored" else 5])
+    for threads, plan_bytes in ((3, 1 << 30), (1, 0)):
+        sampler = build(far, 1)
+        options = LoaderOptions(threads=threads, prefetch=3, cache_bytes=cache_bytes, plan_bytes=plan_bytes)
+        with Loader(sampler, options) as loader:
+            for epoch in (0, 1):
+                assert_same([tensors_of(sampler, batch) for batch in loader.epoch(epoch)], expected[epoch])
+            assert_same([tensors_of(sampler, batch) for batch in loader.epoch(1, 1)], expected[1][1:])
 
 
 @every_sampler

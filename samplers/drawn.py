@@ -1,0 +1,59 @@
+"""A batch between its draws and its rows: which nodes it has is known, what is stored of them is still to be fetched."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from samplers.messages import NodeRows
+from samplers.minibatch import MiniBatch
+from samplers.router import Router
+from samplers.stage_clock import stage
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What is fetched of each node."""
+
+    feature: bool = True
+    split_set: int | None = None
+    encodings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, router: Router, split_set: int, encodings: tuple[str, ...], *, feature: bool = True) -> "Columns":
+        """With the codes of a split set where the graph has some."""
+        return cls(feature, split_set if router.manifest.num_split_sets else None, encodings)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A minibatch that lacks its rows."""
+
+    node: np.ndarray  # [n], stored ids, distinct
+    columns: Columns
+    complete: Callable[[NodeRows], MiniBatch]  # from the rows of `node`, in its order
+    num_bytes: int  # that it keeps in memory
+
+    def then(self, change: Callable[[MiniBatch], MiniBatch]) -> "Drawn":
+        """The same, with the minibatch changed at the end."""
+        return replace(self, complete=lambda rows: change(self.complete(rows)))
+
+
+@runtime_checkable
+class DrawingSampler(Protocol):
+    """A sampler that can tell a batch's nodes before their rows are fetched."""
+
+    @property
+    def router(self) -> Router: ...
+
+    def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        """These batches, in one go: with joined requests where the sampler can."""
+        ...
+
+
+def with_rows(router: Router, drawn: Drawn) -> MiniBatch:
+    """The minibatch, with its rows fetched in one question."""
+    with stage("fetch"):
+        rows = router.fetch(drawn.node, **vars(drawn.columns))
+    return drawn.complete(rows)

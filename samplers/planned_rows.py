@@ -1,0 +1,275 @@
+"""Batches whose remote rows are fetched by plan: once for as long as they are needed again, as many as a budget of bytes holds.
+
+Threads draw the epoch's batches ahead, without their rows, within a budget of bytes of their own, so the batches to come are known. Batch by
+batch, in order, the plan (`samplers.row_plan`) says which rows are kept here, which are fetched, and which of these to keep. What is drawn is
+what is trained on. A batch is the one that its sampler makes alone, bit for bit: the plan decides only where its rows come from.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from samplers.drawn import Columns, DrawingSampler, Drawn
+from samplers.messages import NodeRows
+from samplers.minibatch import MiniBatch
+from samplers.options import LoaderOptions
+from samplers.ordered_stream import Bounds, OrderedStream
+from samplers.router import Pending, expect
+from samplers.row_kernels import place_rows
+from samplers.row_plan import ABSENT, NEAR, RowPlan, Step
+from samplers.stage_clock import credit, stage
+from storage.errors import DeadlineError, StageError
+
+# Batches drawn with joined requests: few at the start of an epoch, so that the first comes soon, then twice as many, and so on.
+_FIRST_JOINED, _MOST_JOINED = 4, 16
+_AHEAD_SHARE = 16  # rows fetched before their batch's turn fill at most one of so many parts of the slots
+
+
+@dataclass
+class PlanStats:
+    """What was planned since the loader was made."""
+
+    needed: int = 0  # rows of other machines that batches have
+    fetched: int = 0  # rows asked for
+    fetched_ahead: int = 0  # of these, with an earlier batch's
+    requests: int = 0  # for rows
+    most_known: int = 0  # batches known at once
+    peak_bytes: int = 0  # of rows kept or fetched ahead
+    plan_cpu_s: float = 0.0  # the planner's own
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A batch whose rows are on their way."""
+
+    drawn: Drawn
+    step: Step
+    absent: np.ndarray  # positions of the rows that are fetched for it
+    replies: list[
+        tuple[Pending, np.ndarray]
+    ]  # with the positions of their rows among these, and those fetched ahead after them
+
+
+class _Turns:
+    """Lets numbers pass one by one, in order."""
+
+    def __init__(self, first: int, timeout_s: float) -> None:
+        self._changed, self._timeout_s = threading.Condition(), timeout_s
+        self.next = first
+        self._error: BaseException | None = None
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[None]:
+        """Raises what `fail` was told, or DeadlineError."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or self.next == number, self._timeout_s)
+            if self._error is not None:
+                raise self._error
+            if self.next != number:
+                raise DeadlineError(f"planned rows: batch {self.next} not done within {self._timeout_s:g} s")
+        yield
+        with self._changed:
+            self.next += 1
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raises what `fail` was told."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody passes any more; the first error counts."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+
+class PlannedBatches:
+    """A rank's batches, epoch after epoch: `begin`, then `batch` for every number, from any thread; numbers must be asked for about in order.
+
+    Rows that are kept at the end of an epoch serve the next. A sampler's columns are the same in every batch.
+    """
+
+    def __init__(self, sampler: DrawingSampler, options: LoaderOptions) -> None:
+        self._sampler, self._router, self._options = sampler, sampler.router, options
+        self._kept: NodeRows | None = None  # by slot
+        self._plan: RowPlan | None = None
+        self._draws: OrderedStream[list[Drawn]] | None = None
+        self._turns = _Turns(0, options.timeout_s)
+        self._asking = threading.Lock()  # whoever has it plans, in order
+        self._planned = self._stop = self._row_bytes = 0
+        self.stats = PlanStats()
+
+    def begin(self, epoch: int, batch_of: Callable[[int], int], first: int, stop: int) -> None:
+        """The next numbers are `first` … stop - 1 of an epoch; `batch_of` tells the sampler's number of a batch. Ends what is under way."""
+        self.close(self._options.close_timeout_s)
+        options, dtype = self._options, self._router.manifest.index_dtype
+        bounds = self._bounds = _joined(first, stop)
+
+        def draw(part: int) -> list[Drawn]:
+            numbers = range(bounds[part], bounds[part + 1])
+            drawn = self._sampler.draw(epoch, [batch_of(number) for number in numbers])
+            return [replace(one, node=one.node.astype(dtype, copy=False)) for one in drawn]
+
+        if self._plan is not None:
+            if self._turns.next != self._planned:  # a batch was given up: its rows may not have come
+                self._plan.forget()
+            self._plan.begin(first, stop)
+        self._turns, self._planned, self._stop = _Turns(first, options.timeout_s), first, stop
+        self._asked: dict[int, _Asked] = {}
+        self._known: deque[Drawn] = deque()
+        self._parts_known = self._parts_taken = 0
+        self._draws = OrderedStream(
+            draw,
+            lambda drawn: sum(one.num_bytes for one in drawn),
+            0,
+            len(bounds) - 1,
+            Bounds(options.threads, len(bounds), options.plan_bytes, options.timeout_s),
+        )
+
+    def cancel(self) -> None:
+        """Ends what is under way; does not wait."""
+        if self._draws is not None:
+            self._draws.cancel()
+        self._turns.fail(StageError("cancelled"))
+
+    def close(self, timeout_s: float) -> None:
+        """Cancels, and waits for the threads. Raises DeadlineError naming one that does not end in time."""
+        if self._draws is not None:
+            self.cancel()
+            self._draws.close(timeout_s)
+
+    def batch(self, number: int) -> MiniBatch:
+        """Raises what a stage of it raised, or one of a batch before it."""
+        with self._or_nobody():
+            asked = self._ask_until(number)
+            rows = self._rows(number, asked)
+        return asked.drawn.complete(rows)
+
+    @contextmanager
+    def _or_nobody(self) -> Iterator[None]:
+        """Tells an error to those who wait for this batch's turn to pass."""
+        try:
+            yield
+        except BaseException as error:
+            self._turns.fail(error)
+            raise
+
+    def _ask_until(self, number: int) -> _Asked:
+        """Plans and asks for all batches up to this one that nobody has planned yet; returns this one."""
+        timeout_s = self._options.timeout_s
+        if not self._asking.acquire(timeout=timeout_s):
+            raise DeadlineError(f"planned rows: batch {self._planned} not asked for within {timeout_s:g} s")
+        try:
+            while self._planned <= number:
+                self._turns.check()
+                self._asked[self._planned] = self._ask()
+                self._planned += 1
+            return self._asked.pop(number)
+        finally:
+            self._asking.release()
+
+    def _ask(self) -> _Asked:
+        """Plans the next batch, and sends the requests for what it fetches."""
+        self._look_ahead()
+        with stage("plan"):
+            began = time.thread_time()
+            drawn, plan, stats = self._known.popleft(), self._plan, self.stats
+            assert plan is not None
+            step = plan.take(plan.num_slots // _AHEAD_SHARE)
+            absent = np.flatnonzero(step.place == ABSENT)
+            stats.needed += int(np.count_nonzero(step.place != NEAR))
+            stats.fetched += len(absent) + len(step.ahead)
+            stats.fetched_ahead += len(step.ahead)
+            stats.peak_bytes = max(stats.peak_bytes, plan.num_used * self._row_bytes)
+            stats.plan_cpu_s += time.thread_time() - began
+        node = np.concatenate([drawn.node[absent], step.ahead.astype(drawn.node.dtype)])
+        with stage("fetch"):
+            replies = self._router.ask_rows(node, **vars(drawn.columns))[1] if len(node) else []
+        stats.requests += len(replies)
+        return _Asked(drawn, step, absent, replies)
+
+    def _look_ahead(self) -> None:
+        """Tells the plan which batches have been drawn; waits where it knows none."""
+        draws = self._draws
+        assert draws is not None
+        if self._planned == self._bounds[self._parts_taken]:
+            _, delivery = draws.take()
+            if delivery.error is not None:
+                with stage(delivery.clock.stage):
+                    raise delivery.error
+            credit(delivery.clock.seconds)
+            if self._parts_taken == self._parts_known:
+                assert delivery.result is not None
+                self._admit(delivery.result)
+            self._parts_taken += 1
+        for part in draws.finished_from(self._parts_known):
+            self._admit(part)
+
+    def _admit(self, part: list[Drawn]) -> None:
+        with stage("plan"):
+            began = time.thread_time()
+            plan = self._plan or self._open(part[0].columns)
+            for drawn in part:
+                plan.admit(drawn.node)
+            self._known.extend(part)
+            self._parts_known += 1
+            self.stats.most_known = max(self.stats.most_known, plan.num_known)
+            self.stats.plan_cpu_s += time.thread_time() - began
+
+    def _open(self, columns: Columns) -> RowPlan:
+        """The plan and the room for rows, once it is known which columns they have."""
+        router, near = self._router, self._router.is_near
+        offsets = np.asarray(router.manifest.partition_offsets)
+        one = router.empty_rows(1, **vars(columns))
+        self._row_bytes = sum(column.nbytes for column in vars(one).values() if column is not None)
+        num_slots = min(self._options.cache_bytes // self._row_bytes, int(np.diff(offsets)[~near].sum()))
+        self._kept = router.empty_rows(num_slots, **vars(columns))
+        self._plan = RowPlan(offsets, near, num_slots)
+        self._plan.begin(self._planned, self._stop)
+        return self._plan
+
+    def _rows(self, number: int, asked: _Asked) -> NodeRows:
+        """The batch's rows, from this process, from what is kept, and from other owners."""
+        drawn, step, absent, kept = asked.drawn, asked.step, asked.absent, self._kept
+        assert kept is not None
+        with stage("fetch"):
+            rows = self._router.empty_rows(len(drawn.node), **vars(drawn.columns))
+            near = np.flatnonzero(step.place == NEAR)
+            if len(near):
+                for place, group in self._router.ask_rows(drawn.node[near], **vars(drawn.columns))[0]:
+                    place(rows, near[group])
+            replies = [(expect(pending.result(), NodeRows), group) for pending, group in asked.replies]
+            for reply, group in replies:
+                row = np.flatnonzero(group < len(absent))
+                _copy(reply, row, rows, absent[group[row]])
+            hit = np.flatnonzero(step.place >= 0)
+            slot = np.concatenate([step.keep[absent], step.ahead_slot])
+            with self._turns.turn(number):  # reads what the batches before it have kept, and nothing that later ones do
+                _copy(kept, step.place[hit].astype(np.int64), rows, hit)
+                for reply, group in replies:
+                    to = slot[group].astype(np.int64)
+                    row = np.flatnonzero(to >= 0)
+                    _copy(reply, row, kept, to[row])
+        return rows
+
+
+def _joined(first: int, stop: int) -> list[int]:
+    """Where each part of the batches first … stop - 1 begins that is drawn with joined requests, and the end."""
+    bounds = [first]
+    while bounds[-1] < stop:
+        bounds.append(min(bounds[-1] + min(_FIRST_JOINED << (len(bounds) - 1), _MOST_JOINED), stop))
+    return bounds
+
+
+def _copy(source: NodeRows, row: np.ndarray, target: NodeRows, position: np.ndarray) -> None:
+    """target[position] = source[row], in every column."""
+    for name, column in vars(target).items():
+        if column is not None:
+            place_rows(getattr(source, name), row, position, column)

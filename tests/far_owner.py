@@ -1,0 +1,38 @@
+"""Owners that answer in this process but are taken for another machine's, and keep what they are asked."""
+
+from samplers.messages import FetchRows, Request
+from samplers.router import Owner, Pending, Router, local_router
+from storage.graph import StoredGraph
+
+
+class FarOwner:
+    """Places no rows."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.requests: list[Request] = []
+
+    def submit(self, request: Request) -> Pending:
+        self.requests.append(request)
+        return self._owner.submit(request)
+
+    @property
+    def row_requests(self) -> list[FetchRows]:
+        return [request for request in self.requests if isinstance(request, FetchRows)]
+
+    @property
+    def rows_asked(self) -> int:
+        return sum(len(request.node) for request in self.row_requests)
+
+
+def far_router(graph: StoredGraph, near: tuple[int, ...] = (0,), **options) -> tuple[Router, list[FarOwner]]:
+    """A router to which only the partitions `near` are this process's, and the owners of the others."""
+    far: list[FarOwner] = []
+
+    def watch(owner: Owner, index: int) -> Owner:
+        if index in near:
+            return owner
+        far.append(FarOwner(owner))
+        return far[-1]
+
+    return local_router(graph, watch=watch, **options), far
