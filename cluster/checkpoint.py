@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from storage.arrow_files import file_digest
+from storage.disk_space import full_disk
 from storage.durable import sync_file
 from storage.errors import ConfigError, FormatError
 from storage.json_object import parse_object
@@ -219,6 +220,12 @@ def _state_body(directory: Path) -> dict[str, Any]:
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest checkpoint of a run's directory; None where there is none yet."""
     return next(_checkpoints(run / "train"), None)
+
+
+def run_disk_full(run: Path) -> str | None:
+    """What to say where the disk of a run's directory has no room for another checkpoint; else None."""
+    newest = latest_checkpoint(run)
+    return full_disk(run, sum(path.stat().st_size for path in newest.rglob("*")) if newest is not None else 0)
 
 
 def _folders(train: Path) -> list[Path]:

@@ -163,6 +163,11 @@ class GradientTree:
         for parameter in self._bucket_of:
             parameter.register_post_accumulate_grad_hook(self._take)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the gradients of all parameters."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self._bucket_of)
+
     def backward(self, loss: Tensor) -> None:
         """The backward pass of this rank's next position. Its last one in a step is a collective call."""
         if self._next == self._seat.positions.start:

@@ -8,8 +8,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -27,6 +28,7 @@ from samplers.router import LocalOwner, Owner, Router
 from samplers.warm_up import warm_up
 from storage.arrow_files import absolute_url, is_local
 from storage.copied_files import copy_partition
+from storage.disk_space import full_disk
 from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.file_stamps import FileStamps, take_stamps, unseen_stamps
 from storage.graph import PinnedGraph, StoredGraph
@@ -34,6 +36,7 @@ from storage.manifest_reader import FileEntry
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
 _LOOK_AGAIN_S = 3.0
+_DISKS_S = 5.0  # longest wait for the hosts' word on their disks
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,14 @@ class PartitionServer:
     def endpoint(self) -> Endpoint:
         """Where to ask. Whoever can call the actor may ask the server: the token is told here alone."""
         return self._started().endpoint
+
+    def full_disks(self) -> list[str]:
+        """The full ones of this host's disks on which Ray or the graph lies, for people."""
+        node: Any = ray._private.worker.global_worker.node
+        folders = [Path(node.get_session_dir_path())]
+        if is_local(self._graph.open().filesystem):
+            folders.append(Path(self._graph.url))
+        return [said for said in map(full_disk, folders) if said is not None]
 
     def _started(self) -> FlightServer:
         if self._server is None:  # after a restart: the files were verified when the run began
@@ -228,6 +239,21 @@ class ServerGroup:
         nodes = [info.node_id for info in self._infos if info is not None]
         counts = {host: nodes.count(host.node_id) for host in self._hosts}
         return ", ".join(f"{count} on {host}" for host, count in counts.items() if count)
+
+    def full_disks(self) -> str:
+        """The full disks of the hosts that serve partitions, for people; empty where there are none. Hosts that do not answer are left out.
+
+        On a host whose disk is full Ray starts no process, and says only that it died.
+        """
+        if len(self._hosts) == 1:
+            return ""
+        asked = [handle.full_disks.remote() for handle in self._handles if handle is not None]
+        answered, _ = ray.wait(asked, num_returns=len(asked), timeout=_DISKS_S)
+        told: dict[str, None] = {}
+        for answer in answered:
+            with suppress(RayError):
+                told.update(dict.fromkeys(ray.get(answer, timeout=0)))
+        return "; ".join(told)
 
     @property
     def _can_fetch(self) -> bool:

@@ -94,12 +94,14 @@ class RayTrainLauncher:
         workers: WorkerOptions,
         run: Path,
         renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None,
+        full_disks: Callable[[], str] = lambda: "",
     ) -> None:
-        """`renewed(wait_s, say)`: the data by the hosts that the cluster has now, asked for before each attempt.
+        """`renewed(wait_s, say)`: the data by the hosts that the cluster has now, asked for before each attempt. `full_disks`: of its hosts,
+        for people, asked for after a failure.
 
         Raises ConfigError where the cluster lacks what the options ask for.
         """
-        self.workers, self._renewed = place(workers), renewed
+        self.workers, self._renewed, self._full_disks = place(workers), renewed, full_disks
         self._say: Callable[[str], None] = lambda _: None
         self._lost: Callable[[], str] = lambda: ""
         self._run, self._live = run, LiveMetrics(run.resolve().name)
@@ -139,7 +141,8 @@ class RayTrainLauncher:
         except (RayTrainingFailedError, RayActorError) as error:  # the workers', or what leads them has died
             with suppress(OSError), log.open("a") as stream:  # a full disk, which the driver tells
                 stream.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {error}\n")
-            return _failure(error, log)
+            failed, full = _failure(error, log), self._full_disks()
+            return replace(failed, cause=type(failed.cause)(f"{full}; {failed.cause}")) if full else failed
 
 
 def poll_interval_s(workers: int) -> float:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 _WINDOW_S = 20.0  # of training, over which ranks are compared
 _SLOWER = 1.5  # times the others' median
 _SHARE = 0.1  # of the training time that the others wait
-_LINK_SHARE = 0.5  # of the training time that all ranks wait for rows of other hosts
+_LINK_SHARE = 0.75  # of the training time that every rank waits for what other hosts send
+_CLEAR_SHARE = 0.25  # of the training time that the others wait for a rank that is named although all wait for a link
 _STAGES = {"sample_s": "sampling", "fetch_s": "fetching rows", "collate_s": "collating", "plan_s": "planning"}
 
 
@@ -66,15 +67,17 @@ def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
 
 
 def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
-    """What to say where all ranks wait most of the time for rows from other hosts."""
-    total, stages = sum(seconds["train_s"]), {name: sum(seconds.get(name, ())) for name in _STAGES}
-    share = sum(seconds["wait_s"]) / max(total, 1e-9)
-    if share < _LINK_SHARE or not sum(received_bytes) or max(stages, key=stages.__getitem__) != "fetch_s":
+    """What to say where every rank waits most of the time for what others send: rows, or gradients."""
+    total, stages = max(seconds["train_s"]), {name: sum(seconds.get(name, ())) for name in _STAGES}
+    rows = seconds["wait_s"] if max(stages, key=stages.__getitem__) == "fetch_s" else [0.0] * len(seconds["wait_s"])
+    share = min(a + b for a, b in zip(rows, seconds["peers_s"], strict=True)) / max(total, 1e-9)
+    if share < _LINK_SHARE:
         return None
-    rate = sum(received_bytes) / total / 1e6
+    what = "rows" if sum(rows) > sum(seconds["peers_s"]) else "gradients"
+    rate = statistics.mean(received_bytes) / total / 1e6
     return (
-        f"all ranks wait {share:.0%} of the training time for rows from other hosts, which arrive at {rate:.2g} MB/s for each rank: is a "
-        "link slow?"
+        f"all ranks wait {share:.0%} of the training time for what other hosts send, most of it for {what}; {rate:.2g} MB/s arrive at each "
+        "rank: is a link slow?"
     )
 
 
@@ -117,11 +120,13 @@ class StragglerWatch:
     def _look(self, sums: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
         """Who is slow, and what to say of it."""
         found = find_straggler(sums)
-        if found is not None:
-            who = f"rank {found.rank} on {self.hosts[found.rank]}"
-            return who, (
-                f"{who} is slow: {found.stage} takes it {found.times:.1f} times as long as the others; they wait for it "
-                f"{found.share:.0%} of the training time"
-            )
-        link = find_slow_link(sums, sums["received_bytes"])
-        return (None, "") if link is None else ("the link", link)
+        link = find_slow_link(sums, sums["received_bytes"]) if len(set(self.hosts)) > 1 else None
+        if link is not None and (found is None or found.share < _CLEAR_SHARE):
+            return "the link", link
+        if found is None:
+            return None, ""
+        who = f"rank {found.rank} on {self.hosts[found.rank]}"
+        return who, (
+            f"{who} is slow: {found.stage} takes it {found.times:.1f} times as long as the others; they wait for it "
+            f"{found.share:.0%} of the training time"
+        )

@@ -234,7 +234,9 @@ class Worker:
             return
         counts = self.data.traffic()
         received = 0.0 if counts is None else float(counts[:, COLUMNS.index("received_bytes")].sum())
-        row = [*(record.get(name, 0.0) for name in RANK_SECONDS), received - self.received_bytes]
+        steps = record["batches"] / self.seat.num_positions
+        gradients = 2 * (self.world_size - 1) / self.world_size * self.gradients.num_bytes * steps
+        row = [*(record.get(name, 0.0) for name in RANK_SECONDS), received - self.received_bytes + gradients]
         self.received_bytes = received
         rows = gather_rows(torch.tensor([row], dtype=torch.float64, device=self.device))
         if self.rank != 0:

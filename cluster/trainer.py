@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.checkpoint import keep_best, latest_checkpoint, sweep
+from cluster.checkpoint import keep_best, latest_checkpoint, run_disk_full, sweep
 from cluster.failure_budget import Failure, why_give_up
 from cluster.follow import followed
 from cluster.graceful_stop import GracefulStop
@@ -14,7 +14,6 @@ from cluster.reporter import AttemptFiles, Record, RecordReader
 from cluster.run_directory import RunDirectory
 from cluster.train_session import Launcher
 from cluster.train_spec import TrainSpec
-from storage.disk_space import full_disk
 
 
 def train(
@@ -60,7 +59,7 @@ def train(
                 outcome = launcher.attempt(spec, files)
             if not isinstance(outcome, Failed) or outcome.is_final:
                 break
-            if full_disk(run.path) is not None:  # another attempt could keep nothing
+            if run_disk_full(run.path) is not None:  # another attempt could keep nothing
                 raise outcome.error()
             failures.append(Failure(time.monotonic(), reached))
             reached = None

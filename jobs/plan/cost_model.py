@@ -177,16 +177,16 @@ def random_halo(degrees: Degrees, workers: int) -> float:
 class Rates:
     """Seconds per unit of work, of one core. `fit_rates` finds CPU times in a sweep's points.
 
-    The defaults come from the rows of `bench sampling` in docs/performance.md: 584,319 nodes a batch sampled with their rows in 0.19 s in process; 63 ms
-    more through 16 requests and 20 MB, and 114 ms more through 16 and 254 MB, the owners' answering included. Training: GECO 3 x 128.
+    The defaults come from docs/performance.md. `bench sampling`: 584,319 nodes a batch sampled with their rows in 0.19 s in process. `bench transport`
+    between two hosts: requests of 10 to 150,000 rows over Flight, the owners' answering included. Training: GECO 3 x 128.
     """
 
     train_step_s: float = 0.0  # forward, backward and optimizer, whatever the batch
     train_node_s: float = 200e-6  # the same for each node of the batch, its edges included
     load_step_s: float = 0.0  # the worker's other threads, whatever the batch
     load_node_s: float = 0.33e-6  # sampling and collating
-    load_request_s: float = 3.7e-3  # a request and its reply
-    load_byte_s: float = 0.22e-9
+    load_request_s: float = 1.2e-3  # a request and its reply
+    load_byte_s: float = 1.1e-9
     serve_request_s: float = 0.0  # the answering side, where it is not in the above
     serve_byte_s: float = 0.0
 

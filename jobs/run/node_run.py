@@ -154,7 +154,7 @@ def _on_ray(
             nodes = ServedNodes(group.running(wait_s, say))
             return nodes if memory is None else WholeGraphData(nodes, resolved.training, memory)
 
-        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed)
+        launcher = RayTrainLauncher(resolved.workers, run_dir, renewed, group.full_disks)
         yield _Ready(resolved, launcher, router, traffic, ServedNodes(servers))
 
 

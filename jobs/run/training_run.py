@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole
+from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole, run_disk_full
 from cluster.placement import Resources
 from cluster.reporter import Record
 from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
@@ -35,7 +35,6 @@ from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
 from jobs.run.verdict import BASELINE_NAMES, judge
 from samplers.traffic import COLUMNS
-from storage.disk_space import full_disk
 from storage.errors import ClusterLostError, DeadlineError, FormatError, GraphmillError, StageError
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
@@ -215,10 +214,10 @@ def train_and_score(
             try:
                 result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))
             except (OSError, StageError) as error:
-                full = full_disk(run_dir)
+                full = run_disk_full(run_dir)
                 if full is None:
                     raise
-                raise StageError(f"{full}; {' '.join(str(error).split())}") from error
+                raise StageError(f"{full}; free some; {' '.join(str(error).split())}") from error
         fitted = baselines()
         for record in of_baselines():
             run.take(record)

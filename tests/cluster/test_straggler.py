@@ -56,11 +56,15 @@ def test_ranks_that_are_nearly_equal_or_wait_for_a_link_are_not_named(seconds):
 def test_a_slow_link_is_told_with_the_rate_that_was_measured():
     seconds = ranks([1, 1, 1], [9, 9, 9], fetch_s=[9, 9, 9])
     assert find_slow_link(seconds, [1e6, 1e6, 1e6]) == (
-        "all ranks wait 90% of the training time for rows from other hosts, which arrive at 0.1 MB/s for each rank: is a link slow?"
+        "all ranks wait 90% of the training time for what other hosts send, most of it for rows; 0.1 MB/s arrive at each rank: is a link slow?"
     )
-    assert find_slow_link(seconds, [0, 0, 0]) is None, "all partitions are here"
+    gradients = {**ranks([1, 1, 1], [0, 0, 0]), "train_s": [10.0] * 3, "peers_s": [9.0] * 3}
+    assert "most of it for gradients" in (find_slow_link(gradients, [1e6, 1e6, 1e6]) or "")
     assert find_slow_link(ranks([1, 1, 1], [9, 9, 9], sample_s=[9, 9, 9]), [1, 1, 1]) is None
     assert find_slow_link(ranks([9, 9, 9], [1, 1, 1], fetch_s=[9, 9, 9]), [1, 1, 1]) is None
+    assert find_slow_link(ranks([1, 40, 1], [0, 0, 0]), [1, 1, 1]) is None, "they wait for a rank"
+    watch = StragglerWatch(["one host"] * 3)
+    assert watch.update({name: [4 * s for s in each] for name, each in seconds.items()}, [1e6] * 3) is None
 
 
 def test_a_change_is_told_once_and_then_has_to_last_longer_each_time():

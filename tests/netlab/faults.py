@@ -95,6 +95,12 @@ def free(folder: Path) -> None:
 
 
 def fill_disk(lab: Lab, run: Running) -> None:
+    fill(lab.hosts.disk("h1"))
+    time.sleep(30)
+    free(lab.hosts.disk("h1"))
+
+
+def fill_disk_and_kill(lab: Lab, run: Running) -> None:
     """A worker on the full host dies as well, so that another one has to start there."""
     fill(lab.hosts.disk("h1"))
     time.sleep(5)
@@ -172,7 +178,14 @@ FAULTS: dict[str, Fault] = {
         host="h1",
     ),
     "head-redis": Fault(kill_head, "h0 (10.77.0.1): the head has not answered", host="h1", kind="redis"),
-    "disk": Fault(fill_disk, "", mend=lambda lab: free(lab.hosts.disk("h1"))),
+    "disk": Fault(fill_disk, "", more=served_at_home),
+    "disk-restart": Fault(
+        fill_disk_and_kill,
+        "",
+        ends=(f"h1: the disk of {DISK}/ray/session", "is full", GOES_ON),
+        within_s=400,
+        mend=lambda lab: free(lab.hosts.disk("h1")),
+    ),
     "disk-copy": Fault(
         fill_origins_copy,
         SILENT,
@@ -183,13 +196,13 @@ FAULTS: dict[str, Fault] = {
     "disk-run": Fault(
         lambda lab, run: fill(lab.shared / "small"),
         "",
-        ends=("h0", "No space left on device", "small", GOES_ON),
+        ends=("h0: the disk of", "small", "is full", GOES_ON),
         within_s=120,
         mend=lambda lab: free(lab.shared / "small"),
         folder="small",
     ),
     "slow-host": Fault(slow_down, "rank", told_s=90.0),
-    "slow-link": Fault(slow_link, "MB/s for each rank", told_s=90.0),
+    "slow-link": Fault(slow_link, "MB/s arrive at each rank", told_s=90.0),
 }
 
 
