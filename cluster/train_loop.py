@@ -278,6 +278,7 @@ class Worker:
             rank=min(self.rank, num_ranks - 1),
             num_ranks=num_ranks,
             num_positions=num_positions,
+            num_epochs=self.options.epochs,
             device=self.device,
             collate=self.data.collate,
         )

@@ -69,7 +69,7 @@ class _Position:
     stream: OrderedStream[_Ready] | None = field(default=None, repr=False)
 
 
-def _planned(sampler: Sampler, options: LoaderOptions) -> PlannedBatches | None:
+def _planned(sampler: Sampler, options: LoaderOptions, batches: list[int], num_epochs: int) -> PlannedBatches | None:
     """What fetches the sampler's rows by plan; None where that is not asked for, or all partitions are read in this process.
 
     Raises ConfigError for a sampler that cannot tell a batch's nodes ahead.
@@ -81,7 +81,7 @@ def _planned(sampler: Sampler, options: LoaderOptions) -> PlannedBatches | None:
             f"cache_bytes: expected a sampler with a method `draw` (docs/guides/your_sampler.md), got {type(sampler).__name__}; leave out "
             "--loader.cache_bytes"
         )
-    return None if sampler.router.is_near.all() else PlannedBatches(sampler, options)
+    return None if sampler.router.is_near.all() else PlannedBatches(sampler, options, batches, num_epochs)
 
 
 class Loader:
@@ -97,6 +97,8 @@ class Loader:
 
     A step is one batch for each of `num_positions`, which are as many as the ranks unless there are more: then a rank walks through its
     own positions (`samplers.plans.own_positions`) step by step. Steps, and the state between two steps, do not depend on the ranks.
+
+    `num_epochs`: how many will be asked for, one after the other, as far as is known: rows are planned across their ends.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Loader:
         rank: int = 0,
         num_ranks: int = 1,
         num_positions: int | None = None,
+        num_epochs: int = 0,
         device: torch.device | str = "cpu",
         collate: Callable[[Any], Any] = to_torch,
     ) -> None:
@@ -124,7 +127,8 @@ class Loader:
         self._rank, self._num_positions = rank, num_positions
         self.positions = own_positions(rank, num_ranks, num_positions)
         self._copy, self._collate = DeviceCopy(torch.device(device)), collate
-        self.planned = _planned(sampler, self._options)
+        batches = [self._batch_of(number) for number in range(len(self))] if self._options.cache_bytes else []
+        self.planned = _planned(sampler, self._options, batches, num_epochs)
         self._position = _Position()
         self._largest_bytes = 0
         self._closed = False
@@ -143,7 +147,11 @@ class Loader:
     def close(self, timeout_s: float | None = None) -> None:
         """Drops what is queued and waits for the threads. Raises DeadlineError naming a thread that does not end in time."""
         self._closed = True
+        if self.planned is not None:
+            self.planned.cancel()
         self._stop_stream(timeout_s)
+        if self.planned is not None:
+            self.planned.close(self._options.close_timeout_s if timeout_s is None else timeout_s)
 
     @property
     def num_steps(self) -> int:
@@ -222,7 +230,7 @@ class Loader:
         position, options = self._position, self._options
         epoch = position.epoch
         if self.planned is not None:
-            self.planned.begin(epoch, self._batch_of, position.delivered, len(self))
+            self.planned.begin(epoch, position.delivered)
         stream = OrderedStream(
             lambda number: self._make(epoch, number),
             lambda ready: ready.num_bytes,
@@ -246,8 +254,8 @@ class Loader:
             self._position = _Position(epoch + 1)
         finally:
             stream.cancel()
-            if self.planned is not None and position.stream is stream:
-                self.planned.cancel()
+            if self.planned is not None and position.stream is stream and position is self._position:
+                self.planned.cancel()  # not at the end of an epoch: its successor goes on with the plan
             self._largest_bytes = max(self._largest_bytes, stream.largest_bytes)
 
     def _stop_stream(self, timeout_s: float | None = None) -> None:

@@ -90,7 +90,7 @@ class NeighborSampler:
                 edge_columns = {name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS}
                 edges = _Edges(
                     layer_sizes,
-                    np.concatenate([one.count for one in lists]),
+                    np.concatenate([one.count for one in lists]).astype(np.int32),
                     np.concatenate(sources),
                     edge_columns,
                 )

@@ -1,6 +1,6 @@
 """Batches whose remote rows are fetched by plan: once for as long as they are needed again, as many as a budget of bytes holds.
 
-Threads draw the epoch's batches ahead, without their rows, within a budget of bytes of their own, so the batches to come are known. Batch by
+Threads draw batches ahead, without their rows, from one epoch into the next, within a budget of bytes of their own, so the batches to come are known. Batch by
 batch, in order, the plan (`samplers.row_plan`) says which rows are kept here, which are fetched, and which of these to keep. What is drawn is
 what is trained on. A batch is the one that its sampler makes alone, bit for bit: the plan decides only where its rows come from.
 """
@@ -8,7 +8,7 @@ what is trained on. A batch is the one that its sampler makes alone, bit for bit
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -77,6 +77,10 @@ class _Turns:
             self.next += 1
             self._changed.notify_all()
 
+    @property
+    def is_failed(self) -> bool:
+        return self._error is not None
+
     def check(self) -> None:
         """Raises what `fail` was told."""
         with self._changed:
@@ -93,28 +97,37 @@ class _Turns:
 class PlannedBatches:
     """A rank's batches, epoch after epoch: `begin`, then `batch` for every number, from any thread; numbers must be asked for about in order.
 
-    Rows that are kept at the end of an epoch serve the next. A sampler's columns are the same in every batch.
+    The plan goes on from an epoch to the next, as far as `num_epochs`. A sampler's columns are the same in every batch.
     """
 
-    def __init__(self, sampler: DrawingSampler, options: LoaderOptions) -> None:
+    def __init__(
+        self, sampler: DrawingSampler, options: LoaderOptions, batches: Sequence[int], num_epochs: int = 0
+    ) -> None:
+        """`batches`: the sampler's numbers of a rank's batches of an epoch, in order."""
         self._sampler, self._router, self._options = sampler, sampler.router, options
+        self._batches, self._num_epochs = batches, num_epochs
         self._kept: NodeRows | None = None  # by slot
         self._plan: RowPlan | None = None
         self._draws: OrderedStream[list[Drawn]] | None = None
         self._turns = _Turns(0, options.timeout_s)
         self._asking = threading.Lock()  # whoever has it plans, in order
-        self._planned = self._stop = self._row_bytes = 0
+        self._first = self._planned = self._stop = self._row_bytes = 0
         self.stats = PlanStats()
 
-    def begin(self, epoch: int, batch_of: Callable[[int], int], first: int, stop: int) -> None:
-        """The next numbers are `first` … stop - 1 of an epoch; `batch_of` tells the sampler's number of a batch. Ends what is under way."""
-        self.close(self._options.close_timeout_s)
-        options, dtype = self._options, self._router.manifest.index_dtype
-        bounds = self._bounds = _joined(first, stop)
+    def begin(self, epoch: int, step: int) -> None:
+        """The next batch is that of `step` in an epoch: the one that is planned next, or what is under way ends."""
+        length, options, dtype = len(self._batches), self._options, self._router.manifest.index_dtype
+        self._first = epoch * length
+        first, stop = self._first + step, max(self._num_epochs, epoch + 1) * length
+        is_next = self._turns.next == self._planned == first
+        if self._draws is not None and is_next and stop == self._stop and not self._turns.is_failed:
+            return
+        self.close(options.close_timeout_s)
+        bounds = self._bounds = _joined(first, stop, length)
 
         def draw(part: int) -> list[Drawn]:
-            numbers = range(bounds[part], bounds[part + 1])
-            drawn = self._sampler.draw(epoch, [batch_of(number) for number in numbers])
+            of_epoch, start = divmod(bounds[part], length)
+            drawn = self._sampler.draw(of_epoch, self._batches[start : start + bounds[part + 1] - bounds[part]])
             return [replace(one, node=one.node.astype(dtype, copy=False)) for one in drawn]
 
         if self._plan is not None:
@@ -145,8 +158,9 @@ class PlannedBatches:
             self.cancel()
             self._draws.close(timeout_s)
 
-    def batch(self, number: int) -> MiniBatch:
-        """Raises what a stage of it raised, or one of a batch before it."""
+    def batch(self, step: int) -> MiniBatch:
+        """The batch of a step of the epoch that has begun. Raises what a stage of it raised, or one of a batch before it."""
+        number = self._first + step
         with self._or_nobody():
             asked = self._ask_until(number)
             rows = self._rows(number, asked)
@@ -260,11 +274,13 @@ class PlannedBatches:
         return rows
 
 
-def _joined(first: int, stop: int) -> list[int]:
-    """Where each part of the batches first … stop - 1 begins that is drawn with joined requests, and the end."""
-    bounds = [first]
+def _joined(first: int, stop: int, length: int) -> list[int]:
+    """Where each part of the batches first … stop - 1 begins that is drawn with joined requests, and the end. None has two epochs' batches."""
+    bounds, size = [first], _FIRST_JOINED
     while bounds[-1] < stop:
-        bounds.append(min(bounds[-1] + min(_FIRST_JOINED << (len(bounds) - 1), _MOST_JOINED), stop))
+        end_of_epoch = (bounds[-1] // length + 1) * length
+        bounds.append(min(bounds[-1] + size, end_of_epoch, stop))
+        size = min(2 * size, _MOST_JOINED)
     return bounds
 
 

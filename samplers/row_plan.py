@@ -47,8 +47,11 @@ def _admit(node, number, counter, table, ring, use, count):
 
 
 @compiled
-def _look_up(node, counter, table, ring, use, count, place, wanted):
-    """Where each row is, into `place`; those kept are then needed at their next use, and `wanted` counts next uses of those that are not."""
+def _look_up(node, counter, table, ring, use, count, place, taken, wanted):
+    """Where each row is, into `place`; those kept are then needed at their next use, and `wanted` counts next uses of those that are not.
+
+    `wanted` has an entry for every batch from `taken` on that is known, and one for never.
+    """
     mask, never, num_nodes = len(ring) - 1, len(count) - 1, len(node)
     for i in range(num_nodes):
         if i + _LATER < num_nodes:
@@ -66,26 +69,31 @@ def _look_up(node, counter, table, ring, use, count, place, wanted):
             count[following] += 1
             use[slot] = following
         else:
-            wanted[following] += 1
+            wanted[len(wanted) - 1 if following == never else following - taken] += 1
 
 
 @compiled
-def _nearest(count, wanted, num_slots):
-    """(next use before which all fit, how many fetched rows of this next use fit, too): what is kept stays first, where next uses are equal."""
-    held = 0
-    for number in range(len(count)):
-        if held + count[number] + wanted[number] > num_slots:
-            return number, max(0, num_slots - held - count[number])
-        held += count[number] + wanted[number]
-    return len(count), 0
+def _nearest(count, taken, wanted, num_slots):
+    """(next use before which all fit, fetched rows that are needed before, how many of this next use fit, too).
+
+    Where next uses are equal, what is kept stays first.
+    """
+    held = fetched = 0
+    for i in range(len(wanted)):
+        number = taken + i if i + 1 < len(wanted) else len(count) - 1
+        if held + count[number] + wanted[i] > num_slots:
+            return number, fetched, max(0, num_slots - held - count[number])
+        held += count[number] + wanted[i]
+        fetched += wanted[i]
+    return len(count), fetched, 0
 
 
 @compiled
-def _make_room(num_victims, use, num_used, node_of, table, count, victim):
-    """Frees the slots whose next use is farthest."""
+def _make_room(num_victims, use, num_used, node_of, table, count, admitted, victim):
+    """Frees the slots whose next use is farthest: never, or else before `admitted`."""
     number, left = len(count), num_victims
     while left > 0:
-        number -= 1
+        number = len(count) - 1 if number == len(count) else min(number, admitted) - 1
         left -= count[number]
     of_last = count[number] + left if num_victims else 0  # of this next use only so many go
     found = 0
@@ -192,12 +200,10 @@ class RowPlan:
         return len(self._known)
 
     def begin(self, first: int, num_batches: int) -> None:
-        """The next batch is `first` of `num_batches`. What is kept stays; batches that were not taken are forgotten, and then all is."""
-        if self._known:
-            for _, node in self._known:
-                self._table[2 * node.astype(np.int64) + 1] = _NONE
-            self._known.clear()
-            self.forget()
+        """The next batch is `first` of `num_batches`. What is kept stays; batches that were not taken are forgotten."""
+        for _, node in self._known:
+            self._table[2 * node.astype(np.int64) + 1] = _NONE
+        self._known.clear()
         self._admitted = self._taken = first
         self._count = np.zeros(num_batches + 1, np.int64)  # slots by next use
         self._count[num_batches] = self.num_used
@@ -231,10 +237,10 @@ class RowPlan:
         """The first batch that was admitted. If it fetches, it fetches rows of the next ones, too: of whole batches, at most so many rows."""
         counter, node = self._known.popleft()
         place, keep = np.empty((2, len(node)), np.int32)
-        wanted = np.zeros_like(self._count)
-        _look_up(node, counter, self._table, self._ring, self._use, self._count, place, wanted)
-        bound, num_of_bound = _nearest(self._count, wanted, self.num_slots)
-        victim = self._victims(int(wanted[:bound].sum()) + num_of_bound)
+        wanted = np.zeros(self._admitted - self._taken + 1, np.int64)
+        _look_up(node, counter, self._table, self._ring, self._use, self._count, place, self._taken, wanted)
+        bound, num_before, num_of_bound = _nearest(self._count, self._taken, wanted, self.num_slots)
+        victim = self._victims(num_before + num_of_bound)
         self.num_used = _keep(
             node,
             counter,
@@ -259,7 +265,9 @@ class RowPlan:
     def _victims(self, num_rows: int) -> np.ndarray:
         """Slots for these many rows beside the free ones, which were those of rows needed farthest from now."""
         victim = np.empty(max(0, num_rows - (self.num_slots - self.num_used)), np.int32)
-        _make_room(len(victim), self._use, self.num_used, self._node_of, self._table, self._count, victim)
+        _make_room(
+            len(victim), self._use, self.num_used, self._node_of, self._table, self._count, self._admitted, victim
+        )
         return victim
 
     def _fetch_ahead(self, most: int) -> np.ndarray:
@@ -267,7 +275,8 @@ class RowPlan:
         for number, (_, node) in enumerate(self._known, self._taken):
             absent = np.empty(len(node) + 1, node.dtype)
             absent = absent[: _absent(node, self._table, absent)]
-            room = self.num_slots - self.num_used + int(self._count[number + 1 :].sum())
+            later = int(self._count[number + 1 : self._admitted].sum() + self._count[-1])
+            room = self.num_slots - self.num_used + later
             if len(absent) > min(most, room):
                 break
             victim = self._victims(len(absent))

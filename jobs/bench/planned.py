@@ -148,7 +148,8 @@ def load(config: PlannedConfig, router: "Router", asked: Asked, cache_bytes: int
         for _ in islice(loader.epoch(10**6), 3):  # compiles
             pass
     digests = []
-    with Loader(sampler, options, num_ranks=config.partitions) as loader:
+    epochs = config.epochs if config.steps is None else 0
+    with Loader(sampler, options, num_ranks=config.partitions, num_epochs=epochs) as loader:
         before, began, cpu = asked.counts(), time.perf_counter(), time.process_time() - time.thread_time()
         for epoch in range(config.epochs):
             for batch in islice(loader.epoch(epoch), config.steps):

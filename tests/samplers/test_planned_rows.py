@@ -58,8 +58,8 @@ def test_fetches_what_the_slow_plan_fetches(graph, share, monkeypatch):
     room = int(share * NODES)
     router, far = far_router(graph)
     sampler = NeighborSampler(router, OPTIONS)
-    batches = planned_rows.PlannedBatches(sampler, planned(room))
-    batches.begin(2, lambda number: number, 0, sampler.num_batches)
+    batches = planned_rows.PlannedBatches(sampler, planned(room), range(sampler.num_batches))
+    batches.begin(2, 0)
     wait_until(lambda: batches._draws.num_finished == len(batches._bounds) - 1)
     for number in range(sampler.num_batches):
         batches.batch(number)
@@ -139,7 +139,7 @@ def test_ranks_and_positions(graph, threads):
 
 
 def test_an_abandoned_epoch_leaves_no_thread_and_no_wrong_row(graph):
-    before = threading.active_count()
+    before = set(threading.enumerate())
     sampler = NeighborSampler(local_router(graph), OPTIONS)
     with (
         Loader(sampler) as plain,
@@ -148,7 +148,26 @@ def test_an_abandoned_epoch_leaves_no_thread_and_no_wrong_row(graph):
         for epoch in range(4):
             assert len(list(islice(loader.epoch(epoch), 3))) == 3
         assert all(map(same, loader.epoch(7), plain.epoch(7)))
-    assert threading.active_count() == before
+    wait_until(lambda: {thread for thread in threading.enumerate() if "graphmill" in thread.name} <= before)
+
+
+def test_the_plan_goes_on_from_an_epoch_to_the_next(graph):
+    """What is known at an epoch's end includes the next one's batches; another epoch than the next is planned anew."""
+    plain = Loader(NeighborSampler(local_router(graph), OPTIONS))
+    fetched = {}
+    for num_epochs in (0, 6):
+        router, far = far_router(graph)
+        with Loader(NeighborSampler(router, OPTIONS), planned(450, threads=2), num_epochs=num_epochs) as loader:
+            for epoch in (0, 1, 2, 4, 5, 9):
+                first = 3 if epoch == 4 else 0
+                found = []
+                for batch in loader.epoch(epoch, first):
+                    found.append(batch)
+                    time.sleep(0.003)  # time to draw ahead
+                assert all(map(same, found, plain.epoch(epoch, first)))
+                assert len(found) == len(loader) - first
+        fetched[num_epochs] = sum(owner.rows_asked for owner in far)
+    assert fetched[6] < fetched[0]
 
 
 class _Breaking:

@@ -101,17 +101,22 @@ def test_numbers_of_occurrences_begin_again_and_the_ring_grows(monkeypatch):
     assert sum(rows.fetched) == sum(len(fetched) for fetched, _ in belady(far, 6))
 
 
-def test_batches_given_up_are_forgotten_with_all_rows():
-    plan = RowPlan(OFFSETS, IS_NEAR, 8)
+def test_batches_given_up_are_forgotten_and_rows_stay():
+    plan, rows, node = RowPlan(OFFSETS, IS_NEAR, 8), Rows(8), np.arange(2, 12)
     plan.begin(0, 3)
     for _ in range(3):
-        plan.admit(np.arange(2, 12))
-    plan.take()
-    assert plan.num_used == 8
-    plan.begin(1, 3)
-    assert (plan.num_used, plan.num_known) == (0, 0)
-    plan.admit(np.arange(2, 12))
-    assert (plan.take().place == np.where(np.arange(2, 12) < 4, NEAR, ABSENT)).all()
+        plan.admit(node)
+    rows.follow(node, plan.take())
+    plan.begin(7, 9)
+    assert (plan.num_used, plan.num_known) == (8, 0)
+    for _ in range(2):
+        plan.admit(node)
+        rows.follow(node, plan.take())
+    assert rows.fetched == [8, 0, 0]
+    plan.forget()
+    plan.begin(0, 1)
+    plan.admit(node)
+    assert (plan.take().place == np.where(node < 4, NEAR, ABSENT)).all()
 
 
 @pytest.mark.parametrize("most_ahead", [0, 5, 100])
