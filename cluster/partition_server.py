@@ -227,7 +227,13 @@ class ServerGroup:
                 assert host is not None
                 stamps = seen[partition].get(host.node_id) or unseen_stamps(graph.url, files[partition])
                 self._start(partition, host, stamps)
-            self._open(moved, is_alone=len(hosts) == 1)
+            try:
+                self._open(moved, is_alone=len(hosts) == 1)
+            except (DeadlineError, StageError) as error:
+                full = self.full_disks()
+                if not full:
+                    raise
+                raise type(error)(f"{full}; {error}") from error
             self._hosts = hosts
         infos = tuple(info for info in self._infos if info is not None)
         return PartitionServers(graph.pin(), tuple(self._handles), infos, options)

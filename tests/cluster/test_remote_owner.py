@@ -490,3 +490,34 @@ def test_lost_calls_cost_no_answer() -> None:
             list(pool.map(ask_some, range(3)))
         assert proxy.cuts > 5
         proxy.close()
+
+
+class _TricklingServer(FlightServer):
+    """Pauses before each piece of a reply."""
+
+    pause_s = 0.3
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        unpack(chunk.data for chunk in reader if chunk.data is not None)
+        for index, batch in enumerate(pack(self.reply)):
+            time.sleep(self.pause_s)
+            if index == 0:
+                writer.begin(batch.schema)
+            writer.write_batch(batch)
+
+    reply = NodeRows(np.arange(2_000_000), None, None, None)
+
+
+def test_a_slow_link_is_waited_for_as_long_as_pieces_arrive_and_a_silent_one_is_not():
+    with _TricklingServer(lambda request: request, "127.0.0.1", None, 2) as server:
+        pieces = len(list(pack(server.reply)))
+        owner = ask(server.endpoint, timeout_s=1.0)
+        pending, begun = [owner.submit(FetchRows(NODE)) for _ in range(2)], time.monotonic()
+        for each in pending:
+            np.testing.assert_array_equal(each.result().original_id, server.reply.original_id)
+        assert time.monotonic() - begun > pieces * server.pause_s > 1.5
+        server.pause_s = 5.0
+        begun = time.monotonic()
+        with pytest.raises(DeadlineError, match="partition server 1: no answer within 1 s"):
+            owner.submit(FetchRows(NODE)).result()
+        assert time.monotonic() - begun < 3.5

@@ -190,7 +190,7 @@ FAULTS: dict[str, Fault] = {
         fill_origins_copy,
         SILENT,
         options=("--workers.min_workers", "1", "--workers.wait_s", "60"),
-        ends=("h0", "No space left on device", DISK, GOES_ON),
+        ends=("h0: the disk of", DISK, "is full", GOES_ON),
         mend=lambda lab: (free(lab.hosts.disk("h0")), start_again(lab, "h1"))[0],
     ),
     "disk-run": Fault(
