@@ -24,10 +24,9 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save_file
 
 from storage.arrow_files import file_digest
-from storage.disk_space import full_disk
 from storage.durable import sync_file
 from storage.errors import ConfigError, FormatError
 from storage.json_object import parse_object
@@ -37,7 +36,7 @@ CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epo
 DATA = "labels, splits and features"  # their digest's name in a run's identity
 _LATER = (DATA, "evaluation", "micro_batches")  # which older checkpoints do not have
 
-_NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
+NAME = re.compile(r"epoch-\d{6,}(-step-\d{8,})?(\+\d+)?")  # as `TrainState.name` and `unused_name` make them
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # that AdamW keeps of a parameter
 
 
@@ -97,14 +96,20 @@ def save_checkpoint(directory: Path, snapshot: Snapshot) -> None:
     shutil.rmtree(staged, ignore_errors=True)
     try:
         staged.mkdir(parents=True)
-        _write(staged, snapshot)
+        write_files(staged, snapshot)
         os.rename(staged, directory)
         sync_file(directory.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _write(directory: Path, snapshot: Snapshot) -> None:
+def file_names() -> tuple[str, ...]:
+    """Of a checkpoint; some may not be there."""
+    return (*(f"{file}.safetensors" for file in ("model", "average", "best", "optimizer")), "config.json", "state.json")
+
+
+def write_files(directory: Path, snapshot: Snapshot) -> None:
+    """Writes a checkpoint's files to an empty folder, synced. Raises OSError where that fails."""
     state = snapshot.state
     files = (
         ("model", snapshot.model),
@@ -189,24 +194,35 @@ def verify_checkpoint(directory: Path) -> None:
 
 def load_state(directory: Path) -> TrainState:
     """The checkpoint's state. Raises FormatError where it is missing, broken or of another version."""
+    return _checked_state(_state_body(directory), str(directory / "state.json"))
+
+
+def parse_state(content: bytes, path: str) -> TrainState:
+    """The state that the content of a state.json says. Raises FormatError where it is broken or of another version."""
+    return _checked_state(_parse_body(content, path), path)
+
+
+def _checked_state(body: Mapping[str, Any], path: str) -> TrainState:
     try:
-        return TypeAdapter(TrainState).validate_python(_state_body(directory))
+        return TypeAdapter(TrainState).validate_python(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(name) for name in first["loc"])
-        raise FormatError(
-            f"{directory / 'state.json'}: expected a training state, got {where}: {first['msg']}"
-        ) from None
+        raise FormatError(f"{path}: expected a training state, got {where}: {first['msg']}") from None
 
 
 def _state_body(directory: Path) -> dict[str, Any]:
     path = directory / "state.json"
     try:
-        body = parse_object(path.read_bytes(), str(path), "the file is damaged")
+        return _parse_body(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise FormatError(
             f"{path}: expected a checkpoint, found none; was the run stopped before its first one?"
         ) from None
+
+
+def _parse_body(content: bytes, path: str) -> dict[str, Any]:
+    body = parse_object(content, path, "the file is damaged")
     if body.get("format") != "graphmill-checkpoint":
         raise FormatError(f"{path}: expected a Graphmill checkpoint, found something else")
     if body.get("format_version") not in (1, CHECKPOINT_VERSION):
@@ -217,23 +233,12 @@ def _state_body(directory: Path) -> dict[str, Any]:
     return body
 
 
-def latest_checkpoint(run: Path) -> Path | None:
-    """The newest checkpoint of a run's directory; None where there is none yet."""
-    return next(_checkpoints(run / "train"), None)
-
-
-def run_disk_full(run: Path) -> str | None:
-    """What to say where the disk of a run's directory has no room for another checkpoint; else None."""
-    newest = latest_checkpoint(run)
-    return full_disk(run, sum(path.stat().st_size for path in newest.rglob("*")) if newest is not None else 0)
-
-
 def _folders(train: Path) -> list[Path]:
     """All that bear a checkpoint's name, newest first; what has another name is not ours."""
-    return sorted((path for path in train.glob("epoch-*") if _NAME.fullmatch(path.name)), reverse=True)
+    return sorted((path for path in train.glob("epoch-*") if NAME.fullmatch(path.name)), reverse=True)
 
 
-def _checkpoints(train: Path) -> Iterator[Path]:
+def written(train: Path) -> Iterator[Path]:
     """Those of them that were written to the end, whatever has happened to them since."""
     return (folder for folder in _folders(train) if (folder / "state.json").exists())
 
@@ -243,7 +248,7 @@ def newest_whole(train: Path, damaged: list[str], latest: tuple[int, int] | None
 
     What is wrong with newer ones goes to `damaged`. `latest`: an (epoch, step) that it may not lie behind.
     """
-    for directory in _checkpoints(train):
+    for directory in written(train):
         try:
             verify_checkpoint(directory)
             state = load_state(directory)
@@ -277,7 +282,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def unused_name(folder: Path, name: str) -> str:
-    """`name`, or `name+1` …: what Ray has registered under a name it will delete one day, so no name is given twice."""
+    """`name`, or `name+1` …: no name is given twice, so that none is written to while another process may read it."""
     taken, number = name, 0
     while (folder / taken).exists():
         number += 1
@@ -313,8 +318,21 @@ def check_continues(
 
 def load_weights(path: Path, model: torch.nn.Module) -> None:
     """Loads a safetensors file into `model`. Raises FormatError where names or shapes do not match."""
+    _set_weights(model, _load_file(path), str(path))
+
+
+def parse_weights(content: bytes, path: str, model: torch.nn.Module) -> None:
+    """Loads the content of a safetensors file into `model`, as `load_weights`."""
     try:
-        set_weights(model, _load_file(path))
+        tensors = load(content)
+    except SafetensorError as error:
+        raise FormatError(f"{path}: expected a safetensors file, found damage ({error})") from None
+    _set_weights(model, tensors, path)
+
+
+def _set_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: str) -> None:
+    try:
+        set_weights(model, tensors)
     except ValueError as error:
         raise FormatError(f"{path}: {error}; this checkpoint is of another architecture") from None
 

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from pathlib import Path
 
 import torch
 
-from cluster.checkpoint import Snapshot, TrainState, moments_of, save_checkpoint, unused_name
+from cluster.checkpoint import Snapshot, TrainState, moments_of
+from cluster.checkpoints import Checkpoints
 from cluster.options import COLLECTIVE_TIMEOUT_S
 from cluster.outcome import located
 from cluster.train_session import Register
@@ -33,8 +33,8 @@ class CheckpointRequest(IntEnum):
 class CheckpointWriter:
     """One rank's part; every rank calls `save` after the same steps."""
 
-    def __init__(self, folder: Path, rank: int, minutes: float | None, register: Register) -> None:
-        self._folder, self._rank, self._register = folder, rank, register
+    def __init__(self, checkpoints: Checkpoints, rank: int, minutes: float | None, register: Register) -> None:
+        self._checkpoints, self._rank, self._register = checkpoints, rank, register
         self._period_s = None if minutes is None else 60 * minutes
         self._last = time.monotonic()
         self._idle = threading.Event()
@@ -49,7 +49,7 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Until the last checkpoint is written. Raises StageError where it never is."""
         if not self._idle.wait(_WRITE_TIMEOUT_S):
-            raise StageError(f"{self._folder}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
+            raise StageError(f"{self._checkpoints.url}: a checkpoint is not written after {_WRITE_TIMEOUT_S:g} s")
 
     def take_stall_s(self) -> float:
         """Seconds that training has stood still for checkpoints since the last call."""
@@ -75,7 +75,7 @@ class CheckpointWriter:
         name, write = state.name, None
         if self._rank == 0:
             self.wait()
-            name = unused_name(self._folder, state.name)
+            name = self._checkpoints.unused_name(state.name)
             snapshot = Snapshot(
                 state,
                 model=_copied(model.state_dict()),
@@ -90,14 +90,13 @@ class CheckpointWriter:
 
     def _begin(self, name: str, snapshot: Snapshot, flush: Callable[[], None]) -> Callable[[], None]:
         """What writes the checkpoint; until it has been called, another is not begun."""
-        path = self._folder / name
         self._idle.clear()
 
         def write() -> None:
             try:
                 with located("checkpoint", f"rank {self._rank}"):
                     flush()
-                    save_checkpoint(path, snapshot)
+                    self._checkpoints.save(name, snapshot)
             finally:
                 self._idle.set()
 

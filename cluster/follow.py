@@ -5,33 +5,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from cluster.graceful_stop import interrupt_main
-from cluster.reporter import AttemptFiles, Record, RecordReader
+from cluster.reporter import Record, Reports
 from storage.errors import StageError
 
-_LOOK_S = 0.1
 _END_S = 20.0  # longest wait at the end for what is not recorded yet
 
 
 @contextmanager
 def followed(
-    files: AttemptFiles,
+    reports: Reports,
     consume: Callable[[Record], None],
     stopping: threading.Event | None = None,
     end_now: Callable[[], None] = interrupt_main,
+    settle: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
-    """Passes all records to `consume`, from a thread, until the context ends; then removes the files.
+    """Passes all records to `consume`, from a thread, until the context ends; then calls `settle`, which returns when they are kept, and removes
+    the reports.
 
     Asks the workers to stop once `stopping` is set. An error in `consume` ends the body, by `end_now`, and is raised as StageError.
     """
-    reader, ended, failures = RecordReader(files), threading.Event(), list[Exception]()
+    reader, ended, failures = reports.reader(), threading.Event(), list[Exception]()
 
     def follow() -> None:
         is_asked = is_last = False
         try:
             while not is_last:
-                is_last = ended.wait(_LOOK_S)
+                is_last = ended.wait(reports.look_s)
                 if stopping is not None and stopping.is_set() and not is_asked:
-                    files.ask_to_stop()
+                    reports.ask_to_stop()
                     is_asked = True
                 for record in reader.fresh():
                     consume(record)
@@ -51,4 +52,5 @@ def followed(
         if failures:
             raise StageError(f"{type(failures[0]).__name__}: {failures[0]}").at("recording metrics") from failures[0]
         if not thread.is_alive():
-            files.remove()
+            settle()
+            reports.remove()

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import torch
 
-from cluster.checkpoint import sweep
+from cluster.checkpoints import Checkpoints, checkpoints_of
 from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
 from cluster.outcome import Failed, Outcome
-from cluster.reporter import AttemptFiles, Record, Reporter
+from cluster.reporter import Record, ReporterEnd, Reports
+from cluster.run_place import RunPlace
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from storage.background import begin
@@ -28,8 +29,11 @@ class ProcessSession:
 
     rank, world_size = 0, 1
 
-    def __init__(self, device: torch.device, folder: Path, reporter: Reporter, keep_checkpoints: int) -> None:
-        self.device, self.folder, self.reporter, self.host = device, folder, reporter, socket.gethostname()
+    def __init__(
+        self, device: torch.device, checkpoints: Checkpoints, reporter: ReporterEnd, keep_checkpoints: int
+    ) -> None:
+        self.device, self.checkpoints, self.reporter = device, checkpoints, reporter
+        self.host = socket.gethostname()
         self._keep = keep_checkpoints
         self._written: Future[None] | None = None
 
@@ -40,7 +44,7 @@ class ProcessSession:
 
         def run() -> None:
             write()
-            sweep(self.folder, self._keep)
+            self.checkpoints.sweep(self._keep)
 
         self._written = begin(run, "checkpoint")
 
@@ -52,14 +56,16 @@ class ProcessSession:
         try:
             written.result(COLLECTIVE_TIMEOUT_S)
         except TimeoutError:
-            raise StageError(f"{self.folder}: a checkpoint is not written after {COLLECTIVE_TIMEOUT_S} s") from None
+            raise StageError(
+                f"{self.checkpoints.url}: a checkpoint is not written after {COLLECTIVE_TIMEOUT_S} s"
+            ) from None
 
 
 class ProcessLauncher:
     """Trains in this process."""
 
-    def __init__(self, workers: WorkerOptions, run: Path) -> None:
-        self.workers, self._run = workers, run
+    def __init__(self, workers: WorkerOptions, run: Path | RunPlace) -> None:
+        self.workers, self._run = workers, RunPlace.of(run)
 
     def watching(
         self, say: Callable[[str], None], end_now: Callable[[], None]
@@ -70,15 +76,17 @@ class ProcessLauncher:
     def watch(self, record: Record) -> None:
         """Nobody else is shown anything."""
 
-    def attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
+    def attempt(self, spec: TrainSpec, reports: Reports) -> Outcome:
         """What the loop returns; for what it raises, the failure that the worker of a cluster would have had."""
         device = torch.device("cuda", 0) if self.workers.device == "gpu" else torch.device("cpu")
-        session = ProcessSession(device, self._run / "train", Reporter(files), self.workers.keep_checkpoints)
+        reporter = reports.reporter()
+        session = ProcessSession(device, checkpoints_of(self._run), reporter, self.workers.keep_checkpoints)
         try:
             try:
                 return train_worker(spec, session)
             finally:
                 session.settle()
+                reporter.close()
         except GraphmillError as error:
             self._log(error)
             return Failed(
@@ -91,7 +99,7 @@ class ProcessLauncher:
             return Failed("training", "rank 0", StageError(text), is_final=False)
 
     def _log(self, error: Exception) -> Path:
-        log = self._run / "failure.log"
+        log = self._run.folder / "failure.log"
         with suppress(OSError), log.open("a") as stream:  # a full disk, which the driver tells
             stream.write(
                 f"{datetime.now(UTC).isoformat(timespec='seconds')} {''.join(traceback.format_exception(error))}\n"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow.fs
 import ray.train
 import torch
 from ray.exceptions import OutOfMemoryError, RayActorError
@@ -16,12 +17,14 @@ from ray.train import TrainingFailedError as RayTrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util import get_node_ip_address
 
+from cluster.checkpoints import TRAIN, Checkpoints, checkpoints_of
 from cluster.host_watch import watched_hosts
 from cluster.live_metrics import LiveMetrics
 from cluster.options import COLLECTIVE_TIMEOUT_S, WorkerOptions
 from cluster.outcome import Failed, Outcome
 from cluster.placement import place, wait_for_room
-from cluster.reporter import AttemptFiles, Record, Reporter
+from cluster.reporter import Record, ReporterEnd, Reports
+from cluster.run_place import RunPlace
 from cluster.session import environment_defaults
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
@@ -51,8 +54,9 @@ class RayTrainSession:
     world_size: int
     device: torch.device
     host: str
-    folder: Path
-    reporter: Reporter
+    checkpoints: Checkpoints
+    reporter: ReporterEnd
+    keep_checkpoints: int
 
     def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
         """A collective call, which does not wait for `write`: Ray's thread calls it, and registers the checkpoint when that is done."""
@@ -61,29 +65,40 @@ class RayTrainSession:
 
             def upload(checkpoint: ray.train.Checkpoint, _: str) -> ray.train.Checkpoint:
                 write()
+                self.checkpoints.sweep(self.keep_checkpoints)
                 return checkpoint
 
             options |= {
-                "checkpoint": ray.train.Checkpoint(str(self.folder / name)),
+                "checkpoint": self._rays(name),
                 "checkpoint_upload_fn": upload,
                 "delete_local_checkpoint_after_upload": False,
             }
         ray.train.report({"epoch": epoch}, checkpoint_dir_name=name, **options)
 
+    def _rays(self, name: str) -> ray.train.Checkpoint:
+        storage = ray.train.get_context().get_storage()
+        return ray.train.Checkpoint(f"{storage.experiment_fs_path}/{name}", storage.storage_filesystem)
+
 
 def _worker(config: dict[str, Any]) -> Outcome:
-    """Entry point of a Ray Train worker; `config` holds the TrainSpec and the attempt's files."""
+    """Entry point of a Ray Train worker; `config` holds the TrainSpec, the run's place and the attempt's reports."""
     context = ray.train.get_context()
     torch.set_num_threads(config["threads"])
+    rank = context.get_world_rank()
+    reporter = config["reports"].reporter()
     session = RayTrainSession(
-        context.get_world_rank(),
+        rank,
         context.get_world_size(),
         get_device(),
         f"{socket.gethostname()} ({get_node_ip_address()})",
-        Path(context.get_storage().experiment_fs_path),
-        Reporter(config["files"]),
+        checkpoints_of(RunPlace(config["run"])),
+        reporter,
+        config["keep_checkpoints"],
     )
-    return train_worker(config["spec"], session)
+    try:
+        return train_worker(config["spec"], session)
+    finally:
+        reporter.close()
 
 
 class RayTrainLauncher:
@@ -92,7 +107,7 @@ class RayTrainLauncher:
     def __init__(
         self,
         workers: WorkerOptions,
-        run: Path,
+        run: Path | RunPlace,
         renewed: Callable[[float, Callable[[str], None]], TrainingData] | None = None,
         full_disks: Callable[[], str] = lambda: "",
     ) -> None:
@@ -104,7 +119,8 @@ class RayTrainLauncher:
         self.workers, self._renewed, self._full_disks = place(workers), renewed, full_disks
         self._say: Callable[[str], None] = lambda _: None
         self._lost: Callable[[], str] = lambda: ""
-        self._run, self._live = run, LiveMetrics(run.resolve().name)
+        self._run = RunPlace.of(run)
+        self._live = LiveMetrics(self._run.name)
 
     @contextmanager
     def watching(self, say: Callable[[str], None], end_now: Callable[[], None]) -> Iterator[Callable[[], str]]:
@@ -115,25 +131,35 @@ class RayTrainLauncher:
     def watch(self, record: Record) -> None:
         self._live.update(record)
 
-    def attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
+    def attempt(self, spec: TrainSpec, reports: Reports) -> Outcome:
         """One start of the workers, which Ray Train does not repeat: what rank 0 returns, or what Ray says of its failure.
 
         Waits for room in the cluster, and for hosts that have the data. Raises DeadlineError or FormatError where they do not come.
         """
         # In a thread: what waits inside Ray for a head that is gone hears no signal, and in the main thread Ray would replace the handler of
         # Ctrl-C by one that waits without bound.
-        return begin(lambda: self._attempt(spec, files), "attempt").result()
+        return begin(lambda: self._attempt(spec, reports), "attempt").result()
 
-    def _attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
-        folder, log = self._run / "train", self._run / "failure.log"
+    def _attempt(self, spec: TrainSpec, reports: Reports) -> Outcome:
+        log = self._run.folder / "failure.log"
         # Which checkpoint is the newest is read from the folder itself: Ray's own list of them is not written atomically.
         for name in _RAYS_LISTS:
-            (folder / name).unlink(missing_ok=True)
+            if self._run.store is None:
+                (self._run.folder / TRAIN / name).unlink(missing_ok=True)
+            else:
+                self._run.store.remove([f"{TRAIN}/{name}"])
         wait_for_room(self.workers, self._say, self._lost)
         if self._renewed is not None:
             spec = replace(spec, data=self._renewed(self.workers.wait_s, self._say))
         is_elastic, threads = self.workers.min_workers is not None, self.workers.cpus_per_worker
-        trainer = _trainer({"spec": spec, "files": files, "threads": threads}, self.workers, self._run)
+        config = {
+            "spec": spec,
+            "run": self._run.absolute,
+            "reports": reports,
+            "threads": threads,
+            "keep_checkpoints": self.workers.keep_checkpoints,
+        }
+        trainer = _trainer(config, self.workers, self._run)
         try:
             polled = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": f"{poll_interval_s(self.workers.most):g}"}
             with environment_defaults(polled | (_ELASTIC_ENVIRONMENT if is_elastic else {})):
@@ -153,7 +179,11 @@ def poll_interval_s(workers: int) -> float:
     return max(_SHORTEST_POLL_S, workers / _POLLS_PER_S)
 
 
-def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> Any:
+def _trainer(config: dict[str, Any], workers: WorkerOptions, run: RunPlace) -> Any:
+    storage: dict[str, Any] = {"storage_path": run.absolute}
+    if run.store is not None:  # through fsspec, as all else: its options and credentials hold
+        through = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(run.store.filesystem))
+        storage = {"storage_path": run.store.path, "storage_filesystem": through}
     is_elastic, use_gpu = workers.min_workers is not None, workers.device == "gpu"
     return TorchTrainer(
         cast(Any, _worker),
@@ -168,15 +198,15 @@ def _trainer(config: dict[str, Any], workers: WorkerOptions, run: Path) -> Any:
             label_selector=workers.labels or None,
         ),
         run_config=_ray_train.RunConfig(
-            name="train",
-            storage_path=str(run.resolve()),
+            name=TRAIN,
+            **storage,
             failure_config=_ray_train.FailureConfig(
                 max_failures=0,
                 # A start with nodes that are gone is the controller's failure, and one lost node may cost several.
                 controller_failure_limit=_STARTS_PER_LOSS,
                 max_preemption_failures=0,
             ),
-            checkpoint_config=_ray_train.CheckpointConfig(num_to_keep=workers.keep_checkpoints),
+            checkpoint_config=_ray_train.CheckpointConfig(),  # rank 0 removes old ones itself
             logging_config=_ray_train.LoggingConfig(log_level="ERROR"),
         ),
     )

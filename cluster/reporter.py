@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from storage.durable import sync_file
 
@@ -26,10 +26,61 @@ _REQUEST_LOOK_S = 0.1  # at most this often rank 0 looks whether it is to stop
 _STOP = b"stop"
 
 
+class Reports(Protocol):
+    """What rank 0 of one attempt tells the driver; small, and safe to send to workers. `AttemptFiles`, or on a store
+    `cluster.stored_reports.StoredReports`."""
+
+    look_s: ClassVar[float]
+    """Between two looks of the driver."""
+
+    def reporter(self) -> "ReporterEnd":
+        """For rank 0, once."""
+        ...
+
+    def reader(self) -> "ReaderEnd": ...
+
+    def ask_to_stop(self) -> None: ...
+
+    def remove(self) -> None: ...
+
+
+class ReporterEnd(Protocol):
+    """Rank 0's."""
+
+    def push(self, record: Record) -> None:
+        """Tells the driver; waits for nobody."""
+        ...
+
+    def stop_asked(self) -> bool:
+        """Whether the driver has asked the workers to save and end."""
+        ...
+
+    def flush(self) -> None:
+        """Returns when all that was told would outlive every process and machine."""
+        ...
+
+    def close(self) -> None:
+        """Flushes, at the end."""
+        ...
+
+
+class ReaderEnd(Protocol):
+    """The driver's."""
+
+    def fresh(self) -> Iterator[Record]:
+        """What was told since the last call, in order; of steps the latest."""
+        ...
+
+    def records(self) -> Iterator[Record]:
+        """What was told since the last call, but for steps."""
+        ...
+
+
 @dataclass(frozen=True)
 class AttemptFiles:
     """The files of one attempt."""
 
+    look_s: ClassVar = 0.1
     stem: Path
 
     @classmethod
@@ -67,6 +118,12 @@ class AttemptFiles:
     def ask_to_stop(self) -> None:
         self.request.write_bytes(_STOP)
 
+    def reporter(self) -> "Reporter":
+        return Reporter(self)
+
+    def reader(self) -> "RecordReader":
+        return RecordReader(self)
+
     def remove(self) -> None:
         for path in self.all:
             path.unlink(missing_ok=True)
@@ -100,6 +157,9 @@ class Reporter:
     def flush(self) -> None:
         """All that was told survives a loss of power."""
         sync_file(self._files.records)
+
+    def close(self) -> None:
+        """Nothing waits to be told."""
 
 
 class RecordReader:

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster.event_file import EventFile
+from cluster.run_hold import HOLDERS
+from cluster.run_place import BASELINES, CONFIG, FILES, RunPlace, fetch
 from storage.durable import write_durably
 from storage.errors import ConfigError, FormatError
 from storage.json_object import parse_object
@@ -44,44 +46,58 @@ def write_atomic(path: Path, text: str) -> None:
     write_durably(path, text.encode("utf-8", errors="backslashreplace"))
 
 
-def check_free(path: Path) -> None:
-    """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins."""
-    if path.exists() and (not path.is_dir() or any(entry.name != "baselines" for entry in path.iterdir())):
+def check_free(run: Path | RunPlace) -> None:
+    """Raises ConfigError where a directory already holds something: another thing than baselines, which are trained before their run begins, or
+    who was about to begin one."""
+    place = RunPlace.of(run)
+    is_file = place.store is None and place.folder.exists() and not place.folder.is_dir()
+    if is_file or not {BASELINES, HOLDERS}.issuperset(place.names()):
         raise ConfigError(
-            f"{path}: expected no run here, found one; pass --run.resume {path} to continue it, or another --run.dir"
+            f"{place}: expected no run here, found one; pass --run.resume {place} to continue it, or another --run.dir"
         )
+
+
+def make_folder(place: RunPlace) -> None:
+    """Raises ConfigError where the folder cannot be made."""
+    try:
+        place.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{place.folder}: cannot make the run directory ({error.strerror}); choose another --run.dir"
+        ) from None
 
 
 class RunDirectory:
     """Writes a run's files. Create with `create` or `resume`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._metrics = path / "metrics.jsonl"
+    def __init__(self, run: Path | RunPlace) -> None:
+        self.place = RunPlace.of(run)
+        self.path = self.place.folder
+        self.settle: Callable[[], None] = lambda: None  # returns when the place has all that is written
+        self._metrics = self.path / "metrics.jsonl"
         self._events: EventFile | None = None
         self._new_config: Mapping[str, Any] | None = None  # until the workers of a continued run accept it
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # shown every epoch's record once it is written
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
+    def create(cls, run: Path | RunPlace, config: Mapping[str, Any]) -> "RunDirectory":
         """A new run. Raises ConfigError where the directory already holds something."""
-        check_free(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"{path}: cannot make the run directory ({error.strerror}); choose another --run.dir"
-            ) from None
-        write_atomic(path / "config.json", json.dumps(config, indent=1) + "\n")
-        return cls(path)
+        place = RunPlace.of(run)
+        check_free(place)
+        make_folder(place)
+        write_atomic(place.folder / CONFIG, json.dumps(config, indent=1) + "\n")
+        return cls(place)
 
     @classmethod
-    def resume(cls, path: Path, config: Mapping[str, Any]) -> "RunDirectory":
+    def resume(cls, run: Path | RunPlace, config: Mapping[str, Any]) -> "RunDirectory":
         """An earlier run, continued. Its configuration is replaced by the one now in force when it starts, not where that is refused."""
-        load_config(path)
-        run = cls(path)
-        run._new_config = config
-        return run
+        place = RunPlace.of(run)
+        load_config(place)
+        if place.store is not None:
+            fetch(place.store, place.folder, FILES)
+        continued = cls(place)
+        continued._new_config = config
+        return continued
 
     def start(self, next_epoch: int, step: int = 0, workers: int | None = None) -> None:
         """Says which epoch is recorded next, and after which of its steps: later ones, recorded before, are forgotten."""
@@ -94,7 +110,9 @@ class RunDirectory:
             write_atomic(self._metrics, "".join(lines))
         self.note("start", epoch=next_epoch, step=step, workers=workers, repeated=len(recorded) - len(lines))
         self._events = EventFile(self.path / "tensorboard", purge_step=next_epoch)
-        self._events.write_options(self.path.name, flat(load_config(self.path)))
+        self._events.write_options(
+            self.path.name, flat(parse_object((self.path / "config.json").read_bytes(), "config.json"))
+        )
 
     def make_up(self, reports: Iterable[Mapping[str, Any]], next_epoch: int) -> None:
         """Records epochs before `next_epoch` that were reported to a driver that was killed before it recorded them."""
@@ -167,12 +185,10 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return options
 
 
-def load_config(path: Path) -> dict[str, Any]:
+def load_config(run: Path | RunPlace, advice: str = "start one without --run.resume") -> dict[str, Any]:
     """The configuration saved with a run. Raises FormatError where there is none."""
-    file = path / "config.json"
-    try:
-        return parse_object(file.read_bytes(), str(file))
-    except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(
-            f"{path}: expected a run directory (config.json), found none; start one without --run.resume"
-        ) from None
+    place = RunPlace.of(run)
+    content = place.read(CONFIG)
+    if content is None:
+        raise FormatError(f"{place}: expected a run directory (config.json), found none; {advice}")
+    return parse_object(content, place.below(CONFIG))

@@ -28,17 +28,17 @@ from cluster.checkpoint import (
     load_optimizer,
     load_state,
     load_weights,
-    newest_whole,
     verify_checkpoint,
 )
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from cluster.checkpoints import Checkpoints
 from cluster.evaluation import autocast, deal_split, predictions, scored_with, update_scores
 from cluster.gradient_tree import GradientTree, Seat
 from cluster.kept_batches import KeptBatches
 from cluster.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from cluster.outcome import Failed, Finished, Outcome, Stopped, located
 from cluster.report_epochs import is_reported
-from cluster.reporter import Reporter
+from cluster.reporter import ReporterEnd
 from cluster.schedule import rate_factor
 from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
 from cluster.straggler import PeerWait, StragglerWatch
@@ -60,15 +60,15 @@ _DROPOUT = 0x64726F70  # "drop": keeps these seeds apart from the samplers'
 
 def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
     """One rank's whole training. Every rank returns the same kind of outcome."""
-    rank, folder, device = session.rank, session.folder, session.device
+    rank, device = session.rank, session.device
     # What every rank meets at the same place, and would meet again, is returned, not raised, so that nobody tries it over.
     try:
         with located("start of the workers", f"rank {rank}"):
-            writer = CheckpointWriter(folder, rank, spec.options.checkpoint_minutes, session.register)
+            writer = CheckpointWriter(session.checkpoints, rank, spec.options.checkpoint_minutes, session.register)
             if device.type == "cuda":  # it sees those of its neighbors too, and collective calls go by the current one
                 torch.cuda.set_device(device)
             worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
-            worker.restore(folder)
+            worker.restore(session.checkpoints)
     except ConfigError as error:
         return Failed(error.stage, error.owner, error)
     try:
@@ -124,7 +124,7 @@ class Worker:
     def __init__(
         self,
         spec: TrainSpec,
-        reporter: Reporter,
+        reporter: ReporterEnd,
         rank: int,
         world_size: int,
         device: torch.device,
@@ -544,8 +544,8 @@ class Worker:
         average = None if self.average is None else self.average.module
         self.writer.save(state, self.model, self.best, self.optimizer, average, self.reporter.flush)
 
-    def restore(self, folder: Path) -> None:
-        """Continues from the newest whole checkpoint in `folder`, where there is one; tells the driver which epoch comes next.
+    def restore(self, checkpoints: Checkpoints) -> None:
+        """Continues from the newest whole checkpoint, where there is one; tells the driver which epoch comes next.
 
         Rank 0 chooses, and tells the others: a collective call. Raises ConfigError on all ranks where the checkpoint is of another run;
         FormatError where none is whole.
@@ -554,16 +554,17 @@ class Worker:
         choice: str | FormatError | None = None
         if self.rank == 0:
             try:
-                choice = _choose(folder, damaged)
+                choice = _choose(checkpoints, damaged)
             except FormatError as error:
                 choice = error
         choice = gather_objects(choice)[0]
         if isinstance(choice, FormatError):
             raise choice
         if choice is not None:
-            if self.rank:  # another node may read other bytes
-                verify_checkpoint(folder / choice)
-            self._load(folder / choice)
+            with checkpoints.opened(choice) as folder:
+                if self.rank:  # another node may read other bytes
+                    verify_checkpoint(folder)
+                self._load(folder)
         if self.rank == 0:
             for message in damaged:
                 self.reporter.push({"kind": "damage", "what": message})
@@ -610,12 +611,12 @@ def _param_groups(model: torch.nn.Module, options: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _choose(folder: Path, damaged: list[str]) -> str | None:
+def _choose(checkpoints: Checkpoints, damaged: list[str]) -> str | None:
     """The checkpoint to continue from by name; None where there is none. Raises FormatError where none of them is whole."""
-    newest = newest_whole(folder, damaged)
+    newest = checkpoints.newest(damaged)
     if newest is None and damaged:
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
-    return None if newest is None else newest.name
+    return newest
 
 
 def _take_first_ranks(model: torch.nn.Module) -> None:

@@ -8,14 +8,14 @@ The loop is the same, and so are its numbers and the files that it leaves.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from cluster.checkpoints import Checkpoints
 from cluster.options import WorkerOptions
 from cluster.outcome import Outcome
-from cluster.reporter import AttemptFiles, Record, Reporter
+from cluster.reporter import Record, ReporterEnd, Reports
 from cluster.train_spec import TrainSpec
 
 Register = Callable[[int, str, Callable[[], None] | None], None]
@@ -39,17 +39,17 @@ class TrainSession(Protocol):
         ...
 
     @property
-    def folder(self) -> Path:
-        """Of the run's checkpoints."""
+    def checkpoints(self) -> Checkpoints:
+        """The run's."""
         ...
 
     @property
-    def reporter(self) -> Reporter:
+    def reporter(self) -> ReporterEnd:
         """Through which the driver is told, and asks to stop."""
         ...
 
     def register(self, epoch: int, name: str, write: Callable[[], None] | None) -> None:
-        """A checkpoint of this name below `folder`, by which training goes on at this epoch: every rank says it.
+        """A checkpoint of this name among them, by which training goes on at this epoch: every rank says it.
 
         `write` is rank 0's; it is called in a thread. What it raises ends the attempt.
         """
@@ -64,7 +64,7 @@ class Launcher(Protocol):
         """Resolved."""
         ...
 
-    def attempt(self, spec: TrainSpec, files: AttemptFiles) -> Outcome:
+    def attempt(self, spec: TrainSpec, reports: Reports) -> Outcome:
         """One start of the workers, which ends as they do."""
         ...
 

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cluster.checkpoint import keep_best, latest_checkpoint, run_disk_full, sweep
+from cluster.checkpoints import checkpoints_of, keep_best_of, run_disk_full
 from cluster.failure_budget import Failure, why_give_up
 from cluster.follow import followed
 from cluster.graceful_stop import GracefulStop
 from cluster.outcome import Failed, Stopped
 from cluster.progress_thread import progress_thread
-from cluster.reporter import AttemptFiles, Record, RecordReader
+from cluster.reporter import Record
 from cluster.run_directory import RunDirectory
 from cluster.train_session import Launcher
 from cluster.train_spec import TrainSpec
@@ -28,16 +28,17 @@ def train(
     """
     workers = launcher.workers
     reached: float | None = None  # epochs, by the attempt under way; None until its workers have begun
-    unread = AttemptFiles.left(run.path)
+    unread = run.place.left_reports()
 
     def consume(record: Record) -> None:
         nonlocal reached
         reached = _position(record, reached)
         run.take(record)
         while record["kind"] == "start" and unread:
-            files = unread.pop(0)
-            run.make_up(RecordReader(files).records(), int(record["epoch"]))
-            files.remove()
+            reports = unread.pop(0)
+            run.make_up(reports.reader().records(), int(record["epoch"]))
+            run.settle()
+            reports.remove()
         launcher.watch(record)
         tell(record)
 
@@ -45,7 +46,7 @@ def train(
         run.note("hosts", what=what)
         tell({"kind": "hosts", "what": what})
 
-    folder = run.path / "train"
+    checkpoints = checkpoints_of(run.place)
     stop, failures = GracefulStop(workers.grace_s), list[Failure]()
     with (
         progress_thread(on_record, stop.end_now) as tell,
@@ -53,13 +54,13 @@ def train(
         launcher.watching(say, stop.end_now) as lost_hosts,
     ):
         while True:
-            sweep(folder, workers.keep_checkpoints)
-            files = AttemptFiles.create(run.path)
-            with followed(files, consume, stop.asked, stop.end_now):
-                outcome = launcher.attempt(spec, files)
+            checkpoints.sweep(workers.keep_checkpoints)
+            reports = run.place.new_reports()
+            with followed(reports, consume, stop.asked, stop.end_now, run.settle):
+                outcome = launcher.attempt(spec, reports)
             if not isinstance(outcome, Failed) or outcome.is_final:
                 break
-            if run_disk_full(run.path) is not None:  # another attempt could keep nothing
+            if run_disk_full(run.place) is not None:  # another attempt could keep nothing
                 raise outcome.error()
             failures.append(Failure(time.monotonic(), reached))
             reached = None
@@ -77,10 +78,10 @@ def train(
     if isinstance(outcome, Stopped):
         run.note("saved", where=outcome.where)
         raise SystemExit(stop.status)
-    sweep(folder, workers.keep_checkpoints)
-    newest = latest_checkpoint(run.path)
-    if newest is not None:
-        keep_best(newest, run.path / "best")
+    checkpoints.sweep(workers.keep_checkpoints)
+    if newest := checkpoints.names():
+        with checkpoints.opened(newest[0]) as folder:
+            keep_best_of(folder, run.place)
     return outcome.summary
 
 

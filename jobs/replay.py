@@ -133,8 +133,10 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     """The batch's loss as the run's workers would have it with the weights of the nearest checkpoint, its gradient, and each layer's output."""
     import torch
 
-    from cluster.checkpoint import load_state, load_weights, newest_whole
+    from cluster.checkpoint import load_weights
+    from cluster.checkpoints import checkpoints_of
     from cluster.evaluation import autocast
+    from cluster.run_place import RunPlace
     from cluster.tasks import step_output
     from cluster.train_loop import seed_dropout, step_loss
 
@@ -142,14 +144,16 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     step, position = divmod(batch.index, batches.num_positions)
     torch.manual_seed(fit.seed)
     model = batches.resolved.build_model()
-    checkpoint = newest_whole(Path(path, "train"), [], (batch.epoch, step))
+    checkpoints = checkpoints_of(RunPlace(path))
+    checkpoint = checkpoints.newest([], (batch.epoch, step))
     if checkpoint is None:
         weights = "those that training began with: no checkpoint at or before this batch is kept"
     else:
-        load_weights(checkpoint / "model.safetensors", model)
-        here = load_state(checkpoint).position
+        with checkpoints.opened(checkpoint) as folder:
+            load_weights(folder / "model.safetensors", model)
+        here = checkpoints.state(checkpoint).position
         behind = "" if here == (batch.epoch, step) else ", which is earlier than the batch"
-        weights = f"of {checkpoint.name}{behind}"
+        weights = f"of {checkpoint}{behind}"
     inputs = batches.data.collate(batch)
     target = batches.data.target(inputs)
     weight = batches.task.weight(target)

@@ -15,9 +15,9 @@ from jobs.run.reader import parse
 class ReportConfig:
     """Write a run's report."""
 
-    run: Path
-    """The run's directory."""
-    compare: Path | None = None
+    run: str
+    """The run's directory: a path or a URL."""
+    compare: str | None = None
     """Another run's directory, to show beside it."""
     out: Path | None = None
     """Where the page goes; the default is report.html in the run's directory."""
@@ -26,15 +26,22 @@ class ReportConfig:
 def main() -> int | None:
     config = parse(ReportConfig, __doc__, ("run",))
     from cluster.run_directory import write_atomic
+    from cluster.run_place import RunPlace
     from jobs.reporting.run_report import run_page
     from jobs.run.run_record import read_run, stored_partitions
     from storage.errors import ConfigError
 
-    record = read_run(config.run)
-    other = None if config.compare is None else read_run(config.compare)
-    target = config.out or config.run / "report.html"
+    place = RunPlace(config.run)
+    record = read_run(place)
+    other = None if config.compare is None else read_run(RunPlace(config.compare))
+    page = run_page(record, stored_partitions(record), other)
+    if config.out is None and place.store is not None:
+        place.store.write("report.html", page.encode("utf-8", errors="backslashreplace"))
+        print(place.below("report.html"))
+        return None
+    target = config.out or place.folder / "report.html"
     try:
-        write_atomic(target, run_page(record, stored_partitions(record), other))
+        write_atomic(target, page)
     except OSError as error:
         raise ConfigError(f"{target}: cannot write the report ({error.strerror}); choose another --out") from None
     print(target)

@@ -12,6 +12,7 @@ Result = TypeVar("Result")
 
 DEADLINE_S = 60.0
 _TRY_S = 20.0
+_ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)  # they say what is there
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -21,8 +22,7 @@ def patiently(
     """What `action` returns; after an error of its filesystem that may pass it is called again, until the deadline.
 
     `where` and `what` name it: "s3://bucket/run: cannot write config.json". `try_s`: longest wait for one call; one that does not come
-    back is left behind, so `action` may run twice at once. OSErrors that say what is there, such as FileNotFoundError, are raised as they
-    are. Raises DeadlineError with the last error at the deadline, FormatError for what another try would not mend.
+    back is left behind, so `action` may run twice at once. FileNotFoundError and FileExistsError are raised as they are. Raises DeadlineError with the last error at the deadline, FormatError for what another try would not mend.
     """
     until, pause = time.monotonic() + deadline_s, _FIRST_PAUSE_S
     while True:
@@ -34,9 +34,9 @@ def patiently(
             error = refused.__cause__
             assert error is not None
             if attempt.done() and not may_pass(error):
-                if isinstance(error, OSError):
+                if isinstance(error, _ANSWERS):
                     raise error from None
-                raise FormatError(str(refused)) from error  # of a client's package: missing credentials, for example
+                raise FormatError(str(refused)) from error  # permissions, credentials, a full disk
             last = one_line(error) if attempt.done() else "no answer"
         left = until - time.monotonic()
         if left <= 0:

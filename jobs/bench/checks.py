@@ -136,6 +136,7 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     from torch.nn.parallel import DistributedDataParallel
 
     from cluster.checkpoint_writer import CheckpointWriter
+    from cluster.checkpoints import LocalCheckpoints
     from cluster.partition_server import connect
     from cluster.ray_train import RayTrainSession
     from cluster.reporter import Reporter
@@ -147,9 +148,10 @@ def _measure_rank(given: dict[str, Any]) -> list[Share]:
     torch.set_num_threads(1)
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
-    folder, reporter = Path(context.get_storage().experiment_fs_path), Reporter(given["files"])
-    session = RayTrainSession(rank, world_size, get_device(), "", folder, reporter)
-    writer = CheckpointWriter(folder, rank, None, session.register)
+    checkpoints = LocalCheckpoints(Path(context.get_storage().experiment_fs_path))
+    reporter = Reporter(given["files"])
+    session = RayTrainSession(rank, world_size, get_device(), "", checkpoints, reporter, config.epochs)
+    writer = CheckpointWriter(checkpoints, rank, None, session.register)
     spec = _spec(config, given["servers"], given["manifest"])
     workers = {name: Worker(spec, reporter, rank, world_size, session.device, writer) for name in LOOPS}
     for name in UNSAFE:

@@ -35,7 +35,7 @@ from storage.errors import StageError
 from storage.option_checks import at_least, check_options, more_than_0
 
 if TYPE_CHECKING:
-    from cluster.reporter import AttemptFiles, Record
+    from cluster.reporter import Record, Reports
     from cluster.train_spec import TrainSpec
 
 
@@ -59,14 +59,13 @@ class ControllerConfig:
         check_options(self, at_least(self, 1, "workers", "epochs", "polls") | more_than_0(self, "epoch_s"))
 
 
-def rank_0(files: "AttemptFiles", workers: int, epochs: int, epoch_s: float) -> None:
+def rank_0(reports: "Reports", workers: int, epochs: int, epoch_s: float) -> None:
     """Reports what rank 0 of so many workers does."""
     from cluster.report_epochs import is_reported
-    from cluster.reporter import Reporter
     from cluster.train_loop import RANK_SECONDS
     from samplers.traffic import COLUMNS
 
-    reporter = Reporter(files)
+    reporter = reports.reporter()
     reporter.push({"kind": "start", "epoch": 0, "step": 0, "workers": workers})
     seconds = {name: [round(1234.567 + rank, 3) for rank in range(workers)] for name in RANK_SECONDS}
     hosts = [f"worker-{rank:04d} (10.0.{rank // 250}.{rank % 250})" for rank in range(workers)]
@@ -98,10 +97,10 @@ class StandInLauncher:
 
     def watch(self, record: "Record") -> None: ...
 
-    def attempt(self, spec: "TrainSpec", files: "AttemptFiles") -> Outcome:
+    def attempt(self, spec: "TrainSpec", reports: "Reports") -> Outcome:
         config = self._config
         many = cast(int, self.workers.num_workers)
-        arguments = (files, many, config.epochs, config.epoch_s)
+        arguments = (reports, many, config.epochs, config.epoch_s)
         process = multiprocessing.get_context("spawn").Process(target=rank_0, args=arguments)
         process.start()
         process.join()

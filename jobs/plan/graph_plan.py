@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from cluster.placement import Resources
+from cluster.run_place import RunPlace
 from cluster.tasks import Classification
 from cluster.training_data import GraphData
 from jobs.plan.run_plan import Plan, plan_run, size
@@ -30,7 +31,7 @@ def plan_graphs(job: str, config: RunConfig) -> int:
     return plan_run(job, config, _look)
 
 
-def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: Path) -> None:
+def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunPlace) -> None:
     config = resolved.config
     stored = find_molecules(config.data, config.target)
     if not isinstance(stored, StoredGraphs):
@@ -49,7 +50,7 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
 
 
 def _add_batches(
-    plan: Plan, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: Path
+    plan: Plan, store: StoredGraphs, config: RunConfig, resources: Resources | None, run_dir: RunPlace
 ) -> None:
     """Raises what the run would raise of this set."""
     columns = target_columns(store, config.target)
@@ -61,7 +62,7 @@ def _add_batches(
     samplers = graph_samplers(resolved, splits)
     check_batches(data, samplers, plan.micro_batches)
     if config.run.resume is not None:
-        check_resume(run_dir, resolved.architecture, resolved.identity, resolved.config.fit.epochs)
+        check_resume(run_dir, resolved)
     known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
     counts = [
         f"{name} {int(known[store.split(name)].sum()):,} of {len(store.split(name)):,}" for name in store.split_names

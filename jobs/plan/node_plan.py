@@ -1,12 +1,12 @@
 """`--plan` of a node-classification job: its graph, samplers and model, looked at in this process (jobs/plan/run_plan.py has the rest)."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from cluster.placement import Resources
+from cluster.run_place import RunPlace
 from cluster.training_data import OpenNodes, StoredNodes
 from jobs.plan.cost_model import all_reduce_bytes
 from jobs.plan.run_plan import Plan, duration, plan_run, size
@@ -43,7 +43,7 @@ def plan_nodes(job: str, config: RunConfig) -> int:
     return plan_run(job, config, _look)
 
 
-def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: Path) -> None:
+def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_dir: RunPlace) -> None:
     config = resolved.config
     graph = find_graph(config.data)
     if graph is None:
@@ -63,7 +63,7 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
         check_run(graph, resolved)
     with plan.refused():
         if config.run.resume is not None and not plan.problems:
-            check_resume(run_dir, resolved.architecture, resolved.identity, resolved.config.fit.epochs)
+            check_resume(run_dir, resolved)
     if plan.problems:  # a graph that cannot be trained on has no model either
         return
     plan.place(resolved, manifest.num_partitions)

@@ -8,13 +8,13 @@ marked as estimates.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
-from cluster.checkpoint import latest_checkpoint, load_state
+from cluster.checkpoints import checkpoints_of
 from cluster.options import TrainOptions
 from cluster.placement import Resources, resources_now
+from cluster.run_place import RunPlace
 from cluster.session import ray_session
 from jobs.plan.tries import Tried
 from jobs.run.config import RunConfig
@@ -160,7 +160,7 @@ class Plan:
             else f"{self._cores} cores on each of {self.hosts} hosts"
         )
 
-    def add_run(self, run_dir: Path, config: RunConfig) -> None:
+    def add_run(self, run_dir: RunPlace, config: RunConfig) -> None:
         """Ray, where the run is kept, what it goes on from, and its checkpoints."""
         local = f"a local one with {config.ray.object_store_gb:g} GiB of object store, or the cluster that the job is submitted to"
         address, fit, origin = config.ray.address, config.fit, "new"
@@ -169,10 +169,10 @@ class Plan:
             started = f"the cluster at {address or 'RAY_ADDRESS'}: {self.cluster} on {self.hosts} hosts"
         self.add("ray", "not started: this process is the one worker" if self.alone else started)
         if config.run.resume is not None:
-            checkpoint = latest_checkpoint(run_dir)
+            checkpoints = checkpoints_of(run_dir)
             origin = "continued from its beginning: there is no checkpoint"
-            if checkpoint is not None:
-                origin = f"continued from epoch {load_state(checkpoint).next_epoch}"
+            if names := checkpoints.names():
+                origin = f"continued from epoch {checkpoints.state(names[0]).next_epoch}"
         self.add("run", f"{run_dir}, {origin}")
         minutes = "" if fit.checkpoint_minutes is None else f", and at least every {fit.checkpoint_minutes:g} minutes"
         copies = 4 + (fit.ema_decay is not None)  # weights, two moments, best; the average
@@ -181,7 +181,7 @@ class Plan:
         self.add("checkpoints", f"every {fit.checkpoint_every} epochs{minutes}; the last {kept} kept{each}")
 
 
-def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, Path], None]) -> int:
+def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Resources | None, RunPlace], None]) -> int:
     """Prints the plan of a run; 0. Raises what the run raises of its options alone. `look` adds what the data decides."""
     cluster = _cluster(config)
     resources = cluster or known_resources(config)

@@ -21,7 +21,8 @@ from typing import Any
 import yaml
 
 from cluster.run_directory import load_config
-from jobs.run.config import FOLDER, RECIPES, RunConfig, config_tree, read_config, read_recipe
+from cluster.run_place import BASELINES, RunPlace
+from jobs.run.config import RECIPES, RunConfig, config_tree, read_config, read_recipe
 from jobs.run.reader import shown, to_tree
 from storage.errors import ConfigError
 
@@ -41,8 +42,12 @@ class Try:
         return ", ".join(f"{path} {shown(value)}" for path, value in self.options.items())
 
     @property
+    def place(self) -> RunPlace:
+        return RunPlace(str(self.config.run.dir))
+
+    @property
     def folder(self) -> Path:
-        return Path(str(self.config.run.dir))
+        return self.place.folder
 
 
 @cache
@@ -56,19 +61,19 @@ def search() -> tuple[Mapping[str, Any], ...]:
     )
 
 
-def tries(config: RunConfig, run_dir: Path) -> list[Try]:
+def tries(config: RunConfig, run: RunPlace) -> list[Try]:
     """What `config.baseline` asks for, beside this run: its data, splits, seed, metric and machine, and the recipe's model."""
     return [
-        Try(name, options, _beside(config, name, options, run_dir / FOLDER / f"{name}-{number}"))
+        Try(name, options, _beside(config, name, options, run.child(BASELINES, f"{name}-{number}")))
         for name in config.baseline.models
         for number, options in enumerate(search()[: config.baseline.configurations])
     ]
 
 
-def _beside(config: RunConfig, name: str, options: Mapping[str, Any], folder: Path) -> RunConfig:
+def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunPlace) -> RunConfig:
     recipe = read_config(config_tree("nodes", read_recipe(f"baselines/{name}.yaml")))
     metric = [("task.metric", config.metric)] if config.metric else []
-    made = recipe.changed(*options.items(), *metric, ("fit.seed", config.fit.seed), ("run.dir", str(folder)))
+    made = recipe.changed(*options.items(), *metric, ("fit.seed", config.fit.seed), ("run.dir", place.url))
     how = config.evaluation if config.evaluation.how == "full" else made.evaluation
     return replace(
         made,
@@ -82,7 +87,7 @@ def _beside(config: RunConfig, name: str, options: Mapping[str, Any], folder: Pa
     )
 
 
-def train_classic(job: str, config: RunConfig, run_dir: Path, train: Train) -> dict[str, dict[str, float]]:
+def train_classic(job: str, config: RunConfig, run_dir: RunPlace, train: Train) -> dict[str, dict[str, float]]:
     """Scores of the classic models that the run asks for, by model and split; what is trained already is not trained again."""
     scores: dict[str, dict[str, float]] = {}
     planned = tries(config, run_dir)
@@ -105,7 +110,7 @@ def best_of(own: Sequence[Try]) -> tuple[Try, dict[str, float]]:
     """The finished try that validated best, the first of equals, and its scores by split."""
     found = []
     for one in own:
-        summary = json.loads((one.folder / "summary.json").read_text())
+        summary = json.loads(one.place.read("summary.json") or b"{}")
         sign = 1 if summary.get("higher_is_better", True) else -1
         scores = summary.get("scores") or summary["estimates"]
         found.append((sign * scores.get("valid", -math.inf), one, scores))
@@ -115,14 +120,14 @@ def best_of(own: Sequence[Try]) -> tuple[Try, dict[str, float]]:
 
 def _train(job: str, one: Try, train: Train) -> None:
     """Trains a try, or goes on with it, where it has not ended."""
-    config, folder = one.config, one.folder
-    if (folder / "config.json").is_file():
-        saved = load_config(folder)
+    config, place = one.config, one.place
+    if place.holds_run:
+        saved = load_config(place)
         if (saved.get("data"), saved.get("fit", {}).get("seed")) != (to_tree(config.data), config.fit.seed):
             raise ConfigError(
-                f"{folder}: expected a baseline of this run, found one of another graph or seed; remove it"
+                f"{place}: expected a baseline of this run, found one of another graph or seed; remove it"
             )
-        config = replace(config, run=replace(config.run, dir=None, resume=str(folder)))
-    if not (folder / "summary.json").is_file():
+        config = replace(config, run=replace(config.run, dir=None, resume=place.url))
+    if place.read("summary.json") is None:
         with contextlib.redirect_stdout(io.StringIO()):  # its folder holds all of it
             train(job, config)

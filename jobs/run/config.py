@@ -39,7 +39,6 @@ from storage.option_checks import at_least, check_options
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FORMAT = 2  # of config.json
 AUTO = "auto"
-FOLDER = "baselines"  # of a run: the classic models beside it
 _COMPONENTS = ("model", "sampler", "task")
 _FIRST_MODEL: dict[Kind, str] = {"nodes": "geco", "graphs": "tokengt"}
 
@@ -166,9 +165,10 @@ class RunOptions:
     """The run's directory, and how it ends."""
 
     dir: str | None = None
-    """Where the run is kept; the default is runs/<job>-<time>."""
+    """Where the run is kept: a path that all nodes write, or a URL such as s3://bucket/runs/mine; the default is runs/<job>-<time>."""
     resume: str | None = None
-    """A run's directory, to continue it; its own options are the defaults of the others."""
+    """A run's directory, to continue it; its own options are the defaults of the others. auto: --run.dir's run, where there is one, else a new
+    one there, so that the same command may be started again and again."""
     defaults: Literal["automatic", "recipe"] = "automatic"
     """Of options that nobody says. automatic: chosen for the graph, each with its reason; recipe: those of the model's default recipe. A recipe over
     one of ours says recipe."""
@@ -180,12 +180,6 @@ class RunOptions:
     """Send configuration, epochs and scores there too; an extra each: pip install -e '.[mlflow]'."""
     track_project: str = "graphmill"
     """MLflow's experiment, W&B's project."""
-
-    def __post_init__(self) -> None:
-        if "://" in (self.dir or self.resume or ""):
-            raise ConfigError(
-                f"dir: expected a path that all nodes write, got the URL {self.dir or self.resume}; set dir"
-            )
 
 
 @dataclass(frozen=True)
@@ -404,14 +398,14 @@ def config_tree(kind: Kind, *layers: Mapping[str, Any]) -> Tree:
     else:
         tree = dict(_recipe(default))
     if _is_automatic(said):
-        tree = _without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
+        tree = without(rule_paths(kind, name), lay_over(tree, {"run": {"defaults": "automatic"}}))
     return lay_over(tree, {"kind": kind, **said})
 
 
-def _without(paths: Collection[str], tree: Mapping[str, Any], under: str = "") -> Tree:
+def without(paths: Collection[str], tree: Mapping[str, Any], under: str = "") -> Tree:
     """A recipe's tree without the options of these paths."""
     return {
-        name: _without(paths, value, f"{under}{name}.") if isinstance(value, Mapping) else value
+        name: without(paths, value, f"{under}{name}.") if isinstance(value, Mapping) else value
         for name, value in tree.items()
         if f"{under}{name}" not in paths
     }
@@ -442,11 +436,9 @@ def read_recipe(path: str) -> Tree:
 def saved_tree(run: str, advice: str) -> Tree:
     """The tree saved with a run. Raises FormatError where there is none, or one of another version."""
     from cluster.run_directory import load_config
+    from cluster.run_place import RunPlace
 
-    path = Path(run)
-    if not (path / "config.json").is_file():
-        raise FormatError(f"{run}: expected a run directory (config.json), found none; {advice}")
-    tree = load_config(path)
+    tree = load_config(RunPlace(run), advice)
     if tree.get("format") != FORMAT:
         raise FormatError(
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"

@@ -7,18 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from cluster.checkpoint import TrainState, load_state, verify_checkpoint
+from cluster.checkpoints import BEST
+from cluster.run_place import RunPlace
 from jobs.run.run_record import settled_events
 from storage.errors import FormatError
 from storage.json_object import parse_object
+
+_WEIGHTS = (BEST, "model.safetensors")
 
 
 @dataclass(frozen=True)
 class FinishedRun:
     """Read one with `read_run`."""
 
-    path: Path
+    place: RunPlace
     summary: dict[str, Any]
     state: TrainState  # of the best weights
+
+    @property
+    def path(self) -> str:
+        """The run's directory: a path or a URL."""
+        return self.place.url
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{split} {score:.4f}" for split, score in self.scores.items())
@@ -64,16 +73,19 @@ class FinishedRun:
         return self.summary.get("estimate")
 
     @property
-    def weights_path(self) -> Path:
-        return self.path / "best" / "model.safetensors"
+    def weights_path(self) -> str:
+        return self.place.below(*_WEIGHTS)
 
     @cached_property
     def weights(self) -> bytes:
         """The file of the best weights. Raises FormatError where it cannot be read."""
         try:
-            return self.weights_path.read_bytes()
+            weights = self.place.read("/".join(_WEIGHTS))
         except OSError as error:
             raise FormatError(f"{self.weights_path}: cannot read the run's best weights ({error.strerror})") from None
+        if weights is None:
+            raise FormatError(f"{self.weights_path}: cannot read the run's best weights (there is no such file)")
+        return weights
 
     @property
     def weights_hash(self) -> str:
@@ -82,7 +94,13 @@ class FinishedRun:
 
 def read_run(path: str) -> FinishedRun:
     """The run in this directory. Raises FormatError where there is none, or one that has not finished, or was continued and has not again."""
-    run, file = Path(path), Path(path) / "summary.json"
+    place = RunPlace(path)
+    with place.at_hand("config.json", "summary.json", "events.jsonl", BEST) as run:
+        return _read(place, run)
+
+
+def _read(place: RunPlace, run: Path) -> FinishedRun:
+    path, file = place.url, run / "summary.json"
     try:
         summary = parse_object(file.read_bytes(), str(file))
     except (FileNotFoundError, NotADirectoryError):
@@ -105,5 +123,5 @@ def read_run(path: str) -> FinishedRun:
             f"{path}: expected a finished run's directory, found one that was continued and has not finished again; continue it with "
             "its job's --run.resume"
         )
-    verify_checkpoint(run / "best")
-    return FinishedRun(run, summary, load_state(run / "best"))
+    verify_checkpoint(run / BEST)
+    return FinishedRun(place, summary, load_state(run / BEST))

@@ -49,7 +49,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
     samplers = graph_samplers(resolved, splits)
     check_batches(data, samplers, resolved.micro_batches)
     if config.run.resume is not None:
-        check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
+        check_resume(run_dir, resolved)
     print(
         f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {store.url}; "
         f"target {', '.join(store.target_names[column] for column in columns)}",

@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from cluster.checkpoint import DATA
 from cluster.one_process import ProcessLauncher
 from cluster.placement import Resources, cluster_resources
+from cluster.run_place import RunPlace
 from cluster.session import ray_session
 from cluster.train_session import Launcher
 from cluster.training_data import OpenNodes, StoredNodes, TrainingData
@@ -52,7 +52,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
     manifest, evaluation = graph.manifest, config.evaluation
     memory = shard_memory(manifest, resolved) if resolved.is_full_graph else None
     if config.run.resume is not None:
-        check_resume(run_dir, resolved.architecture, resolved.identity, config.fit.epochs)
+        check_resume(run_dir, resolved)
     print(
         f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
         f"{manifest.num_partitions} partitions at {graph.url}",
@@ -104,7 +104,7 @@ class _Ready:
 
 @contextmanager
 def _in_this_process(
-    graph: StoredGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: Path
+    graph: StoredGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
 ) -> Iterator[_Ready]:
     for reason in resolved.reasons:
         print(reason, flush=True)
@@ -121,7 +121,7 @@ def _in_this_process(
 
 @contextmanager
 def _on_ray(
-    graph: StoredGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: Path
+    graph: StoredGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
 ) -> Iterator[_Ready]:
     from cluster.partition_server import connect, server_group
     from cluster.ray_train import RayTrainLauncher

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from cluster.checkpoint import load_weights
+from cluster.checkpoint import parse_weights
 from cluster.options import NodeClassificationOptions, TrainOptions
 from cluster.partition_server import connect, partition_servers
 from cluster.prediction import UNSPLIT, with_unsplit
@@ -223,7 +223,7 @@ def _check_same(run: FinishedRun, url: str, content_hash: str, other: bool) -> N
 def _checked(run: FinishedRun, url: str, build: Callable[[], torch.nn.Module]) -> Callable[[], torch.nn.Module]:
     """`build`, tried once. Raises ConfigError where the run's weights do not fit what it makes for this data."""
     try:
-        load_weights(run.weights_path, build())
+        parse_weights(run.weights, run.weights_path, build())
     except (FormatError, ValueError) as error:
         raise ConfigError(f"{url}: the run's model does not fit this data: {error}") from None
     return build

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.run_directory import flat, load_config
+from cluster.run_place import FILES, RunPlace
 from samplers.traffic import COLUMNS as TRAFFIC
 from storage.errors import FormatError, GraphmillError
 from storage.json_object import parse_object
@@ -200,8 +201,13 @@ class RunRecord:
         return sum(rate * s for rate, s in known) / seconds if seconds > 0 else None
 
 
-def read_run(path: Path) -> RunRecord:
+def read_run(run: Path | RunPlace) -> RunRecord:
     """Reads a run's directory. Raises FormatError naming the file where there is none, or where one is damaged."""
+    with RunPlace.of(run).at_hand(*FILES) as path:
+        return _read_run(path)
+
+
+def _read_run(path: Path) -> RunRecord:
     if not (path / "config.json").is_file():
         raise FormatError(f"{path}: expected a run directory (config.json), found none; name one that a job has made")
     config = load_config(path)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs.run.commands import program_name
-from jobs.run.config import RunConfig, config_help, config_tree, read_config, read_recipe, read_saved
-from jobs.run.reader import Tree, UsageError, asks_help, complain, read_words
+from jobs.run.config import AUTO, RunConfig, config_help, config_tree, read_config, read_recipe, read_saved, without
+from jobs.run.reader import Tree, UsageError, Words, asks_help, complain, read_words
 from jobs.run.registry import Kind
 from samplers.registry import load
+from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.run.finished_run import FinishedRun
@@ -42,11 +43,11 @@ def train_main(
             raise UsageError(f"expected one recipe, got {' '.join(first)!r}; options are written --name value")
         layers = [read_recipe(recipe)] if recipe else []
         layers += [read_recipe(name) for name in first]
-        resumed = resumed_run(said)
-        if resumed is not None:  # what the run was is the default of what it goes on as
-            layers = [
-                read_saved(resumed, "start one without --run.resume", allow_import="--allow_import" in words).tree()
-            ]
+        resumed, allow_import = resumed_run(said), "--allow_import" in words
+        if resumed == AUTO:
+            layers, said = automatic_resume(kind, layers, said, allow_import=allow_import)
+        elif resumed is not None:  # what the run was is the default of what it goes on as
+            layers = [read_saved(resumed, "start one without --run.resume", allow_import=allow_import).tree()]
         config = read_config(config_tree(kind, *layers, said))
     except UsageError as error:
         complain(str(error))
@@ -71,6 +72,9 @@ def train(config: RunConfig) -> "FinishedRun":
     """Trains, and returns the finished run. Its directory is `config.run.dir`, or a new one under runs/. Raises what the command would say."""
     from jobs.run.finished_run import read_run
 
+    if config.run.resume == AUTO:
+        layers, said = automatic_resume(config.kind, [], without(config.open, config.tree()), allow_import=True)
+        config = read_config(config_tree(config.kind, *layers, said))
     if config.run.dir is None and config.run.resume is None:
         config = config.changed(("run.dir", f"runs/python-{time.strftime('%Y%m%d-%H%M%S')}"))
     load(_RUNS[config.kind, False])("python", config)
@@ -84,6 +88,28 @@ _SWITCHES_HELP = (
     "  --allow_import",
     "        With --run.resume: import the model, sampler or task of its own that the run names, if it names one.",
 )
+
+
+def automatic_resume(kind: Kind, layers: Sequence[Tree], said: Tree, *, allow_import: bool) -> tuple[list[Tree], Tree]:
+    """(layers, what is said) of a run that goes on in --run.dir where that holds one, and begins there where it does not.
+
+    All that is said now lies over what the run was: the same words change nothing, others are refused as they are with --run.resume DIR.
+    Raises ConfigError where nothing says the directory.
+    """
+    from cluster.run_place import RunPlace
+
+    asked = config_tree(kind, *layers, said)
+    place = asked["run"].get("dir")
+    place = place[0] if isinstance(place, Words) and place else place
+    if not place:
+        raise ConfigError(
+            "resume: expected --run.dir beside --run.resume auto, found none; the directory says which run it is: set --run.dir"
+        )
+    rest = {name: value for name, value in said["run"].items() if name not in ("dir", "resume")}
+    if not RunPlace(place).holds_run:
+        return [*layers], {**said, "run": {**rest, "dir": place}}
+    saved = read_saved(place, "start one without --run.resume", allow_import=allow_import).tree()
+    return [saved, *layers], {**said, "run": {**rest, "resume": place, "dir": None}}
 
 
 def resumed_run(said: Tree) -> str | None:

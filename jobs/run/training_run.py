@@ -10,10 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cluster.checkpoint import check_continues, latest_checkpoint, load_state, newest_whole, run_disk_full
+from cluster.checkpoint import TrainState, check_continues
+from cluster.checkpoints import checkpoints_of, run_disk_full
 from cluster.placement import Resources
 from cluster.reporter import Record
-from cluster.run_directory import RunDirectory, check_free, load_config, write_atomic
+from cluster.run_copy import copied
+from cluster.run_directory import RunDirectory, check_free, load_config, make_folder, write_atomic
+from cluster.run_place import RunPlace
 from cluster.session import joins_a_cluster
 from cluster.tasks import Task
 from cluster.train_session import Launcher
@@ -35,9 +38,10 @@ from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
 from jobs.run.verdict import BASELINE_NAMES, judge
 from samplers.traffic import COLUMNS
-from storage.errors import ClusterLostError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
+_LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
 FEWEST_STEPS = 200  # fewer are warned of
 # Entries of a summary, one of which it has: which epoch's weights were kept, and how that is said.
 KEPT_EPOCH = {
@@ -47,39 +51,54 @@ KEPT_EPOCH = {
 }
 
 
-def choose_run_dir(job: str, options: RunOptions) -> Path:
+def choose_run_dir(job: str, options: RunOptions) -> RunPlace:
     """Where the run lives; raises before any work where it cannot."""
     if options.resume is not None:
-        path = Path(options.resume)
-        load_config(path)
-        return path
-    path = Path(options.dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
-    check_free(path)
-    check_writable(path, "--run.dir")
-    return path
+        place = RunPlace(options.resume)
+        load_config(place)
+        return place
+    place = RunPlace(options.dir or f"runs/{job}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if place.store is not None:
+        place.store.check_bucket()
+    check_free(place)
+    if place.store is None:
+        check_writable(place.folder, "--run.dir")
+    return place
 
 
 @contextmanager
-def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
-    """The run's directory, new or continued; at the end of the context, however it comes, the run's report is written."""
-    run = RunDirectory.resume(path, config) if options.resume else RunDirectory.create(path, config)
-    write_atomic(path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
-    run.note("begin", resumed=options.resume is not None, **describe_command())
+def open_run(place: RunPlace, options: RunOptions, config: Mapping[str, Any]) -> Iterator[RunDirectory]:
+    """The run's directory, new or continued; at the end of the context, however it comes, the run's report is written.
+
+    Raises ConflictError where another process trains this run.
+    """
+    make_folder(place)
+    with place.held():
+        run = RunDirectory.resume(place, config) if options.resume else RunDirectory.create(place, config)
+        write_atomic(run.path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
+        run.note("begin", resumed=options.resume is not None, **describe_command())
+        with copied(run), _told(run, options, config):
+            yield run
+
+
+@contextmanager
+def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> Iterator[None]:
+    """The run's directory and its trackers say how it ends; the user is told how it goes on."""
+    path, url = run.path, run.place.url
     is_cluster_lost = False
     try:
         with tracked(options.track, options.track_project, run, config):
-            yield run
+            yield
     except BaseException as error:  # Ctrl-C and SIGTERM too: the events say how every run ended
         with suppress(OSError):  # a full disk must not hide what it did to the run
             run.note("fail", error=_why(error))
         is_cluster_lost = isinstance(error, ClusterLostError)
+        command = command_line(program_name(), "--run.resume", url)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            newest = latest_checkpoint(path)
-            saved = "nothing saved yet" if newest is None else f"saved up to {newest.name}"
-            command = command_line(program_name(), "--run.resume", str(path))
+            newest = _newest(run.place)
+            saved = "nothing saved yet" if newest is None else f"saved up to {newest}"
             print(f"\nstopped, {saved}; to continue:\n{command}", file=sys.stderr)
-        if isinstance(error, (StageError, DeadlineError, FormatError)) and latest_checkpoint(path) is not None:
-            command = command_line(program_name(), "--run.resume", str(path))
+        if isinstance(error, (StageError, DeadlineError, FormatError)) and _newest(run.place) is not None:
             raise type(error)(f"{error}; to continue: {command}") from error
         raise
     else:
@@ -87,6 +106,13 @@ def open_run(path: Path, options: RunOptions, config: Mapping[str, Any]) -> Iter
     finally:
         if not is_cluster_lost:  # Ray aborts this process once another head answers there: the last word comes first
             _write_report(path)
+
+
+def _newest(place: RunPlace) -> str | None:
+    """The newest checkpoint's name; None where there is none, or the store does not answer."""
+    with suppress(OSError):
+        return next(iter(checkpoints_of(place, _LAST_LOOK_S).names()), None)
+    return None
 
 
 def _why(error: BaseException) -> str:
@@ -108,14 +134,24 @@ def _write_report(path: Path) -> None:
         print(f"no report: {' '.join(str(error).split())}", file=sys.stderr)
 
 
-def check_resume(run_dir: Path, model_config: Mapping[str, Any], identity: Mapping[str, Any], epochs: int) -> None:
-    """Raises before anything of the run is touched where its checkpoint does not fit what is asked for."""
+def check_resume(run_dir: RunPlace, resolved: ResolvedRun) -> None:
+    """Raises before anything of the run is touched where it is not the run that is asked for."""
     damaged: list[str] = []
-    checkpoint = newest_whole(run_dir / "train", damaged)
-    if checkpoint is not None:
-        check_continues(load_state(checkpoint), model_config, identity, epochs, str(checkpoint))
+    checkpoints, epochs = checkpoints_of(run_dir), resolved.config.fit.epochs
+    newest = checkpoints.look(damaged)
+    if newest is not None:
+        state, where = checkpoints.state(newest), f"{checkpoints.url}/{newest}"
+        check_continues(state, resolved.architecture, resolved.identity, epochs, where)
     elif damaged:
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
+    else:  # it ended before its first checkpoint, and begins again
+        began = saved_tree(run_dir.url, "start one without --run.resume")
+        model, asked = began.get("model", {}), resolved.tree()["model"]
+        state = TrainState(0, -1, None, began.get("resolved", {}).get("identity", {}), {"model": model})
+        try:
+            check_continues(state, {"model": asked}, resolved.identity, epochs, run_dir.url)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("this checkpoint is", "what it holds is")) from None
 
 
 def known_resources(config: RunConfig) -> Resources | None:
@@ -175,7 +211,7 @@ def few_steps(num_steps: int) -> str | None:
 
 def train_and_score(
     job: str,
-    run_dir: Path,
+    run_dir: RunPlace,
     resolved: ResolvedRun,
     launcher: Launcher,
     task: Task,
@@ -240,10 +276,10 @@ def train_and_score(
     return summary
 
 
-def _choices_that_hold(run_dir: Path, config: RunConfig) -> tuple[str, ...]:
+def _choices_that_hold(run_dir: RunPlace, config: RunConfig) -> tuple[str, ...]:
     """What the run chose when it began, without what was said since."""
     values = config.options()
-    told = saved_tree(str(run_dir), "start one without --run.resume").get("resolved", {}).get("chosen", ())
+    told = saved_tree(run_dir.url, "start one without --run.resume").get("resolved", {}).get("chosen", ())
     return tuple(
         line
         for line in told
@@ -268,7 +304,7 @@ def _run_summary(result: Mapping[str, Any], run: RunDirectory, kind: Kind) -> di
         "train_s": train_s,
         "wait_share": sum(epoch["wait_s"] for epoch in epochs) / max(train_s, 1e-9),
         **{rate: sum(epoch[rate] * epoch["train_s"] for epoch in epochs) / max(train_s, 1e-9) for rate in rates},
-        "run_dir": str(run.path.resolve()),
+        "run_dir": run.place.absolute,
     }
 
 
@@ -286,7 +322,7 @@ def _told_in_full(record: RunRecord) -> dict[str, Any]:
     return {**({"traffic": traffic} if traffic else {}), **({"ranks": ranks} if ranks else {})}
 
 
-def print_end(summary: Mapping[str, Any], run_dir: Path) -> None:
+def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
     """What a finished run says: scores, cost, and the commands that go on from here."""
     print_scores(summary)
     speed = f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s"
@@ -301,8 +337,8 @@ def print_end(summary: Mapping[str, Any], run_dir: Path) -> None:
         f"{summary['workers']} workers on {summary['device']}\n"
         f"{speed} while training; waited for batches {summary['wait_share']:.1%} of it; "
         f"trained for {summary['train_s']:.0f} s of {summary['wall_s']:.0f} s\n\n"
-        f"report     {run_dir / 'report.html'}\n"
-        f"predict    {command_line('predict', str(run_dir), f'{run_dir}/predictions')}\n"
+        f"report     {run_dir.below('report.html')}\n"
+        f"predict    {command_line('predict', str(run_dir), run_dir.below('predictions'))}\n"
         f"continue   {command_line(job, '--run.resume', str(run_dir), *more)}"
     )
 

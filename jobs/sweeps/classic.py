@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from cluster.run_directory import write_atomic
+from cluster.run_place import RunPlace
 from jobs.run.child_process import cause_of, end_tagged, start
 from jobs.run.classic import Try, best_of, tries
 from jobs.run.config import BaselineOptions, RunConfig
@@ -46,7 +47,7 @@ def train_beside(
     """Trains what is not trained yet, each in a process of its own. Raises StageError, with the cause, where one fails."""
     asked: dict[str, list[Try]] = {}
     for config in configs:
-        planned = tries(replace(config, baseline=baseline), out / f"beside-{len(asked):03d}")
+        planned = tries(replace(config, baseline=baseline), RunPlace(str(out / f"beside-{len(asked):03d}")))
         alike = json.dumps([_what_is_trained(one.config) for one in planned], default=str)
         asked.setdefault(alike, planned)
     for one in (one for planned in asked.values() for one in planned):

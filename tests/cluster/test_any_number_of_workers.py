@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from cluster.checkpoints import LocalCheckpoints
 from cluster.outcome import Finished
 from cluster.tasks import StepOutput
 from cluster.train_loop import Worker
@@ -52,11 +53,18 @@ def a_spec(**options: Any) -> Any:
 def train(rank: int, num_workers: int, folder: Path, stop_after: int | None) -> dict[str, Any]:
     """One rank's part of a run, from the newest checkpoint in `folder` on; `stop_after`: steps until the driver asks it to save and end."""
     reporter = Reports()
-    worker = Worker(a_spec(), reporter, rank, num_workers, CPU, CheckpointWriter(folder, rank, None, write_at_once))
+    worker = Worker(
+        a_spec(),
+        reporter,
+        rank,
+        num_workers,
+        CPU,
+        CheckpointWriter(LocalCheckpoints(folder), rank, None, write_at_once),
+    )
     if stop_after is not None and rank == 0:
         requests = [CheckpointRequest.NONE] * (stop_after - 1) + [CheckpointRequest.SAVE_AND_STOP] * 100
         worker._request = iter(requests).__next__  # type: ignore[method-assign]
-    worker.restore(folder)
+    worker.restore(LocalCheckpoints(folder))
     outcome = worker.run()
     assert worker.average is not None
     moments = {f"moment {i} {k}": v for i, s in worker.optimizer.state_dict()["state"].items() for k, v in s.items()}

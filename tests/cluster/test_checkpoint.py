@@ -16,7 +16,6 @@ from cluster.checkpoint import (
     TrainState,
     check_continues,
     keep_best,
-    latest_checkpoint,
     load_optimizer,
     load_state,
     load_weights,
@@ -27,6 +26,7 @@ from cluster.checkpoint import (
     unused_name,
     verify_checkpoint,
 )
+from cluster.checkpoints import LocalCheckpoints
 from storage.errors import ConfigError, FormatError
 
 
@@ -93,12 +93,12 @@ def test_fewer_epochs_than_done_are_refused(saved):
 
 
 def test_the_latest_checkpoint_is_the_newest_whole_one(tmp_path):
-    assert latest_checkpoint(tmp_path) is None
+    assert LocalCheckpoints(tmp_path / "train").names() == []
     for name in ("epoch-000002", "epoch-000010"):
         (tmp_path / "train" / name).mkdir(parents=True)
         (tmp_path / "train" / name / "state.json").write_text("{}")
     (tmp_path / "train" / "epoch-000011").mkdir()
-    assert latest_checkpoint(tmp_path) == tmp_path / "train" / "epoch-000010"
+    assert LocalCheckpoints(tmp_path / "train").names()[0] == "epoch-000010"
 
 
 def test_a_score_that_was_not_measured_is_null_in_json(tmp_path):
@@ -173,7 +173,7 @@ def test_the_newest_whole_checkpoint_is_found_in_the_order_of_positions(tmp_path
     ]
     for name in names:
         shutil.copytree(saved[0], tmp_path / "train" / name)
-    assert latest_checkpoint(tmp_path) == tmp_path / "train" / names[-1]
+    assert LocalCheckpoints(tmp_path / "train").names()[0] == names[-1]
     for name in reversed(names):
         damaged: list[str] = []
         assert newest_whole(tmp_path / "train", damaged) == tmp_path / "train" / name

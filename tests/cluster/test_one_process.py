@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster.checkpoint import latest_checkpoint
+from cluster.checkpoints import LocalCheckpoints
 from cluster.one_process import ProcessLauncher
 from cluster.options import WorkerOptions
 from cluster.reporter import AttemptFiles, Reporter
@@ -103,7 +103,7 @@ def test_what_another_attempt_would_meet_again_is_final(tmp_path):
 def test_a_checkpoint_that_cannot_be_written_ends_the_attempt(tmp_path, monkeypatch):
     """In the thread that writes it; the next attempt goes on from the one before."""
     full = iter([None, OSError(28, "No space left on device")])
-    save: Callable[..., None] = __import__("cluster.checkpoint_writer", fromlist=[""]).save_checkpoint
+    save: Callable[..., None] = __import__("cluster.checkpoints", fromlist=[""]).save_checkpoint
 
     def save_checkpoint(path: Path, snapshot: Any) -> None:
         error = next(full, None)
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_attempt(tmp_path, monkeypa
             raise error
         save(path, snapshot)
 
-    monkeypatch.setattr("cluster.checkpoint_writer.save_checkpoint", save_checkpoint)
+    monkeypatch.setattr("cluster.checkpoints.save_checkpoint", save_checkpoint)
     _, happened, shown = train_here(spec(checkpoint_every=1), tmp_path / "run")
     assert [event["epoch"] for event in happened if event["kind"] == "start"] == [0, 1]
     assert "No space left on device" in next(record["what"] for record in shown if record["kind"] == "failure")
@@ -122,7 +122,7 @@ def test_only_the_latest_checkpoints_are_kept(tmp_path):
     train_here(spec(checkpoint_every=1, epochs=6), tmp_path / "run", keep_checkpoints=2)
     names = [path.name for path in sorted((tmp_path / "run" / "train").iterdir())]
     assert names == ["epoch-000005", "epoch-000006"]
-    assert latest_checkpoint(tmp_path / "run") == tmp_path / "run" / "train" / "epoch-000006"
+    assert LocalCheckpoints(tmp_path / "run" / "train").names()[0] == "epoch-000006"
 
 
 def test_what_a_killed_process_had_not_recorded_is_made_up(tmp_path):

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from cluster.checkpoints import LocalCheckpoints
 from cluster.nonfinite import NonFiniteLossError
 from cluster.options import TrainOptions
 from cluster.outcome import Finished, Stopped
@@ -121,14 +122,14 @@ def run_alone(
 ) -> tuple[Worker, Reports, Any]:
     """A run with one worker; `stop_at`: after how many steps the driver asks it to stop."""
     reporter = reporter or Reports()
-    writer = CheckpointWriter(folder, 0, a_spec.options.checkpoint_minutes, write_at_once)
+    writer = CheckpointWriter(LocalCheckpoints(folder), 0, a_spec.options.checkpoint_minutes, write_at_once)
     worker = Worker(a_spec, reporter, 0, 1, CPU, writer)
     if stop_at is not None:
         requests = iter([CheckpointRequest.NONE] * (stop_at - 1) + [CheckpointRequest.SAVE_AND_STOP] * 1000)
         worker._request = lambda: next(requests)  # type: ignore[method-assign]
     if checkpoint is not None:
         shutil.copytree(checkpoint, folder / checkpoint.name, dirs_exist_ok=True)
-    worker.restore(folder)
+    worker.restore(LocalCheckpoints(folder))
     outcome = worker.run()
     return worker, reporter, dict(outcome.summary) if isinstance(outcome, Finished) else outcome
 

@@ -86,7 +86,10 @@ ROWS = (
     Row("products_geco", "--workers.grace_s 0", ("grace_s", "0", "--workers.grace_s")),
     Row("products_geco", "--fit.checkpoint_minutes -1", ("checkpoint_minutes", "-1", "--fit.checkpoint_minutes")),
     Row("products_geco", "--ray.address ray://here:1 --data {graph}", ("ray://here:1", "host:port")),
-    Row("products_geco", "--run.dir s3://bucket/run --data {graph}", ("dir: expected a path", "s3://bucket/run")),
+    Row(
+        "products_geco", "--run.dir nothing://x/run --data {graph}", ("cannot open this kind of URL", "nothing://x/run")
+    ),
+    Row("train_nodes", "--run.resume auto --data {graph}", ("expected --run.dir beside --run.resume auto",)),
     Row("products_geco", "--ray.address 127.0.0.1:9 --data {graph}", ("127.0.0.1:9", "ray start")),
     Row("products_geco", "--run.dir {taken}", ("taken", "--run.dir")),
     Row("products_geco", "--run.dir {file}", ("file.txt", "--run.dir")),

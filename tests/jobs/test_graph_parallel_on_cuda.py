@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from cluster.checkpoints import LocalCheckpoints
 from cluster.options import TrainOptions
 from cluster.outcome import Finished
 from cluster.tasks import Classification
@@ -60,12 +61,17 @@ def outcome(a_spec: TrainSpec, rank: int, size: int, device: str, reports: Path,
     """Trains to `epochs`, from where the checkpoint stands."""
     reporter = RecordingReporter()
     worker = Worker(
-        a_spec, reporter, rank, size, torch.device(device), CheckpointWriter(reports, rank, None, write_at_once)
+        a_spec,
+        reporter,
+        rank,
+        size,
+        torch.device(device),
+        CheckpointWriter(LocalCheckpoints(reports), rank, None, write_at_once),
     )
     requests = iter([CheckpointRequest.NONE] * (epochs - 1) + [CheckpointRequest.SAVE_AND_STOP] * 9)
     if rank == 0 and epochs < a_spec.options.epochs:
         worker._request = lambda: next(requests)  # type: ignore[method-assign]
-    worker.restore(reports)
+    worker.restore(LocalCheckpoints(reports))
     result = worker.run()
     return {
         "losses": [record["train_loss"] for record in reporter.records if record["kind"] == "epoch"],

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from safetensors.torch import save
 
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from cluster.checkpoints import LocalCheckpoints
 from cluster.options import TrainOptions
 from cluster.outcome import Finished, Stopped
 from cluster.prediction import PredictionSpec, Predictor, SplitPlan, plan_pieces, split_scores
@@ -194,12 +195,17 @@ def case_of(name: str, folder: Path) -> Case:
 def run(spec: TrainSpec, device: str, folder: Path, stop_at: int | None = None) -> tuple[Worker, Any]:
     """Trains on, from where the folder's checkpoint stands; `stop_at`: steps until the driver asks to stop."""
     worker = Worker(
-        spec, RecordingReporter(), 0, 1, torch.device(device), CheckpointWriter(folder, 0, None, write_at_once)
+        spec,
+        RecordingReporter(),
+        0,
+        1,
+        torch.device(device),
+        CheckpointWriter(LocalCheckpoints(folder), 0, None, write_at_once),
     )
     if stop_at is not None:
         requests = iter([CheckpointRequest.NONE] * (stop_at - 1) + [CheckpointRequest.SAVE_AND_STOP] * 1000)
         worker._request = lambda: next(requests)  # type: ignore[method-assign]
-    worker.restore(folder)
+    worker.restore(LocalCheckpoints(folder))
     outcome = worker.run()
     return worker, outcome.summary if isinstance(outcome, Finished) else outcome
 

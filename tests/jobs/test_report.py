@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cluster.run_directory import RunDirectory, write_atomic
+from cluster.run_place import RunPlace
 from jobs import report
 from jobs.reporting.page import render, value_text
 from jobs.reporting.plot import Line, Plot
@@ -347,7 +348,7 @@ def test_a_job_writes_its_report_when_it_ends_and_when_it_fails(tmp_path: Path, 
     path = tmp_path / "run"
 
     def body() -> None:
-        with open_run(path, RunOptions(dir=str(path)), {"fit": {"epochs": 2}}) as run:
+        with open_run(RunPlace(str(path)), RunOptions(dir=str(path)), {"fit": {"epochs": 2}}) as run:
             run.start(0)
             run.record(epoch(0))
             if failed:

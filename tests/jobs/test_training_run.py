@@ -2,6 +2,7 @@
 
 import pytest
 
+from cluster.run_place import RunPlace
 from jobs.run.progress import progress
 from jobs.run.training_run import few_steps, follow, print_end
 
@@ -32,10 +33,10 @@ def test_few_steps_are_warned_of_in_one_line(num_steps, warned, capsys):
 
 
 def test_an_early_stop_is_told_with_its_reason_and_how_to_go_on(capsys, tmp_path):
-    print_end(SUMMARY, tmp_path)
+    print_end(SUMMARY, RunPlace(str(tmp_path)))
     assert "stopped early" not in capsys.readouterr().out
     early = {"epoch": 8, "why": "no better valid accuracy in 5 validations (--fit.patience 5)"}
-    print_end(SUMMARY | {"stopped_early": early}, tmp_path)
+    print_end(SUMMARY | {"stopped_early": early}, RunPlace(str(tmp_path)))
     out = capsys.readouterr().out
     assert f"best epoch 4 of 9, stopped early at epoch 9: {early['why']}, 10 parameters" in out
     assert "--fit.epochs 18 --fit.patience none" in out

@@ -1,0 +1,305 @@
+"""A run's directory on an object store: whole checkpoints or none, records once and in order, one driver at a time, nobody else's files."""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cluster.checkpoint import Snapshot, TrainState, load_weights
+from cluster.checkpoints import StoredCheckpoints, keep_best_of
+from cluster.follow import followed
+from cluster.one_process import ProcessLauncher
+from cluster.options import WorkerOptions
+from cluster.run_copy import copied
+from cluster.run_directory import RunDirectory, check_free
+from cluster.run_hold import Holder, StoreHold
+from cluster.run_place import RunPlace
+from cluster.stored_reports import StoredReports
+from cluster.trainer import train
+from storage.errors import ConfigError, ConflictError, DeadlineError, FormatError
+from storage.stored_folder import StoredFolder
+from tests.cluster.test_train_loop import spec
+from tests.s3_server import s3_bucket
+
+STATE = TrainState(1, 0, 0.5, {"seed": 1}, {"width": 3})
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture(params=["memory", "s3"])
+def url(request) -> str:
+    """Of a run that is not there yet."""
+    parent = "memory://runs" if request.param == "memory" else request.getfixturevalue("bucket")
+    return f"{parent}/{secrets.token_hex(4)}/mine"
+
+
+@pytest.fixture
+def store(url: str) -> StoredFolder:
+    return StoredFolder(url)
+
+
+def snapshot(epoch: int) -> Snapshot:
+    tensors = {"weight": torch.full((3, 2), float(epoch)), "bias": torch.arange(3.0)}
+    return Snapshot(replace(STATE, next_epoch=epoch), tensors, {k: v + 1 for k, v in tensors.items()}, {})
+
+
+def test_a_checkpoint_comes_back_and_old_ones_go(store):
+    checkpoints, damaged = StoredCheckpoints(store), list[str]()
+    assert checkpoints.newest(damaged) is None
+    for epoch in (1, 2, 3):
+        checkpoints.save(f"epoch-{epoch:06d}", snapshot(epoch))
+    store.write("train/epoch-000001/notes.txt", b"mine")
+    store.write("train/other/state.json", b"{}")
+    checkpoints.sweep(2)
+    assert checkpoints.names() == ["epoch-000003", "epoch-000002"]
+    assert store.names("train/epoch-000001") == ["notes.txt"]  # what is not ours stays
+    assert store.names("train/other") == ["state.json"]
+    name = checkpoints.newest(damaged)
+    assert name == "epoch-000003"
+    assert checkpoints.state(name).next_epoch == 3
+    model = torch.nn.Linear(2, 3)
+    with checkpoints.opened(name) as folder:
+        load_weights(folder / "model.safetensors", model)
+    assert model.weight.tolist() == [[3.0, 3.0]] * 3
+    assert not folder.exists()
+    assert checkpoints.newest(damaged, (2, 5)) == "epoch-000002"
+    assert checkpoints.unused_name("epoch-000003") == "epoch-000003+1"
+    assert not damaged
+
+
+def test_a_torn_upload_is_no_checkpoint_and_damage_is_named(store, monkeypatch):
+    checkpoints, damaged = StoredCheckpoints(store), list[str]()
+    checkpoints.save("epoch-000001", snapshot(1))
+    put = StoredFolder.put
+
+    def torn(self: StoredFolder, source: Path, name: str) -> None:
+        if name.endswith("state.json"):
+            raise OSError("the connection is gone")
+        put(self, source, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredFolder, "put", torn)
+        patch.setattr(StoredFolder, "remove", lambda *_: None)  # it cannot tidy up either
+        with pytest.raises(OSError, match="gone"):
+            checkpoints.save("epoch-000002", snapshot(2))
+    assert store.names("train/epoch-000002")
+    assert checkpoints.newest(damaged) == "epoch-000001"
+    checkpoints.sweep(2)
+    assert store.names("train/epoch-000002") == []
+    checkpoints.save("epoch-000002", snapshot(2))
+    store.write("train/epoch-000002/model.safetensors", b"other bytes")
+    assert checkpoints.newest(damaged) == "epoch-000001"
+    assert damaged[0].startswith(
+        f"{store.url}/train/epoch-000002/model.safetensors: expected the bytes that were saved"
+    )
+    store.remove(["train/epoch-000001/best.safetensors"])
+    assert checkpoints.newest(damaged) is None
+
+
+def test_a_store_that_is_away_is_refused_in_one_line_and_keeps_what_it_has(url, monkeypatch):
+    store = StoredFolder(url, deadline_s=0.6)
+    checkpoints = StoredCheckpoints(store)
+    checkpoints.save("epoch-000001", snapshot(1))
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError("connection reset")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.filesystem, "put_file", away)
+        with pytest.raises(DeadlineError, match=r"cannot write this file within 0.6 s: connection reset|cannot write"):
+            checkpoints.save("epoch-000002", snapshot(2))
+    assert checkpoints.names() == ["epoch-000001"]
+
+
+def test_records_arrive_once_in_order_and_outlive_the_driver(store, monkeypatch):
+    monkeypatch.setattr("cluster.stored_reports._PERIOD_S", 0.05)
+    reports = StoredReports.create(store)
+    reporter, reader = reports.reporter(), reports.reader()
+    assert list(reader.fresh()) == []
+    told = [{"kind": "epoch", "epoch": number, "train_loss": 1 / 3} for number in range(5)]
+    for record in told[:3]:
+        reporter.push(record)
+    reporter.flush()
+    assert list(reader.fresh()) == told[:3]
+    reporter.push({"kind": "step", "epoch": 3, "step": 1, "num_steps": 4})
+    deadline, shown = time.monotonic() + 20, []
+    while not shown and time.monotonic() < deadline:
+        shown = list(reader.fresh())
+    assert shown == [{"kind": "step", "epoch": 3, "step": 1, "num_steps": 4}]
+    assert not reporter.stop_asked()
+    reports.ask_to_stop()
+    while not reporter.stop_asked() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert reporter.stop_asked()
+    for record in told[3:]:
+        reporter.push(record)
+    reporter.close()
+    (left,) = StoredReports.left(store)
+    assert list(left.reader().records()) == told
+    store.write(f"attempts/{reports.name}/notes.txt", b"mine")
+    left.remove()
+    assert store.names(f"attempts/{reports.name}") == ["notes.txt"]
+
+
+def test_what_the_store_refuses_reaches_who_reports(url, monkeypatch):
+    monkeypatch.setattr("cluster.stored_reports._PERIOD_S", 0.05)
+    store = StoredFolder(url, deadline_s=0.5)
+    reporter = StoredReports.create(store).reporter()
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError("connection reset")
+
+    monkeypatch.setattr(store.filesystem, "pipe_file", away)
+    reporter.push({"kind": "epoch", "epoch": 0})
+    with pytest.raises(DeadlineError, match=r"cannot write this file within 0\.5 s"):
+        reporter.flush()
+
+
+def test_one_driver_at_a_time(store):
+    with StoreHold(store, lease_s=2.0):
+        began = time.monotonic()
+        with (
+            pytest.raises(ConflictError, match="expected a run that nobody trains now, found process"),
+            StoreHold(store, 2.0),
+        ):
+            pass
+        assert time.monotonic() - began < 10
+    with StoreHold(store, 2.0):  # it has ended: no wait
+        pass
+    assert len(store.names("holders")) == 1
+
+
+def test_a_driver_that_is_gone_is_followed(store, capsys):
+    here = Holder.this()
+    store.write("holders/000004.json", json.dumps(vars(replace(here, pid=2**22 - 1))).encode())
+    began = time.monotonic()
+    with StoreHold(store, 60.0):  # of this machine, and no such process
+        assert store.names("holders") == ["000005.json"]
+    assert time.monotonic() - began < 20
+    store.write("holders/000007.json", json.dumps(vars(replace(here, host="far", process="another"))).encode())
+    with StoreHold(store, 1.0):  # of another machine, and silent for a lease
+        assert "was trained by process" in capsys.readouterr().err
+
+
+def test_of_two_that_begin_at_once_one_trains(store):
+    entered, refused, start = [], [], threading.Barrier(2)
+    done = threading.Event()
+
+    def begin() -> None:
+        start.wait()
+        try:
+            with StoreHold(store, lease_s=1.0):
+                entered.append(1)
+                done.wait(5)
+        except ConflictError:
+            refused.append(1)
+            done.set()
+
+    threads = [threading.Thread(target=begin) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(entered), len(refused)) == (1, 1)
+
+
+def test_a_local_run_has_one_driver_too(tmp_path):
+    place = RunPlace(str(tmp_path))
+    with place.held(), pytest.raises(ConflictError, match="found a process that does"), RunPlace(str(tmp_path)).held():
+        pass
+    with place.held():
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_trains_into_the_store_as_into_a_folder(url, tmp_path):
+    def run(where: str) -> tuple[dict, RunPlace]:
+        place = RunPlace(where)
+        with place.held() if place.store else RunPlace(str(tmp_path)).held():
+            directory = RunDirectory.create(place, {"seed": 1})
+            with copied(directory):
+                launcher = ProcessLauncher(WorkerOptions(1, "cpu", launcher="process"), place)
+                summary = train(spec(epochs=3, checkpoint_every=1), launcher, directory, lambda _: None)
+        return dict(summary), place
+
+    (ours, stored), (theirs, local) = run(url), run(str(tmp_path / "run"))
+    assert ours == theirs
+
+    def losses(place: RunPlace) -> list[float]:
+        return [json.loads(line)["train_loss"] for line in (place.read("metrics.jsonl") or b"").splitlines()]
+
+    assert losses(stored) == losses(local)
+    assert len(losses(stored)) == 3
+    for name in ("model.safetensors",):
+        assert stored.read(f"best/{name}") == local.read(f"best/{name}")
+    assert not Path(stored.folder).exists()
+    assert stored.store is not None
+    assert StoredReports.left(stored.store) == []
+    assert len(StoredCheckpoints(stored.store).names()) == 2
+    assert any(name.startswith("events.out") for name in stored.store.names("tensorboard"))
+    with pytest.raises(ConfigError, match="expected no run here, found one"):
+        check_free(RunPlace(url))
+
+
+def test_epochs_that_a_killed_driver_has_not_recorded_are_made_up_for(store, url):
+    reports = StoredReports.create(store)
+    reporter = reports.reporter()
+    for number in range(2):
+        reporter.push({"kind": "epoch", "epoch": number, "train_loss": 0.5})
+    reporter.close()
+    directory = RunDirectory.create(RunPlace(f"{url}-other"), {})
+    (left,) = RunPlace(url).left_reports()
+    directory.start(2)
+    directory.make_up(left.reader().records(), 2)
+    assert [line["epoch"] for line in directory.metrics()] == [0, 1]
+
+
+def test_the_best_weights_are_whole_or_not_there(store, url, monkeypatch):
+    checkpoints = StoredCheckpoints(store)
+    checkpoints.save("epoch-000001", snapshot(1))
+    place = RunPlace(url)
+    with checkpoints.opened("epoch-000001") as folder:
+        keep_best_of(folder, place)
+    before = place.read("best/state.json")
+    put = StoredFolder.put
+
+    def cut(self: StoredFolder, source: Path, name: str) -> None:
+        put(self, source, name)
+        raise OSError("killed")
+
+    checkpoints.save("epoch-000002", snapshot(2))
+    monkeypatch.setattr(StoredFolder, "put", cut)
+    with checkpoints.opened("epoch-000002") as folder, pytest.raises(OSError, match="killed"):
+        keep_best_of(folder, place)
+    assert before is not None
+    assert place.read("best/state.json") is None
+
+
+def test_the_driver_follows_reports_on_a_store(store, monkeypatch):
+    monkeypatch.setattr("cluster.stored_reports._PERIOD_S", 0.05)
+    reports, seen, settled = StoredReports.create(store), [], []
+    with followed(reports, seen.append, settle=lambda: settled.append(len(seen))):
+        reporter = reports.reporter()
+        reporter.push({"kind": "epoch", "epoch": 0})
+        reporter.close()
+    assert seen == [{"kind": "epoch", "epoch": 0}]
+    assert settled == [1]
+    assert StoredReports.left(store) == []
+
+
+def test_a_url_of_no_bucket_or_no_package_is_one_line(bucket):
+    with pytest.raises(ConfigError, match="expected a bucket"):
+        StoredFolder("s3://no-such-bucket-here/run").check_bucket()
+    with pytest.raises(FormatError, match="cannot open this kind of URL"):
+        _ = RunPlace("nothing://x/run").store

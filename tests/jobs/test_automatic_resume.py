@@ -1,0 +1,125 @@
+"""`--run.resume auto`: the same command begins a run, and goes on with it after a kill, in a folder and on s3; another run is refused."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.checkpoints import checkpoints_of
+from cluster.run_place import RunPlace
+from jobs import predict, replay, report, train_nodes
+from jobs.run.train import automatic_resume, config
+from storage.errors import ConfigError
+from tests.job_in_process import run_job
+from tests.s3_server import s3_bucket
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WORDS = [
+    *("--data.nodes", "1500", "--model.width", "16", "--model.num_layers", "2", "--sampler.num_chunks", "3"),
+    *("--fit.schedule", "constant", "--fit.checkpoint_every", "1", "--fit.patience", "none"),
+    *("--workers.launcher", "process", "--run.resume", "auto"),
+]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with s3_bucket() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("jobs")
+
+
+def lines(place: RunPlace, name: str) -> list[dict]:
+    return [json.loads(line) for line in (place.read(name) or b"").splitlines()]
+
+
+def losses(place: RunPlace) -> list[tuple[int, float, float]]:
+    return [(line["epoch"], line["train_loss"], line["valid_loss"]) for line in lines(place, "metrics.jsonl")]
+
+
+def weights(place: RunPlace) -> bytes | None:
+    return place.read("best/model.safetensors")
+
+
+def start(where: str, folder: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(REPOSITORY / "jobs" / "train_nodes.py"), *WORDS, *words, "--run.dir", where]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, workplace):
+    epochs = ("--fit.epochs", "40")
+    done = run_job(train_nodes.main, [*WORDS, *epochs, "--run.dir", "undisturbed"], workplace)
+    assert done.returncode == 0, done.stderr
+    undisturbed = RunPlace(str(workplace / "undisturbed"))
+    assert len(losses(undisturbed)) == 40
+    for where in (f"{bucket}/runs/killed", str(workplace / "killed")):
+        place, kills = RunPlace(where), 0
+        while kills < 2:
+            before = checkpoints_of(place).names()[:1]
+            job = start(where, workplace, *epochs)
+            deadline = time.monotonic() + 300
+            while checkpoints_of(place).names()[:1] <= before and job.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            job.kill()
+            out, _ = job.communicate(timeout=60)
+            assert "Traceback" not in out, out
+            kills += 1
+        done = run_job(train_nodes.main, [*WORDS, *epochs, "--run.dir", where], workplace)
+        assert done.returncode == 0, done.stderr
+        assert losses(place) == losses(undisturbed)
+        assert weights(place) == weights(undisturbed)
+        assert [event["resumed"] for event in lines(place, "events.jsonl") if event["kind"] == "begin"][-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_on_s3_is_read_from_there(bucket, workplace):
+    where = f"{bucket}/runs/read"
+    done = run_job(train_nodes.main, [*WORDS, "--fit.epochs", "3", "--run.dir", where], workplace)
+    assert done.returncode == 0, done.stderr
+    assert f"report     {where}/report.html" in done.stdout
+    done = run_job(predict.main, [where, f"{where}/predictions"], workplace)
+    assert done.returncode == 0, done.stderr
+    assert "as in the run's summary" in done.stdout
+    done = run_job(report.main, [where], workplace)
+    assert (done.returncode, done.stdout) == (0, f"{where}/report.html\n")
+    done = run_job(replay.main, [where, "--epoch", "2", "--batch", "0", "--loss"], workplace)
+    assert done.returncode == 0, done.stderr
+    assert "of epoch-000002" in done.stdout
+    again = [*WORDS, "--fit.epochs", "3"]
+    taken = run_job(train_nodes.main, [*again[:-4], "--fit.epochs", "3", "--run.dir", where], workplace)
+    assert taken.returncode == 1
+    assert "expected no run here, found one" in taken.stderr
+    for change, told in (("--model.width", "width: 16 there, 32 here"), ("--fit.seed", "seed: 0 there, 32 here")):
+        other = run_job(train_nodes.main, [*again, change, "32", "--run.dir", where], workplace)
+        assert other.returncode == 1, other.stderr
+        assert told in other.stderr
+    place = RunPlace(where)
+    assert place.store is not None
+    for name in checkpoints_of(place).names():  # a run that ended before its first checkpoint
+        place.store.remove([f"train/{name}/{file}" for file in place.store.names(f"train/{name}")])
+    other = run_job(train_nodes.main, [*again, "--fit.seed", "5", "--run.dir", where], workplace)
+    assert other.returncode == 1, other.stderr
+    assert "what it holds is of another run (seed: 0 there, 5 here" in other.stderr
+    before = losses(place)
+    done = run_job(train_nodes.main, [*again, "--run.dir", where], workplace)
+    assert done.returncode == 0, done.stderr
+    assert losses(place) == before
+
+
+def test_auto_needs_a_directory_and_begins_where_there_is_no_run(tmp_path):
+    with pytest.raises(ConfigError, match=r"expected --run\.dir beside --run\.resume auto"):
+        automatic_resume("nodes", [], {"run": {"resume": "auto"}}, allow_import=False)
+    said = config("--run.resume", "auto", "--run.dir", str(tmp_path / "new")).tree()
+    _, begun = automatic_resume("nodes", [], {"run": said["run"]}, allow_import=False)
+    assert begun["run"]["dir"] == str(tmp_path / "new")
+    assert "resume" not in begun["run"]
