@@ -63,7 +63,9 @@ def find_straggler(seconds: Mapping[str, Sequence[float]]) -> Straggler | None:
         names = [name for name in _STAGES if name in seconds]
         name = max(names, key=lambda each: seconds[each][rank] - _others(seconds[each], rank))
         stage, of_ranks = _STAGES[name], list(seconds[name])
-    return Straggler(rank, stage, of_ranks[rank] / max(_others(of_ranks, rank), 1e-3), lost / total)
+        if _times(of_ranks, rank) < _SLOWER:  # no stage explains it
+            stage, of_ranks = "waiting for batches", list(waits)
+    return Straggler(rank, stage, _times(of_ranks, rank), lost / total)
 
 
 def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Sequence[float]) -> str | None:
@@ -79,6 +81,11 @@ def find_slow_link(seconds: Mapping[str, Sequence[float]], received_bytes: Seque
         f"all ranks wait {share:.0%} of the training time for what other hosts send, most of it for {what}; {rate:.2g} MB/s arrive at each "
         "rank: is a link slow?"
     )
+
+
+def _times(values: Sequence[float], rank: int) -> float:
+    """How many times the others' median a rank has."""
+    return values[rank] / max(_others(values, rank), 1e-3)
 
 
 def _others(values: Sequence[float], rank: int) -> float:

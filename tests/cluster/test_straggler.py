@@ -39,6 +39,8 @@ def test_the_rank_that_computes_slowly_is_found():
 def test_a_rank_whose_batches_are_late_is_found_with_the_stage_that_delays_them():
     found = find_straggler(ranks([5, 5, 5], [0, 1, 15], fetch_s=[2, 2, 18]))
     assert found == Straggler(2, "fetching rows", 9.0, pytest.approx(0.725))
+    found = find_straggler(ranks([5, 5, 5], [1, 1, 15], fetch_s=[16, 16, 18]))
+    assert found == Straggler(2, "waiting for batches", 15.0, pytest.approx(0.7))
 
 
 @pytest.mark.parametrize(

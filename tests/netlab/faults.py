@@ -332,6 +332,8 @@ def main() -> int:
     said = parser.parse_args()
     if why := why_not():
         sys.exit(why)
+    for signum in (signal.SIGTERM, signal.SIGINT):  # the hosts end, however this does
+        signal.signal(signum, lambda number, _: sys.exit(128 + number))
     said.out.mkdir(parents=True, exist_ok=True)
     file = said.out / "results.jsonl"
 
