@@ -10,9 +10,10 @@
 
     python jobs/ingest.py embedded runs/molecules                              # 3,000 molecules by rule, about 3 s
     python jobs/ingest.py smiles:qm9.csv.gz runs/qm9 --table.targets gap_eV    # SMILES and targets, hashed split 80/10/10
+    python jobs/ingest.py zinc runs/zinc --root data/sets                      # a public set of many graphs
     python jobs/ingest.py pcqm4mv2 s3://bucket/pcqm4mv2 --root data/ogb --workers 16
 
-`--help` lists the options for one graph, `embedded --help` those for molecules. You should see progress, then what was written. Exit
+`--help` lists the options for one graph, `embedded --help` those for molecules, `zinc --help` those for a public set of graphs. You should see progress, then what was written. Exit
 code 1 and one line where the source is not valid; a graph leaves nothing at the url then. Molecules: one core does about 10,000 of QM9's
 size a second, rejects.csv in the snapshot lists the rows that could not be read, and after an interruption the same command goes on
 where it was. PyG and DGL objects are ingested from Python: `ingest(pyg_graph(data), url)`.
@@ -83,6 +84,27 @@ class IngestConfig(IngestOptions):
         fits = 1 <= self.partitions <= MAX_PARTITIONS
         rows = at_least(self, 16, "memory_mib") | at_least(self, 1, "threads", "per_class", "split_sets")
         check_options(self, rows | {"partitions": (fits, f"1 to {MAX_PARTITIONS}")})
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestSetConfig:
+    """Write a public set of many graphs at an fsspec URL."""
+
+    source: str
+    """The set's name: docs/guides/data_sets.md lists them."""
+    url: str
+    """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a set of graphs; never other files."""
+    root: str = "data/sets"
+    """Where its files lie, as its publisher packs them. Nothing is downloaded; what is missing is named, with where it comes from."""
+    shard_rows: int = 20_000
+    """Graphs of one shard, which are joined in memory."""
+    overwrite: bool = False
+    """Publish a new snapshot of the set at the url; the old ones stay."""
+    scratch: str | None = None
+    """Local directory for the shards before they are published; None: in the set's folder, or the system's where the url is remote."""
+
+    def __post_init__(self) -> None:
+        check_options(self, at_least(self, 1, "shard_rows"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,22 +258,47 @@ def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int,
     ingest_molecules(build_molecules(config), config.url, config, config.ray, report)
     graphs = open_graphs(config.url)
     num_bytes = sum(entry.num_bytes for entry in graphs.manifest.files.values())
-    return num_bytes, len(graphs), describe(graphs), rejected(graphs)
+    return num_bytes, len(graphs), describe(graphs, molecules=True), rejected(graphs)
 
 
-def describe(graphs: "StoredGraphs") -> str:
+def ingest_public_set(config: IngestSetConfig, report: "Progress") -> "tuple[int, int, str, str]":
+    """(bytes, number of graphs, what was written, what to do next)"""
+    from storage.graph_set_source import shards
+    from storage.graph_set_writer import write_graphs
+    from storage.graph_store import open_graphs
+
+    row = DATA_SETS[config.source]
+    source = row.read(config.root)
+    batches = shards(source, config.shard_rows, report)
+    manifest = write_graphs(config.url, source.info, batches, overwrite=config.overwrite, scratch=config.scratch)
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    train = " ".join(
+        ["train on it: python jobs/train_graphs.py --data", config.url, *([row.options] if row.options else [])]
+    )
+    return num_bytes, manifest.num_graphs, describe(open_graphs(config.url), molecules=False), train
+
+
+def describe(graphs: "StoredGraphs", *, molecules: bool) -> str:
     """The set's counts, split and targets, in two lines."""
     import numpy as np
 
     manifest = graphs.manifest
+    what = f"graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} directed edges"
+    if molecules:
+        what = f"molecules, {manifest.num_nodes:,} atoms, {manifest.num_edges // 2:,} bonds"
     parts = []
     for name in graphs.split_names:
         members = graphs.split(name)
         missing = int(np.isnan(graphs.target[members]).any(axis=1).sum()) if graphs.target_names else 0
         parts.append(f"{name} {len(members):,}" + (f" ({missing:,} without target)" if missing else ""))
     return (
-        f"{manifest.name}: {manifest.num_graphs:,} molecules, {manifest.num_nodes:,} atoms, {manifest.num_edges // 2:,} bonds "
-        f"in {manifest.num_shards} shard(s)\nsplit: {', '.join(parts) or 'none'}; targets: {', '.join(graphs.target_names) or 'none'}"
+        f"{manifest.name}: {manifest.num_graphs:,} {what} "
+        f"in {manifest.num_shards} shard(s)\nsplit: {', '.join(parts) or 'none'}; "
+        + (
+            f"labelled: {manifest.labelled}"
+            if manifest.labelled
+            else f"targets: {', '.join(graphs.target_names) or 'none'}"
+        )
     )
 
 
@@ -269,8 +316,10 @@ def rejected(graphs: "StoredGraphs") -> str:
 
 def main() -> int | None:
     sources = read_words(sys.argv[1:])[0]
-    molecules = bool(sources) and holds_molecules(sources[0])
-    kind: type[IngestConfig | IngestMoleculesConfig] = IngestMoleculesConfig if molecules else IngestConfig
+    name = sources[0] if sources else ""
+    is_set = name in DATA_SETS and DATA_SETS[name].kind == "graphs"
+    kind: type[IngestConfig | IngestMoleculesConfig | IngestSetConfig] = IngestSetConfig if is_set else IngestConfig
+    kind = IngestMoleculesConfig if holds_molecules(name) else kind
     config = parse(kind, __doc__, ("source", "url"))
     from jobs.run.progress import progress
 
@@ -284,11 +333,13 @@ def main() -> int | None:
 
         if isinstance(config, IngestMoleculesConfig):
             result = ingest_set(config, report)
+        elif isinstance(config, IngestSetConfig):
+            result = ingest_public_set(config, report)
         else:
             result = (place_on_hosts if config.place == "hosts" else ingest_graph)(config, report)
     num_bytes, count, written, more = result
     elapsed_s = time.perf_counter() - start_s
-    unit = "molecules" if molecules else "edges"
+    unit = "edges" if isinstance(config, IngestConfig) else "graphs"
     print(
         f"{written}\n{num_bytes / 2**20:,.1f} MiB at {config.url} in {elapsed_s:.1f} s ({count / elapsed_s:,.0f} {unit}/s)\n{more}"
     )

@@ -39,6 +39,11 @@ class PackedBatch(Generic[Array]):
     node_feature: Array | None = None  # [n, …]
     edge_feature: Array | None = None  # [m, …]
     target: Array | None = None  # [g, …]
+    node_label: Array | None = None  # int64 [n], -1: none
+    pair_ptr: Array | None = None  # int64 [g + 1]
+    pairs: Array | None = (
+        None  # int64 [p, 3]: two nodes, positions in the batch, and whether they belong together (0 or 1)
+    )
 
     @property
     def num_graphs(self) -> int:
@@ -255,7 +260,18 @@ def pack_graphs(epoch: int, index: int, graph_id: np.ndarray, graphs: PackedGrap
         node_feature=graphs.node_feature,
         edge_feature=graphs.edge_feature,
         target=graphs.target,
+        node_label=None if graphs.node_label is None else graphs.node_label.astype(np.int64),
+        **_packed_pairs(graphs, node_ptr),
     )
+
+
+def _packed_pairs(graphs: PackedGraphs, node_ptr: np.ndarray) -> dict[str, np.ndarray]:
+    """The pairs at positions in the batch."""
+    if graphs.pairs is None or graphs.num_pairs is None:
+        return {}
+    pairs = graphs.pairs.astype(np.int64)
+    pairs[:, :2] += np.repeat(node_ptr[:-1], graphs.num_pairs)[:, None]
+    return {"pair_ptr": pointers(graphs.num_pairs), "pairs": pairs}
 
 
 def graphs_to_torch(batch: GraphBatch) -> TorchGraphBatch:

@@ -16,6 +16,7 @@ REJECTS_NAME = "rejects.csv"
 
 _FILE_NAME = re.compile(r"part-\d{5}/graphs\.arrow|rejects\.csv")
 _INDEX_DTYPES = ("uint8", "uint16", "int32")
+_LABELLED = ("nodes", "pairs")
 _FEATURE_DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32")
 
 
@@ -45,6 +46,10 @@ class GraphSetManifest:
     index_dtype: str = "uint16"  # of an edge's ends, positions within their graph
     target_names: tuple[str, ...] = ()
     split_names: tuple[str, ...] = ()  # code c of a graph's split is names[c - 1]; 0: in none
+    labelled: str | None = (
+        None  # "nodes": they have classes; "pairs": some pairs of nodes are told to belong together or not
+    )
+    num_classes: int | None = None  # of labelled nodes
     num_rejected: int = 0  # rows of the source that are no graph; rejects.csv lists them
     statistics: GraphSetStatistics | None = None  # None: made by hand, not by the writer
     files: Mapping[str, FileEntry] = field(default_factory=dict)
@@ -99,6 +104,8 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         index_dtype=reader.choice("index_dtype", _INDEX_DTYPES) or "",
         target_names=reader.names("target_names"),
         split_names=reader.names("split_names"),
+        labelled=reader.choice("labelled", _LABELLED),
+        num_classes=reader.optional_count("num_classes"),
         num_rejected=reader.count("num_rejected"),
         files=reader.files(),
         provenance=reader.texts("provenance"),
@@ -109,6 +116,8 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         reader.fail("index_dtype", f"one of {_INDEX_DTYPES}", None)
     if len(manifest.split_names) > np.iinfo(np.int8).max:
         reader.fail("split_names", f"at most {np.iinfo(np.int8).max} names", f"{len(manifest.split_names)} names")
+    if (manifest.labelled == "nodes") != (manifest.num_classes is not None):
+        reader.fail("num_classes", "a number of classes exactly where nodes are labelled", manifest.num_classes)
     expected = [shard_file(shard) for shard in range(manifest.num_shards)]
     for name in [*expected, *([REJECTS_NAME] if manifest.num_rejected else [])]:
         if name not in manifest.files:

@@ -45,6 +45,11 @@ class GraphSetMeasure:
         self._sizes += np.bincount(split, minlength=len(self._sizes))
         for name in ("split", "original_id"):
             self._update(name, batch.column(name).to_numpy())
+        for name in ("node_label", "pairs"):
+            if name in batch.schema.names:
+                lists = batch.column(name)
+                self._update(f"{name} per graph", np.diff(lists.offsets.to_numpy()))
+                self._update_values(name, lists.flatten())
         if "target" in batch.schema.names:
             target = batch.column("target").flatten().to_numpy().reshape(batch.num_rows, self._num_targets)
             self._update("target", target)

@@ -24,6 +24,8 @@ class GraphSetInfo:
     index_dtype: str = "uint16"
     target_names: tuple[str, ...] = ()
     split_names: tuple[str, ...] = ()
+    labelled: str | None = None
+    num_classes: int | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
 
 

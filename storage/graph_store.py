@@ -2,7 +2,8 @@
 
     manifests/000001.json                    kind many-graphs; counts, schema, shards, files with checksums (`storage.snapshots`)
     data/<snapshot>/part-00000/graphs.arrow  one row per graph: `nodes` (list of feature rows), `edges` (list of source, destination, feature),
-                              `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers
+                              `target`, `split`, `original_id` (the row of the source); list offsets are the node and edge pointers. Where nodes are
+                              labelled `node_label` (list of classes, -1: none), where pairs are `pairs` (list of two nodes and 0 or 1)
     data/<snapshot>/rejects.csv              the source's rows that are no graph, where there are any
 
 Opening maps the files and checks what `storage.graph` checks for one graph: sizes, Arrow structure, pointers, and that edges stay
@@ -12,7 +13,7 @@ in their graph. `verify` adds checksums and categories. The store is what `sampl
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import fsspec
@@ -59,6 +60,9 @@ class GraphShard:
     node_feature: np.ndarray | None = None  # [n, dim]
     edge_feature: np.ndarray | None = None  # [m, dim]
     target: np.ndarray | None = None  # float32 [g, num_targets], NaN where there is none
+    node_label: np.ndarray | None = None  # int16 [n], -1 where there is none
+    pair_ptr: np.ndarray | None = None  # int64 [g + 1]
+    pairs: np.ndarray | None = None  # int32 [p, 3]: two nodes, positions within their graph, and 0 or 1
 
     def __repr__(self) -> str:
         return describe(self)
@@ -98,6 +102,17 @@ class StoredGraphs:
     def num_edges(self) -> np.ndarray:
         """int64 [num_graphs]: directed edges; a bond counts twice."""
         return _joined([np.diff(shard.edge_ptr) for shard in self.shards])
+
+    @cached_property
+    def num_pairs(self) -> np.ndarray:
+        """int64 [num_graphs]: labelled pairs of nodes."""
+        none = [np.zeros(shard.num_graphs, np.int64) for shard in self.shards]
+        return _joined(
+            [
+                zeros if shard.pair_ptr is None else np.diff(shard.pair_ptr)
+                for shard, zeros in zip(self.shards, none, strict=True)
+            ]
+        )
 
     @cached_property
     def target(self) -> np.ndarray:
@@ -156,7 +171,11 @@ class StoredGraphs:
             node_feature=_rows(manifest.node, int(node_ptr[-1])),
             edge_feature=_rows(manifest.edge, int(edge_ptr[-1])),
             target=np.empty((len(graph), num_targets), np.float32) if num_targets else None,
+            node_label=np.empty((int(node_ptr[-1]), 1), np.int16) if manifest.labelled == "nodes" else None,
         )
+        pair_ptr = pointers(self.num_pairs[graph]) if manifest.labelled == "pairs" else None
+        if pair_ptr is not None:
+            packed = replace(packed, num_pairs=np.diff(pair_ptr), pairs=np.empty((int(pair_ptr[-1]), 3), np.int32))
         for shard, local, place in self._by_shard(graph):
             copy_ends(shard.edge_ptr, local, shard.source, place, edge_ptr, packed.edge_index[0])
             copy_ends(shard.edge_ptr, local, shard.destination, place, edge_ptr, packed.edge_index[1])
@@ -164,7 +183,10 @@ class StoredGraphs:
             _copy_rows(shard.edge_ptr, local, shard.edge_feature, place, edge_ptr, packed.edge_feature)
             if packed.target is not None and shard.target is not None:
                 packed.target[place] = shard.target[local]
-        return packed
+            _copy_rows(shard.node_ptr, local, shard.node_label, place, node_ptr, packed.node_label)
+            if pair_ptr is not None and shard.pair_ptr is not None:
+                _copy_rows(shard.pair_ptr, local, shard.pairs, place, pair_ptr, packed.pairs)
+        return packed if packed.node_label is None else replace(packed, node_label=packed.node_label[:, 0])
 
     def _by_shard(self, graph: np.ndarray) -> Iterator[tuple[GraphShard, np.ndarray, np.ndarray]]:
         """Per shard that has some of these graphs: their numbers in it, and their places in `graph`."""
@@ -257,6 +279,12 @@ def shard_batch(
     }
     if graphs.target is not None:
         columns["target"] = array_from_numpy(np.ascontiguousarray(graphs.target, np.float32))
+    if graphs.node_label is not None:
+        columns["node_label"] = _lists(
+            graphs.num_nodes, array_from_numpy(np.ascontiguousarray(graphs.node_label, np.int16))
+        )
+    if graphs.pairs is not None and graphs.num_pairs is not None:
+        columns["pairs"] = _lists(graphs.num_pairs, array_from_numpy(np.ascontiguousarray(graphs.pairs, np.int32)))
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
@@ -286,6 +314,13 @@ def _read_shard(
         else None,
     )
     check_split_codes(shard.split, len(manifest.split_names), where)
+    if manifest.labelled == "nodes":
+        shard = replace(shard, node_label=_node_labels(batch, node_ptr, manifest, where))
+    elif manifest.labelled == "pairs":
+        pair_ptr, pairs = list_column(batch, "pairs", where)
+        rows = numpy_column(pa.RecordBatch.from_arrays([pairs], ["pairs"]), "pairs", "int32", where, 3)
+        shard = replace(shard, pair_ptr=pair_ptr, pairs=rows)
+        _check_pairs(shard, where)
     edge = first_edge_outside(node_ptr, edge_ptr, shard.source, shard.destination)
     if edge >= 0:
         graph = int(np.searchsorted(edge_ptr, edge, side="right")) - 1
@@ -294,6 +329,35 @@ def _read_shard(
             f"found {shard.source[edge]} -> {shard.destination[edge]}"
         )
     return shard
+
+
+def _node_labels(batch: pa.RecordBatch, node_ptr: np.ndarray, manifest: GraphSetManifest, where: str) -> np.ndarray:
+    """int16 [n, 1]"""
+    label_ptr, labels = list_column(batch, "node_label", where)
+    label = numpy_column(pa.RecordBatch.from_arrays([labels], ["node_label"]), "node_label", "int16", where)
+    if not np.array_equal(label_ptr, node_ptr):
+        raise FormatError(
+            f"{where}: column 'node_label': expected one label for each node, found others; the file is corrupt"
+        )
+    if len(label) and not -1 <= label.min() <= label.max() < (manifest.num_classes or 0):
+        raise FormatError(
+            f"{where}: column 'node_label': expected classes below {manifest.num_classes} or -1, found {label.min()} to {label.max()}"
+        )
+    return label[:, None]
+
+
+def _check_pairs(shard: GraphShard, where: str) -> None:
+    """Raises FormatError for a pair with a node outside its graph, or another label than 0 and 1."""
+    assert shard.pairs is not None
+    assert shard.pair_ptr is not None
+    sizes = np.repeat(np.diff(shard.node_ptr), np.diff(shard.pair_ptr))
+    bound = np.stack([sizes, sizes, np.full_like(sizes, 2)], axis=1)
+    outside = ((shard.pairs < 0) | (shard.pairs >= bound)).any(axis=1)
+    if outside.any():
+        pair = int(np.argmax(outside))
+        raise FormatError(
+            f"{where}: pair {pair}: expected two of {sizes[pair]} nodes and 0 or 1, found {shard.pairs[pair].tolist()}"
+        )
 
 
 def _feature(batch: pa.RecordBatch, name: str, schema: RowSchema, where: str) -> np.ndarray | None:

@@ -15,6 +15,11 @@ class PackedGraphs:
     node_feature: np.ndarray | None  # [sum(num_nodes), …]
     edge_feature: np.ndarray | None  # [sum(num_edges), …]
     target: np.ndarray | None  # [g, …]
+    node_label: np.ndarray | None = None  # int16 [sum(num_nodes)], -1: none
+    num_pairs: np.ndarray | None = None  # int64 [g]
+    pairs: np.ndarray | None = (
+        None  # int32 [sum(num_pairs), 3]: two nodes of the graph, and 1 for a pair that belongs together or 0
+    )
 
 
 def pointers(counts: np.ndarray) -> np.ndarray:

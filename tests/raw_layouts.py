@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 
 NUM_NODES, WIDTH, NUM_CLASSES = 240, 12, 3
 
@@ -25,7 +26,13 @@ def write_set(name: str, root: Path, seed: int = 0) -> Path:
         "wikipedia": wikipedia,
         "saint": saint,
     }
-    writer |= {"reddit": reddit}
+    writer |= {
+        "reddit": reddit,
+        "zinc": zinc,
+        "benchmark": benchmark,
+        "long_range": long_range,
+        "malnet_tiny": malnet_tiny,
+    }
     writer[row.reader.split(":")[1]](folder, np.random.default_rng(seed), **row.arguments)
     return folder
 
@@ -129,3 +136,105 @@ def reddit(folder: Path, random: np.random.Generator) -> None:
     np.savez(folder / "reddit_data.npz", feature=feature, label=label, node_types=parts, node_ids=np.arange(NUM_NODES))
     both = np.concatenate([edges, edges[::-1]], axis=1)
     sp.save_npz(folder / "reddit_graph.npz", sp.coo_matrix((np.ones(both.shape[1]), both), (NUM_NODES, NUM_NODES)))
+
+
+PARTS = {"train": 24, "val": 8, "test": 8}  # graphs
+
+
+def _ring(random: np.random.Generator, low: int = 6, high: int = 14) -> tuple[int, torch.Tensor]:
+    """(number of nodes, edges [2, m] both ways): a ring with some chords."""
+    num_nodes = int(random.integers(low, high))
+    node = np.arange(num_nodes)
+    chords = random.integers(0, num_nodes, (2, 3))
+    ends = np.concatenate([np.stack([node, (node + 1) % num_nodes]), chords[:, chords[0] != chords[1]]], axis=1)
+    both = np.unique(np.concatenate([ends, ends[::-1]], axis=1), axis=1)
+    return num_nodes, torch.from_numpy(both)
+
+
+def zinc(folder: Path, random: np.random.Generator, atom_types: int, subset: bool) -> None:
+    for part, count in PARTS.items():
+        molecules = []
+        for _ in range(count + 3 * subset):
+            num_atoms, edges = _ring(random)
+            bonds = torch.zeros(num_atoms, num_atoms, dtype=torch.int8)
+            kinds = torch.from_numpy(random.integers(1, 4, (num_atoms, num_atoms)).astype(np.int8))
+            bonds[edges[0], edges[1]] = torch.minimum(kinds, kinds.T)[edges[0], edges[1]]
+            types = torch.from_numpy(random.integers(0, atom_types, num_atoms).astype(np.int8))
+            target = torch.tensor([float(types.float().mean())])
+            molecules.append(
+                {"num_atom": num_atoms, "atom_type": types, "bond_type": bonds, "logP_SA_cycle_normalized": target}
+            )
+        (folder / f"{part}.pickle").write_bytes(pickle.dumps(molecules))
+        chosen = random.permutation(count + 3 * subset)[:count]
+        (folder / f"{part}.index").write_text(",".join(map(str, chosen)) + "\n")
+
+
+def benchmark(folder: Path, random: np.random.Generator, file: str, dim: int, num_classes: int, of: str) -> None:
+    parts = []
+    for count in PARTS.values():
+        graphs = []
+        for number in range(count):
+            num_nodes, edges = _ring(random)
+            label = random.integers(0, num_classes, num_nodes)
+            graph = {"edge_index": edges}
+            if of == "nodes":
+                seen = np.where(random.random(num_nodes) < 0.7, label, random.integers(0, dim, num_nodes)) % dim
+                graph |= {"x": torch.eye(dim)[seen], "y": torch.from_numpy(label)}
+            else:
+                kind = number % num_classes
+                graph |= {
+                    "x": torch.from_numpy(random.random((num_nodes, dim - 2)).astype(np.float32)) + kind,
+                    "pos": torch.from_numpy(random.random((num_nodes, 2)).astype(np.float32)),
+                    "edge_attr": torch.from_numpy(random.random(edges.shape[1]).astype(np.float32)),
+                    "y": torch.tensor([kind]),
+                }
+            graphs.append(graph)
+        parts.append(graphs)
+    torch.save(parts, folder / file)
+
+
+def long_range(folder: Path, random: np.random.Generator, name: str) -> None:
+    for part, count in PARTS.items():
+        graphs = []
+        for _ in range(count):
+            num_nodes, edges = _ring(random)
+            num_edges = edges.shape[1]
+            if name.endswith("-sp"):
+                used = np.arange(21) if name == "pascalvoc-sp" else np.array([0, 1, 13, 27, 90])
+                y = random.choice(used, num_nodes)
+                x = torch.from_numpy(random.normal(size=(num_nodes, 14)) + y[:, None] / 10)
+                graphs.append((x, torch.from_numpy(random.random((num_edges, 2))), edges, torch.from_numpy(y)))
+                continue
+            x = torch.from_numpy(
+                np.stack([random.integers(0, size, num_nodes) for size in (119, 4, 12, 12, 10, 6, 6, 2, 2)], 1)
+            )
+            attributes = torch.from_numpy(np.stack([random.integers(0, size, num_edges) for size in (5, 6, 2)], 1))
+            if name == "pcqm-contact":
+                pairs = torch.from_numpy(random.integers(0, num_nodes, (2, 6)))
+                graphs.append((x, attributes, edges, pairs, torch.tensor([1, 1, 1, 0, 0, 0])))
+            elif name == "peptides-func":
+                graphs.append(
+                    (x, attributes, edges, torch.from_numpy((random.random((1, 10)) < 0.4).astype(np.float32)))
+                )
+            else:
+                graphs.append((x, attributes, edges, torch.from_numpy(random.normal(size=(1, 11)).astype(np.float32))))
+        if name.endswith("-sp"):
+            (folder / f"{part}.pickle").write_bytes(pickle.dumps(graphs))
+        else:
+            torch.save(graphs, folder / f"{part}.pt")
+
+
+def malnet_tiny(folder: Path, random: np.random.Generator) -> None:
+    (folder / "split_info_tiny/type").mkdir(parents=True)
+    types = ("addisplay", "adware", "benign", "downloader", "trojan")
+    for part, count in PARTS.items():
+        names = []
+        for number in range(count):
+            name = f"{types[(number * 2) % 5]}/family/{part}{number}"
+            _, edges = _ring(random)
+            path = folder / "malnet-graphs-tiny" / f"{name}.edgelist"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            head = "# Directed graph\n# Saved as an edge list\n# of calls\n# Nodes: some\n# FromNodeId\tToNodeId\n"
+            path.write_text(head + "".join(f"{a}\t{b}\n" for a, b in edges.T.tolist()))
+            names.append(name)
+        (folder / "split_info_tiny/type" / f"{part}.txt").write_text("".join(f"{name}\n" for name in names))

@@ -98,6 +98,32 @@ def _wikipedia(name: str) -> DataSet:
     )  # fmt: skip
 
 
+def _zinc(name: str, title: str, atom_types: int, subset: bool) -> DataSet:
+    files = tuple(f"{part}.pickle" for part in PARTS) + (tuple(f"{part}.index" for part in PARTS) if subset else ())
+    return DataSet(
+        name, "graphs", title, "penalised logP of each molecule", "", "MAE", "published", "graph_sets:zinc", "ZINC/raw", files,
+        "https://www.dropbox.com/s/feo9qle74kg48gy/molecules.zip", {"atom_types": atom_types, "subset": subset},
+    )  # fmt: skip
+
+
+def _benchmark(name: str, title: str, dim: int, num_classes: int, of: str) -> DataSet:
+    file, nodes = f"{name.upper()}_v2.pt", of == "nodes"
+    return DataSet(
+        name, "graphs", title, f"one of {num_classes} classes of each {of[:-1]}",
+        "--task nodes --task.metric weighted_accuracy --task.class_weights batch" if nodes else "--task classes",
+        "weighted accuracy" if nodes else "accuracy", "published", "graph_sets:benchmark", f"{name.upper()}/raw", (file,),
+        f"{_BENCHMARKING}/{file[:-3]}.zip", {"file": file, "dim": dim, "num_classes": num_classes, "of": of},
+    )  # fmt: skip
+
+
+def _long_range(name: str, title: str, task: str, options: str, metric: str, url: str) -> DataSet:
+    files = tuple(f"{part}.{'pickle' if name.endswith('-sp') else 'pt'}" for part in PARTS)
+    return DataSet(
+        name, "graphs", title, task, options, metric, "published", "graph_sets:long_range", f"{name}/raw", files, f"{_LRGB}/{url}",
+        {"name": name},
+    )  # fmt: skip
+
+
 _SAINT_FILES = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
 
 _ROWS = (
@@ -122,6 +148,22 @@ _ROWS = (
     DataSet(
         "reddit", "nodes", "Reddit", **_ACCURACY, split="GraphSAGE's", reader="named_graphs:reddit", folder="Reddit/raw",
         files=("reddit_data.npz", "reddit_graph.npz"), url="https://data.dgl.ai/dataset/reddit.zip",
+    ),
+    _zinc("zinc", "ZINC, 12,000 molecules", 21, True),
+    _zinc("zinc-full", "ZINC, 249,456 molecules", 28, False),
+    _benchmark("mnist", "MNIST superpixels", 3, 10, "graphs"),
+    _benchmark("cifar10", "CIFAR10 superpixels", 5, 10, "graphs"),
+    _benchmark("pattern", "PATTERN", 3, 2, "nodes"),
+    _benchmark("cluster", "CLUSTER", 7, 6, "nodes"),
+    _long_range("pascalvoc-sp", "PascalVOC-SP", "one of 21 classes of each node", "--task nodes --task.metric macro_f1", "macro F1", "8x722ai272wqwl4/pascalvocsp.zip"),
+    _long_range("coco-sp", "COCO-SP", "one of 81 classes of each node", "--task nodes --task.metric macro_f1", "macro F1", "r6ihg1f4pmyjjy0/cocosp.zip"),
+    _long_range("pcqm-contact", "PCQM-Contact", "which atoms touch", "--task pairs", "MRR", "qdag867u6h6i60y/pcqmcontact.zip"),
+    _long_range("peptides-func", "Peptides-func", "ten functions", "--task binary --task.metric ap", "average precision", "ycsq37q8sxs1ou8/peptidesfunc.zip"),
+    _long_range("peptides-struct", "Peptides-struct", "eleven numbers", "", "MAE", "zgv4z8fcpmknhs8/peptidesstruct.zip"),
+    DataSet(
+        "malnet-tiny", "graphs", "MalNet-Tiny", "five types of software", "--task classes", "accuracy", "published: 3,500 train, 500 validate, 1,000 test",
+        "graph_sets:malnet_tiny", "MalNetTiny/raw", ("malnet-graphs-tiny", "split_info_tiny/type/train.txt", "split_info_tiny/type/val.txt", "split_info_tiny/type/test.txt"),
+        "http://malnet.cc.gatech.edu/graph-data/malnet-graphs-tiny.tar.gz",
     ),
 )  # fmt: skip
 
