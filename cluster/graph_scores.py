@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cluster.scores import gather_rows, roc_auc
+from cluster.scores import all_reduce_sum, gather_rows, parts_sum, roc_auc, whole_parts
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
@@ -93,3 +93,43 @@ class BinaryScores:
             "accuracy": float(((logit > 0) == (target > 0))[known].double().mean()),
             "loss": float(functional.binary_cross_entropy_with_logits(logit[known], target[known])),
         }
+
+
+class PairScores:
+    """Mean reciprocal rank of true pairs, first over a graph's, then over the graphs that have any; all sums are of whole numbers.
+
+    A pair's rank is 1 + nodes with a higher score + half of those with the same (OGB's `Evaluator` for links counts ties so).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(
+            6, dtype=torch.int64, device=device
+        )  # pairs, losses (two), graphs, reciprocal ranks (two)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds pairs, all those of their graphs: predictions [p, 3], targets int64 [p, 2] (`PairClassification`)."""
+        if not len(target):
+            return
+        logit, higher, same = prediction.double().unbind(dim=1)
+        true = target[:, 0] == 1
+        loss = functional.binary_cross_entropy_with_logits(logit, target[:, 0].double(), reduction="none")
+        _, graph = torch.unique(target[true, 1], return_inverse=True)
+        counts = torch.bincount(graph)
+        reciprocal = 1 / (1 + higher + same / 2)[true]
+        means = torch.zeros_like(counts, dtype=torch.float64).index_add(0, graph, reciprocal) / counts
+        counted = (torch.ones_like(target[:, 0]), *whole_parts(loss), torch.ones_like(counts), *whole_parts(means))
+        self._sums += torch.stack([values.sum() for values in counted])
+
+    def add(self, other: "PairScores") -> None:
+        """Takes in the pairs of positions after this one's."""
+        self._sums += other._sums
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "loss", "mrr"} over all ranks; the count alone where there is no pair, and no rank without a true one."""
+        count, *loss, graphs, units, parts = all_reduce_sum(self._sums.clone()).tolist()
+        result = {"count": float(count)}
+        if count:
+            result["loss"] = parts_sum(*loss) / count
+        if graphs:
+            result["mrr"] = parts_sum(units, parts) / graphs
+        return result

@@ -245,12 +245,42 @@ class AnswerOptions:
         check_options(self, {"label_smoothing": (0 <= self.label_smoothing < 1, "0 or more and less than 1")})
 
 
+ClassMetric = Literal["accuracy", "rocauc", "weighted_accuracy", "macro_f1"]
+
+
 @dataclass(frozen=True)
 class NodeClassificationOptions(AnswerOptions):
     """Nodes of one graph, each of one class."""
 
-    metric: Literal["accuracy", "rocauc"] = "accuracy"
-    """What selects the best epoch and is compared with the baselines."""
+    metric: ClassMetric = "accuracy"
+    """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
+
+
+@dataclass(frozen=True)
+class NodesOptions:
+    """Nodes of many graphs, each of one class."""
+
+    label_smoothing: float = 0.0
+    """Share of the target that is spread over all answers."""
+    metric: ClassMetric = "accuracy"
+    """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
+    class_weights: Literal["none", "balanced", "batch"] = "none"
+    """balanced: classes count equally in the loss, however many nodes have them; batch: a node counts by the share of its batch's nodes that are
+    of other classes (PATTERN's and CLUSTER's code)."""
+    one_logit: bool = False
+    """Of two classes: the model has one output, the logit of the second."""
+
+    def __post_init__(self) -> None:
+        check_options(self, {"label_smoothing": (0 <= self.label_smoothing < 1, "0 or more and less than 1")})
+
+
+@dataclass(frozen=True)
+class PairsOptions:
+    """Pairs of nodes within many graphs, which belong together or not: a dot product of the two nodes' states each."""
+
+    metric: Literal["mrr"] = "mrr"
+    """What selects the best epoch and is compared with the baselines: the mean reciprocal rank of a true pair's second node among all nodes of the
+    graph but itself, by their scores with the first; first over the pairs of a graph, then over graphs."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +316,7 @@ class ClassesOptions(AnswerOptions):
 
     target: str | None = None
     """Which of the set's targets holds the classes, where there are several."""
-    metric: Literal["accuracy", "rocauc"] = "accuracy"
+    metric: ClassMetric = "accuracy"
     """What selects the best epoch and is compared with the baselines."""
 
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from cluster.answers import answer
 from cluster.evaluation import deal_split, predictions, rows_of
 from cluster.options import COLLECTIVE_TIMEOUT_S
-from cluster.tasks import Classification, Regression, Scores, Task
+from cluster.tasks import Classification, PairClassification, Regression, Scores, Task
 from cluster.training_data import OpenData, TrainingData
 from samplers.loader import Loader
 from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions
@@ -90,6 +90,8 @@ class PredictionSpec:
     seed: int
     loader: LoaderOptions
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
+    # Further columns that say what ids mean which are not the source's own; None: there are none.
+    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,13 @@ class Predictor:
             split = pa.array([None if name == UNSPLIT else name] * table.num_rows, pa.string())
             tables.append(table.append_column("split", split))
         table = pa.concat_tables(tables).sort_by("id")
-        columns = {"id": table["id"], "split": table["split"], **_public_columns(table, spec.task, spec.target_names)}
+        places = {} if spec.places is None else spec.places(table["id"].to_numpy())
+        columns = {
+            "id": table["id"],
+            **places,
+            "split": table["split"],
+            **_public_columns(table, spec.task, spec.target_names),
+        }
         if spec.embeddings:
             columns["embedding"] = table["embedding"]
         self._folder.write_part(index, pa.table(columns))
@@ -306,7 +314,15 @@ def _public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[s
     true = _rows(table["target"]) if "target" in table.column_names else None
     if isinstance(task, Classification):
         known = {} if true is None else {"target": pa.array(true, mask=true < 0)}
-        return {**known, "prediction": pa.array(predicted.argmax(axis=1)), "logits": table["prediction"]}
+        said = (predicted[:, 0] > 0).astype(np.int64) if predicted.shape[1] == 1 else predicted.argmax(axis=1)
+        return {**known, "prediction": pa.array(said), "logits": table["prediction"]}
+    if isinstance(task, PairClassification):
+        known = {} if true is None else {"target": pa.array(true[:, 0])}
+        return {
+            **known,
+            "logit": pa.array(predicted[:, 0]),
+            "rank": pa.array(1 + predicted[:, 1] + predicted[:, 2] / 2),
+        }
     columns: dict[str, Any] = {}
     if true is not None:
         columns |= {f"target_{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}

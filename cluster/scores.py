@@ -74,41 +74,73 @@ _PARTS = (
 )  # of a loss's unit: what is added of each root, so that its share of the sum is rounded by less than 1e-11
 
 
+def whole_parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(whole units, parts of `_PARTS`) of numbers from 0, float64: int64 each, whose sums are the same in whatever order."""
+    return values.floor().long(), ((values - values.floor()) * _PARTS).round().long()
+
+
+def parts_sum(units: int, parts: int) -> float:
+    """The number that sums of `whole_parts` are."""
+    return units + parts / _PARTS
+
+
+def class_logits(prediction: torch.Tensor) -> torch.Tensor:
+    """[r, num_classes]; of one logit [r, 1] that of the second class beside 0."""
+    return torch.cat([torch.zeros_like(prediction), prediction], dim=1) if prediction.shape[1] == 1 else prediction
+
+
 class SplitScores:
     """Accumulates one split's roots; `compute` is a collective call.
 
     All sums are of whole numbers: they are the same in whatever order, and over however many ranks, roots are added.
     """
 
-    def __init__(self, device: torch.device, binary: bool) -> None:
+    def __init__(self, device: torch.device, binary: bool, num_classes: int = 0) -> None:
+        """`num_classes`: count what is right class by class, for the scores that need it; 0: do not."""
         self._device, self._binary = device, binary
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # roots, correct ones, losses: units and parts
+        # By class: roots that are of it, that are said to be, and both.
+        self._by_class = torch.zeros(3, num_classes, dtype=torch.int64, device=device)
         self._scores: list[torch.Tensor] = []
 
     def update(self, logits: torch.Tensor, label: torch.Tensor) -> None:
-        """Adds roots: logits [r, num_classes], label int64 [r]; unlabelled roots (-1) do not count."""
+        """Adds roots: logits [r, num_classes] (or [r, 1], the second of two classes), label int64 [r]; unlabelled roots (-1) do not count."""
         labelled = label >= 0
-        logits, label = logits[labelled].float(), label[labelled]
+        logits, label = class_logits(logits[labelled].float()), label[labelled]
         if not len(label):
             return
         loss = functional.cross_entropy(logits.double(), label, reduction="none")
-        parts = ((loss - loss.floor()) * _PARTS).round()
-        counted = (torch.ones_like(label), logits.argmax(dim=1) == label, loss.floor().long(), parts.long())
+        said = logits.argmax(dim=1)
+        counted = (torch.ones_like(label), said == label, *whole_parts(loss))
         self._sums += torch.stack([values.sum() for values in counted])
+        if num_classes := self._by_class.shape[1]:
+            counts = [torch.bincount(of, minlength=num_classes) for of in (label, said, label[said == label])]
+            self._by_class += torch.stack(counts)
         if self._binary:
             self._scores.append(torch.stack([(logits[:, 1] - logits[:, 0]).double(), label.double()], dim=1))
 
     def add(self, other: "SplitScores") -> None:
         """Takes in the roots of positions after this one's."""
         self._sums += other._sums
+        self._by_class += other._by_class
         self._scores += other._scores
 
     def compute(self) -> dict[str, float]:
-        """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; without those that the roots do not define."""
+        """{"count", "accuracy", "loss"} and, for two classes, "rocauc", over all ranks; without those that the roots do not define.
+
+        Of counts by class also "weighted_accuracy", the mean over all classes of the share of their roots that is right (0 of a class without
+        roots: `accuracy_SBM` of the benchmarking GNNs), and "macro_f1", the mean over the classes that are there, in labels or predictions, of 2 ·
+        both / (labels + predictions) (scikit-learn's).
+        """
         count, correct, units, parts = all_reduce_sum(self._sums.clone()).tolist()
         result = {"count": float(count)}
         if count:
-            result |= {"accuracy": correct / count, "loss": (units + parts / _PARTS) / count}
+            result |= {"accuracy": correct / count, "loss": parts_sum(units, parts) / count}
+        if count and self._by_class.shape[1]:
+            label, said, both = all_reduce_sum(self._by_class.clone()).double().cpu()
+            there = label + said > 0
+            result["weighted_accuracy"] = float((both / label.clamp_min(1)).mean())
+            result["macro_f1"] = float((2 * both / (label + said))[there].mean())
         if self._binary:
             empty = torch.empty((0, 2), dtype=torch.float64, device=self._device)
             rows = gather_rows(torch.cat([empty, *self._scores]))

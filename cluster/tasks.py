@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cluster.graph_scores import BinaryScores, RegressionScores
-from cluster.scores import SplitScores
+from cluster.graph_scores import BinaryScores, PairScores, RegressionScores
+from cluster.scores import SplitScores, class_logits
 from storage.errors import ConfigError, DataError
 
+_BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
 RegressionLoss = Literal["l1", "mse", "huber"]
 
 
@@ -77,42 +78,57 @@ class Classification:
     """One of several classes per root or graph, by cross-entropy; target int64 [r], -1 does not count."""
 
     num_classes: int
-    metric: str = "accuracy"  # or "rocauc", for two classes
+    metric: str = "accuracy"  # or "rocauc", for two classes, "weighted_accuracy" or "macro_f1"
     label_smoothing: float = 0.0
     class_weight: tuple[float, ...] | None = None  # of each class; the loss is divided by the weights of the targets
+    batch_weights: bool = (
+        False  # the weight of a class is the share of a micro-batch's targets that are of other classes
+    )
+    one_logit: bool = False  # of two classes: the prediction is the logit of the second
 
     higher_is_better = True
 
     def __post_init__(self) -> None:
-        if self.metric not in ("accuracy", "rocauc") or (self.metric == "rocauc" and self.num_classes != 2):
+        known = ("accuracy", "rocauc", *_BY_CLASS)
+        if self.metric not in known or (self.metric == "rocauc" and self.num_classes != 2):
             raise ConfigError(
-                f"metric: expected accuracy, or rocauc with 2 classes, got {self.metric!r} with {self.num_classes}; set --task.metric"
+                f"metric: expected accuracy, {', '.join(_BY_CLASS)}, or rocauc with 2 classes, got {self.metric!r} with {self.num_classes}; "
+                "set --task.metric"
             )
+        if self.one_logit and self.num_classes != 2:
+            raise ConfigError(f"one_logit: expected 2 classes, got {self.num_classes}; set --task.one_logit no")
 
     @property
     def out_dim(self) -> int:
-        return self.num_classes
+        return 1 if self.one_logit else self.num_classes
 
     def weight(self, target: Tensor) -> Tensor:
-        if self.class_weight is None:
+        weights = self._class_weight(target)
+        if weights is None:
             return (target >= 0).sum().double()
-        return torch.where(target >= 0, self._class_weight(target)[target.clamp_min(0)], 0.0).double().sum()
+        return torch.where(target >= 0, weights[target.clamp_min(0)], 0.0).double().sum()
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         return functional.cross_entropy(
-            prediction.float(),
+            class_logits(prediction.float()),
             target,
-            self._class_weight(target) if self.class_weight is not None else None,
+            self._class_weight(target),
             ignore_index=-1,
             reduction="sum",
             label_smoothing=self.label_smoothing,
         )
 
-    def _class_weight(self, target: Tensor) -> Tensor:
+    def _class_weight(self, target: Tensor) -> Tensor | None:
+        if self.batch_weights:
+            count = torch.bincount(target[target >= 0], minlength=self.num_classes).float()
+            return 1 - count / count.sum().clamp_min(1)
+        if self.class_weight is None:
+            return None
         return torch.tensor(self.class_weight, dtype=torch.float32, device=target.device)
 
     def scores(self, device: torch.device) -> SplitScores:
-        return SplitScores(device, binary=self.num_classes == 2)
+        num_counted = self.num_classes if self.metric in _BY_CLASS else 0
+        return SplitScores(device, binary=self.num_classes == 2, num_classes=num_counted)
 
 
 @dataclass(frozen=True)
@@ -150,6 +166,37 @@ class BinaryClassification:
 
     def scores(self, device: torch.device) -> BinaryScores:
         return BinaryScores(device, self.num_tasks)
+
+
+@dataclass(frozen=True)
+class PairClassification:
+    """Whether pairs of nodes belong together, by binary cross-entropy; target int64 [p, 2] of (0 or 1, the pair's graph).
+
+    The prediction's first column is the logit. In evaluation [p, 3]: of the graph's nodes but the pair's second one, how many have a higher score with
+    the first one, and how many the same.
+    """
+
+    metric: str = "mrr"
+
+    higher_is_better = True
+
+    def __post_init__(self) -> None:
+        if self.metric != "mrr":
+            raise ConfigError(f"metric: expected mrr, got {self.metric!r}; set --task.metric")
+
+    @property
+    def out_dim(self) -> int:
+        return 1
+
+    def weight(self, target: Tensor) -> Tensor:
+        return torch.tensor(float(len(target)), dtype=torch.float64, device=target.device)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        logit = prediction[:, 0].float()
+        return functional.binary_cross_entropy_with_logits(logit, target[:, 0].float(), reduction="sum")
+
+    def scores(self, device: torch.device) -> PairScores:
+        return PairScores(device)
 
 
 @dataclass(frozen=True)

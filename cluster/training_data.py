@@ -21,6 +21,7 @@ from samplers.traffic import Traffic
 from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import PinnedGraph, StoredGraph
 from storage.graph_store import StoredGraphs
+from storage.packed_graphs import pointers
 
 
 class OpenData(Protocol):
@@ -143,7 +144,7 @@ class GraphSplitOptions:
 
 
 class OpenGraphs:
-    """Many graphs; the targets are the graphs' own, or the chosen columns of them."""
+    """Many graphs; the targets are the graphs' own, or the chosen columns of them. Of a set whose nodes or pairs are labelled, they are those labels."""
 
     def __init__(
         self,
@@ -165,12 +166,18 @@ class OpenGraphs:
         return replace(batch, target=batch.target[:, list(self._columns)])
 
     def target(self, batch: TorchGraphBatch) -> Tensor:
+        if batch.node_label is not None:
+            return batch.node_label
+        if batch.pairs is not None:
+            assert batch.pair_ptr is not None
+            graph = torch.repeat_interleave(batch.graph_id, batch.pair_ptr.diff(), output_size=len(batch.pairs))
+            return torch.stack([batch.pairs[:, 2], graph], dim=1)
         assert batch.target is not None
         return graph_labels(batch.target) if self._labels else batch.target
 
     def ids(self, batch: TorchGraphBatch) -> Tensor:
-        """int64 [g]: rows of the source."""
-        return torch.from_numpy(self.store.original_id[batch.graph_id.cpu().numpy()])
+        """int64 [g]: rows of the source. Of labelled nodes or pairs: their numbers in the set, graph after graph."""
+        return torch.from_numpy(predicted_ids(self.store, batch.graph_id.cpu().numpy()))
 
     def sizes(self, batch: TorchGraphBatch) -> tuple[int, int]:
         feature = batch.node_feature
@@ -199,6 +206,38 @@ class GraphData:
     def open(self) -> OpenGraphs:
         stamps = None if self.stamps is None else self.stamps.renewed()
         return OpenGraphs(self.store, self.columns, self.labels, stamps)
+
+
+def predicted_ids(store: StoredGraphs, graph: np.ndarray) -> np.ndarray:
+    """int64: the permanent ids of what is predicted of these graphs, in their order."""
+    ptr = _predicted_ptr(store)
+    if ptr is None:
+        return store.original_id[graph]
+    counts = ptr[graph + 1] - ptr[graph]
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.repeat(ptr[graph], counts) + within
+
+
+def predicted_places(store: StoredGraphs, ids: np.ndarray) -> dict[str, np.ndarray]:
+    """What the ids of labelled nodes or pairs mean: the graph's row in the source, and the node, or nodes, within it. Empty for graphs."""
+    ptr = _predicted_ptr(store)
+    if ptr is None:
+        return {}
+    graph = np.searchsorted(ptr, ids, side="right") - 1
+    column = {"graph": store.original_id[graph]}
+    if store.manifest.labelled == "nodes":
+        return column | {"node": ids - ptr[graph]}
+    packed = store.fetch(np.unique(graph))
+    assert packed.pairs is not None
+    first = pointers(store.num_pairs[np.unique(graph)])
+    row = first[np.searchsorted(np.unique(graph), graph)] + ids - ptr[graph]
+    return column | {"first": packed.pairs[row, 0], "second": packed.pairs[row, 1]}
+
+
+def _predicted_ptr(store: StoredGraphs) -> np.ndarray | None:
+    """int64 [num_graphs + 1]: where each graph's predicted nodes or pairs begin; None: the graphs themselves are predicted."""
+    labelled = store.manifest.labelled
+    return None if labelled is None else pointers(store.num_nodes if labelled == "nodes" else store.num_pairs)
 
 
 def graph_labels(target: Tensor) -> Tensor:

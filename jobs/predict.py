@@ -185,6 +185,7 @@ class _Prediction:
             weights=self.finished.weights,
             task=subject.task,
             target_names=subject.target_names,
+            places=subject.places,
             has_targets=subject.has_targets,
             splits=tuple(splits),
             embeddings=config.embeddings,

@@ -58,7 +58,9 @@ def _shard(info: GraphSetInfo, numbered: list[tuple[int, RawGraph]]) -> pa.Recor
         edge_index=np.concatenate([graph.edge_index for graph in graphs], axis=1).astype(np.int32),
         node_feature=_joined([graph.node_feature for graph in graphs], info.node.dtype),
         edge_feature=_joined([graph.edge_feature for graph in graphs], info.edge.dtype),
-        target=np.stack([graph.target for graph in graphs]).astype(np.float32) if info.target_names else None,
+        target=np.stack([np.asarray(graph.target) for graph in graphs]).astype(np.float32)
+        if info.target_names
+        else None,
         node_label=_joined([graph.node_label for graph in graphs], "int16" if info.labelled == "nodes" else None),
         num_pairs=np.array([0 if graph.pairs is None else len(graph.pairs) for graph in graphs], np.int64),
         pairs=_joined([graph.pairs for graph in graphs], "int32" if info.labelled == "pairs" else None),

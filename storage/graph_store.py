@@ -154,6 +154,25 @@ class StoredGraphs:
     def _with_code(self, code: int) -> np.ndarray:
         return np.flatnonzero(_joined([shard.split for shard in self.shards]) == code)
 
+    def node_labels(self, split: str) -> np.ndarray:
+        """int16: the classes of the nodes of this part's graphs, -1 where there is none. For sets whose nodes are labelled."""
+        code = self.split_names.index(split) + 1
+        labels = [np.empty((0, 1), np.int16)]
+        for shard in self.shards:
+            assert shard.node_label is not None
+            labels.append(shard.node_label[np.repeat(shard.split == code, np.diff(shard.node_ptr))])
+        return np.concatenate(labels)[:, 0]
+
+    def pair_labels(self, split: str) -> np.ndarray:
+        """int32: 1 or 0 of each labelled pair of this part's graphs. For sets whose pairs are labelled."""
+        code = self.split_names.index(split) + 1
+        labels = [np.empty((0, 3), np.int32)]
+        for shard in self.shards:
+            assert shard.pairs is not None
+            assert shard.pair_ptr is not None
+            labels.append(shard.pairs[np.repeat(shard.split == code, np.diff(shard.pair_ptr))])
+        return np.concatenate(labels)[:, 2]
+
     def fetch(self, graph: np.ndarray) -> PackedGraphs:
         """These graphs, in this order, as new arrays. Raises ConfigError for a number outside the store."""
         graph = np.asarray(graph, np.int64)

@@ -14,7 +14,7 @@ from jobs.plan.tries import Tries
 from jobs.run.automatic import GraphFacts
 from jobs.run.config import RunConfig
 from jobs.run.graph_run import check_batches, graph_samplers, resolve_graphs
-from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
+from jobs.run.graph_task import graph_task, predicted, scored_splits, set_inputs, split_targets, target_columns
 from jobs.run.prepare_molecules import find_molecules, how_to_make
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import check_resume
@@ -43,7 +43,12 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
     plan.add(
         "graphs",
         f"{manifest.name} at {stored.url}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
-        f"{manifest.num_shards} shards, {size(num_bytes)}; targets {', '.join(stored.target_names) or 'none'}",
+        f"{manifest.num_shards} shards, {size(num_bytes)}; "
+        + (
+            f"labelled {manifest.labelled}"
+            if manifest.labelled
+            else f"targets {', '.join(stored.target_names) or 'none'}"
+        ),
     )
     with plan.refused():
         _add_batches(plan, stored, config, resources, run_dir)
@@ -63,14 +68,15 @@ def _add_batches(
     check_batches(data, samplers, plan.micro_batches)
     if config.run.resume is not None:
         check_resume(run_dir, resolved)
-    known = ~np.isnan(store.target[:, list(columns)]).all(axis=1)
-    counts = [
-        f"{name} {int(known[store.split(name)].sum()):,} of {len(store.split(name)):,}" for name in store.split_names
-    ]
-    plan.add("splits", f"{', '.join(counts)} with a target; scored: {', '.join(splits)}")
+    known = {name: ~np.isnan(split_targets(store, name, columns)).all(axis=1) for name in store.split_names}
+    counts = [f"{name} {int(rows.sum()):,} of {len(rows):,}" for name, rows in known.items()]
+    what = {"nodes": "nodes with a class", "pairs": "labelled pairs"}.get(
+        store.manifest.labelled or "", "with a target"
+    )
+    plan.add("splits", f"{', '.join(counts)} {what}; scored: {', '.join(splits)}")
     scored = {name: samplers[name] for name in splits}
     tries = Tries(data.open(), resolved.build_model())
-    add_training(plan, resolved, tries, samplers["train"], scored, task, "graphs")
+    add_training(plan, resolved, tries, samplers["train"], scored, task, predicted(store.manifest))
 
 
 def _add_without_set(

@@ -9,8 +9,8 @@ from cluster.training_data import graph_labels
 from jobs.run.baselines import Baselines, minimise, zero_linear
 from storage.graph_store import StoredGraphs
 
-_BLOCK_GRAPHS = 65_536
-_MAX_TRAIN_GRAPHS = 200_000
+_BLOCK_ROWS = 65_536
+_MAX_TRAIN_ROWS = 200_000
 _MAX_CATEGORIES = 256
 _PENALTY = 1e-4  # of the linear model's squared weights, for standardised columns
 
@@ -19,30 +19,44 @@ def compute_graph_baselines(
     store: StoredGraphs, columns: tuple[int, ...], task: Task, splits: tuple[str, ...]
 ) -> Baselines:
     """Scores on `splits` of "constant", the training split's mean, and "composition": linear in the counts of nodes, of edges, and of nodes
-    of each first category (atoms of each element)."""
+    of each first category (atoms of each element).
+
+    Of labelled nodes: of "shares", the training split's shares of the classes, and "features_only", linear in the node's own features. Of labelled
+    pairs: of "equal", the same score for all.
+    """
+    if store.manifest.labelled == "pairs":
+        return {"equal": {split: _equal_scores(store, task, split) for split in splits}}
     graphs = store.split("train")
-    x, y = _rows(store, graphs[:: max(1, -(-len(graphs) // _MAX_TRAIN_GRAPHS))], columns, task)
+    per_graph = max(1, int(store.num_nodes.mean())) if store.manifest.labelled else 1  # rows
+    block = max(1, _BLOCK_ROWS // per_graph)
+    x, y = _rows(store, graphs[:: max(1, -(-len(graphs) * per_graph // _MAX_TRAIN_ROWS))], columns, task)
     centre, scale = x.mean(dim=0), x.std(dim=0, correction=0)
     scale = torch.where(scale > 0, scale, 1.0)
     linear = _fit((x - centre) / scale, y, task)
     constant = _constant(y, task)
-    scores: dict[str, dict[str, float]] = {"constant": {}, "composition": {}}
+    names = ("shares", "features_only") if store.manifest.labelled else ("constant", "composition")
+    scores: dict[str, dict[str, float]] = {name: {} for name in names}
     for split in splits:
         totals = {name: task.scores(torch.device("cpu")) for name in scores}
         part = store.split(split)
-        for start in range(0, len(part), _BLOCK_GRAPHS):
-            rows, target = _rows(store, part[start : start + _BLOCK_GRAPHS], columns, task)
-            totals["constant"].update(constant.expand(len(target), -1), target)
+        for start in range(0, len(part), block):
+            rows, target = _rows(store, part[start : start + block], columns, task)
+            totals[names[0]].update(constant.expand(len(target), -1), target)
             with torch.no_grad():
-                totals["composition"].update(linear((rows - centre) / scale), target)
+                totals[names[1]].update(linear((rows - centre) / scale), target)
         for name, total in totals.items():
             scores[name][split] = total.compute()[task.metric]
     return dict(scores)
 
 
 def _rows(store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], task: Task) -> tuple[Tensor, Tensor]:
-    """(counts [g, F] as float64, targets as the task takes them)."""
+    """(counts [g, F] as float64, targets as the task takes them); of labelled nodes their features [n, F]."""
     packed = store.fetch(graphs)
+    if packed.node_label is not None:
+        own = np.ones((len(packed.node_label), 1)) if packed.node_feature is None else packed.node_feature
+        if np.issubdtype(own.dtype, np.integer):
+            own = np.eye(_MAX_CATEGORIES)[np.minimum(own[:, 0].astype(np.int64), _MAX_CATEGORIES - 1)]
+        return torch.tensor(own).double(), torch.tensor(packed.node_label).long()
     counts = [packed.num_nodes[:, None], packed.num_edges[:, None]]
     feature = packed.node_feature
     if feature is not None:
@@ -60,12 +74,29 @@ def _rows(store: StoredGraphs, graphs: np.ndarray, columns: tuple[int, ...], tas
     return x, graph_labels(y) if isinstance(task, Classification) else y
 
 
+def _equal_scores(store: StoredGraphs, task: Task, split: str) -> float:
+    """The metric where every pair of a graph has the same score."""
+    total = task.scores(torch.device("cpu"))
+    graphs = store.split(split)
+    for start in range(0, len(graphs), _BLOCK_ROWS):
+        some = graphs[start : start + _BLOCK_ROWS]
+        packed = store.fetch(some)
+        assert packed.pairs is not None
+        assert packed.num_pairs is not None
+        same = np.repeat(packed.num_nodes - 1, packed.num_pairs)
+        prediction = np.stack([np.zeros(len(same)), np.zeros(len(same)), same], axis=1)
+        target = np.stack([packed.pairs[:, 2], np.repeat(some, packed.num_pairs)], axis=1)
+        total.update(torch.tensor(prediction), torch.tensor(target))
+    return total.compute()[task.metric]
+
+
 def _constant(y: Tensor, task: Task) -> Tensor:
     """[out_dim]: the prediction of someone who knows the training targets only."""
     if isinstance(task, Regression):
         return torch.zeros(task.out_dim)
     if isinstance(task, Classification):
-        return torch.bincount(y[y >= 0], minlength=task.out_dim).double().clamp_min(1e-3).log()
+        log_count = torch.bincount(y[y >= 0], minlength=task.num_classes).double().clamp_min(1e-3).log()
+        return log_count.diff() if task.one_logit else log_count
     share = y.nanmean(dim=0).clamp(1e-6, 1 - 1e-6)
     return torch.logit(share)
 

@@ -17,7 +17,7 @@ from jobs.run.automatic import set_facts
 from jobs.run.baselines import begin_baselines
 from jobs.run.config import RunConfig
 from jobs.run.graph_baselines import compute_graph_baselines
-from jobs.run.graph_task import graph_task, scored_splits, set_inputs, target_columns
+from jobs.run.graph_task import graph_task, predicted, scored_splits, set_inputs, target_columns
 from jobs.run.prepare_molecules import prepare_molecules
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
@@ -52,10 +52,15 @@ def run_graphs(job: str, config: RunConfig) -> int:
         check_resume(run_dir, resolved)
     print(
         f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {store.url}; "
-        f"target {', '.join(store.target_names[column] for column in columns)}",
+        + (
+            f"labelled {manifest.labelled}"
+            if manifest.labelled
+            else f"target {', '.join(store.target_names[column] for column in columns)}"
+        ),
         flush=True,
     )
-    print("fitting the baselines (mean, composition only)", flush=True)
+    told = {None: "mean, composition only", "nodes": "shares of the classes, features only"}
+    print(f"fitting the baselines ({told.get(manifest.labelled, 'equal scores')})", flush=True)
     alone, before = resolved.workers.launcher == "process", resolved.workers
     fitted = begin_baselines(partial(compute_graph_baselines, store, columns, task, splits), alone=alone)
     if not alone:
@@ -78,6 +83,7 @@ def run_graphs(job: str, config: RunConfig) -> int:
             "graphs": store.url,
             "graphs_hash": manifest.content_hash,
             "snapshot": manifest.snapshot,
+            **({"predicted": predicted(manifest)} if manifest.labelled else {}),
             "task": dict(vars(task)),
         }
         evaluation = {split: samplers[split] for split in splits}
@@ -98,6 +104,7 @@ def resolve_graphs(
         "num_graphs": manifest.num_graphs,
         "num_nodes": manifest.num_nodes,
         "targets": [manifest.target_names[column] for column in columns],
+        **({"labelled": manifest.labelled} if manifest.labelled else {}),
         "task": config.task.name,
         DATA: manifest.measured.digest[:16],
     }

@@ -1,9 +1,11 @@
 """Tasks over many graphs: which targets they are about, and what they must know of the training split."""
 
+from typing import Literal
+
 import numpy as np
 
-from cluster.options import BinaryOptions, ClassesOptions, RegressionOptions
-from cluster.tasks import BinaryClassification, Classification, Regression, Task
+from cluster.options import BinaryOptions, ClassesOptions, NodesOptions, PairsOptions, RegressionOptions
+from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
 from jobs.run.registry import Component, Inputs
 from models.options.features import Features
 from storage.errors import ConfigError, DataError
@@ -13,16 +15,27 @@ from storage.graph_store import StoredGraphs
 
 def set_inputs(manifest: GraphSetManifest, out_dim: int) -> Inputs:
     """What the set decides of a model or a task."""
-    return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task="graph")
+    task = _MODEL_TASKS[manifest.labelled]
+    return Inputs(node=_features(manifest.node), edge=_features(manifest.edge), out_dim=out_dim, task=task)
+
+
+_MODEL_TASKS: dict[str | None, Literal["node", "graph", "link"]] = {None: "graph", "nodes": "node", "pairs": "link"}
 
 
 def _features(schema: RowSchema) -> Features:
     return Features(categories=schema.categories) if schema.categories else Features(dim=schema.dim)
 
 
+def predicted(manifest: GraphSetManifest) -> str:
+    """What is predicted of the set, in the plural."""
+    return "graphs" if manifest.labelled is None else f"labelled {manifest.labelled}"
+
+
 def target_columns(store: StoredGraphs, wanted: str | None) -> tuple[int, ...]:
-    """Which targets the run is about."""
+    """Which targets the run is about; none where nodes or pairs are labelled."""
     names = store.target_names
+    if store.manifest.labelled:
+        return ()
     if not names:
         raise ConfigError(f"{store.url}: expected targets, the set has none; ingest it with a target")
     if wanted is None:
@@ -37,13 +50,15 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, mic
     scored = []
     for split in ("train", "valid", "test"):
         graphs = store.split(split) if split in store.split_names else np.empty(0, np.int64)
-        target = store.target[graphs][:, list(columns)]
+        target = split_targets(store, split, columns)
         enough, needed = bool((~np.isnan(target)).any()), "a target"
-        if isinstance(task, BinaryClassification) or task.metric == "rocauc":
+        if isinstance(task, PairClassification):
+            enough, needed = bool((target == 1).any()), "a pair that belongs together"
+        elif isinstance(task, BinaryClassification) or task.metric == "rocauc":
             enough, needed = bool(((target == 1).any(axis=0) & (target == 0).any(axis=0)).any()), "both answers"
-        if isinstance(task, Classification) and enough and np.nanmax(target) >= task.out_dim:
+        if isinstance(task, Classification) and enough and np.nanmax(target) >= task.num_classes:
             raise ConfigError(
-                f"{store.url}: split {split}: expected the training split's classes 0 to {task.out_dim - 1}, got {np.nanmax(target):g}; "
+                f"{store.url}: split {split}: expected the training split's classes 0 to {task.num_classes - 1}, got {np.nanmax(target):g}; "
                 "ingest the set with another split"
             )
         if enough and len(graphs) >= micro_batches:
@@ -56,9 +71,33 @@ def scored_splits(store: StoredGraphs, columns: tuple[int, ...], task: Task, mic
     return tuple(scored[1:])
 
 
+def split_targets(store: StoredGraphs, split: str, columns: tuple[int, ...]) -> np.ndarray:
+    """[targets of a split's graphs, columns], NaN where there is none: those of graphs, or of labelled nodes or pairs in a column."""
+    if split not in store.split_names:
+        return np.empty((0, max(1, len(columns))))
+    if store.manifest.labelled == "nodes":
+        label = store.node_labels(split)
+        return np.where(label < 0, np.nan, label.astype(np.float32))[:, None]
+    if store.manifest.labelled == "pairs":
+        return store.pair_labels(split).astype(np.float32)[:, None]
+    return store.target[store.split(split)][:, list(columns)]
+
+
 def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ...]) -> Task:
     """The task with what it must know of the training split."""
-    fit = component.options
+    fit, labelled = component.options, store.manifest.labelled
+    wanted = {NodesOptions: "nodes", PairsOptions: "pairs"}.get(type(fit))
+    if wanted != labelled and (wanted or not component.is_foreign):
+        raise ConfigError(
+            f"{store.url}: expected --task {labelled or 'regression, binary or classes'} for a set of which "
+            f"{f'{labelled} are labelled' if labelled else 'graphs have targets'}, got {component.name}"
+        )
+    if isinstance(fit, NodesOptions):
+        return _nodes_task(store, fit)
+    if isinstance(fit, PairsOptions):
+        return PairClassification(fit.metric)
+    if labelled:
+        return fit.build(set_inputs(store.manifest, store.manifest.num_classes or 1))
     training = store.manifest.measured.parts[store.split_names.index("train") + 1]
     names = [store.target_names[column] for column in columns]
     means, deviations = [], []
@@ -103,6 +142,25 @@ def _binary_task(url: str, target: np.ndarray, names: list[str], fit: BinaryOpti
     )
 
 
+def _nodes_task(store: StoredGraphs, fit: NodesOptions) -> Task:
+    label, num_classes = store.node_labels("train"), store.manifest.num_classes or 0
+    count = np.bincount(label[label >= 0], minlength=num_classes)
+    return Classification(
+        num_classes=num_classes,
+        metric=fit.metric,
+        label_smoothing=fit.label_smoothing,
+        class_weight=_balanced(count) if fit.class_weights == "balanced" else None,
+        batch_weights=fit.class_weights == "batch",
+        one_logit=fit.one_logit,
+    )
+
+
+def _balanced(count: np.ndarray) -> tuple[float, ...]:
+    """Targets / (classes · targets of the class), by class; 1 for a class without any."""
+    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
+    return tuple(weight.tolist())
+
+
 def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOptions) -> Task:
     if len(names) != 1:
         raise ConfigError(
@@ -112,10 +170,9 @@ def _class_task(url: str, target: np.ndarray, names: list[str], fit: ClassesOpti
     if (known < 0).any() or (known != np.floor(known)).any():
         raise ConfigError(f"{url}: target {names[0]}: expected classes 0, 1, 2 …, got others; set --task regression")
     count = np.bincount(known.astype(np.int64), minlength=2)
-    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
     return Classification(
         num_classes=len(count),
         metric=fit.metric,
         label_smoothing=fit.label_smoothing,
-        class_weight=tuple(weight.tolist()) if fit.class_weights == "balanced" else None,
+        class_weight=_balanced(count) if fit.class_weights == "balanced" else None,
     )

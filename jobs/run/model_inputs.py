@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cluster.tasks import StepOutput
 from models.graphs import Graphs
+from models.pair_head import PairHead
 from models.parallel.collectives import Peers
 from models.parallel.graph import ShardedGraph
 from models.parallel.halo import ShardedAdjacency
@@ -104,6 +105,25 @@ class OverGraphs(nn.Module):
     def predicted_rows(self, states: Tensor, batch: Any) -> Tensor:
         """All of them: these models read no other states."""
         return states
+
+
+class OverPairs(OverGraphs):
+    """A model over `Graphs` that ends with states of nodes, and a head that scores the batch's pairs: `models.pair_head`."""
+
+    def __init__(
+        self, model: nn.Module, to_graphs: Callable[[Any], Any], predict: Callable[..., Any], width: int
+    ) -> None:
+        super().__init__(model, to_graphs, predict)
+        self.pairs = PairHead(width)
+
+    def forward(self, batch: Any) -> StepOutput:
+        graphs = self._to_graphs(batch)
+        states, penalty = self._predict(self.model, graphs, batch.epoch)
+        return StepOutput(self.pairs(states, graphs, batch.pairs[:, :2].T), penalty)
+
+    @property
+    def head(self) -> None:
+        return None
 
 
 def plain(model: nn.Module, graphs: Graphs | ShardedGraph, epoch: int) -> tuple[Tensor, None]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,15 @@ from cluster.options import NodeClassificationOptions, TrainOptions
 from cluster.partition_server import connect, partition_servers
 from cluster.prediction import UNSPLIT, with_unsplit
 from cluster.served_nodes import ServedNodes
-from cluster.tasks import BinaryClassification, Classification, Regression, Task
-from cluster.training_data import GraphData, GraphSplitOptions, StoredNodes, TrainingData
+from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
+from cluster.training_data import (
+    GraphData,
+    GraphSplitOptions,
+    StoredNodes,
+    TrainingData,
+    predicted_ids,
+    predicted_places,
+)
 from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
@@ -33,7 +41,13 @@ from storage.graph import open_graph
 from storage.graph_store import open_graphs
 from storage.source import SPLIT_NAMES
 
-_TASKS: dict[str, type] = {"regression": Regression, "binary": BinaryClassification, "classes": Classification}
+_TASKS: dict[str, type] = {
+    "regression": Regression,
+    "binary": BinaryClassification,
+    "classes": Classification,
+    "nodes": Classification,
+    "pairs": PairClassification,
+}
 
 # What a process needs to reach the data, and the ids of a split's members by the split's name.
 Served = tuple[TrainingData, Callable[[str], np.ndarray]]
@@ -58,6 +72,7 @@ class Subject:
     # Of a graph-parallel run: the bytes of one of so many workers; ConfigError where they do not fit here.
     shard_bytes: Callable[[int], int] | None = None
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
+    places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # what ids mean that are not the source's own
 
     @property
     def is_sharded(self) -> bool:
@@ -173,11 +188,18 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     manifest = store.manifest
     _check_same(run, store.url, manifest.content_hash, options.other_graph)
     target_names = tuple(run.state.identity["targets"])
+    if manifest.labelled != run.state.identity.get("labelled"):
+        raise ConfigError(
+            f"{store.url}: expected a set of which {run.state.identity.get('labelled') or 'the graphs'} are predicted, got one with "
+            f"{manifest.labelled or 'targets of graphs'}"
+        )
     has_targets = set(target_names) <= set(store.target_names)
     columns = tuple(store.target_names.index(name) for name in target_names) if has_targets else None
     task = _graph_task(run, trained)
-    if isinstance(task, Classification) and columns is not None:
-        most = np.nanmax(store.target[:, list(columns)], initial=-1.0)
+    if isinstance(task, Classification) and (columns or manifest.labelled):
+        most = float(manifest.num_classes or 0) - 1
+        if columns:
+            most = np.nanmax(store.target[:, list(columns)], initial=-1.0)
         if most >= task.num_classes:
             raise ConfigError(
                 f"{store.url}: expected the run's classes 0 to {task.num_classes - 1}, got {most:g}; ingest it without targets"
@@ -187,7 +209,7 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
 
     def members(name: str) -> np.ndarray:
         graphs = store.unsplit() if name == UNSPLIT else store.split(name)
-        return store.original_id[graphs]
+        return predicted_ids(store, graphs)
 
     @contextmanager
     def serve() -> Iterator[Served]:
@@ -209,6 +231,7 @@ def graph_set_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         loader=config.loader,
         serve=serve,
         look=look,
+        places=partial(predicted_places, store) if manifest.labelled else None,
     )
 
 

@@ -36,7 +36,7 @@ class Inputs:
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
     out_dim: int = 1
-    task: Literal["node", "graph"] = "graph"
+    task: Literal["node", "graph", "link"] = "graph"
     seed: int = 0
     encoding: str | None = None
     """The name under which batches carry stored positional encodings."""
@@ -96,6 +96,8 @@ TASKS: dict[Kind, dict[str, Row]] = {
         "regression": Row("cluster.options:RegressionOptions"),
         "binary": Row("cluster.options:BinaryOptions"),
         "classes": Row("cluster.options:ClassesOptions"),
+        "nodes": Row("cluster.options:NodesOptions"),
+        "pairs": Row("cluster.options:PairsOptions"),
     },
 }
 
@@ -152,7 +154,7 @@ def options_class(group: str, kind: Kind, name: str, *, allow_import: bool = Tru
 
 def build_model(component: Component, kind: Kind, inputs: Inputs) -> Any:
     """The module that the trainer takes: a batch in, a StepOutput out."""
-    from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, node_batch_graphs, plain, with_penalty
+    from jobs.run.model_inputs import OverGraphs, OverPairs, graph_batch_graphs, node_batch_graphs, plain, with_penalty
 
     row = component.row("model", kind)
     to_graphs = node_batch_graphs if kind == "nodes" else graph_batch_graphs
@@ -162,7 +164,15 @@ def build_model(component: Component, kind: Kind, inputs: Inputs) -> Any:
         made = load(row.build)(model_config(component, inputs))
         if row.takes_batches:
             return made
-    return OverGraphs(made, to_graphs, with_penalty if hasattr(made, "forward_with_penalty") else plain)
+    predict = with_penalty if hasattr(made, "forward_with_penalty") else plain
+    if inputs.task == "link":
+        width = getattr(component.options, "width", None)
+        if not isinstance(width, int):
+            raise ConfigError(
+                f"model: pairs need a model whose options have a width, {component.name} has none; add it"
+            )
+        return OverPairs(made, to_graphs, predict, width)
+    return OverGraphs(made, to_graphs, predict)
 
 
 def model_config(component: Component, inputs: Inputs) -> Any:

@@ -160,8 +160,8 @@ def known_resources(config: RunConfig) -> Resources | None:
     return None if elsewhere else this_machine(config.workers)
 
 
-def follow(bar: Progress, num_epochs: int, metric: str, unit: Kind) -> Callable[[Record], None]:
-    """Turns what rank 0 reports into progress; `unit` is "nodes" or "graphs"."""
+def follow(bar: Progress, num_epochs: int, metric: str, unit: str) -> Callable[[Record], None]:
+    """Turns what rank 0 reports into progress; `unit`: "nodes", or what is predicted of many graphs."""
     scores = ""
     rate = "nodes_per_s" if unit == "nodes" else "roots_per_s"
 
@@ -247,8 +247,9 @@ def train_and_score(
         print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}", flush=True)
     with open_run(run_dir, config.run, resolved.tree()) as run:
         with progress("training") as bar:
+            unit = str(described.get("predicted", config.kind))
             try:
-                result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, config.kind))
+                result = train(spec, launcher, run, follow(bar, config.fit.epochs, task.metric, unit))
             except (OSError, StageError) as error:
                 full = run_disk_full(run_dir)
                 if full is None:
@@ -327,7 +328,7 @@ def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
     print_scores(summary)
     speed = f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s"
     if "graphs" in summary:
-        speed = f"{summary['roots_per_s']:,.0f} graphs/s"
+        speed = f"{summary['roots_per_s']:,.0f} {summary.get('predicted', 'graphs')}/s"
     job = program_name() if program_name() in TRAINERS else f"train_{'graphs' if 'graphs' in summary else 'nodes'}"
     more = ["--fit.epochs", str(2 * summary["epochs"])]
     if "stopped_early" in summary:

@@ -13,6 +13,8 @@ BASELINE_NAMES = {
     "features_only": "features only",
     "constant": "mean of the training targets",
     "composition": "composition only",
+    "shares": "shares of the classes",
+    "equal": "equal scores",
     "gcn": "GCN",
     "gat": "GAT",
     "sage": "GraphSAGE",

@@ -102,7 +102,7 @@ def long_range(folder: Path, name: str) -> GraphSetSource:
     """A set of the Long Range Graph Benchmark (arXiv:2206.08164): superpixels with classes of nodes, peptides, or contacts of atoms."""
     superpixels, read = name.endswith("-sp"), read_pickle if name.endswith("-sp") else read_torch
     ending = "pickle" if superpixels else "pt"
-    kind = {
+    kind: dict[str, dict[str, Any]] = {
         "pascalvoc-sp": {"labelled": "nodes", "num_classes": 21},
         "coco-sp": {"labelled": "nodes", "num_classes": 81},
     }

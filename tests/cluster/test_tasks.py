@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from cluster.graph_scores import BinaryScores, RegressionScores, average_precision
-from cluster.tasks import BinaryClassification, Classification, Regression, StepOutput, step_output
+from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, StepOutput, step_output
 from cluster.train_loop import step_loss
 from storage.errors import ConfigError, DataError
 
@@ -132,3 +132,84 @@ def test_what_cannot_work_is_one_line(build, message):
 def test_targets_of_another_width_are_refused():
     with pytest.raises(DataError, match="expected 1 per graph, got 3"):
         Regression().weight(torch.zeros(4, 3))
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_scores_by_class_are_scikit_learns(missing):
+    metrics = pytest.importorskip("sklearn.metrics")
+    torch.manual_seed(0)
+    logits, label = torch.randn(200, 4), torch.randint(0, 3 if missing else 4, (200,))
+    logits[:, 3] -= 9.0 * missing
+    said = logits.argmax(dim=1)
+    for metric in ("weighted_accuracy", "macro_f1"):
+        parts = [Classification(4, metric).scores(CPU) for _ in range(3)]
+        for i, part in enumerate(parts):
+            part.update(logits[i::3], label[i::3])
+        parts[2].update(torch.randn(2, 4), torch.tensor([-1, -1]))
+        parts[0].add(parts[1])
+        parts[0].add(parts[2])
+        found = parts[0].compute()
+        assert found["macro_f1"] == pytest.approx(metrics.f1_score(label, said, average="macro"), abs=1e-12)
+        recall = metrics.recall_score(label, said, average=None, labels=range(4), zero_division=0)
+        assert found["weighted_accuracy"] == pytest.approx(float(recall.mean()), abs=1e-12)
+    assert "macro_f1" not in Classification(4).scores(CPU).compute()
+
+
+def test_weights_by_batch_are_those_of_the_benchmarking_code():
+    torch.manual_seed(0)
+    logits, label = torch.randn(9, 4), torch.tensor([0, 0, 0, 0, 1, 1, 3, 3, 3])
+    count = torch.bincount(label, minlength=4)
+    weight = (len(label) - count).float() / len(label) * (count > 0)
+    expected = functional.nll_loss(functional.log_softmax(logits, dim=1), label, weight=weight)
+    task = Classification(4, batch_weights=True)
+    assert float(mean_loss(task, logits, label)) == pytest.approx(float(expected), rel=1e-6)
+    unlabelled = torch.cat([label, torch.tensor([-1, -1])])
+    more = torch.cat([logits, torch.randn(2, 4)])
+    assert float(mean_loss(task, more, unlabelled)) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_one_logit_is_that_of_the_second_class():
+    torch.manual_seed(0)
+    logit, label = torch.randn(20, 1), torch.randint(0, 2, (20,))
+    task = Classification(2, one_logit=True)
+    assert task.out_dim == 1
+    expected = functional.binary_cross_entropy_with_logits(logit[:, 0], label.float())
+    assert float(mean_loss(task, logit, label)) == pytest.approx(float(expected), rel=1e-6)
+    one, two = task.scores(CPU), Classification(2).scores(CPU)
+    one.update(logit, label)
+    two.update(torch.cat([torch.zeros(20, 1), logit], dim=1), label)
+    assert one.compute() == two.compute()
+    with pytest.raises(ConfigError, match="one_logit: expected 2 classes, got 3"):
+        Classification(3, one_logit=True)
+
+
+def test_the_rank_of_a_pair_is_ogbs_and_counts_graph_by_graph():
+    pytest.importorskip("ogb")
+    from storage.ogb_import import import_ogb
+
+    evaluator = import_ogb("ogb.linkproppred").Evaluator(name="ogbl-citation2")
+    random = np.random.default_rng(0)
+    rows, means = [], []
+    for graph in range(5):
+        reciprocal = []
+        for _ in range(graph):  # the first has no true pair
+            own, others = random.integers(0, 4, 1), random.integers(0, 4, 6)  # with ties
+            scored = {"y_pred_pos": torch.tensor(own).float(), "y_pred_neg": torch.tensor(others).float()[None]}
+            reciprocal.append(float(evaluator.eval(scored)["mrr_list"][0]))
+            rows.append((0.3, (others > own).sum(), (others == own).sum(), 1, graph))
+        rows += [(-0.2, 3, 0, 0, graph)] * 2
+        means += [np.mean(reciprocal)] if reciprocal else []
+    table = torch.tensor(np.array(rows, float))
+    task = PairClassification()
+    one, more = task.scores(CPU), task.scores(CPU)
+    early = table[:, 4] < 3
+    for part, chosen in ((one, early), (more, ~early)):
+        part.update(table[chosen, :3], table[chosen, 3:].long())
+    one.add(more)
+    found = one.compute()
+    assert found["mrr"] == pytest.approx(np.mean(means), abs=1e-6)
+    loss = functional.binary_cross_entropy_with_logits(table[:, 0], table[:, 3])
+    assert found["loss"] == pytest.approx(float(loss), rel=1e-9)
+    assert float(mean_loss(task, table[:, :3], table[:, 3:].long())) == pytest.approx(float(loss), rel=1e-6)
+    assert found["count"] == len(rows)
+    assert task.scores(CPU).compute() == {"count": 0.0}

@@ -109,6 +109,7 @@ def test_composition_tells_classes_apart_where_atoms_do(molecules):
 def test_a_split_of_one_class_has_no_ranking_to_score(metric, scored):
     splits = {"train": [0, 1], "valid": [2, 3], "test": [4, 5]}
     store = SimpleNamespace(
+        manifest=SimpleNamespace(labelled=None),
         url="set",
         split_names=tuple(splits),
         split=lambda name: np.array(splits[name]),

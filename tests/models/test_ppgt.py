@@ -354,7 +354,7 @@ PRESETS = {
     ppgt_presets.cluster: 495_678,
     ppgt_presets.peptides_func: 509_442,
     ppgt_presets.peptides_struct: 488_219,
-    ppgt_presets.voc_superpixels: 462_741,
+    ppgt_presets.pascalvoc_sp: 462_741,
     ppgt_presets.pcqm4mv2: 34_895_361,
     ppgt_presets.pcqm4mv2_base: 85_893_409,
     ppgt_options.brec: 860_152,

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from models.options.features import atoms, bonds
+from models.options.features import Features, atoms, bonds
 from models.options.geco import FilterConfig
 from models.options.geco_graphs import GECOGraphsConfig
 from models.options.gps import GPSOptions, PositionOptions
@@ -20,3 +20,29 @@ small = partial(
     position=PositionOptions("random_walk", 16),
 )
 """Molecules of QM9's size, one number, the GPS hybrid: 0.5M parameters. Use `models.geco.param_groups` for the filters."""
+
+# GECO in the place of GraphGPS's attention. The paper gives no sizes but PCQM4Mv2's 6.2M; these are GraphGPS's and the Long Range Graph Benchmark's.
+_LONG_RANGE = partial(
+    GECOGraphsConfig,
+    width=96,
+    num_layers=4,
+    filter=FilterConfig(inner_width=32, scale="length"),
+    layer=GPSOptions(mlp="residual"),
+    position=PositionOptions("laplacian", 16, steps=10, normalisation="none"),
+    head="graphgym",
+)
+pascalvoc_sp = partial(_LONG_RANGE, node=Features(dim=14), edge=Features(dim=2), out_dim=21, task="node")
+coco_sp = partial(pascalvoc_sp, out_dim=81)
+peptides_func = partial(_LONG_RANGE, node=atoms(), edge=bonds(), out_dim=10)
+peptides_struct = partial(peptides_func, out_dim=11)
+pcqm_contact = partial(_LONG_RANGE, node=atoms(), edge=bonds(), task="link")
+pcqm4mv2 = partial(
+    _LONG_RANGE,
+    node=atoms(),
+    edge=bonds(),
+    width=304,
+    num_layers=5,
+    position=PositionOptions("random_walk", 20, steps=16),
+    head="halving",
+)
+"""GPS-small's sizes."""

@@ -14,6 +14,9 @@ ATOMS_FOUR_CHIRALITIES = Features(categories=(119, 4, 12, 12, 10, 6, 6, 2, 2))
 zinc = partial(GRITConfig, node=Features(categories=(21,)), edge=Features(categories=(4,)))
 """ZINC and ZINC-full (473,473 parameters): 21 atom types, 4 bond types. MAE .059 (ZINC), .023 (full). 32 (full: 256), 1e-3, 2000 + 50, 1e-5."""
 
+zinc_full = partial(zinc, node=Features(categories=(28,)))
+"""ZINC-full, whose file has 28 atom types: 473,921 parameters."""
+
 _superpixels = partial(
     GRITConfig,
     edge=Features(dim=1),

@@ -37,6 +37,9 @@ _MOLECULES: dict[str, Any] = {"node": atoms(), "edge": bonds()}
 zinc = _row((12, 64, 8), (128, 64, 2), 24, (0.1, 0.2), node=Features(categories=(21,)), edge=Features(categories=(4,)))
 """ZINC: 487,425 parameters. 32, 2e-3, 2500 + 50, 1e-5."""
 
+zinc_full = partial(zinc, node=Features(categories=(28,)))
+"""ZINC-full, with 28 atom types."""
+
 mnist = _row((4, 48, 6), (64, 32, 1), 10, (0.2, 0.5), node=Features(dim=3), **_SUPERPIXELS)
 """MNIST superpixels (intensity and two coordinates). 32, 1e-3, 400 + 10, 1e-5.
 The released configuration adds both ends' coordinates to the pair channels, which this leaves out."""
@@ -78,7 +81,7 @@ peptides_struct = _row(
 )
 """Peptides-struct, likewise (the table's pairs are 64 wide). 32, 7e-4, 250 + 10, 1e-5."""
 
-voc_superpixels = _row(
+pascalvoc_sp = _row(
     (12, 64, 8), (128, 64, 1), 16, (0.2, 0.3), out_dim=21, node=Features(dim=14), edge=Features(dim=2), **_BLOCKS
 )
 """PascalVOC-SP. 16, 1e-3, 200 + 10, 1e-2."""

@@ -36,10 +36,10 @@ _GATE = PositionOptions("stable_laplacian", 8, normalisation="none")
 _OBJECTS: dict[str, Any] = {"node": Features(dim=14), "edge": Features(dim=2), "task": "node"}
 _MOLECULES: dict[str, Any] = {"node": atoms(), "edge": bonds()}
 
-pascal_voc = _column((6, 80, 1), (0.15, 0.5), _LAPLACIAN, (30, 0.1), out_dim=21, head_layers=1, **_OBJECTS)
+pascalvoc_sp = _column((6, 80, 1), (0.15, 0.5), _LAPLACIAN, (30, 0.1), out_dim=21, head_layers=1, **_OBJECTS)
 """PascalVOC-SP: 14 node and 2 edge numbers, 21 classes of nodes. 200, 1e-3, 300, 1e-5."""
 
-coco = _column((7, 56, 2), (0.0, 0.5), _LAPLACIAN, (20, 0.1), out_dim=81, **_OBJECTS)
+coco_sp = _column((7, 56, 2), (0.0, 0.5), _LAPLACIAN, (20, 0.1), out_dim=81, **_OBJECTS)
 """COCO-SP: 14 node and 2 edge numbers, 81 classes of nodes. 150, 1e-3, 300, 1e-2."""
 
 peptides_func = _column((4, 96, 4), (0.1, 0.1), PositionOptions("random_walk", 16), (30, 0.1), out_dim=10, **_MOLECULES)
