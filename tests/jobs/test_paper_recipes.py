@@ -129,4 +129,4 @@ def test_it_ingests_trains_and_scores_nodes(recipe, tmp_path):
     write_set(name, tmp_path)
     _run(ingest, name, tmp_path / "stored", "--root", tmp_path, "--partitions", 1)
     _run(train_nodes, f"{recipe}.yaml", "--data", tmp_path / "stored", *FEW, "--run.dir", tmp_path / "run")
-    assert set(json.loads((tmp_path / "run" / "summary.json").read_text())["scores"]) == {"valid", "test"}
+    assert set(json.loads((tmp_path / "run" / "summary.json").read_text())["scores"]) >= {"valid", "test"}
