@@ -8,6 +8,8 @@ the arrays in messages (`samplers.messages`); K hops are K + 1 rounds, the last 
 """
 
 import itertools
+import math
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +21,10 @@ from jobs.reporting.page import print_markdown
 from jobs.reporting.record_lines import Record, read_records
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
+from samplers.options import LoaderOptions
 from storage.errors import ConfigError, FormatError
 from storage.option_checks import at_least, check_options, more_than_0
+from storage.statistics import CountStatistics
 
 _ASKED_BYTES = 8  # of a node's id in a request, whatever the stored width
 _COUNT_BYTES = 8  # of a list's length
@@ -50,6 +54,13 @@ class Degrees:
         edge = np.linspace(0.0, 1.0, bins + 1)
         # d = mean / 2 · u^(-1/2) for uniform u; its integral over a bin is mean · (u_1^(1/2) - u_0^(1/2)).
         return Degrees(mean * np.diff(np.sqrt(edge)) * bins, np.full(bins, num_nodes / bins))
+
+    @staticmethod
+    def of_counts(counts: CountStatistics) -> "Degrees":
+        """Of a graph's statistics, whose bins are powers of two: of one degree each, in proportion to their middles so that all edges are there."""
+        count = np.array(counts.histogram, np.float64)
+        middle = np.array([0.0, *(0.75 * 2.0**power for power in range(1, len(count)))])
+        return Degrees(middle * (counts.total / max(float((middle * count).sum()), 1.0)), count)
 
     @staticmethod
     def of(degree: np.ndarray, bins_per_octave: int = 4) -> "Degrees":
@@ -145,20 +156,45 @@ def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owne
     return Traffic(traffic.sent * share, traffic.received * share, requests, traffic.rounds if requests else 0)
 
 
-def cache_hits(degrees: Degrees, share: np.ndarray, rows: float) -> float:
-    """Of a batch's rows, the share that a cache of the `rows` nodes of highest degree holds."""
-    order = np.argsort(-degrees.degree, kind="stable")
-    count = degrees.count[order]
-    held = np.clip(rows - (np.cumsum(count) - count), 0, count)
-    fetched = float((share * degrees.count).sum())
-    return float((held * share[order]).sum()) / fetched if fetched else 0.0
+_DRAWN_BYTES = (
+    12  # of a node of a batch that is drawn ahead: its id, and its share of counts, sources and the plan's own
+)
+_JOINED = 16  # batches whose draws share their requests (`samplers.planned_rows`)
 
 
-def cached_traffic(traffic: Traffic, shape: BatchShape, widths: Widths, far_share: float, hits: float) -> Traffic:
-    """Remote traffic less the rows that a cache answers."""
-    rows = shape.nodes * far_share * hits
+def planned_share(degrees: Degrees, share: np.ndarray, rows: float, plan_bytes: float = math.inf) -> float:
+    """Of a batch's rows, the share that is fetched by plan (`samplers.row_plan`) with room for `rows` of these nodes.
+
+    Batches hold a node independently of each other, with its bin's probability p in `share`, so the gaps between its uses are geometric. To keep what is needed
+    soonest is to keep a row over its gaps of at most g batches, and over some of the next longer ones. It is then kept after a share 1 - (1 - p)^g (1 + p g) of
+    all batches, which g fills the room with, and fetched in p (1 - p)^g of them. No gap is known that is longer than the batches that `plan_bytes` hold.
+    """
+    needed = float((share * degrees.count).sum())
+
+    def kept(gap: int) -> float:
+        return float((degrees.count * (1 - (1 - share) ** gap * (1 + share * gap))).sum())
+
+    def fetched(gap: int) -> float:
+        return float((degrees.count * share * (1 - share) ** gap).sum()) / needed
+
+    if not needed:
+        return 0.0
+    longest = int(min(plan_bytes / (_DRAWN_BYTES * needed), 1e9))
+    if kept(longest) <= rows:
+        return fetched(longest)
+    gap = bisect_right(range(longest), rows, key=kept) - 1
+    of_longer = (rows - kept(gap)) / (kept(gap + 1) - kept(gap))
+    return fetched(gap) + of_longer * (fetched(gap + 1) - fetched(gap))
+
+
+def planned_traffic(traffic: Traffic, shape: BatchShape, widths: Widths, far_share: float, fetched: float) -> Traffic:
+    """Remote traffic of a neighbor batch whose rows are planned, and `fetched` is the share of them that still travels."""
+    rows, hops = shape.nodes * far_share, len(shape.asked)
     return Traffic(
-        traffic.sent - _ASKED_BYTES * rows, traffic.received - widths.row * rows, traffic.requests, traffic.rounds
+        traffic.sent - _ASKED_BYTES * rows + widths.index * rows * fetched,
+        traffic.received - widths.row * rows * (1 - fetched),
+        traffic.requests * (hops / _JOINED + 1) / (hops + 1),
+        traffic.rounds * (hops / _JOINED + 1) / (hops + 1),
     )
 
 
@@ -410,12 +446,15 @@ def predict(
     train_s: float | None = None,
     loader_threads: int = 1,
 ) -> tuple[Traffic, StepCost]:
-    """A worker per node, partitions spread at random over the nodes; caches hold `cache_share` of all rows, the hottest."""
+    """A worker per node, partitions spread at random over the nodes; with room for `cache_share` of all rows these are planned."""
     shape, share = expected_batch(workload.degrees, workload.roots, workload.fanouts)
     whole = neighbor_traffic(shape, workload.widths, nodes)
     remote = remote_traffic(whole, 1 / nodes, 1, nodes)
-    hits = cache_hits(workload.degrees, share, cache_share * workload.num_nodes)
-    remote = cached_traffic(remote, shape, workload.widths, 1 - 1 / nodes, hits)
+    if cache_share and nodes > 1:
+        far = 1 - 1 / nodes
+        elsewhere = Degrees(workload.degrees.degree, workload.degrees.count * far)
+        fetched = planned_share(elsewhere, share, cache_share * workload.num_nodes, far * LoaderOptions().plan_bytes)
+        remote = planned_traffic(remote, shape, workload.widths, far, fetched)
     return remote, step_cost(
         shape, remote, workload.num_parameters, nodes, rates, link, train_s=train_s, loader_threads=loader_threads
     )
@@ -447,7 +486,7 @@ class Config:
     loader_threads: int = 4
     """Sampling threads of a worker, each with a core."""
     cache_share: float = 0.0
-    """Share of all rows, the hottest, that each node caches."""
+    """Share of all rows that each node has room for, by plan (--loader.cache_bytes)."""
 
     def __post_init__(self) -> None:
         check_options(self, at_least(self, 1, "nodes", "loader_threads") | more_than_0(self, "gigabits", "train_ms"))
@@ -479,7 +518,7 @@ def print_predictions(config: Config, rates: Rates, train_s: float | None) -> No
             _, alone = predict(workload, 1, link, rates, 0.0, train_s, config.loader_threads)
             cells.append(f"{1e3 * cost.step_s:,.0f}, {alone.step_s / cost.step_s:.0%}, {cost.bound}")
         sizes = f"{workload.stored_bytes / nodes / 1e9:,.1f}", f"{remote.total / 1e6:,.1f}"
-        rows.append([workload.name, str(nodes), *sizes, f"{remote.rounds:g} × {nodes - 1}", *cells])
+        rows.append([workload.name, str(nodes), *sizes, f"{remote.rounds:.3g} × {nodes - 1}", *cells])
     columns = ["graph", "nodes", "GB a node", "MB a batch", "rounds × owners"]
     print_markdown(columns + [f"{g:g} Gb/s: ms a step, efficiency, bound" for g in config.gigabits], rows)
 

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from cluster.placement import Resources
 from cluster.run_place import RunPlace
 from cluster.training_data import OpenNodes, StoredNodes
-from jobs.plan.cost_model import all_reduce_bytes
+from jobs.plan.cost_model import Degrees, Widths, all_reduce_bytes, expected_batch, planned_share
 from jobs.plan.run_plan import Plan, duration, plan_run, size
 from jobs.plan.scoring_plan import Scoring, add_training, add_untried, on_top, shared
 from jobs.plan.tries import Tried, Tries
@@ -22,7 +23,7 @@ from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import check_resume
 from jobs.run.whole_graph import WholeGraphData
-from samplers.options import DEFAULT_CHUNKS, FullGraphOptions, RandomPartitionOptions
+from samplers.options import DEFAULT_CHUNKS, FullGraphOptions, NeighborOptions, RandomPartitionOptions
 from samplers.plans import num_chunk_batches, num_root_batches
 from samplers.protocol import Sampler
 from samplers.router import local_router
@@ -126,6 +127,7 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
     )
     _add_traffic(plan, data.sampler(readable(resolved.training), plan.micro_batches), traffic)
+    _add_planned_rows(plan, manifest, resolved)
 
 
 def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
@@ -147,6 +149,26 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
         f"a batch asks {requests:,} times for {size(num_bytes)}; with partitions and workers spread evenly over {plan.hosts} hosts, "
         f"{far * requests:,.0f} times and {size(far * num_bytes)} of it between hosts; gradients {size(reduced)} a worker and step; "
         f"a host's link is busy for {duration(link_bytes / _GIGABIT)} of a step at 1 Gb/s, {duration(link_bytes / (10 * _GIGABIT))} at 10 Gb/s",
+    )
+
+
+def _add_planned_rows(plan: Plan, manifest: Manifest, resolved: ResolvedRun) -> None:
+    """What is left of a batch's rows between hosts where they are kept by plan; expected from the graph's degrees."""
+    loader, options = resolved.config.loader, resolved.training
+    if plan.hosts == 1 or not loader.cache_bytes or not isinstance(options, NeighborOptions):
+        return
+    far = 1 - 1 / plan.hosts
+    dtype = resolved.config.servers.feature_dtype or manifest.feature_dtype
+    widths = Widths(manifest.feature_dim * np.dtype(dtype).itemsize, np.dtype(manifest.index_dtype).itemsize)
+    degrees = Degrees.of_counts(manifest.measured.in_degree)
+    shape, share = expected_batch(degrees, min(options.batch_size, manifest.num_nodes), options.fanouts)
+    rows = loader.cache_bytes / widths.row
+    fetched = planned_share(Degrees(degrees.degree, far * degrees.count), share, rows, far * loader.plan_bytes)
+    needed = far * shape.nodes * widths.row
+    plan.add(
+        "rows by plan",
+        f"room for {min(1.0, rows / (far * manifest.num_nodes)):.0%} of the rows on other hosts: of a batch's {size(needed)} about {fetched:.0%} "
+        f"travel, {size(fetched * needed)}, and draws share their requests",
     )
 
 

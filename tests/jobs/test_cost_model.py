@@ -13,7 +13,6 @@ from jobs.plan.cost_model import (
     Widths,
     Workload,
     all_reduce_bytes,
-    cache_hits,
     check_points,
     chunk_traffic,
     expected_batch,
@@ -22,6 +21,8 @@ from jobs.plan.cost_model import (
     load_cpu_s,
     load_points,
     neighbor_traffic,
+    planned_share,
+    planned_traffic,
     point_batch,
     predict,
     random_halo,
@@ -37,6 +38,7 @@ from samplers.options import NeighborOptions, RandomPartitionOptions
 from samplers.partition_owner import PartitionOwner
 from samplers.random_partition import RandomPartitionSampler
 from samplers.router import LocalOwner, Router
+from samplers.row_plan import RowPlan
 from samplers.traffic import COLUMNS, Traffic, WatchedLocal, WatchedRemote
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
@@ -165,15 +167,47 @@ def test_more_nodes_more_bytes_faster_links_fewer_seconds() -> None:
     assert shared.step_s == pytest.approx(4 * shared.cpu_s)
 
 
-def test_a_cache_of_hot_rows_hits_more_than_its_share(degrees: Degrees) -> None:
-    _, share = expected_batch(degrees, 60, (5, 3))
-    hits = [cache_hits(degrees, share, part * degrees.num_nodes) for part in (0, 0.1, 0.5, 1)]
-    assert hits[0] == 0
-    assert hits[3] == pytest.approx(1)
-    assert 0.1 < hits[1] < hits[2] < 1
+def test_planned_rows_are_near_those_of_a_plan() -> None:
+    """Of batches that hold each node independently, as the formula has it; whatever the room, in the steady state."""
+    degrees, share = Degrees(np.array([1.0, 5.0, 40.0]), np.array([4000.0, 2000.0, 500.0])), np.array([0.01, 0.1, 0.6])
+    rng, each = np.random.default_rng(0), np.repeat(share, degrees.count.astype(int))
+    batches = [np.flatnonzero(rng.random(len(each)) < each).astype(np.int32) for _ in range(300)]
+    needed = float(np.mean([len(batch) for batch in batches]))
+    last = 1.0
+    for part in (0.05, 0.1, 0.2, 0.4):
+        rows = round(part * len(each))
+        plan = RowPlan(np.array([0, len(each)]), np.array([False]), rows)
+        plan.begin(0, len(batches))
+        for batch in batches:
+            plan.admit(batch)
+        fetched = [int((plan.take().place < 0).sum()) for _ in batches][50:200]
+        model = planned_share(degrees, share, rows)
+        assert model == pytest.approx(float(np.mean(fetched)) / needed, rel=0.05)
+        assert model < last
+        last = model
+    assert planned_share(degrees, share, 0) == pytest.approx(1)
+    assert planned_share(degrees, share, len(each)) == pytest.approx(0, abs=1e-6)
+    assert planned_share(degrees, share, len(each), plan_bytes=12 * 3 * needed) > 0.05  # three batches ahead
+
+
+def test_planned_traffic_is_rows_saved_and_requests_joined() -> None:
     workload = Workload("small", 1e6, 3e7, 400, roots=100)
-    without, cached = (predict(workload, 8, Link(10), Rates(), part)[0].total for part in (0, 0.5))
-    assert cached < without
+    without, planned = (predict(workload, 8, Link(10), Rates(), part)[0] for part in (0, 0.5))
+    assert planned.received < without.received
+    assert planned.requests == pytest.approx(without.requests * (3 / 16 + 1) / 4)
+    shape = BatchShape((10, 20), (30, 40), 50)
+    whole = neighbor_traffic(shape, Widths(100), 4)
+    none = planned_traffic(whole, shape, Widths(100), 1.0, 0.0)
+    assert whole.received - none.received == 50 * Widths(100).row
+    assert whole.sent - none.sent == 50 * 8
+
+
+def test_degrees_of_statistics_have_all_nodes_and_edges(graph: StoredGraph, degrees: Degrees) -> None:
+    coarse = Degrees.of_counts(graph.manifest.measured.in_degree)
+    assert coarse.num_nodes == graph.manifest.num_nodes
+    assert coarse.num_edges == pytest.approx(graph.manifest.num_edges)
+    found, expected = (expected_batch(some, 60, (5, 3))[0].nodes for some in (coarse, degrees))
+    assert found == pytest.approx(expected, rel=0.05)
 
 
 def test_near_partitions_are_not_asked() -> None:
