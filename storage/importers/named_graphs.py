@@ -20,6 +20,7 @@ from storage.importers.npz_members import NpzMembers, open_npz
 from storage.importers.plain_pickle import Refused, array, read_pickle
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
+_MAX_WIDTH = 1 << 20  # features become dense; Planetoid's widest set has 61,278
 _VALIDATE = 500  # nodes, of Planetoid's public split
 
 
@@ -32,7 +33,11 @@ def planetoid(folder: Path, name: str) -> ArrayGraph:
         features = [csr_array(array(parts[part], part)) for part in ("allx", "tx")]
         one_hot = [np.asarray(array(parts[part], part)) for part in ("ally", "ty")]
         num_training, lists = len(array(parts["y"], "y")), parts["graph"]
+        if max(some.shape[1] for some in features) > _MAX_WIDTH:
+            raise Refused(f"features of {max(some.shape[1] for some in features)} columns")
         test = np.loadtxt(folder / f"ind.{name}.test.index", dtype=np.int64, ndmin=1)
+        if not 0 <= test.min() <= test.max() < len(lists):
+            raise Refused(f"test nodes {test.min()} to {test.max()} of {len(lists)}")
         pairs = [(node, other) for node, others in lists.items() for other in others]
     except (Refused, AttributeError, TypeError, ValueError) as error:
         raise DataError(f"{folder}/ind.{name}.*: expected Planetoid's files, found {one_line(error)[:200]}") from error
@@ -193,6 +198,12 @@ def _distinct(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The distinct edges by source and destination; without self-loops unless `loops`."""
     src, dst = src.astype(np.int64), dst.astype(np.int64)
+    outside = (src < 0) | (src >= num_nodes) | (dst < 0) | (dst >= num_nodes)
+    if outside.any():
+        edge = int(np.argmax(outside))
+        raise DataError(
+            f"edge {edge}: expected nodes 0 to {num_nodes - 1}, got {src[edge]} -> {dst[edge]}; {int(outside.sum())} such edges"
+        )
     kept = slice(None) if loops else src != dst
     code = np.unique(src[kept] * num_nodes + dst[kept])
     return code // num_nodes, code % num_nodes

@@ -7,6 +7,7 @@ a finding, as are a hang and more memory than the bytes can explain.
 
 import hashlib
 import json
+import pickle
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -272,6 +273,36 @@ def _split_dict(folder: Path) -> tuple[list[bytes], Run]:
     return valid, _bounded(run, 64)
 
 
+def _plain_pickle(folder: Path) -> tuple[list[bytes], Run]:
+    from storage.errors import DataError
+    from storage.importers.plain_pickle import Refused, array, read_pickle, read_torch
+
+    file = folder / "some.pickle"
+    value = [{"x": np.arange(6).reshape(2, 3), "y": torch.arange(4)[1:]}, (1.5, None, "text", b"bytes", 2**70, [True])]
+    valid = [pickle.dumps(value, protocol) for protocol in range(6)]
+    for zipped in (False, True):
+        torch.save(value, file, _use_new_zipfile_serialization=zipped)
+        valid.append(file.read_bytes())
+
+    def leaves(value: object) -> None:
+        if isinstance(value, list | tuple):
+            for inner in value[:100]:
+                leaves(inner)
+        elif isinstance(value, dict):
+            leaves(list(value.values()))
+        elif not isinstance(value, int | float | str | bytes | None):
+            array(value)
+
+    def run(data: bytes) -> None:
+        file.write_bytes(data)
+        try:
+            leaves(read_torch(file) if data[:2] == b"PK" or data[2:3] == b"\x8a" else read_pickle(file))
+        except (Refused, ValueError) as error:  # of a leaf, which importers refuse in one line
+            raise DataError(str(error)) from error
+
+    return valid, _bounded(run, 256)
+
+
 def _edge_csv(folder: Path) -> tuple[list[bytes], Run]:
     from storage.importers.edge_list import EdgeListGraph
     from storage.importers.edge_list_options import EdgeListOptions
@@ -383,5 +414,6 @@ TARGETS = {
         Target("edge_parquet", _edge_parquet),
         Target("node_csv", _node_csv),
         Target("split_dict", _split_dict),
+        Target("plain_pickle", _plain_pickle),
     )
 }

@@ -120,3 +120,13 @@ def test_classes_of_the_tiny_sets(tmp_path):
 
 def test_the_guide_shows_the_table():
     assert table("nodes") in (Path(__file__).parents[2] / "docs/guides/data_sets.md").read_text()
+
+
+def test_an_edge_outside_is_refused(tmp_path):
+    file = write_set("minesweeper", tmp_path) / "minesweeper.npz"
+    with np.load(file) as arrays:
+        content = dict(arrays)
+    content["edges"][3] = [0, 240]
+    np.savez(file, **content)
+    with pytest.raises(DataError, match="edge 3: expected nodes 0 to 239, got 0 -> 240; 2 such edges"):
+        DATA_SETS["minesweeper"].read(tmp_path)
