@@ -1,6 +1,7 @@
 """`--run.resume auto`: the same command begins a run, and goes on with it after a kill, in a folder and on s3; another run is refused."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -40,8 +41,8 @@ def lines(place: RunPlace, name: str) -> list[dict]:
     return [json.loads(line) for line in (place.read(name) or b"").splitlines()]
 
 
-def losses(place: RunPlace) -> list[tuple[int, float, float]]:
-    return [(line["epoch"], line["train_loss"], line["valid_loss"]) for line in lines(place, "metrics.jsonl")]
+def losses(place: RunPlace, score: str = "valid_loss") -> list[tuple[int, float, float]]:
+    return [(line["epoch"], line["train_loss"], line[score]) for line in lines(place, "metrics.jsonl")]
 
 
 def weights(place: RunPlace) -> bytes | None:
@@ -53,7 +54,7 @@ def start(where: str, folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_job_killed_and_submitted_again_ends_as_one_that_never_was(bucket, workplace):
     epochs = ("--fit.epochs", "40")
@@ -114,6 +115,32 @@ def test_a_run_on_s3_is_read_from_there(bucket, workplace):
     done = run_job(train_nodes.main, [*again, "--run.dir", where], workplace)
     assert done.returncode == 0, done.stderr
     assert losses(place) == before
+
+
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.timeout(1200)
+def test_workers_of_ray_train_into_s3_and_go_on(bucket, workplace):
+    words = ["--data.molecules", "300", "--model.width", "16", "--model.num_layers", "1", "--fit.schedule", "constant"]
+    words += ["--fit.checkpoint_every", "1", "--fit.micro_batches", "2", "--run.resume", "auto"]
+
+    def run(where: str, *more: str) -> None:
+        command = [sys.executable, str(REPOSITORY / "jobs" / "train_graphs.py"), *words, *more, "--run.dir", where]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=workplace, env=environment, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stderr
+
+    where = f"{bucket}/runs/ray"
+    run(where, "--workers.launcher", "ray", "--workers", "2", "--fit.epochs", "2")
+    place = RunPlace(where)
+    assert place.store is not None
+    assert "attempts" not in place.names()
+    run(where, "--workers.launcher", "ray", "--workers", "1", "--fit.epochs", "4")
+    assert checkpoints_of(place).names() == ["epoch-000004", "epoch-000003"]
+    run("alone", "--workers.launcher", "process", "--fit.epochs", "4")
+    alone = RunPlace(str(workplace / "alone"))
+    assert losses(place, "valid_mae") == losses(alone, "valid_mae")
+    assert weights(place) == weights(alone)
 
 
 def test_auto_needs_a_directory_and_begins_where_there_is_no_run(tmp_path):
