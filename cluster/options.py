@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
-from samplers.messages import FeatureDtype
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
 
@@ -164,8 +163,6 @@ class ServerOptions:
     """Check all checksums when a server starts."""
     local_reads: bool = True
     """Read partitions in process where their files lie on this node."""
-    feature_dtype: FeatureDtype | None = None
-    """Float16: halve what float32 features cost on the wire; batches then hold float16."""
 
     def __post_init__(self) -> None:
         ports = self.ports
@@ -174,7 +171,6 @@ class ServerOptions:
             at_least(self, 1, "work_threads")
             | more_than_0(self, "timeout_s", "start_timeout_s")
             | {
-                "feature_dtype": (self.feature_dtype in (None, *get_args(FeatureDtype)), "float16, float32 or none"),
                 "ports": (
                     ports is None or (len(ports) == 2 and 1 <= ports[0] <= ports[1] <= 65535),
                     "the first and the last of 1 to 65535, or none",

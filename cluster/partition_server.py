@@ -355,4 +355,4 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
             continue
         far = watch(remote_owner(handle, info.partition, servers.options.timeout_s), info.partition)
         owners.append(far)
-    return Router(manifest, owners, servers.options.feature_dtype)
+    return Router(manifest, owners)

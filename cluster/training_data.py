@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from samplers.graph_batches import GraphBatch, GraphBatchSampler, TorchGraphBatch, graphs_to_torch
-from samplers.messages import FeatureDtype
 from samplers.minibatch import MiniBatch, TorchBatch, to_torch
 from samplers.options import GraphBatchOptions
 from samplers.protocol import Sampler
@@ -114,24 +113,23 @@ class StoredNodes:
 
     graph: PinnedGraph
     stamps: FileStamps  # of its files, as they were verified
-    feature_dtype: FeatureDtype | None = None  # that features come in; None: as they are stored
 
     @classmethod
-    def of(cls, graph: StoredGraph, feature_dtype: FeatureDtype | None = None, *, verify: bool = True) -> "StoredNodes":
+    def of(cls, graph: StoredGraph, *, verify: bool = True) -> "StoredNodes":
         """Raises FormatError naming a file that is missing or, with `verify`, not as its manifest says."""
         stamps = take_stamps(
             graph.url, [entry for index in range(graph.num_partitions) for entry in graph.partition_files(index)]
         )
         if verify:
             stamps.verify()
-        return cls(graph.pin(), stamps, feature_dtype)
+        return cls(graph.pin(), stamps)
 
     def open(self, traffic: Traffic | None = None) -> OpenNodes:
         """`traffic`: where messages are counted, beside others'."""
         stamps, graph = self.stamps.renewed(), self.graph.open()
         traffic = Traffic(graph.manifest.num_partitions) if traffic is None else traffic
         # Files that are not local are read into memory anew, so they are verified anew.
-        router = local_router(graph, verify=not stamps.stamps, feature_dtype=self.feature_dtype, watch=traffic.watch)
+        router = local_router(graph, verify=not stamps.stamps, watch=traffic.watch)
         return OpenNodes(router, stamps, traffic)
 
 

@@ -1,12 +1,13 @@
 """Messages between processes as Arrow record batches, and back.
 
 A message is one row: a field is a column, an array a list (a matrix a list of fixed-size lists), and the schema's metadata name the
-message and the lengths of its arrays. Of a message with more than PIECE_BYTES each batch holds the next piece of every array, and the
-other fields again. Arrays are not copied on the way out, nor on the way in where one batch holds all and its memory is aligned; of several
+message and the lengths and types of its arrays. Integers travel in the narrowest type that holds them (`samplers.travel`). Of a message with more than PIECE_BYTES each batch holds the next piece of every array, and the
+other fields again. Other arrays are not copied on the way out, nor on the way in where one batch holds all and its memory is aligned; of several
 batches each is copied to its place while the next one is on its way.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from samplers.messages import Reply, Request
+from samplers.travel import travel_dtype
 from storage.errors import StageError
 
 PIECE_BYTES = 1 << 21  # docs/decisions/0031-answers-travel-by-arrow-flight.md
@@ -34,16 +36,19 @@ class Failure:
 
 Message = Request | Reply | Failure
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Request), *get_args(Reply), Failure)}
-_KIND, _LENGTHS = b"message", b"lengths"
+_KIND, _ARRAYS = b"message", b"arrays"
 
 
 def pack(message: Message) -> Iterator[pa.RecordBatch]:
     """The batches of a message, at least one."""
-    fields = vars(message)
+    fields = {
+        name: value.astype(travel_dtype(value), copy=False) if isinstance(value, np.ndarray) else value
+        for name, value in vars(message).items()
+    }
     arrays = {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
     num_pieces = max(1, -(-sum(array.nbytes for array in arrays.values()) // PIECE_BYTES))
-    lengths = json.dumps({name: len(array) for name, array in arrays.items()})
-    metadata = {_KIND: type(message).__name__.encode(), _LENGTHS: lengths.encode()}
+    described = {name: [len(array), getattr(message, name).dtype.str] for name, array in arrays.items()}
+    metadata = {_KIND: type(message).__name__.encode(), _ARRAYS: json.dumps(described).encode()}
     for piece in range(num_pieces):
         columns = [_column(value, piece, num_pieces) for value in fields.values()]
         schema = pa.schema(list(zip(fields, (column.type for column in columns), strict=True)), metadata)
@@ -72,14 +77,20 @@ def unpack(batches: Iterable[pa.RecordBatch]) -> Message:
     name = metadata.get(_KIND, b"").decode(errors="replace")
     if name not in _KINDS:
         raise StageError(f"expected one of {', '.join(_KINDS)}, got {name!r}; is Graphmill the same on all nodes?")
-    lengths: dict[str, int] = json.loads(metadata.get(_LENGTHS, b"{}"))
+    described = json.loads(metadata.get(_ARRAYS, b"{}"))
+    lengths: dict[str, int] = {field: length for field, (length, _) in described.items()}
+    dtypes = {field: _number_type(dtype) for field, (_, dtype) in described.items()}
     values = {field.name: _value(first.column(index)) for index, field in enumerate(first.schema)}
     filled = {field: len(values[field]) for field in lengths}
     if filled == lengths:
         # gRPC puts a message anywhere; compiled loops want arrays as numpy allocates them.
-        values |= {field: values[field].copy() for field in lengths if not values[field].flags.aligned}
+        values |= {
+            field: values[field].astype(dtype)
+            for field, dtype in dtypes.items()
+            if values[field].dtype != dtype or not values[field].flags.aligned
+        }
     else:
-        whole = {field: np.empty((lengths[field], *values[field].shape[1:]), values[field].dtype) for field in lengths}
+        whole = {field: np.empty((lengths[field], *values[field].shape[1:]), dtypes[field]) for field in lengths}
         for field, start in filled.items():
             whole[field][:start] = values[field]
         for piece in pieces:
@@ -94,6 +105,13 @@ def unpack(batches: Iterable[pa.RecordBatch]) -> Message:
         return _KINDS[name](**values)
     except TypeError as error:
         raise StageError(f"expected the fields of {name}: {error}; is Graphmill the same on all nodes?") from None
+
+
+def _number_type(name: str) -> np.dtype:
+    """Raises StageError where the type is not one of numbers."""
+    if not re.fullmatch("[<|][iuf][1248]", name):
+        raise StageError(f"expected arrays of numbers, got {name!r}; is Graphmill the same on all nodes?")
+    return np.dtype(name)
 
 
 def _value(column: pa.Array) -> Any:

@@ -82,7 +82,8 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
     edges = (
         f"{manifest.num_edges:,} ({measured.num_self_loops:,} self-loops, {measured.num_duplicate_edges:,} duplicates)"
     )
-    dtype = f" {manifest.feature_dtype}" if manifest.feature_dim else ""
+    rows = manifest.feature_rows
+    dtype = "" if rows is None else f" {rows.dtype} ({rows.layout}, {rows.row_bytes:,} bytes a row)"
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     lines = [
         ("graph", f"{manifest.name} at {graph.url}"),

@@ -81,7 +81,7 @@ def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
         )
     if config.kind == "nodes":
         graph = prepare_graph(config.data).whole()
-        data: Any = StoredNodes.of(graph, config.servers.feature_dtype, verify=config.servers.verify).open()
+        data: Any = StoredNodes.of(graph, verify=config.servers.verify).open()
         sampler = data.sampler(resolved.training, num_positions)
         return RunBatches(resolved, data, sampler, node_task(resolved, graph.manifest), num_positions)
     store = prepare_molecules(config.data, config.target)

@@ -84,10 +84,9 @@ class FullGraphSampler:
 
 
 def _put(rows: NodeRows, columns: dict[str, np.ndarray], place: slice, length: int) -> None:
-    """Copies these rows to their place in the columns of so many; features as float32, which a model computes in."""
+    """Copies these rows to their place in the columns of so many."""
     for name, values in vars(rows).items():
         if values is not None:
             if name not in columns:
-                dtype = np.float32 if name == "feature" else values.dtype
-                columns[name] = np.empty((length, *values.shape[1:]), dtype)
+                columns[name] = np.empty((length, *values.shape[1:]), values.dtype)
             columns[name][place] = values

@@ -1,7 +1,8 @@
 """The vocabulary between a sampler and the owners of partitions: frozen requests, and replies of plain numpy arrays.
 
 Node ids in requests and replies are the stored graph's ids (owner = searchsorted(offsets)), except in `FindNodes`, which
-translates permanent ids into stored ones. Any other request to one owner names only nodes that it owns. Every request is idempotent, so it may be sent again after a failure.
+translates permanent ids into stored ones. A request about the nodes `node` names only nodes that its owner owns; of `member` it answers for those that
+are its own, in their order. Every request is idempotent, so it may be sent again after a failure.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import numpy as np
 WalkDirection = Literal["in", "out", "both"]
 Scheme = Literal["uniform", "weight", "degree", "labor"]
 EdgeColumn = Literal["id", "weight", "feature"]
-FeatureDtype = Literal["float16", "float32"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,9 @@ class SampleForBatches:
 
 @dataclass(frozen=True)
 class InducedEdges:
-    """List the in-neighbors of each node that are among `member`, as positions in `member`."""
+    """List the in-neighbors of each owned node of `member` that are among `member`, as positions in it."""
 
-    node: np.ndarray  # [n]
-    member: np.ndarray  # [k], distinct
+    member: np.ndarray  # [k], distinct; other owners' nodes too
     columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge
 
 
@@ -69,7 +68,6 @@ class FetchRows:
     node: np.ndarray  # [n]
     feature: bool = True
     split_set: int | None = None
-    feature_dtype: FeatureDtype | None = None  # convert features to this before they travel; None: as stored
     encodings: tuple[str, ...] = ()  # names of stored encodings (storage.encodings)
 
 
@@ -78,7 +76,9 @@ class NodeRows:
     """Reply: rows in the order asked for."""
 
     original_id: np.ndarray  # int64 [n]
-    feature: np.ndarray | None  # [n, feature_dim]
+    feature: (
+        np.ndarray | None
+    )  # as stored (`storage.feature_rows`); what `Router.fetch` gives: float32 [n, feature_dim]
     label: np.ndarray | None  # int64 or float32 [n]
     split: np.ndarray | None  # int8 [n]
     encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the encodings asked for, side by side
@@ -131,9 +131,8 @@ class ListNeighbors:
 
 @dataclass(frozen=True)
 class InducedSubgraphs:
-    """List the in-neighbors of some entries of `member` within their own set; sets may share nodes."""
+    """List the in-neighbors of the owned entries of `member` within their own set; sets may share nodes."""
 
-    position: np.ndarray  # [n], ascending: the entries of `member` that are asked about
     member: np.ndarray  # [k]: set g is member[graph_ptr[g]:graph_ptr[g + 1]], distinct nodes
     graph_ptr: np.ndarray  # int64 [num_sets + 1]
 

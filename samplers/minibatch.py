@@ -73,7 +73,7 @@ class Subgraph(Generic[Array]):
 class MiniBatch(Subgraph[np.ndarray]):
     """A subgraph with rows and roots. Byte-identical however the graph is partitioned and wherever it was sampled."""
 
-    feature: np.ndarray | None = None  # float16/float32 [n, feature_dim]
+    feature: np.ndarray | None = None  # float32 [n, feature_dim]
     label: np.ndarray | None = None  # int64 or float32 [n]; read only the roots' labels for a loss
 
     @property
@@ -93,7 +93,7 @@ class TorchBatch(Subgraph[torch.Tensor]):
 
 
 def to_torch(batch: MiniBatch) -> TorchBatch:
-    """Tensors over the batch's own arrays; read-only arrays are copied once, float16 features become float32."""
+    """Tensors over the batch's own arrays; read-only arrays are copied once, features of another type become float32."""
 
     def tensor(array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -9,6 +9,7 @@ from functools import singledispatchmethod
 import numpy as np
 
 from samplers.array_pool import ArrayPool
+from samplers.feature_kernels import decode_rows
 from samplers.list_draws import edge_columns, edge_lists, sample_lists
 from samplers.messages import (
     DegreeLists,
@@ -70,6 +71,13 @@ class PartitionOwner:
                 f"partition {partition.index} owns the nodes [{partition.start}, {partition.stop}), got {int(node[error.args[0]])}"
             ) from None
 
+    def _own_positions(self, member: np.ndarray) -> np.ndarray:
+        """int64, ascending: where `member` names nodes of this partition. Raises ConfigError where it names no node of the graph."""
+        if len(member) and not 0 <= int(member.min()) <= int(member.max()) < self._num_nodes:
+            bad = int(member.min()) if member.min() < 0 else int(member.max())
+            raise ConfigError(f"expected node ids in [0, {self._num_nodes}), got {bad}")
+        return np.flatnonzero((member >= self._partition.start) & (member < self._partition.stop))
+
     @_answer.register
     def _sample_neighbors(self, request: SampleNeighbors) -> NeighborLists:
         partition, tables = self._partition, self._tables
@@ -93,7 +101,7 @@ class PartitionOwner:
     @_answer.register
     def _induced_edges(self, request: InducedEdges) -> NeighborLists:
         partition, member = self._partition, request.member
-        row = self._rows(request.node)
+        row = self._rows(member[self._own_positions(member)])
         # The dense map costs 4 bytes per node of the graph to clear; worth it once the members are a fair share of them.
         if self._num_nodes <= 32 * len(member):
             position_of_id = np.full(self._num_nodes, -1, np.int32)
@@ -113,7 +121,7 @@ class PartitionOwner:
         split = None if request.split_set is None else self._split(request.split_set)[row]
         return NodeRows(
             original_id=partition.original_id[row],
-            feature=self._features(row, request) if request.feature else None,
+            feature=self._features(row) if request.feature else None,
             label=None if partition.label is None else partition.label[row],
             split=split,
             encoding=self._encodings(row, request.encodings) if request.encodings else None,
@@ -139,29 +147,36 @@ class PartitionOwner:
                     f"python jobs/encode.py <url> {kind} --dim {dim}{''.join(f' --which {one}' for one in which)}"
                 ) from None
 
-    def _features(self, row: np.ndarray, request: FetchRows) -> np.ndarray | None:
+    def _features(self, row: np.ndarray) -> np.ndarray | None:
+        """As they are stored."""
         table = self._partition.feature
         if table is None:
             return None
         feature = self._pool.empty((len(row), table.shape[1]), table.dtype)
         take_rows(table, row, feature)
-        return feature if request.feature_dtype is None else feature.astype(request.feature_dtype, copy=False)
+        return feature
 
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
-        """Writes the rows asked for to `position` of the columns that `into` has: what `FetchRows` replies, with no copy in between."""
+        """Writes the rows asked for to `position` of the columns that `into` has: what `FetchRows` replies, features as float32, with no
+        copy in between."""
         partition = self._partition
         row = self._rows(request.node)
         columns = [(partition.original_id, into.original_id), (partition.label, into.label)]
         if request.split_set is not None:
             columns.append((self._split(request.split_set), into.split))
-        if request.feature:
-            columns.append((partition.feature, into.feature))
+        if request.feature and partition.feature is not None and into.feature is not None:
+            decode_rows(partition.feature_rows, partition.feature, into.feature, row, position)
         for stored, out in columns:
             if stored is not None and out is not None:
                 place_rows(stored, row, position, out)
         if into.encoding is not None:
             for encoded, columns_out in self._encoding_slices(request.encodings, into.encoding):
                 place_rows(encoded, row, position, columns_out)
+
+    @property
+    def feature_bytes(self) -> int:
+        """Of a stored row of features."""
+        return 0 if self._partition.feature is None else self._partition.feature_rows.row_bytes
 
     def _split(self, split_set: int) -> np.ndarray:
         split = self._partition.split
@@ -216,8 +231,9 @@ class PartitionOwner:
     @_answer.register
     def _induced_subgraphs(self, request: InducedSubgraphs) -> NeighborLists:
         partition, member = self._partition, request.member
-        row = self._rows(member[request.position])
+        position = self._own_positions(member).astype(np.int32)
+        row = self._rows(member[position])
         count, neighbor = induced_subgraphs(
-            partition.indptr, partition.indices, row, request.position, member, request.graph_ptr, HUB_DEGREE
+            partition.indptr, partition.indices, row, position, member, request.graph_ptr, HUB_DEGREE
         )
         return NeighborLists(count=count, neighbor=neighbor)

@@ -241,10 +241,10 @@ class PlannedBatches:
         """The plan and the room for rows, once it is known which columns they have."""
         router, near = self._router, self._router.is_near
         offsets = np.asarray(router.manifest.partition_offsets)
-        one = router.empty_rows(1, **vars(columns))
+        one = router.empty_rows(1, **vars(columns), stored=True)
         self._row_bytes = sum(column.nbytes for column in vars(one).values() if column is not None)
         num_slots = min(self._options.cache_bytes // self._row_bytes, int(np.diff(offsets)[~near].sum()))
-        self._kept = router.empty_rows(num_slots, **vars(columns))
+        self._kept = router.empty_rows(num_slots, **vars(columns), stored=True)
         self._plan = RowPlan(offsets, near, num_slots)
         self._plan.begin(self._planned, self._stop)
         return self._plan
@@ -262,11 +262,11 @@ class PlannedBatches:
             replies = [(expect(pending.result(), NodeRows), group) for pending, group in asked.replies]
             for reply, group in replies:
                 row = np.flatnonzero(group < len(absent))
-                _copy(reply, row, rows, absent[group[row]])
+                self._router.put_rows(reply, row, rows, absent[group[row]])
             hit = np.flatnonzero(step.place >= 0)
             slot = np.concatenate([step.keep[absent], step.ahead_slot])
             with self._turns.turn(number):  # reads what the batches before it have kept, and nothing that later ones do
-                _copy(kept, step.place[hit].astype(np.int64), rows, hit)
+                self._router.put_rows(kept, step.place[hit].astype(np.int64), rows, hit)
                 for reply, group in replies:
                     to = slot[group].astype(np.int64)
                     row = np.flatnonzero(to >= 0)
@@ -285,7 +285,7 @@ def _joined(first: int, stop: int, length: int) -> list[int]:
 
 
 def _copy(source: NodeRows, row: np.ndarray, target: NodeRows, position: np.ndarray) -> None:
-    """target[position] = source[row], in every column."""
+    """target[position] = source[row], in every column, features as they are stored."""
     for name, column in vars(target).items():
         if column is not None:
             place_rows(getattr(source, name), row, position, column)

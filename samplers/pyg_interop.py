@@ -101,8 +101,6 @@ class RouterFeatureStore(FeatureStore):
             assert rows.split is not None
             column = rows.split == _MASKS[name]
         assert column is not None
-        if column.dtype == np.float16:
-            column = column.astype(np.float32)
         return torch.from_numpy(column if column.flags.writeable else column.copy())
 
     def _put_tensor(self, tensor: object, attr: TensorAttr) -> bool:

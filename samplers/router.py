@@ -11,11 +11,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from samplers.array_pool import ArrayPool
+from samplers.feature_kernels import decode_rows
 from samplers.graph_checks import integer_ids
 from samplers.messages import (
     DegreeLists,
     EdgeColumn,
-    FeatureDtype,
     FetchRows,
     FindNodes,
     InducedEdges,
@@ -37,7 +37,7 @@ from samplers.messages import (
 from samplers.neighbor_kernels import all_positions
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
-from samplers.row_kernels import group_by_owner
+from samplers.row_kernels import group_by_owner, place_rows
 from storage.compiled import compiled
 from storage.encoding_names import encoding_columns
 from storage.errors import ConfigError
@@ -93,23 +93,24 @@ class LocalOwner:
     def place_rows(self, request: FetchRows, into: NodeRows, position: np.ndarray) -> None:
         self._owner.place_rows(request, into, position)
 
+    @property
+    def feature_bytes(self) -> int:
+        """Of a stored row of features."""
+        return self._owner.feature_bytes
+
 
 class Router:
     """A whole graph behind one owner per partition.
-
-    With a `feature_dtype`, features come in it from every owner, near or far, so that batches stay the same wherever owners are;
-    float16 halves what float32 features cost on the wire.
 
     Nodes are stored ids, which `find_nodes` finds by permanent ids. Every method raises ConfigError where they are no integers, or no
     nodes of the graph.
     """
 
-    def __init__(self, manifest: Manifest, owners: Sequence[Owner], feature_dtype: FeatureDtype | None = None) -> None:
+    def __init__(self, manifest: Manifest, owners: Sequence[Owner]) -> None:
         if len(owners) != manifest.num_partitions:
             raise ConfigError(f"expected one owner per partition ({manifest.num_partitions}), got {len(owners)}")
         self.manifest = manifest
         self._owners = list(owners)
-        self._feature_dtype = feature_dtype
         self._offsets = np.asarray(manifest.partition_offsets, np.int64)
         self._pool = ArrayPool()
 
@@ -159,7 +160,7 @@ class Router:
     def induced_edges(self, node: np.ndarray, columns: tuple[EdgeColumn, ...] = ()) -> NeighborLists:
         """Edges among distinct `node`, as positions in it: count[i] sources of the edges that end in node[i]."""
         node = integer_ids(node)
-        return self._neighbor_lists(node, lambda owned: InducedEdges(owned, node, columns))
+        return self._neighbor_lists_at(node, lambda _: InducedEdges(node, columns))
 
     def list_neighbors(
         self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
@@ -179,8 +180,7 @@ class Router:
     def induced_subgraphs(self, member: np.ndarray, graph_ptr: np.ndarray) -> NeighborLists:
         """Edges within each set member[graph_ptr[g]:graph_ptr[g + 1]], as positions in `member`."""
         member = integer_ids(member).astype(self.manifest.index_dtype, copy=False)
-        place = np.arange(len(member), dtype=np.int32)
-        return self._neighbor_lists_at(member, lambda at: InducedSubgraphs(place[at], member, graph_ptr))
+        return self._neighbor_lists_at(member, lambda _: InducedSubgraphs(member, graph_ptr))
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
         """The next node of each walk: a uniform neighbor, or the node itself where it has none."""
@@ -195,21 +195,32 @@ class Router:
         split_set: int | None = None,
         encodings: tuple[str, ...] = (),
     ) -> NodeRows:
-        """Rows of `node`, in its order; with stored encodings, by name."""
+        """Rows of `node`, in its order; with stored encodings, by name.
+
+        Features, which travel as they are stored, become float32 where they are put into these rows.
+        """
         node = integer_ids(node)
-        if len(self._owners) == 1:
-            request = FetchRows(node, feature, split_set, self._feature_dtype, encodings)
-            return expect(self._owners[0].submit(request).result(), NodeRows)
         rows = self.empty_rows(len(node), feature=feature, split_set=split_set, encodings=encodings)
         near, far = self.ask_rows(node, feature=feature, split_set=split_set, encodings=encodings)
         for place, group in near:  # while the others answer
             place(rows, group)
         for pending, group in far:
-            reply = expect(pending.result(), NodeRows)
-            for name, column in vars(rows).items():
-                if column is not None:
-                    column[group] = getattr(reply, name)
+            self.put_rows(expect(pending.result(), NodeRows), None, rows, group)
         return rows
+
+    def put_rows(self, stored: NodeRows, row: np.ndarray | None, into: NodeRows, position: np.ndarray) -> None:
+        """into[position] = stored[row] (all rows where that is None) in every column; features, as they travel, become float32."""
+        for name, column in vars(into).items():
+            if column is None:
+                continue
+            source = getattr(stored, name)
+            if name == "feature":
+                assert self.manifest.feature_rows is not None
+                decode_rows(self.manifest.feature_rows, source, column, row, position)
+            elif row is None:
+                column[position] = source
+            else:
+                place_rows(source, row, position, column)
 
     @property
     def is_near(self) -> np.ndarray:
@@ -223,27 +234,33 @@ class Router:
         positions of its nodes in `node`."""
         near: list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]] = []
         far: list[tuple[Pending, np.ndarray]] = []
-        for index, group in self._groups(node):
-            owner, request = (
-                self._owners[index],
-                FetchRows(node[group], feature, split_set, self._feature_dtype, encodings),
-            )
+        # One owner says itself which ids are not its own.
+        for index, group in self._groups(node) if len(self._owners) > 1 else [(0, np.arange(len(node)))]:
+            owner, request = self._owners[index], FetchRows(node[group], feature, split_set, encodings)
             if isinstance(owner, PlacesRows):
                 near.append((partial(owner.place_rows, request), group))
             else:
                 far.append((owner.submit(request), group))
         return near, far
 
-    def empty_rows(self, length: int, *, feature: bool, split_set: int | None, encodings: tuple[str, ...]) -> NodeRows:
-        """Room for what `fetch` returns of so many nodes."""
+    def empty_rows(
+        self,
+        length: int,
+        *,
+        feature: bool,
+        split_set: int | None,
+        encodings: tuple[str, ...],
+        stored: bool = False,
+    ) -> NodeRows:
+        """Room for what `fetch` returns of so many nodes or, of `stored` rows, for what owners reply."""
         manifest = self.manifest
+        rows, width, dtype = manifest.feature_rows, manifest.feature_dim, np.dtype(np.float32)
+        if stored and rows is not None:
+            width, dtype = rows.stored_width, rows.stored_dtype
         label_dtype = {"class": np.int64, "value": np.float32}.get(manifest.label_kind or "")
-        feature_dtype = self._feature_dtype or manifest.feature_dtype
         return NodeRows(
             original_id=np.empty(length, np.int64),
-            feature=self._pool.empty((length, manifest.feature_dim), feature_dtype)
-            if feature and manifest.feature_dim
-            else None,
+            feature=self._pool.empty((length, width), dtype) if feature and width else None,
             label=None if label_dtype is None else np.empty(length, label_dtype),
             split=None if split_set is None else np.empty(length, np.int8),
             encoding=self._pool.empty((length, encoding_columns(encodings)), np.float32) if encodings else None,
@@ -325,7 +342,6 @@ def local_router(
     graph: StoredGraph,
     *,
     verify: bool = False,
-    feature_dtype: FeatureDtype | None = None,
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
 ) -> Router:
     """Router over all partitions of a graph in this process.
@@ -334,7 +350,7 @@ def local_router(
     """
     num_nodes, tables = graph.manifest.num_nodes, NodeTables(graph)
     owners = [LocalOwner(PartitionOwner(partition, num_nodes, tables)) for partition in graph.partitions(verify=verify)]
-    return Router(graph.manifest, [watch(owner, index) for index, owner in enumerate(owners)], feature_dtype)
+    return Router(graph.manifest, [watch(owner, index) for index, owner in enumerate(owners)])
 
 
 def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:

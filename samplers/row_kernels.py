@@ -64,7 +64,7 @@ def own_rows(node: np.ndarray, start: int, num_rows: int) -> np.ndarray:
     return row
 
 
-_AHEAD = 8  # rows between a read and its prefetch: enough to hide a miss, few enough to stay in the nearest cache
+AHEAD = 8  # rows between a read and its prefetch: enough to hide a miss, few enough to stay in the nearest cache
 _LINE_WORDS = 8  # of 8 bytes in a cache line; narrower words prefetch a line more than once, which costs little
 
 
@@ -74,8 +74,8 @@ def _take_rows(table, row, position, out):
     in_order = len(position) == 0
     width, flat = table.shape[1], table.reshape(-1)
     for i in range(len(row)):
-        if i + _AHEAD < len(row):
-            ahead = row[i + _AHEAD] * width
+        if i + AHEAD < len(row):
+            ahead = row[i + AHEAD] * width
             for k in range(0, width, _LINE_WORDS):
                 prefetch(flat, ahead + k)  # type: ignore[call-arg]  # the compiler passes the context
         source, target = table[row[i]], out[i if in_order else position[i]]
@@ -96,10 +96,8 @@ def take_rows(table: np.ndarray, row: np.ndarray, out: np.ndarray) -> None:
 
 
 def place_rows(table: np.ndarray, row: np.ndarray, position: np.ndarray, out: np.ndarray) -> None:
-    """out[position] = table[row], without rows in between. Rows are in the table; `out` has the table's width, of any dtype."""
-    if table.dtype != out.dtype:
-        out[position] = np.take(table, row, axis=0)
-    elif table.ndim == 1:
+    """out[position] = table[row], without rows in between. Rows are in the table; `out` has the table's width and dtype."""
+    if table.ndim == 1:
         _take_values(_as_words(table), row, position, _as_words(out))
     elif len(row) and table.shape[1]:
         _take_rows(_as_words(table), row, position, _as_words(out))

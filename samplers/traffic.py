@@ -1,12 +1,14 @@
 """Counts the messages between a router and the owners of its partitions, by partition.
 
-Bytes are those of the arrays in requests and replies, without what a transport adds to a message.
+Bytes are those of the arrays in requests and replies as they travel (`samplers.travel`), without what a transport adds to a message.
 """
 
 import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from samplers.travel import travel_bytes
 
 if TYPE_CHECKING:  # they import compiled loops, and a report needs only the columns' names
     from samplers.messages import FetchRows, NodeRows, Reply, Request
@@ -53,8 +55,8 @@ class Traffic:
 
 
 def array_bytes(message: "Request | Reply") -> int:
-    """Bytes of the arrays of a request or a reply."""
-    return sum(value.nbytes for value in vars(message).values() if isinstance(value, np.ndarray))
+    """Bytes of the arrays of a request or a reply, as they travel."""
+    return sum(travel_bytes(value) for value in vars(message).values() if isinstance(value, np.ndarray))
 
 
 class WatchedRemote:
@@ -92,6 +94,8 @@ class WatchedLocal:
 
     def place_rows(self, request: "FetchRows", into: "NodeRows", position: np.ndarray) -> None:
         self._owner.place_rows(request, into, position)
-        row_bytes = sum(v.nbytes // max(len(v), 1) for v in vars(into).values() if v is not None)
-        num_bytes = array_bytes(request) + row_bytes * len(position)
+        columns = [column for name, column in vars(into).items() if column is not None and name != "feature"]
+        num_bytes = array_bytes(request) + sum(travel_bytes(column, position) for column in columns)
+        if into.feature is not None:
+            num_bytes += self._owner.feature_bytes * len(position)
         self._traffic.add(self._partition, _LOCAL_REQUESTS, _LOCAL, 1, num_bytes)

@@ -25,10 +25,10 @@ def warm_up(owner: PartitionOwner, manifest: Manifest) -> None:
     direction: WalkDirection = "both" if manifest.symmetric or manifest.has_out_edges else "in"
     requests: list[Request] = [
         SampleNeighbors(node, fanout=1, key=0),
-        InducedEdges(node, node),
+        InducedEdges(node),
         ListNeighbors(node, direction),
         ListNeighbors(node, direction, max_degree=node),
-        InducedSubgraphs(np.empty(0, np.int32), index, np.zeros(1, np.int64)),
+        InducedSubgraphs(index, np.zeros(1, np.int64)),
         FetchRows(node, split_set=0 if manifest.num_split_sets else None),
     ]
     for request in requests:

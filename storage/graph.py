@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 import fsspec
 import numpy as np
@@ -26,6 +27,8 @@ from storage.arrow_files import (
 from storage.descriptions import describe
 from storage.encodings import StoredEncodings, read_encoding, stored_encodings
 from storage.errors import ConfigError, FormatError
+from storage.feature_rows import FeatureRows
+from storage.ingest_options import FeatureDtype
 from storage.manifest import Manifest, parse_manifest, partition_dir
 from storage.manifest_reader import FileEntry
 from storage.snapshots import read_manifest
@@ -52,11 +55,12 @@ class Partition:
     edge_id: np.ndarray | None = None  # int64 [m], row of the edge in its source
     edge_weight: np.ndarray | None = None  # float32 [m]
     edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
-    feature: np.ndarray | None = None  # float16/float32 [n, feature_dim]
+    feature: np.ndarray | None = None  # [n, ·], as `feature_rows` says
     label: np.ndarray | None = None  # int64 or float32 [n]
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     # float32 [n, dim] by name (`storage.encodings`), mapped when asked for; KeyError for one that is not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
+    stored_rows: FeatureRows | None = None  # None: features are dense numbers of their own type
 
     def __repr__(self) -> str:
         return describe(self)
@@ -68,6 +72,16 @@ class Partition:
     @property
     def num_edges(self) -> int:
         return len(self.indices)
+
+    @property
+    def feature_rows(self) -> FeatureRows:
+        """How `feature` is stored."""
+        assert self.feature is not None
+        return self.stored_rows or FeatureRows(self.feature.shape[1], cast(FeatureDtype, str(self.feature.dtype)))
+
+    def feature_numbers(self) -> np.ndarray | None:
+        """float32 [n, feature_dim], a copy where features are stored in another form."""
+        return None if self.feature is None else self.feature_rows.decode(self.feature)
 
 
 @dataclass(frozen=True)
@@ -272,9 +286,9 @@ class _PartitionReader:
             out_indptr, out_topology = self._topology("out_topology")
         original_id, label, splits = self.nodes()
         feature = edge_feature = None
-        if manifest.feature_dim and manifest.feature_dtype:
+        if (rows := manifest.feature_rows) is not None:
             features, path = self._batch("features", num_owned)
-            feature = numpy_column(features, "feature", manifest.feature_dtype, path, manifest.feature_dim)
+            feature = numpy_column(features, "feature", str(rows.stored_dtype), path, rows.stored_width)
         if manifest.edge_feature_dim:
             edges, path = self._batch("edges", int(indptr[-1]))
             edge_feature = numpy_column(edges, "feature", "float32", path, manifest.edge_feature_dim)
@@ -296,6 +310,7 @@ class _PartitionReader:
             label=label,
             split=_read_only(np.stack(splits)) if splits else None,
             encodings=StoredEncodings(self.graph, self.index, verify=self.verify),
+            stored_rows=manifest.feature_rows,
         )
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]:

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -28,6 +29,7 @@ from storage.edge_buckets import (
     edge_column_types,
 )
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
+from storage.feature_rows import FeatureRows, RowMeasure, smallest_rows
 from storage.filesystem_errors import one_line
 from storage.graph_measures import EdgeMeasure, EdgeSums, FeatureMeasure, NodeColumns
 from storage.ingest_options import IngestOptions
@@ -160,7 +162,9 @@ class _Ingestion:
             num_edges=statistics.in_degree.total,
             partition_offsets=tuple(int(offset) for offset in offsets),
             feature_dim=self.info.feature_dim,
-            feature_dtype=options.feature_dtype if self.info.feature_dim else None,
+            feature_dtype=options.feature_dtype if nodes.feature_rows else None,
+            feature_layout=nodes.feature_rows.layout if nodes.feature_rows else "dense",
+            feature_slots=nodes.feature_rows.slots if nodes.feature_rows else 0,
             edge_feature_dim=self.info.edge_feature_dim,
             has_edge_id=options.edge_ids,
             has_edge_weight=self.info.has_edge_weight,
@@ -348,8 +352,9 @@ class _NodeSpool:
         self.info, self.options = source.info, options
         info = self.info
         num_nodes = info.num_nodes
+        self._spooled = FeatureRows(info.feature_dim, options.feature_dtype)
         self._feature = (
-            scratch_array(scratch / "feature", options.feature_dtype, (num_nodes, info.feature_dim))
+            scratch_array(scratch / "feature", str(self._spooled.stored_dtype), (num_nodes, self._spooled.stored_width))
             if info.feature_dim
             else None
         )
@@ -357,7 +362,7 @@ class _NodeSpool:
         self._split = np.zeros((num_nodes, info.num_split_sets), np.int8)
         self._original_id: np.ndarray | None = None
         self._scratch = scratch
-        self._feature_measure = FeatureMeasure(info.feature_dim)
+        self._feature_measure, self._row_measure = FeatureMeasure(info.feature_dim), RowMeasure()
         # A quarter of the budget, counting the caller's float32 rows and our converted copy.
         chunk_nodes = max(1, options.memory_budget_bytes // 4 // (8 * max(info.feature_dim, 1) + 32))
         row = 0
@@ -395,9 +400,17 @@ class _NodeSpool:
                 f"{info.name}: node rows {row}…: expected features of width {info.feature_dim}, got {width}"
             )
         if self._feature is not None and chunk.feature is not None:
+            numbers = np.ascontiguousarray(chunk.feature, np.float32)
+            if self._spooled.dtype == "int8" and not np.isfinite(numbers).all():
+                raise DataError(
+                    f"{info.name}: node rows {row}…: expected finite features, which int8 holds alone, found others; clean them "
+                    "or pass --feature-dtype float32"
+                )
             with np.errstate(over="ignore"):  # a value too large for float16 becomes infinite and is counted below
-                self._feature[row:stop] = chunk.feature
-            self._feature_measure.add(self._feature[row:stop])
+                stored = self._spooled.encode(numbers)
+            self._feature[row:stop] = stored
+            self._feature_measure.add(self._spooled.decode(stored))
+            self._row_measure.add(numbers if self._spooled.dtype == "int8" else stored)
         if chunk.label is not None:
             dtype = np.dtype(np.int64 if np.issubdtype(chunk.label.dtype, np.integer) else np.float32)
             if self._label is None:
@@ -463,6 +476,16 @@ class _NodeSpool:
     def columns(self) -> NodeColumns:
         return NodeColumns(self.info.num_nodes, self._original_id, self._label, self.num_classes, self._split)
 
+    @cached_property
+    def feature_rows(self) -> FeatureRows | None:
+        """How rows are stored in the graph."""
+        if self._feature is None:
+            return None
+        spooled, measured = self._spooled, self._row_measure
+        return smallest_rows(
+            spooled.dim, spooled.dtype, measured.most_nonzero, only_zero_or_one=measured.only_zero_or_one
+        )
+
     @property
     def feature_statistics(self) -> FeatureStatistics | None:
         return None if self._feature is None else self._feature_measure.result()
@@ -475,13 +498,20 @@ class _NodeSpool:
         for index in range(self.info.num_split_sets):
             columns[f"split_{index}"] = np.ascontiguousarray(self._split[rows, index])
         write_batch(directory / "nodes.arrow", {name: array_from_numpy(values) for name, values in columns.items()})
-        if self._feature is None:
+        stored = self.feature_rows
+        if self._feature is None or stored is None:
             return
         gathered_path = self._scratch / "gathered"
-        gathered = scratch_array(gathered_path, self.options.feature_dtype, (len(rows), self.info.feature_dim))
-        step = max(1, self.options.memory_budget_bytes // 4 // (4 * self.info.feature_dim))
+        gathered = scratch_array(gathered_path, str(stored.stored_dtype), (len(rows), stored.stored_width))
+        # Rows of another layout pass through float32 and, of listed ones, their places: up to 16 bytes a number.
+        step = max(
+            1, self.options.memory_budget_bytes // 4 // ((4 if stored == self._spooled else 20) * self.info.feature_dim)
+        )
         for start in range(0, len(rows), step):
-            gathered[start : start + step] = self._feature[rows[start : start + step]]
+            some = self._feature[rows[start : start + step]]
+            gathered[start : start + step] = (
+                some if stored == self._spooled else stored.encode(self._spooled.decode(some))
+            )
         write_batch(directory / "features.arrow", {"feature": array_from_numpy(gathered)})
         del gathered
         gathered_path.unlink(missing_ok=True)

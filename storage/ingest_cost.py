@@ -6,8 +6,7 @@ budget, also pass through scratch files.
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from storage.feature_rows import FeatureRows
 from storage.ingest import IngestOptions
 from storage.source import SourceInfo
 
@@ -49,7 +48,9 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
 
     one_sorted = num_edges // num_partitions * (index_bytes + extra_bytes + feature_bytes)
     sorted_on_disk = one_sorted > options.memory_budget_bytes // 2
-    node_features = num_nodes * info.feature_dim * np.dtype(options.feature_dtype).itemsize
+    node_features = (
+        num_nodes * FeatureRows(info.feature_dim, options.feature_dtype).row_bytes
+    )  # before zeros are left out
     node_columns = 8 + 8 * info.has_label + info.num_split_sets
     graph = list_bytes + lists * 8 * (num_nodes + num_partitions) + num_nodes * node_columns + node_features
 

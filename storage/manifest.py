@@ -13,9 +13,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
-from storage.errors import FormatError
+from storage.errors import ConfigError, FormatError
+from storage.feature_rows import FeatureLayout, FeatureRows
+from storage.ingest_options import FeatureDtype
 from storage.manifest_reader import ANY_PATH, FORMAT, FORMAT_VERSION, FileEntry, ManifestReader
 from storage.statistics import GraphStatistics, read_graph_statistics
 
@@ -23,7 +25,6 @@ ONE_GRAPH = "one-graph"
 
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow")
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
-_FLOAT_DTYPES = ("float16", "float32")
 _LABEL_KINDS = ("class", "value")
 
 
@@ -50,7 +51,9 @@ class Manifest:
     num_edges: int
     partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
     feature_dim: int = 0
-    feature_dtype: str | None = None
+    feature_dtype: FeatureDtype | None = None
+    feature_layout: FeatureLayout = "dense"  # of the stored rows (`storage.feature_rows`)
+    feature_slots: int = 0
     edge_feature_dim: int = 0
     has_edge_id: bool = False
     has_edge_weight: bool = False
@@ -73,6 +76,13 @@ class Manifest:
     @property
     def num_partitions(self) -> int:
         return len(self.partition_offsets) - 1
+
+    @cached_property
+    def feature_rows(self) -> FeatureRows | None:
+        """How rows of features are stored; None where nodes have none."""
+        if self.feature_dtype is None:
+            return None
+        return FeatureRows(self.feature_dim, self.feature_dtype, self.feature_layout, self.feature_slots)
 
     @cached_property
     def measured(self) -> GraphStatistics:
@@ -186,6 +196,10 @@ def parse_manifest(text: str, where: str) -> Manifest:
     )
     if (manifest.feature_dim > 0) != (manifest.feature_dtype is not None):
         reader.fail("feature_dtype", "a dtype exactly where feature_dim is positive", manifest.feature_dtype)
+    try:
+        _ = manifest.feature_rows
+    except ConfigError as error:
+        nodes.fail("feature_layout", f"one that can be ({error})", manifest.feature_layout)
     if (manifest.label_kind == "class") != (manifest.num_classes is not None):
         reader.fail("num_classes", "a count exactly where label_kind is 'class'", manifest.num_classes)
     for partition in range(manifest.num_partitions):
@@ -223,7 +237,10 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_nodes": ManifestReader.count,
     "partition_offsets": ManifestReader.offsets,
     "feature_dim": ManifestReader.width,
-    "feature_dtype": lambda reader, key: reader.choice(key, _FLOAT_DTYPES),
+    "feature_dtype": lambda reader, key: reader.choice(key, get_args(FeatureDtype)),
+    # Graphs of 0.2 have neither.
+    "feature_layout": lambda reader, key: reader.choice(key, get_args(FeatureLayout)) or "dense",
+    "feature_slots": lambda reader, key: reader.optional_count(key) or 0,
     "label_kind": lambda reader, key: reader.choice(key, _LABEL_KINDS),
     "num_classes": ManifestReader.optional_count,
     "num_split_sets": ManifestReader.width,

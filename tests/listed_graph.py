@@ -180,6 +180,7 @@ def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
 
     rows = {}
     for part in partitions:
+        features = part.feature_numbers()
         assert list(part.original_id) == sorted(part.original_id)
         for row in range(part.num_nodes):
             in_arrays = (part.indptr, part.indices, part.edge_id, part.edge_weight, part.edge_feature)
@@ -187,7 +188,7 @@ def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
             rows[int(part.original_id[row])] = NodeRow(
                 in_edges=listed(row, *in_arrays),
                 out_edges=None if part.out_indptr is None else listed(row, *out_arrays),
-                feature=None if part.feature is None else _floats(part.feature[row]),
+                feature=None if features is None else _floats(features[row]),
                 label=None if part.label is None else part.label[row].item(),
                 split=None if part.split is None else tuple(int(code) for code in part.split[:, row]),
             )

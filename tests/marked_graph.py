@@ -38,7 +38,7 @@ def check_mark(graph: StoredGraph) -> int:
     """Reads every byte of the graph, and returns its number. Raises AssertionError for a mixture, FormatError for damage."""
     mark = int(graph.manifest.name.removeprefix("mark-"))
     for partition in graph.partitions(verify=True):
-        for values in (partition.feature, partition.label, partition.edge_weight):
+        for values in (partition.feature_numbers(), partition.label, partition.edge_weight):
             assert values is not None
             assert (values == mark).all(), (mark, values)
     return mark

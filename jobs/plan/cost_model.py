@@ -4,7 +4,7 @@
     python -m jobs.plan.cost_model --points runs/scaling/points.jsonl           rates fitted to one worker's points, error at every point
 
 Pure functions; nothing here needs Ray. The formulas, the measured errors and where the model breaks: docs/cost-model.md. Bytes are those of
-the arrays in messages (`samplers.messages`); K hops are K + 1 rounds, the last one for rows.
+the arrays in messages (`samplers.messages`) as they travel; K hops are K + 1 rounds, the last one for rows.
 """
 
 import itertools
@@ -26,9 +26,6 @@ from storage.errors import ConfigError, FormatError
 from storage.option_checks import at_least, check_options, more_than_0
 from storage.statistics import CountStatistics
 
-_ASKED_BYTES = 8  # of a node's id in a request, whatever the stored width
-_COUNT_BYTES = 8  # of a list's length
-_LISTED_BYTES = 16  # of a listed node: its id and its permanent id
 _GRADIENT_BYTES = 4
 
 
@@ -108,15 +105,17 @@ def expected_batch(degrees: Degrees, roots: float, fanouts: Sequence[int]) -> tu
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes of what messages hold."""
+    """Bytes of what messages hold; integers travel in the narrowest type that holds them (`samplers.travel`)."""
 
-    feature: int  # of a node's row of features
-    index: int = 4  # of a neighbor's id in a reply, as stored
+    feature: int  # of a node's row of features, as stored
+    index: int = 4  # of a node's id, stored or permanent
+    label: int = 1
+    count: int = 1  # of a list's length
 
     @property
     def row(self) -> int:
         """Of a node's columns: permanent id, label, split and features."""
-        return 8 + 8 + 1 + self.feature
+        return self.index + self.label + 1 + self.feature
 
 
 @dataclass(frozen=True)
@@ -136,15 +135,15 @@ class Traffic:
 def neighbor_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
     """Of a batch of `NeighborSampler`: a `SampleNeighbors` per hop and owner, then a `FetchRows` per owner."""
     rounds = len(shape.asked) + 1
-    sent = _ASKED_BYTES * (sum(shape.asked) + shape.nodes)
-    received = _COUNT_BYTES * sum(shape.asked) + widths.index * shape.edges + widths.row * shape.nodes
+    sent = widths.index * (sum(shape.asked) + shape.nodes)
+    received = widths.count * sum(shape.asked) + widths.index * shape.edges + widths.row * shape.nodes
     return Traffic(sent, received, rounds * owners, rounds)
 
 
 def chunk_traffic(nodes: float, edges: float, widths: Widths, owners: int) -> Traffic:
     """Of a batch of `RandomPartitionSampler`: `ListChunk`, `InducedEdges` (every owner gets all members) and `FetchRows`."""
-    sent = _ASKED_BYTES * nodes * (1 + owners) + _ASKED_BYTES * nodes
-    received = (_LISTED_BYTES + _COUNT_BYTES + widths.row) * nodes + 4 * edges
+    sent = widths.index * nodes * (owners + 1)
+    received = (2 * widths.index + widths.count + widths.row) * nodes + widths.index * edges
     return Traffic(sent, received, 3 * owners, 3)
 
 
@@ -191,7 +190,7 @@ def planned_traffic(traffic: Traffic, shape: BatchShape, widths: Widths, far_sha
     """Remote traffic of a neighbor batch whose rows are planned, and `fetched` is the share of them that still travels."""
     rows, hops = shape.nodes * far_share, len(shape.asked)
     return Traffic(
-        traffic.sent - _ASKED_BYTES * rows + widths.index * rows * fetched,
+        traffic.sent - widths.index * rows * (1 - fetched),
         traffic.received - widths.row * rows * (1 - fetched),
         traffic.requests * (hops / _JOINED + 1) / (hops + 1),
         traffic.rounds * (hops / _JOINED + 1) / (hops + 1),

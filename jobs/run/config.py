@@ -443,7 +443,8 @@ def saved_tree(run: str, advice: str) -> Tree:
         raise FormatError(
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"
         )
-    return _with_micro_batches({name: value for name, value in tree.items() if name != "format"})
+    tree = _with_micro_batches({name: value for name, value in tree.items() if name != "format"})
+    return _without_wire_type(tree, run)
 
 
 def _with_micro_batches(tree: Tree) -> Tree:
@@ -454,6 +455,18 @@ def _with_micro_batches(tree: Tree) -> Tree:
         return tree
     whole = tree.get("run", {}).get("parallel") == "graph"
     return {**tree, "fit": {**fit, "micro_batches": None if whole else each * workers}}
+
+
+def _without_wire_type(tree: Tree, run: str) -> Tree:
+    """A run of 0.2 may say a type that features travelled in, which they now do as they are stored."""
+    servers = dict(tree.get("servers", {}))
+    said = servers.pop("feature_dtype", None)
+    if said == "float16":
+        raise FormatError(
+            f"{run}: its features travelled as float16 (--servers.feature_dtype), which is now how a graph is stored; ingest the graph "
+            "with --feature-dtype float16 and train again"
+        )
+    return {**tree, "servers": servers} if "servers" in tree else tree
 
 
 def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig:

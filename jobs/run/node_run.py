@@ -111,7 +111,7 @@ def _in_this_process(
     if memory is not None and resolved.workers.device == "cpu":
         memory.check(1)
     servers, is_here, graph = resolved.config.servers, graph.is_here, graph.whole()
-    data = StoredNodes.of(graph, servers.feature_dtype, verify=servers.verify)
+    data = StoredNodes.of(graph, verify=servers.verify)
     traffic = Traffic(graph.num_partitions)
     router = data.open(traffic).router
     if not is_here:

@@ -143,7 +143,7 @@ def _graph_facts(config: RunConfig) -> dict[str, Any]:
     return {
         "graph_edges": manifest.num_edges,
         "degrees": (bins.degree.tolist(), bins.count.tolist()),
-        "feature_bytes": manifest.feature_dim * np.dtype(manifest.feature_dtype).itemsize,
+        "feature_bytes": manifest.feature_rows.row_bytes if manifest.feature_rows else 0,
         "index_bytes": np.dtype(manifest.index_dtype).itemsize,
         "cores": os.cpu_count(),
     }

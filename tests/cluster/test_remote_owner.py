@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -48,6 +49,7 @@ from storage.encoding_names import parse_encoding_name
 from storage.errors import ConfigError, DeadlineError, StageError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
+from storage.ingest_options import FeatureDtype
 from tests.listed_graph import random_listed_graph
 
 NODE = np.array([150, 101, 199, 101])  # of partition 1
@@ -59,18 +61,29 @@ REQUESTS: tuple[Request, ...] = (
     SampleNeighbors(NODE, 2, 7, scheme="labor"),
     SampleNeighbors(NODE[:0], 2, 7),
     SampleForBatches(NODE, np.array([0, 3, 3, 4]), np.array([2**64 - 1, 0, 5], np.uint64), 3, columns=("id",)),
-    InducedEdges(np.array([150, 101]), np.array([150, 3, 101, 60]), columns=("id",)),
+    InducedEdges(np.array([150, 3, 101, 60]), columns=("id",)),
     FetchRows(NODE, split_set=1),
     FetchRows(NODE, feature=False),
-    FetchRows(NODE, feature_dtype="float16", encodings=("rwse-3",)),
+    FetchRows(NODE, encodings=("rwse-3",)),
     FetchRows(NODE[:0], encodings=("rwse-3",)),
     ListSplit(0, 1),
     ListChunk(2**64 - 1, 1, 3),
     FindNodes(np.array([3, 180])),
     ListNeighbors(NODE, "both", np.full(4, 12)),
-    InducedSubgraphs(np.array([0, 2]), np.array([150, 3, 101]), np.array([0, 2, 3])),
+    InducedSubgraphs(np.array([150, 3, 101]), np.array([0, 2, 3])),
     StepWalks(NODE, np.arange(4), 9),
 )
+
+
+# Stored type, what becomes of random features, and the layout that they are then stored in.
+FORMS: dict[str, tuple[FeatureDtype, Callable[[np.ndarray], np.ndarray], str]] = {
+    "float32": ("float32", lambda x: x, "dense"),
+    "float16": ("float16", lambda x: x, "dense"),
+    "int8": ("int8", lambda x: x, "dense"),
+    "zeros and ones": ("float32", lambda x: (x > 0).astype(np.float32), "bits"),
+    "few ones": ("int8", lambda x: np.pad((x > 0.8).astype(np.float32), ((0, 0), (0, 400))), "indices"),
+    "few numbers": ("float16", lambda x: np.pad(x, ((0, 0), (0, 50))).astype(np.float16).astype(np.float32), "entries"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +190,36 @@ def test_a_router_of_both_is_a_router_of_one_process(graph: StoredGraph) -> None
         assert content(mixed.sample_neighbors(node, 3, 7)) == content(local.sample_neighbors(node, 3, 7))
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_features_arrive_the_same_from_near_and_far_whatever_they_are_stored_as(form: str, tmp_path: Path) -> None:
+    dtype, change, layout = FORMS[form]
+    listed = random_listed_graph(200, 900, feature_dim=7)
+    numbers = change(np.asarray(listed.feature, np.float32))
+    fetched = []
+    for partitions in (1, 2):
+        url = str(tmp_path / f"{partitions}")
+        source = replace(listed, feature=numbers.tolist())
+        manifest = ingest(source, url, IngestOptions(num_partitions=partitions, feature_dtype=dtype))
+        assert manifest.feature_layout == layout
+        stored, node = open_graph(url), np.random.default_rng(0).integers(0, 200, 500)
+        local, traffic = local_router(stored), Traffic(2)
+        near = local.fetch(local.find_nodes(node), split_set=0)
+        if partitions == 2:
+            with serving(partition_owner(stored).answer) as server:
+                far = traffic.watch(ask(server.endpoint), 1)
+                mixed = Router(stored.manifest, [LocalOwner(partition_owner(stored, 0)), far])
+                assert content(mixed.fetch(local.find_nodes(node), split_set=0)) == content(near)
+            assert stored.manifest.feature_rows is not None
+            rows = int(np.sum(local.find_nodes(node) >= 100))
+            received = traffic.columns()["received_bytes"][1]
+            assert received == rows * (1 + stored.manifest.feature_rows.row_bytes + 1 + 1)  # id, features, label, split
+        fetched.append(near)
+    assert content(fetched[0]) == content(fetched[1])
+    if layout != "dense":
+        assert fetched[0].feature is not None
+        assert fetched[0].feature.tobytes() == numbers[node].tobytes()
+
+
 def rows_of(request: Request) -> NodeRows:
     """Rows that tell which nodes were asked for."""
     assert isinstance(request, FetchRows)
@@ -194,7 +237,7 @@ def test_large_messages_travel_in_pieces() -> None:
 
 
 def test_a_message_above_the_bound_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = np.arange(MESSAGE_BYTES // 8 + 1)
+    node = np.arange(MESSAGE_BYTES // 4 + 1)
     with serving(rows_of) as server:
         (whole,) = _in_one_piece(monkeypatch, FetchRows(node))
         reply = exchange(server.endpoint, [whole], server.endpoint.token)

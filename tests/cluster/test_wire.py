@@ -86,24 +86,45 @@ def test_pieces_are_put_together(piece_bytes: int, length: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster.wire, "PIECE_BYTES", piece_bytes)
         pieces = through_bytes(pack(rows))
-    assert len(pieces) == max(1, -(-22 * length // piece_bytes))
+    assert len(pieces) == max(1, -(-15 * length // piece_bytes))
     same(unpack(pieces), rows)
 
 
 def test_pieces_fit_the_bound() -> None:
     node = np.arange(3 * MESSAGE_BYTES // 8)
-    pieces = list(pack(InducedEdges(node, node, columns=("id", "weight", "feature"))))
-    assert len(pieces) == 2 * 3 * MESSAGE_BYTES // PIECE_BYTES
+    pieces = list(pack(InducedEdges(node.astype(np.float64), columns=("id", "weight", "feature"))))
+    assert len(pieces) == 3 * MESSAGE_BYTES // PIECE_BYTES
     assert max(piece.nbytes for piece in pieces) < MESSAGE_BYTES
-    same(unpack(pieces), InducedEdges(node, node, columns=("id", "weight", "feature")))
+    same(unpack(pieces), InducedEdges(node.astype(np.float64), columns=("id", "weight", "feature")))
 
 
 def test_one_batch_is_read_where_it_lies() -> None:
-    node = np.arange(1000)
-    (batch,) = pack(FetchRows(node))
+    rows = NodeRows(np.arange(1000), np.zeros((1000, 3), np.float32), None, None)
+    (batch,) = pack(rows)
     found = unpack([batch])
-    assert isinstance(found, FetchRows)
-    assert np.shares_memory(found.node, node)
+    assert isinstance(found, NodeRows)
+    assert np.shares_memory(found.feature, rows.feature)
+
+
+def test_integers_travel_in_the_narrowest_type() -> None:
+    rng = np.random.default_rng(0)
+    rows = NodeRows(
+        original_id=rng.integers(0, 2**31, 1000),
+        feature=rng.random((1000, 3), np.float32),
+        label=rng.integers(-1, 47, 1000),
+        split=rng.integers(0, 4, 1000).astype(np.int8),
+    )
+    (batch,) = pack(rows)
+    assert batch.nbytes - 1000 * (4 + 12 + 1 + 1) < 100
+    same(unpack([batch]), rows)
+
+
+@pytest.mark.parametrize("dtype", ["|O", "O", "<M8[s]", "float", ""])
+def test_arrays_of_no_numbers_are_refused(dtype: str) -> None:
+    (batch,) = pack(FetchRows(np.arange(3)))
+    told = batch.schema.metadata[b"arrays"].replace(b"<i8", dtype.encode())
+    with pytest.raises(StageError, match="expected arrays of numbers, got"):
+        unpack([batch.replace_schema_metadata({**batch.schema.metadata, b"arrays": told})])
 
 
 def test_what_is_no_message() -> None:

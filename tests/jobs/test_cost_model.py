@@ -89,7 +89,7 @@ def test_bytes_of_neighbor_batches_are_those_of_their_messages(graph: StoredGrap
     drawn = [int(batch.indptr[ends[0]]), int(batch.indptr[ends[1]] - batch.indptr[ends[0]])]
     assert per_hop[0] == len(roots)
     shape = BatchShape(tuple(per_hop[:2].tolist()), tuple(drawn), batch.num_nodes)
-    model = neighbor_traffic(shape, Widths(feature=12 * 4, index=4), PARTITIONS)
+    model = neighbor_traffic(shape, Widths(feature=12 * 4, index=2), PARTITIONS)
     if kind is WatchedRemote:
         assert found["sent_bytes"] == model.sent
         assert found["received_bytes"] == model.received
@@ -106,7 +106,7 @@ def test_bytes_of_chunk_batches_are_those_of_their_messages(graph: StoredGraph) 
     before = totals(traffic)
     batch = sampler.sample(0, 0)
     found = {name: value - before[name] for name, value in totals(traffic).items()}
-    model = chunk_traffic(batch.num_nodes, batch.num_edges, Widths(feature=12 * 4), PARTITIONS)
+    model = chunk_traffic(batch.num_nodes, batch.num_edges, Widths(feature=12 * 4, index=2), PARTITIONS)
     assert (found["sent_bytes"], found["received_bytes"]) == (model.sent, model.received)
     assert found["remote_requests"] == model.requests
 

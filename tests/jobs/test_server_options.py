@@ -1,4 +1,4 @@
-"""Rows by plan and the servers' wire type reach a run: fewer bytes between processes, the same batches."""
+"""Rows by plan and the stored type of features reach a run: fewer bytes between processes."""
 
 import pytest
 
@@ -26,7 +26,10 @@ def graph(tmp_path_factory):
 def trained(graph, tmp_path_factory):
     def train(name, *options):
         run = tmp_path_factory.mktemp("runs") / name
-        done = job_in_process.run_job(products_geco.main, ["--data", graph, "--run.dir", str(run), *SMALL, *options])
+        done = job_in_process.run_job(
+            products_geco.main,
+            ["--run.dir", str(run), *SMALL, *(() if "--data" in options else ("--data", graph)), *options],
+        )
         assert done.returncode == 0, done.stderr
         received = sum(sum(event["received_bytes"]) for event in events(run) if event["kind"] == "traffic")
         return [epoch["train_loss"] for epoch in epochs(run)], received
@@ -45,7 +48,11 @@ def test_rows_by_plan_change_no_loss_and_save_rows(plain, trained):
     assert received < 0.9 * plain[1]  # validation and the final scores fetch theirs without a plan
 
 
-def test_float16_on_the_wire_halves_the_features(plain, trained):
-    losses, received = trained("half", "--servers.feature_dtype", "float16")
+def test_a_graph_of_float16_sends_half_the_features(plain, trained, tmp_path):
+    url = str(tmp_path / "graph")
+    ingest(
+        SyntheticGraph(SyntheticOptions(num_nodes=1000)), url, IngestOptions(num_partitions=2, feature_dtype="float16")
+    )
+    losses, received = trained("half", "--data", url)
     assert losses == pytest.approx(plain[0], rel=0.02)
-    assert received < 0.75 * plain[1]
+    assert received < 0.6 * plain[1]

@@ -138,7 +138,7 @@ def test_one_worker_has_the_whole_graphs_logits_and_the_same_weights_serve_batch
     parts = list(graph.partitions())
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(p.indptr) for p in parts]))])
     indices = np.concatenate([p.indices for p in parts])
-    x = torch.from_numpy(np.concatenate([p.feature for p in parts if p.feature is not None]))
+    x = torch.from_numpy(np.concatenate([p.feature_numbers() for p in parts]))
     ids = torch.from_numpy(np.concatenate([p.original_id for p in parts]))
     assert torch.equal(shard.x, x)
     assert torch.equal(shard.node_id, ids)

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 import samplers.partition_owner
-from samplers.messages import FetchRows, InducedEdges, ListChunk, ListSplit, NeighborLists, NodeRows, SampleNeighbors
+from samplers.messages import (
+    FetchRows,
+    InducedEdges,
+    InducedSubgraphs,
+    ListChunk,
+    ListSplit,
+    NeighborLists,
+    NodeRows,
+    SampleNeighbors,
+)
 from samplers.neighbor_kernels import induced_edges_by_map
 from samplers.partition_owner import PartitionOwner
 from storage.errors import ConfigError
@@ -23,15 +32,24 @@ def owners(tmp_path_factory: pytest.TempPathFactory) -> list[PartitionOwner]:
 
 
 @pytest.mark.parametrize("node", [[0, 5, 100], [-1], [2**40], [199]])
-@pytest.mark.parametrize("kind", ["sample", "induce", "fetch"])
+@pytest.mark.parametrize("kind", ["sample", "fetch"])
 def test_a_node_of_another_owner_is_refused_in_one_line(
     kind: str, node: list[int], owners: list[PartitionOwner]
 ) -> None:
     ids = np.asarray(node)
-    request = {"sample": SampleNeighbors(ids, 3, 0), "induce": InducedEdges(ids, ids), "fetch": FetchRows(ids)}[kind]
+    request = {"sample": SampleNeighbors(ids, 3, 0), "fetch": FetchRows(ids)}[kind]
     with pytest.raises(ConfigError) as refused:
         owners[0].answer(request)
     assert str(refused.value) == f"partition 0 owns the nodes [0, 100), got {node[-1]}"
+
+
+@pytest.mark.parametrize("bad", [-1, 200, 2**40])
+def test_a_member_that_is_no_node_is_refused_in_one_line(bad: int, owners: list[PartitionOwner]) -> None:
+    member = np.array([3, bad, 150])
+    for request in (InducedEdges(member), InducedSubgraphs(member, np.array([0, 3]))):
+        with pytest.raises(ConfigError) as refused:
+            owners[0].answer(request)
+        assert str(refused.value) == f"expected node ids in [0, 200), got {bad}"
 
 
 def test_something_else_than_a_request(owners: list[PartitionOwner]) -> None:
@@ -52,7 +70,7 @@ def test_no_node_at_all(owners: list[PartitionOwner]) -> None:
     lists = owners[0].answer(SampleNeighbors(none, 3, 0))
     assert isinstance(lists, NeighborLists)
     assert (len(lists.count), len(lists.neighbor)) == (0, 0)
-    lists = owners[0].answer(InducedEdges(none, none))
+    lists = owners[0].answer(InducedEdges(none))
     assert isinstance(lists, NeighborLists)
     assert (len(lists.count), len(lists.neighbor)) == (0, 0)
     rows = owners[0].answer(FetchRows(none, split_set=0))
@@ -77,7 +95,6 @@ def test_the_map_and_the_hash_induce_the_same_edges(
 ) -> None:
     rng = np.random.default_rng(0)
     member = rng.permutation(200)[:60]
-    node = member[member < 100]
     used = []
     monkeypatch.setattr(
         samplers.partition_owner,
@@ -87,7 +104,7 @@ def test_the_map_and_the_hash_induce_the_same_edges(
     answers = []
     for num_nodes in (200, 10**6):  # far fewer members than nodes: by hash
         owner = PartitionOwner(owners[0]._partition, num_nodes)
-        lists = owner.answer(InducedEdges(node, member, columns=("id",)))
+        lists = owner.answer(InducedEdges(member, columns=("id",)))
         assert isinstance(lists, NeighborLists)
         answers.append(lists)
     assert used == ["map"]
@@ -103,7 +120,7 @@ def test_replies_hold_no_view_of_the_partition(owners: list[PartitionOwner]) -> 
         FetchRows(node, split_set=0),
         SampleNeighbors(node, -1, 0),
         ListSplit(0, 1),
-        InducedEdges(node, node),
+        InducedEdges(node),
     ):
         reply = owners[0].answer(request)
         for array in vars(reply).values():
@@ -127,7 +144,7 @@ def test_ids_beyond_two_to_the_31st() -> None:
     assert isinstance(lists, NeighborLists)
     assert lists.neighbor.tolist() == [7, start + 1, start + 2, start, 2**40]
     member = np.array([2**40, start + 2, start, 7])
-    lists = owner.answer(InducedEdges(np.array([start + 2, start]), member))
+    lists = owner.answer(InducedEdges(member))
     assert isinstance(lists, NeighborLists)
     assert lists.count.tolist() == [2, 2]
     assert lists.neighbor.tolist() == [3, 1, 2, 0]

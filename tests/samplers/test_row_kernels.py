@@ -55,10 +55,3 @@ def test_rows_are_placed(dtype, width):
         taken = np.zeros((20, width), dtype)
         take_rows(table, row, taken)
         assert np.array_equal(taken, table[row])
-
-
-def test_rows_are_converted():
-    table = np.arange(12, dtype=np.float32).reshape(4, 3)
-    out = np.zeros((2, 3), np.float16)
-    place_rows(table, np.array([3, 1]), np.array([1, 0]), out)
-    assert out.tolist() == [[3.0, 4.0, 5.0], [9.0, 10.0, 11.0]]

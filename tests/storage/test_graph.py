@@ -122,7 +122,7 @@ def big_source(num_nodes: int, feature_dim: int):
         def nodes(self, chunk_nodes: int):
             for start in range(0, num_nodes, chunk_nodes):
                 count = min(chunk_nodes, num_nodes - start)
-                yield NodeChunk(feature=np.full((count, feature_dim), start, np.float32))
+                yield NodeChunk(feature=np.full((count, feature_dim), start + 2, np.float32))
 
     return Big()
 

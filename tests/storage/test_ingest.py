@@ -554,7 +554,7 @@ def test_a_number_of_classes_without_classes_is_refused(found: str, tmp_path: Pa
 
 def test_what_may_be_allowed_is_allowed(tmp_path: Path) -> None:
     ingest(with_feature(7, float("nan")), str(tmp_path / "graph"), IngestOptions(allow_nonfinite=True))
-    assert np.isnan(open_graph(str(tmp_path / "graph")).partition(0).feature).sum() == 1
+    assert np.isnan(open_graph(str(tmp_path / "graph")).partition(0).feature_numbers()).sum() == 1
 
 
 def test_a_feature_too_large_for_float16_is_refused(tmp_path: Path) -> None:

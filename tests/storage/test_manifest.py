@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import FormatError
+from storage.feature_rows import FeatureRows
 from storage.manifest import EncodingEntry, Manifest, expected_files, parse_head, parse_manifest, partition_dir
 from storage.manifest_reader import FileEntry
 
@@ -275,17 +276,38 @@ def test_a_changed_field_is_refused_in_one_line(name: str) -> None:
     refuse(json.dumps(body), message)
 
 
+OF_0_3 = ("feature_layout", "feature_slots")
 WHOLE = json.loads(with_encoding(make_manifest()).to_json())
 
 
 @pytest.mark.parametrize(
     ("where", "key"),
-    [(where, key) for where in ("", "nodes", "edges", "encoding") for key in sorted(table(WHOLE, where))],
+    [
+        (where, key)
+        for where in ("", "nodes", "edges", "encoding")
+        for key in sorted(table(WHOLE, where))
+        if key not in OF_0_3
+    ],
 )
 def test_every_field_is_needed(where: str, key: str) -> None:
     body = json.loads(json.dumps(WHOLE))
     del table(body, where)[key]
     refuse(json.dumps(body), "")
+
+
+def test_a_graph_of_0_2_has_dense_features() -> None:
+    body = json.loads(json.dumps(WHOLE))
+    for key in OF_0_3:
+        del table(body, "nodes")[key]
+    rows = parse_manifest(json.dumps(body), "here").feature_rows
+    assert rows == FeatureRows(3, "float16")
+
+
+@pytest.mark.parametrize(("layout", "slots"), [("indices", 0), ("entries", 4), ("bits", 1), ("csr", 0)])
+def test_feature_rows_that_cannot_be(layout: str, slots: int) -> None:
+    body = json.loads(json.dumps(WHOLE))
+    table(body, "nodes").update(feature_layout=layout, feature_slots=slots)
+    refuse(json.dumps(body), "feature_layout")
 
 
 @pytest.mark.parametrize(
