@@ -1,7 +1,7 @@
 """How the rows of node features are stored, and so how they travel: all rows of a graph in equally many bytes.
 
 A row is found, copied, cached and counted by its number alone, whatever it holds; it becomes float32 where it is put into a batch
-(`samplers.feature_kernels`). docs/decisions/0045-feature-rows-travel-as-stored.md says why rows have one size.
+(`samplers.feature_kernels`). docs/decisions/0055-feature-rows-travel-as-stored.md says why rows have one size.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@
     python -m jobs.bench planned --nodes 2000000 --batch_size 1024   # 100 M edges; prepared once in 4 minutes
     python -m jobs.bench planned --ray.address auto                  # over the links of a cluster, with partition servers; times count
 
-Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions random partitions, and loads the batches of rank 0 of as many
+Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions, and loads the batches of rank 0 of as many
 ranks, without a model: with every batch's rows fetched (off), then by plan for each of --budgets, in shares of all nodes' rows. In this
 process the first partition is read where it is and the others are asked as if they were elsewhere: bytes and requests count, times do not.
 Beside each stands what a static cache of the same rows would fetch, of those with most in-edges and of those that the same batches need most. You should
@@ -23,6 +23,7 @@ from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
+from storage.ingest_options import FeatureDtype, Partitioner
 from storage.option_checks import at_least, check_options, more_than_0
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ class PlannedConfig:
     """Neighbors per hop."""
     partitions: int = 4
     """Partitions, and ranks."""
+    partitioner: Partitioner = "random"
+    feature_dtype: FeatureDtype = "float32"
+    """How features are stored, and so travel."""
     budgets: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
     """Rows kept at most, in shares of all rows."""
     epochs: int = 2
@@ -210,11 +214,13 @@ def measure(config: PlannedConfig, graph: "StoredGraph", router: "Router", asked
     yield off
     static = static_rows(config, graph)
     row_bytes = 1e3 * off.megabytes / off.rows
+    room = router.empty_rows(1, feature=True, split_set=0, encodings=(), stored=True)
+    kept_bytes = sum(column.nbytes for column in vars(room).values() if column is not None)
     for index, budget in enumerate(config.budgets):
         for what, rows in static.items():
             share = rows[index] / off.rows
             yield Row(f"{budget:.0%}, {what}", rows[index], share, rows[index] * row_bytes / 1e3, off.requests)
-        row, digests = load(config, router, asked, int(budget * graph.manifest.num_nodes * row_bytes))
+        row, digests = load(config, router, asked, int(budget * graph.manifest.num_nodes * kept_bytes))
         assert digests == expected, "a planned batch is another one"
         yield row._replace(what=f"{budget:.0%}, planned", share=row.rows / off.rows)
 
@@ -223,16 +229,23 @@ def main() -> None:
     config = parse(PlannedConfig, __doc__)
     import torch
 
-    from jobs.run.config import NodeDataOptions
-    from jobs.run.prepare_graph import prepare_graph
     from samplers.router import local_router
+    from storage.graph import open_graph
+    from storage.ingest import IngestOptions, ingest
+    from storage.synthetic import SyntheticGraph, SyntheticOptions
 
     torch.set_num_threads(1)
     check_writable(config.out, "--out")
-    folder = str(config.data_dir)
-    graph = prepare_graph(
-        NodeDataOptions(nodes=config.nodes, partitions=config.partitions, partitioner="random", folder=folder)
-    )
+    url = config.data_dir / f"planned-{config.nodes}-{config.partitions}-{config.partitioner}-{config.feature_dtype}"
+    if not url.exists():
+        ingest(
+            SyntheticGraph(SyntheticOptions(num_nodes=config.nodes)),
+            str(url),
+            IngestOptions(
+                num_partitions=config.partitions, partitioner=config.partitioner, feature_dtype=config.feature_dtype
+            ),
+        )
+    graph = open_graph(str(url))
     on, columns = (
         machine(),
         dict(zip(Row._fields, ("", ".1f", ".2f", ".1f", ".2f", ".3f", ".1f", ".1f", ""), strict=True)),

@@ -548,7 +548,7 @@ class _TricklingServer(FlightServer):
                 writer.begin(batch.schema)
             writer.write_batch(batch)
 
-    reply = NodeRows(np.arange(2_000_000), None, None, None)
+    reply = NodeRows(np.arange(4_000_000), None, None, None)
 
 
 def test_a_slow_link_is_waited_for_as_long_as_pieces_arrive_and_a_silent_one_is_not():

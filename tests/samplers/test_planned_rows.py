@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -85,6 +86,32 @@ def test_never_more_than_the_budget_with_rows_that_come_early(graph, share):
     assert sum(column.nbytes for column in vars(kept).values() if column is not None) == room * ROW_BYTES
     assert stats.peak_bytes <= room * ROW_BYTES
     assert stats.fetched == sum(owner.rows_asked for owner in far) < stats.needed
+
+
+@pytest.mark.parametrize("form", ["float16", "int8", "bits", "entries"])
+def test_rows_are_kept_as_they_are_stored(form, tmp_path):
+    listed = random_listed_graph(NODES, 7000, feature_dim=DIM)
+    numbers = np.asarray(listed.feature, np.float32)
+    if form == "bits":
+        numbers = (numbers > 0).astype(np.float32)
+    elif form == "entries":
+        numbers = np.pad(numbers, ((0, 0), (0, 40)))
+    dtype = form if form in ("float16", "int8") else "float32"
+    source = replace(listed, feature=numbers.tolist())
+    ingest(source, str(tmp_path / "graph"), IngestOptions(num_partitions=3, feature_dtype=dtype))
+    graph = open_graph(str(tmp_path / "graph"))
+    row_bytes = graph.manifest.feature_rows.row_bytes + 8 + 8 + 1
+    router, _ = far_router(graph)
+    options = LoaderOptions(cache_bytes=200 * row_bytes)
+    with (
+        Loader(NeighborSampler(router, OPTIONS), options) as loader,
+        Loader(NeighborSampler(local_router(graph), OPTIONS)) as plain,
+    ):
+        for epoch in range(2):
+            pairs = zip(loader.epoch(epoch), plain.epoch(epoch), strict=True)
+            assert all(same(one, other) for one, other in pairs)
+        kept = loader.planned._kept
+    assert sum(column.nbytes for column in vars(kept).values() if column is not None) == 200 * row_bytes
 
 
 def test_each_row_once_with_room_for_all(graph):
