@@ -152,17 +152,20 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
     )
 
 
+_KEPT_COLUMNS = 8 + 8 + 1  # of a kept row, beside its features: permanent id, label, split
+
+
 def _add_planned_rows(plan: Plan, manifest: Manifest, resolved: ResolvedRun) -> None:
     """What is left of a batch's rows between hosts where they are kept by plan; expected from the graph's degrees."""
     loader, options = resolved.config.loader, resolved.training
     if plan.hosts == 1 or not loader.cache_bytes or not isinstance(options, NeighborOptions):
         return
     far = 1 - 1 / plan.hosts
-    dtype = resolved.config.servers.feature_dtype or manifest.feature_dtype
-    widths = Widths(manifest.feature_dim * np.dtype(dtype).itemsize, np.dtype(manifest.index_dtype).itemsize)
+    feature_bytes = manifest.feature_rows.row_bytes if manifest.feature_rows else 0
+    widths = Widths(feature_bytes, np.dtype(manifest.index_dtype).itemsize)
     degrees = Degrees.of_counts(manifest.measured.in_degree)
     shape, share = expected_batch(degrees, min(options.batch_size, manifest.num_nodes), options.fanouts)
-    rows = loader.cache_bytes / widths.row
+    rows = loader.cache_bytes / (feature_bytes + _KEPT_COLUMNS)
     fetched = planned_share(Degrees(degrees.degree, far * degrees.count), share, rows, far * loader.plan_bytes)
     needed = far * shape.nodes * widths.row
     plan.add(
