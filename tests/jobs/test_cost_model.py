@@ -199,7 +199,7 @@ def test_planned_traffic_is_rows_saved_and_requests_joined() -> None:
     whole = neighbor_traffic(shape, Widths(100), 4)
     none = planned_traffic(whole, shape, Widths(100), 1.0, 0.0)
     assert whole.received - none.received == 50 * Widths(100).row
-    assert whole.sent - none.sent == 50 * 8
+    assert whole.sent - none.sent == 50 * 4
 
 
 def test_degrees_of_statistics_have_all_nodes_and_edges(graph: StoredGraph, degrees: Degrees) -> None:
