@@ -65,7 +65,7 @@ def planetoid(folder: Path, name: str) -> ArrayGraph:
         feature=csr_array(joined[order].astype(np.float32)),
         label=labels[order],
         split=split_sets(joined.shape[0], [[some] for some in rows], name),
-        num_classes=labels.max() + 1,
+        num_classes=int(labels.max()) + 1,
         provenance={"source": f"Planetoid's ind.{name}.*"},
     )
 

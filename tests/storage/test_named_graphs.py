@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from storage.errors import DataError
+from storage.graph import open_graph
 from storage.importers.data_sets import DATA_SETS, table
 from storage.importers.named_graphs import per_class_splits
+from storage.ingest import ingest
 from tests.raw_layouts import NUM_CLASSES, write_set
 
 datasets = pytest.importorskip("torch_geometric.datasets")
@@ -54,6 +56,16 @@ def test_it_is_the_graph_of_pygs_class(tmp_path, name):
     else:
         assert ours.split is None
         assert DATA_SETS[name].per_class == 30
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_ingested_and_opened(tmp_path, name):
+    write_set(name, tmp_path)
+    source = DATA_SETS[name].read(tmp_path)
+    ingest(source, str(tmp_path / "stored"))
+    graph = open_graph(str(tmp_path / "stored"))
+    assert graph.manifest.num_nodes == source.num_nodes
+    assert graph.manifest.num_classes == int(source.label.max()) + 1
 
 
 def test_a_page_s_class_is_the_fifth_of_its_traffic(tmp_path):
