@@ -32,11 +32,19 @@ class RayHosts:
     """A cluster of one CPU a host, or as many as `cpus` says."""
 
     def __init__(
-        self, hosts: Hosts, cpus: int = 1, resources: Sequence[str] = (), environment: Sequence[str] = ()
+        self,
+        hosts: Hosts,
+        cpus: int = 1,
+        resources: Sequence[str] = (),
+        environment: Sequence[str] = (),
+        *,
+        takes_jobs: bool = False,
     ) -> None:
-        """`resources`: more arguments of `ray start`, one for each host; `environment`: NAME=VALUE of all nodes and jobs."""
+        """`resources`: more arguments of `ray start`, one for each host; `environment`: NAME=VALUE of all nodes and jobs. `takes_jobs`:
+        `ray job submit` works on h0."""
         self._more_environment = environment
         self.hosts, self.address = hosts, f"{hosts.address('h0')}:{HEAD_PORT}"
+        self._dashboard = "true" if takes_jobs else "false"
         self._cpus, self._more = cpus, list(resources)
         self._ray = str(Path(sys.executable).with_name("ray"))
         self._token = "emulated-hosts-have-a-token-of-32-bytes-or-more"
@@ -49,7 +57,7 @@ class RayHosts:
 
     def start_node(self, host: str) -> None:
         what = (
-            ["--head", f"--port={HEAD_PORT}", "--include-dashboard=false"]
+            ["--head", f"--port={HEAD_PORT}", f"--include-dashboard={self._dashboard}"]
             if host == "h0"
             else [f"--address={self.address}"]
         )

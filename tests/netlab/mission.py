@@ -1,0 +1,170 @@
+"""The commands that the product is for, as a user gives them to a cluster: `python -m tests.netlab.mission --hosts 1 2 4 --out runs/mission`.
+
+On each number of emulated hosts, by `ray job submit` on the first: products_geco with neighbor sampling and with the random partition, PPGT on
+Node2Subgraph's subgraphs, and molecules with TokenGT; one worker a host, partitions on the hosts' own disks, four micro-batches a step. With --sweep, a
+sweep over sizes and workers too. Prints a table, kept as results.md under --out, and fails unless the losses are equal on all numbers of hosts.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.bench.results import keep, machine, table
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.disturbed_job import epochs
+from tests.netlab.hosts import DISK, Hosts, why_not
+from tests.netlab.ray_hosts import REPOSITORY, RayHosts
+
+JOB_S = 900.0
+DASHBOARD = "http://127.0.0.1:8265"
+EPOCHS = 3
+COMMON = (*("--fit.epochs", str(EPOCHS), "--fit.micro_batches", "4"), "--run.defaults", "recipe")
+NODES = {
+    "products_geco, neighbor": (
+        *("products_geco", "--model.num_layers", "2", "--sampler", "neighbor", "--sampler.fanouts", "10", "5"),
+    ),
+    "products_geco, random partition": ("products_geco", "--sampler", "random-partition", "--sampler.num_chunks", "8"),
+    "PPGT, Node2Subgraph": (
+        *("train_nodes", "--model", "ppgt", "--model.num_layers", "2", "--workers.launcher", "ray"),
+        *("--sampler", "node2subgraph", "--sampler.batch_size", "64"),
+    ),
+}
+MOLECULES = (
+    *("pcqm4m_tokengt", "--data.molecules", "600", "--model.width", "32", "--model.num_layers", "2"),
+    *("--sampler.max_graphs", "32"),
+)
+SWEEP = (
+    *(
+        "--grid",
+        "model=geco,primphormer",
+        "--workers",
+        "1",
+        "2",
+        "--nodes",
+        "4000",
+        "16000",
+        "--baseline",
+        "none",
+        "--",
+    ),
+    *("--fit.epochs", "3", "--workers.launcher", "ray", "--sampler", "neighbor"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job on one number of hosts."""
+
+    job: str
+    hosts: int
+    seconds: float
+    epoch_seconds: float
+    losses: list[float]
+    link_bytes: int
+
+
+def submit(cluster: RayHosts, script: str, *words: str) -> tuple[float, str]:
+    """Seconds and output of a job given to the cluster as README says; RuntimeError with its output if it fails."""
+    begun = time.monotonic()
+    command = ["ray", "job", "submit", "--address", DASHBOARD, "--working-dir", str(REPOSITORY), "--", "python"]
+    done = cluster.run(
+        "h0",
+        [*command, f"jobs/{script}.py", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=JOB_S,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{script} {' '.join(words)}: status {done.returncode}\n{done.stdout}")
+    return time.monotonic() - begun, done.stdout
+
+
+def shortest_epoch_s(run: Path) -> float:
+    """Training alone, of the epochs after the first, which warms up."""
+    return min(json.loads(line)["train_s"] for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
+
+
+def rows(count: int, origin: Path, shared: Path, sweep: bool) -> list[Row]:
+    """All jobs on `count` hosts."""
+    found = []
+    with Hosts(count, shared=[shared, REPOSITORY]) as hosts:
+        cluster = RayHosts(hosts, takes_jobs=True)
+        cluster.start()
+        placed = f"{DISK}/graph"
+        submit(cluster, "ingest", str(origin), placed, "--place", "hosts")
+        jobs = {name: (*words, "--data", placed) for name, words in NODES.items()} | {"molecules, TokenGT": MOLECULES}
+        for number, (name, (script, *words)) in enumerate(jobs.items()):
+            run = shared / f"{count}-{number}"
+            before = hosts.bytes()
+            seconds, _ = submit(cluster, script, *words, *COMMON, "--workers", str(count), "--run.dir", str(run))
+            moved = sum(sum(after) - sum(before[host]) for host, after in hosts.bytes().items())
+            losses = [epoch["train_loss"] for epoch in epochs(run)]
+            found.append(Row(name, count, seconds, shortest_epoch_s(run), losses, moved))
+            print(found[-1], flush=True)
+        if sweep:
+            seconds, said = submit(cluster, "sweep", "--out", str(shared / f"{count}-sweep"), *SWEEP)
+            print(f"sweep on {count} hosts: {seconds:.0f} s\n{said}", flush=True)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--nodes", type=int, default=4000)
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("runs/mission"))
+    said = parser.parse_args()
+    if why_not() is not None:
+        print(why_not(), file=sys.stderr)
+        return 1
+    shared = (said.out / "files").resolve()
+    shutil.rmtree(shared, ignore_errors=True)
+    shared.mkdir(parents=True)
+    origin = shared / "origin"
+    ingest(SyntheticGraph(SyntheticOptions(num_nodes=said.nodes)), str(origin), IngestOptions(num_partitions=4))
+    found = [row for count in said.hosts for row in rows(count, origin, shared, said.sweep)]
+    names = dict.fromkeys(row.job for row in found)
+    losses = {name: {json.dumps(row.losses) for row in found if row.job == name} for name in names}
+    unequal = [name for name, seen in losses.items() if len(seen) > 1]
+    columns = {
+        "job": "",
+        "hosts": "",
+        "seconds": ".0f",
+        "shortest epoch, s": ".2f",
+        "MB over links": ".1f",
+        "losses": "",
+    }
+    text = [
+        f"{EPOCHS} epochs with a worker a host, by `ray job submit`; {said.nodes:,} nodes; {machine()}",
+        "",
+        *table(
+            columns,
+            [
+                (
+                    row.job,
+                    row.hosts,
+                    row.seconds,
+                    row.epoch_seconds,
+                    row.link_bytes / 1e6,
+                    ", ".join(map(str, row.losses)),
+                )
+                for row in found
+            ],
+        ),
+        "",
+        f"losses differ: {', '.join(unequal)}" if unequal else "losses equal to the last digit on all numbers of hosts",
+    ]
+    keep(said.out, vars(said), "\n".join(text), rows=found)
+    print("\n".join(text))
+    return int(bool(unequal))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
