@@ -3,6 +3,7 @@
 The trainer knows neither: it asks for a sampler by its options, turns what that makes into tensors, and reads the targets.
 """
 
+import socket
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,10 +18,13 @@ from samplers.protocol import Sampler
 from samplers.registry import build_sampler
 from samplers.router import Router, local_router
 from samplers.traffic import Traffic
+from storage.arrow_files import absolute_url
+from storage.errors import ConfigError
 from storage.file_stamps import FileStamps, take_stamps
 from storage.graph import PinnedGraph, StoredGraph
-from storage.graph_store import StoredGraphs
+from storage.graph_store import StoredGraphs, open_graphs
 from storage.packed_graphs import pointers
+from storage.snapshots import has_graph
 
 
 class OpenData(Protocol):
@@ -193,17 +197,42 @@ class OpenGraphs:
 
 
 @dataclass(frozen=True)
+class PinnedGraphs:
+    """Names one snapshot of a set of graphs, for other processes."""
+
+    url: str
+    snapshot: int
+
+    def open(self) -> StoredGraphs:
+        """Raises ConfigError where this host does not have the set."""
+        if not has_graph(self.url):
+            raise ConfigError(
+                f"{self.url} on {socket.gethostname()}: expected the run's graphs, found none; keep them where all hosts see them, in a "
+                f"shared folder or an object store, or copy them to each host's disk: python jobs/ingest.py {self.url} PATH --place hosts"
+            )
+        return open_graphs(self.url, self.snapshot)
+
+
+@dataclass(frozen=True)
 class GraphData:
     """A store of many graphs, and which columns of its targets are meant (None: all)."""
 
-    store: StoredGraphs
+    store: StoredGraphs | PinnedGraphs
     columns: tuple[int, ...] | None = None
     labels: bool = False  # the one column holds numbers of classes
     stamps: FileStamps | None = None  # of the store's files, as the run began
 
+    def __reduce__(self):  # pickled by name, and opened by the process that wants it
+        store = self.store
+        pinned = PinnedGraphs(
+            absolute_url(store.url), store.snapshot if isinstance(store, PinnedGraphs) else store.manifest.snapshot
+        )
+        return GraphData, (pinned, self.columns, self.labels, self.stamps)
+
     def open(self) -> OpenGraphs:
+        store = self.store.open() if isinstance(self.store, PinnedGraphs) else self.store
         stamps = None if self.stamps is None else self.stamps.renewed()
-        return OpenGraphs(self.store, self.columns, self.labels, stamps)
+        return OpenGraphs(store, self.columns, self.labels, stamps)
 
 
 def predicted_ids(store: StoredGraphs, graph: np.ndarray) -> np.ndarray:

@@ -51,7 +51,7 @@ class IngestConfig(IngestOptions):
 
     GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
-    """With --place hosts a stored graph. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
+    """With --place hosts a stored graph or set of molecules. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
@@ -64,7 +64,8 @@ class IngestConfig(IngestOptions):
     threads: int | None = None
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
     place: Literal["url", "hosts"] = "url"
-    """hosts: copy each partition of the graph at SOURCE, its origin, to the disk of the host of a Ray cluster that will serve it, at the path URL."""
+    """hosts: copy each partition of the graph at SOURCE, its origin, to the disk of the host of a Ray cluster that will serve it, at the path URL;
+    a set of molecules to the disk of each host."""
     ogb_root: str = "data/ogb"
     """Where OGB sets lie: ogbn-products in <ogb-root>/ogbn_products."""
     download: bool = True
@@ -234,20 +235,27 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
 
 
 def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
-    """(bytes copied, number of edges, what is where, what to do next)"""
-    from cluster.place_graph import place_graph
+    """(bytes copied, number of edges or molecules, what is where, what to do next)"""
+    from cluster.place_graph import place_graph, place_graphs
     from cluster.session import ray_session
+    from storage.graph_set_manifest import holds_many_graphs
 
+    many = holds_many_graphs(config.source)
     with ray_session(config.ray):
-        copy, hosts = place_graph(config.source, config.url, report)
-    lines = [
-        f"{each.host}: {f'partitions {listed}' if (listed := ', '.join(map(str, each.partitions))) else 'no partition'}"
-        + f", {each.num_bytes / 2**20:,.1f} MiB copied"
-        for each in hosts
-    ]
-    advice = f"train on it: python jobs/products_geco.py --data {config.url}"
-    written = f"{copy.manifest.name}: {copy.num_partitions} partitions of {config.source} on {len(hosts)} hosts"
-    return sum(each.num_bytes for each in hosts), copy.num_edges, "\n".join([written, *lines]), advice
+        if many:
+            manifest, hosts = place_graphs(config.source, config.url, report)
+            name, count, parts = manifest.name, manifest.num_graphs, f"{manifest.num_graphs:,} graphs"
+        else:
+            copy, hosts = place_graph(config.source, config.url, report)
+            name, count, parts = copy.manifest.name, copy.num_edges, f"{copy.num_partitions} partitions"
+    lines = []
+    for each in hosts:
+        listed = ", ".join(map(str, each.partitions))
+        has = "all graphs" if many else f"partitions {listed}" if listed else "no partition"
+        lines.append(f"{each.host}: {has}, {each.num_bytes / 2**20:,.1f} MiB copied")
+    advice = f"train on it: python jobs/{'pcqm4m_tokengt' if many else 'products_geco'}.py --data {config.url}"
+    written = "\n".join([f"{name}: {parts} of {config.source} on {len(hosts)} hosts", *lines])
+    return sum(each.num_bytes for each in hosts), count, written, advice
 
 
 def ingest_set(config: IngestMoleculesConfig, report: "Progress") -> "tuple[int, int, str, str]":

@@ -1,6 +1,6 @@
-"""Copies of a graph's partitions on a host's own disk: whole files of the origin, each verified once, while it is copied.
+"""Copies of a graph's partitions, or of a whole set of graphs, on a host's own disk: files of the origin, each verified once, while it is copied.
 
-    manifests/000001.json                          the origin's, which it names
+    manifests/000001.json                          the origin's; a graph's names it
     data/<snapshot>/part-00000/…                   files of those partitions that this host serves; the others are not there
     copied/part-00000.json                         how the files looked when they were verified: what looks so still is not read again
 
@@ -12,22 +12,26 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from storage.arrow_files import is_local
+import fsspec
+
+from storage.arrow_files import is_local, split_url
 from storage.durable import sync_file, write_durably
 from storage.errors import ConfigError, FormatError
 from storage.file_stamps import Stamp, take_stamps
 from storage.filesystem_errors import one_line_errors
 from storage.graph import PinnedGraph, StoredGraph, open_graph
+from storage.graph_set_manifest import parse_graph_set_manifest
 from storage.manifest import partition_dir
 from storage.manifest_reader import FileEntry
-from storage.snapshots import has_graph, manifest_path
+from storage.snapshots import foreign_names, has_graph, manifest_path, read_manifest
 
 COPIED = "copied"
+_WHOLE = "graphs.json"
 _CHUNK_BYTES = 1 << 22
 
 
@@ -65,32 +69,74 @@ def copy_partition(copy: StoredGraph, index: int) -> CopiedPartition:
     """
     assert copy.manifest.origin is not None
     whole = PinnedGraph(copy.manifest.origin, copy.manifest.snapshot, copy.manifest.content_hash)
-    if not is_local(copy.filesystem):
-        raise ConfigError(f"{copy.url}: expected a path on the hosts' own disks, got a URL")
-    record = Path(copy.path, COPIED, f"{partition_dir(index)}.json")
-    known, entries = _read_record(record), copy.partition_files(index)
-    origin: StoredGraph | None = None
+    entries = copy.partition_files(index)
+
+    def open_origin() -> tuple[fsspec.AbstractFileSystem, str]:
+        origin = whole.open()
+        return origin.filesystem, origin.path
+
+    num_bytes = _copy_files(copy.url, f"{partition_dir(index)}.json", entries, open_origin)
+    copy_manifest(copy)
+    return CopiedPartition(frozenset(entry.path for entry in entries), num_bytes)
+
+
+def copy_graphs(origin: str, snapshot: int, url: str) -> int:
+    """Makes sure that a set of graphs has all its files on this host too; bytes that came from the origin just now.
+
+    Raises ConfigError where something else is at `url`, FormatError where the origin is gone or damaged, or the disk is full.
+    """
+    filesystem, path = split_url(origin)
+    text, name = read_manifest(filesystem, path, origin, snapshot, "python jobs/ingest.py <source>")
+    manifest = parse_graph_set_manifest(text, name)
+    where = Path(manifest_path(split_url(url)[1], snapshot))
+    expected = f"{url} on {socket.gethostname()}: expected nothing, or a copy of {origin}, found "
+    if where.exists():
+        if where.read_text() != text:
+            raise ConfigError(f"{expected}another graph; choose another url")
+    elif has_graph(url) and not Path(split_url(url)[1], COPIED, _WHOLE).exists():
+        raise ConfigError(f"{expected}a graph that is none; choose another url")
+    elif found := foreign_names(split_url(url)[0], split_url(url)[1]):
+        raise ConfigError(f"{expected}{found[0]}; choose another url")
+    num_bytes = _copy_files(url, _WHOLE, list(manifest.files.values()), lambda: (filesystem, path))
+    with _writing(where):
+        where.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(where, text.encode())
+    return num_bytes
+
+
+def _copy_files(
+    url: str,
+    name: str,
+    entries: Sequence[FileEntry],
+    open_origin: Callable[[], tuple[fsspec.AbstractFileSystem, str]],
+) -> int:
+    """Copies what is missing at `url` and remembers, in the record `name`, how all looks; bytes copied."""
+    filesystem, path = split_url(url)
+    if not is_local(filesystem):
+        raise ConfigError(f"{url}: expected a path on the hosts' own disks, got a URL")
+    record = Path(path, COPIED, name)
+    known = _read_record(record)
+    origin: tuple[fsspec.AbstractFileSystem, str] | None = None
     num_bytes, stamps = 0, dict(known)
     for entry in entries:
-        target = Path(copy.path, entry.path)
+        target = Path(path, entry.path)
         if target.exists():
-            stamp = take_stamps(copy.url, [entry]).stamps[0]
+            stamp = take_stamps(url, [entry]).stamps[0]
             if known.get(entry.path) == stamp:
                 continue
             with target.open("rb") as stream:
                 if hashlib.file_digest(stream, "sha256").hexdigest() == entry.sha256:
                     stamps[entry.path] = stamp
                     continue
-        origin = origin or whole.open()
-        _copy_file(origin, entry, target)
+        origin = origin or open_origin()
+        _copy_file(*origin, entry, target)
         num_bytes += entry.num_bytes
-        stamps[entry.path] = take_stamps(copy.url, [entry]).stamps[0]
+        stamps[entry.path] = take_stamps(url, [entry]).stamps[0]
     if stamps != known:
         with _writing(record):
-            record.parent.mkdir(exist_ok=True)
+            record.parent.mkdir(parents=True, exist_ok=True)
             write_durably(record, (json.dumps([astuple(stamp) for stamp in stamps.values()]) + "\n").encode())
-    copy_manifest(copy)
-    return CopiedPartition(frozenset(entry.path for entry in entries), num_bytes)
+    return num_bytes
 
 
 def _read_record(path: Path) -> dict[str, Stamp]:
@@ -103,16 +149,16 @@ def _read_record(path: Path) -> dict[str, Stamp]:
     return {stamp.name: stamp for stamp in stamps}
 
 
-def _copy_file(origin: StoredGraph, entry: FileEntry, target: Path) -> None:
+def _copy_file(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntry, target: Path) -> None:
     """Copies one file, and checks its bytes on their way; the target has all of them or is not there."""
-    source = f"{origin.path}/{entry.path}"
+    source = f"{path}/{entry.path}"
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     digest = hashlib.sha256()
     with _writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with _writing(target), open(beside, "wb") as sink:
-            for chunk in _chunks(origin, source):
+            for chunk in _chunks(filesystem, source):
                 digest.update(chunk)
                 sink.write(chunk)
             sink.flush()
@@ -127,8 +173,8 @@ def _copy_file(origin: StoredGraph, entry: FileEntry, target: Path) -> None:
     sync_file(target.parent)
 
 
-def _chunks(origin: StoredGraph, source: str) -> Iterator[bytes]:
-    with one_line_errors(source, "copy this file"), origin.filesystem.open(source, "rb") as stream:
+def _chunks(filesystem: fsspec.AbstractFileSystem, source: str) -> Iterator[bytes]:
+    with one_line_errors(source, "copy this file"), filesystem.open(source, "rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             yield chunk
 

@@ -228,11 +228,11 @@ def check_store(url: str) -> Iterator[Finding]:
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
     """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
     from storage.graph import open_graph
-    from storage.graph_set_manifest import GraphSetManifest
+    from storage.graph_set_manifest import GraphSetManifest, holds_many_graphs
     from storage.graph_store import open_graphs
 
     try:
-        stored = open_graphs(url) if _holds_many_graphs(url) else open_graph(url)
+        stored = open_graphs(url) if holds_many_graphs(url) else open_graph(url)
         manifest = stored.manifest
         if isinstance(manifest, GraphSetManifest):
             described = f"{manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes"
@@ -250,21 +250,6 @@ def check_graph(url: str, quick: bool) -> Iterator[Finding]:
         yield Finding("graph", "fail", str(error))
         return
     yield Finding("graph", "ok", f"{url}: {described}")
-
-
-def _holds_many_graphs(url: str) -> bool:
-    """By the manifest's kind; where it cannot be read, opening the graph will say why."""
-    from storage.arrow_files import split_url
-    from storage.errors import FormatError
-    from storage.graph_set_manifest import MANY_GRAPHS
-    from storage.manifest import parse_head
-    from storage.snapshots import read_manifest
-
-    filesystem, path = split_url(url)
-    try:
-        return parse_head(*read_manifest(filesystem, path, url, None, "")).kind == MANY_GRAPHS
-    except FormatError:
-        return False
 
 
 def _gib(num_bytes: float) -> str:

@@ -1,6 +1,7 @@
 """A graph whose partitions lie on the hosts' own disks: placed from its origin, served, lost and fetched again."""
 
 import os
+import pickle
 import shutil
 import signal
 from pathlib import Path
@@ -8,14 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.options import ServerOptions
+from cluster.molecule_ingest import ingest_molecules
+from cluster.options import MoleculeIngestOptions, ServerOptions
 from cluster.partition_server import connect, partition_servers, server_group
-from cluster.place_graph import place_graph
+from cluster.place_graph import place_graph, place_graphs
+from cluster.training_data import GraphData
 from samplers.neighbor import NeighborSampler
 from samplers.options import NeighborOptions
 from samplers.router import local_router
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, open_graph
+from storage.graph_store import open_graphs
+from storage.importers.enumerated_molecules import EnumeratedMolecules
 from storage.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
 from tests.reference_sampler import same_bytes
@@ -76,3 +81,25 @@ def test_partitions_that_no_host_has_are_named(origin, tmp_path):
 def test_a_place_that_is_no_disk_of_a_host_is_refused(origin, tmp_path, url):
     with pytest.raises(ConfigError, match=r"expected (a path on the hosts' own disks|another path)"):
         place(origin, tmp_path / url if url == "origin" else url)
+
+
+def test_a_set_of_graphs_is_placed_on_every_host(shared_ray, tmp_path):
+    origin, copy = str(tmp_path / "molecules"), str(tmp_path / "copy")
+    ingest_molecules(EnumeratedMolecules(30), origin, MoleculeIngestOptions())
+    told = []
+    manifest, hosts = place_graphs(origin, copy, lambda *what: told.append(what))
+    assert told == [("hosts", 1, 1)]
+    assert [each.num_bytes for each in hosts] == [sum(entry.num_bytes for entry in manifest.files.values())]
+    assert open_graphs(copy).content_hash == manifest.content_hash
+    with pytest.raises(ConfigError, match="expected another path than the origin's"):
+        place_graphs(origin, origin, lambda *what: None)
+
+
+def test_a_worker_without_the_set_says_so(tmp_path):
+    url = str(tmp_path / "molecules")
+    ingest_molecules(EnumeratedMolecules(30), url, MoleculeIngestOptions())
+    sent = pickle.dumps(GraphData(open_graphs(url)))
+    assert len(pickle.loads(sent).open().store) == 30  # noqa: S301 - our own bytes
+    shutil.rmtree(url)
+    with pytest.raises(ConfigError, match=r"expected the run's graphs, found none; .*--place hosts"):
+        pickle.loads(sent).open()  # noqa: S301

@@ -14,7 +14,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.molecule_ingest import ingest_molecules
+from cluster.options import MoleculeIngestOptions
 from jobs.bench.results import keep, machine, table
+from storage.importers.enumerated_molecules import EnumeratedMolecules
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.disturbed_job import epochs
@@ -36,7 +39,7 @@ NODES = {
     ),
 }
 MOLECULES = (
-    *("pcqm4m_tokengt", "--data.molecules", "600", "--model.width", "32", "--model.num_layers", "2"),
+    *("pcqm4m_tokengt", "--model.width", "32", "--model.num_layers", "2"),
     *("--sampler.max_graphs", "32"),
 )
 SWEEP = (
@@ -91,15 +94,19 @@ def shortest_epoch_s(run: Path) -> float:
     return min(json.loads(line)["train_s"] for line in (run / "metrics.jsonl").read_text().splitlines()[1:])
 
 
-def rows(count: int, origin: Path, shared: Path, sweep: bool) -> list[Row]:
+def rows(count: int, shared: Path, sweep: bool) -> list[Row]:
     """All jobs on `count` hosts."""
     found = []
     with Hosts(count, shared=[shared, REPOSITORY]) as hosts:
         cluster = RayHosts(hosts, takes_jobs=True)
         cluster.start()
         placed = f"{DISK}/graph"
-        submit(cluster, "ingest", str(origin), placed, "--place", "hosts")
-        jobs = {name: (*words, "--data", placed) for name, words in NODES.items()} | {"molecules, TokenGT": MOLECULES}
+        molecules = f"{DISK}/molecules"
+        submit(cluster, "ingest", str(shared / "origin"), placed, "--place", "hosts")
+        submit(cluster, "ingest", str(shared / "molecules"), molecules, "--place", "hosts")
+        jobs = {name: (*words, "--data", placed) for name, words in NODES.items()} | {
+            "molecules, TokenGT": (*MOLECULES, "--data", molecules)
+        }
         for number, (name, (script, *words)) in enumerate(jobs.items()):
             run = shared / f"{count}-{number}"
             before = hosts.bytes()
@@ -127,9 +134,10 @@ def main() -> int:
     shared = (said.out / "files").resolve()
     shutil.rmtree(shared, ignore_errors=True)
     shared.mkdir(parents=True)
-    origin = shared / "origin"
-    ingest(SyntheticGraph(SyntheticOptions(num_nodes=said.nodes)), str(origin), IngestOptions(num_partitions=4))
-    found = [row for count in said.hosts for row in rows(count, origin, shared, said.sweep)]
+    graph = SyntheticGraph(SyntheticOptions(num_nodes=said.nodes))
+    ingest(graph, str(shared / "origin"), IngestOptions(num_partitions=4))
+    ingest_molecules(EnumeratedMolecules(600), str(shared / "molecules"), MoleculeIngestOptions())
+    found = [row for count in said.hosts for row in rows(count, shared, said.sweep)]
     names = dict.fromkeys(row.job for row in found)
     losses = {name: {json.dumps(row.losses) for row in found if row.job == name} for name in names}
     unequal = [name for name, seen in losses.items() if len(seen) > 1]

@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cluster.molecule_ingest import ingest_molecules
+from cluster.options import MoleculeIngestOptions
 from samplers.node_tables import NodeTables
 from samplers.router import local_router
 from storage import copied_files, file_stamps
-from storage.copied_files import copy_manifest, copy_partition
+from storage.copied_files import copy_graphs, copy_manifest, copy_partition
 from storage.encode import encode
 from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError, FormatError
 from storage.graph import StoredGraph, copy_of, open_graph
+from storage.graph_store import StoredGraphs, open_graphs
+from storage.importers.enumerated_molecules import EnumeratedMolecules
 from storage.ingest import IngestOptions, ingest
 from tests.listed_graph import random_listed_graph
 from tests.stored_files import stored_file
@@ -138,3 +142,46 @@ def test_a_newer_snapshot_of_the_origin_copies_only_its_own_files(origin, copy, 
     copy_manifest(later)
     assert copy_partition(later, 1).num_bytes == newer.manifest.encodings["rwse-5"].file(1).num_bytes
     assert open_graph(copy.url).manifest.snapshot == newer.manifest.snapshot
+
+
+@pytest.fixture
+def molecules(tmp_path: Path) -> StoredGraphs:
+    ingest_molecules(
+        EnumeratedMolecules(30), str(tmp_path / "molecules"), MoleculeIngestOptions(chunk_rows=10, shard_rows=10)
+    )
+    return open_graphs(str(tmp_path / "molecules"))
+
+
+def test_a_set_of_graphs_is_copied_whole_and_once(molecules, tmp_path):
+    url = str(tmp_path / "copy")
+    whole = sum(entry.num_bytes for entry in molecules.manifest.files.values())
+    assert copy_graphs(molecules.url, 1, url) == whole
+    copied = open_graphs(url)
+    copied.verify()
+    assert copied.content_hash == molecules.content_hash
+    assert copy_graphs(molecules.url, 1, url) == 0
+    stored_file(url, "part-00001/graphs.arrow").write_bytes(b"damaged")
+    assert copy_graphs(molecules.url, 1, url) == molecules.manifest.files["part-00001/graphs.arrow"].num_bytes
+    open_graphs(url).verify()
+
+
+def test_a_set_is_not_copied_over_anything_else(molecules, origin, tmp_path):
+    before = sorted(Path(origin.path).rglob("*"))
+    with pytest.raises(ConfigError, match="choose another url"):
+        copy_graphs(molecules.url, 1, origin.url)
+    assert sorted(Path(origin.path).rglob("*")) == before
+    notes = tmp_path / "mine" / "data" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("mine")
+    with pytest.raises(ConfigError, match=r"found data/notes\.txt; choose another url"):
+        copy_graphs(molecules.url, 1, str(tmp_path / "mine"))
+    assert list((tmp_path / "mine").rglob("*.arrow")) == []
+
+
+def test_a_damaged_origin_of_a_set_is_named(molecules, tmp_path):
+    file = stored_file(molecules.url, "part-00002/graphs.arrow")
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(FormatError, match=r"part-00002/graphs\.arrow: expected sha256"):
+        copy_graphs(molecules.url, 1, str(tmp_path / "copy"))
+    with pytest.raises(FormatError):
+        open_graphs(str(tmp_path / "copy"))
