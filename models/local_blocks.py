@@ -6,6 +6,7 @@
     GraphSAGE  (arXiv:1706.02216)   Conv(H)_i = W h_i + b + W' mean_{j → i} h_j
     GCN        (arXiv:1609.02907)   Conv(H) = D̂^-½ (A + I) D̂^-½ H W + b
     GAT        (arXiv:1710.10903)   Conv(H)_i = ‖_heads Σ_{j → i or j = i} α_ij W h_j + b,   α_ij = softmax_j LeakyReLU(s·W h_j + d·W h_i)
+    APPNP      (arXiv:1810.05997)   Conv(H) = Z_K,   Z_0 = H W + b,   Z_k+1 = (1 − α) D̂^-½ (A + I) D̂^-½ Z_k + α Z_0
     GatedGCN   (arXiv:1711.07553)   Conv(H)_i = A h_i + Σ_{j → i} σ_ij ⊙ B h_j / (Σ_j σ_ij + 10⁻⁶),   σ_ij = sigmoid(D h_i + E h_j)
 
 The baselines (models/message_passing.py) are these layers alone; beside a global block they join it by a gate, L(H) + g ⊙ Global(L(H)), or
@@ -89,6 +90,21 @@ class GCNConvolution(nn.Module):
         return adjacency.propagate(self.linear(x_nF), "gcn") + self.bias
 
 
+class PageRankConvolution(nn.Module):
+    """APPNP, [n, F] → [n, D]: personalised PageRank of H W + b, with restart α, by K steps."""
+
+    def __init__(self, in_dim: int, width: int, steps: int, restart: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, width)
+        self.steps, self.restart = steps, restart
+
+    def forward(self, x_nF: Tensor, adjacency: Propagation) -> Tensor:
+        start_nD = z_nD = self.linear(x_nF)
+        for _ in range(self.steps):
+            z_nD = torch.lerp(adjacency.propagate(z_nD, "gcn"), start_nD, self.restart)
+        return z_nD
+
+
 class GATConvolution(nn.Module):
     """[n, F] → [n, D]; every node also attends to itself."""
 
@@ -145,6 +161,8 @@ def make_convolution(
         return HopConvolution(in_dim, width, propagation, hops)
     if options.block == "gat":
         return GATConvolution(in_dim, width, options.num_heads)
+    if options.block == "appnp":
+        return PageRankConvolution(in_dim, width, options.steps, options.restart)
     kinds = {"sage": SAGEConvolution, "gcn": GCNConvolution, "gated-gcn": GatedConvolution}
     return kinds[options.block](in_dim, width)
 

@@ -347,7 +347,7 @@ def _shards_sum_over_neighbors(config: RunConfig) -> str | None:
     if config.run.parallel != "graph" or local is None:
         return None
     if local.block in ("gat", "gated-gcn"):
-        return f"--run.parallel graph: expected a local block that sums over neighbors (lcb, gcn, sage), got {local.block}; set --model.local.block"
+        return f"--run.parallel graph: expected a local block that sums over neighbors (lcb, gcn, sage, appnp), got {local.block}; set --model.local.block"
     if local.norm == "batch":
         return "--run.parallel graph: batch statistics would be those of a worker's nodes alone; set --model.local.norm layer or none"
     return None

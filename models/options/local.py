@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from models.options.checks import check_choices, check_least, check_shares
 
-Block = Literal["lcb", "gcn", "sage", "gat", "gated-gcn"]
+Block = Literal["lcb", "gcn", "sage", "gat", "gated-gcn", "appnp"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class LocalOptions:
     """After each local block."""
     num_heads: int = 4
     """Of gat."""
+    steps: int = 10
+    """Of appnp: how many times a layer propagates."""
+    restart: float = 0.1
+    """Of appnp: the share of its own transformed state that a node keeps at each step."""
     gate_start: float = 0.01
     """Of g, a learned factor per channel."""
     top_layers: int = 1
@@ -31,8 +35,8 @@ class LocalOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_shares(self, "dropout")
-        check_least(self, 1, "num_heads", "top_layers")
+        check_shares(self, "dropout", "restart")
+        check_least(self, 1, "num_heads", "steps", "top_layers")
 
     @property
     def is_paper(self) -> bool:

@@ -50,10 +50,11 @@ def _halo_channels(config: GECOConfig) -> int:
     """Channels of a row that one forward pass propagates."""
     local, width = config.local, config.width
     lcb = config.hops * width
+    layer = {"lcb": lcb, "appnp": local.steps * width}.get(local.block, width)
     if local.is_paper:
-        return config.num_layers * (lcb if local.block == "lcb" else width)
-    first = config.hops * (config.in_dim + config.encoding_dim) if local.block == "lcb" else width
-    others = (config.num_layers - 1) * (lcb if local.block == "lcb" else width)
+        return config.num_layers * layer
+    first = config.hops * (config.in_dim + config.encoding_dim) if local.block == "lcb" else layer
+    others = (config.num_layers - 1) * layer
     return first + others + (local.top_layers * lcb if local.join == "top" else 0)
 
 

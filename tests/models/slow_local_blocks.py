@@ -46,6 +46,20 @@ def slow_gcn(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
     return torch.stack(rows)
 
 
+def slow_appnp(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
+    degree = torch.tensor([len(sources(node, edges)) + 1.0 for node in range(len(x))], dtype=x.dtype)
+    start = z = torch.stack([layer.linear(row) for row in x])
+    for _ in range(layer.steps):
+        rows = []
+        for node in range(len(x)):
+            total = z[node] / degree[node]
+            for source in sources(node, edges):
+                total = total + z[source] / (degree[node] * degree[source]).sqrt()
+            rows.append((1 - layer.restart) * total + layer.restart * start[node])
+        z = torch.stack(rows)
+    return z
+
+
 def slow_gat(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
     h = layer.linear(x).unflatten(1, (layer.num_heads, -1))
     rows = []
@@ -71,7 +85,14 @@ def slow_gated(layer, x: Tensor, edges: Tensor = EDGES) -> Tensor:
     return torch.stack(rows)
 
 
-SLOW = {"lcb": slow_lcb, "sage": slow_sage, "gcn": slow_gcn, "gat": slow_gat, "gated-gcn": slow_gated}
+SLOW = {
+    "lcb": slow_lcb,
+    "sage": slow_sage,
+    "gcn": slow_gcn,
+    "gat": slow_gat,
+    "gated-gcn": slow_gated,
+    "appnp": slow_appnp,
+}
 
 
 def slow_local(layer, block: str, x: Tensor, edges: Tensor = EDGES) -> Tensor:

@@ -344,7 +344,7 @@ def test_gated_ppgt_is_its_formula():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LocalOptions("gin"), "block must be one of lcb, gcn, sage, gat, gated-gcn, got 'gin'"),
+        (lambda: LocalOptions("gin"), "block must be one of lcb, gcn, sage, gat, gated-gcn, appnp, got 'gin'"),
         (lambda: LocalOptions(join="parallel"), "join must be one of serial, gate, top"),
         (lambda: LocalOptions(dropout=1.0), "dropout must lie in"),
         (lambda: LocalOptions(top_layers=0), "top_layers must be at least 1"),
