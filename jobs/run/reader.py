@@ -131,10 +131,10 @@ def build(
 
 
 def _named(kind: type, tree: Mapping[str, Any]) -> Tree:
-    """The tree with what is said of the whole group under its first field's name."""
+    """The tree with what is said of the whole group under its first field's name; of the two, what is said last counts."""
     if HEAD not in tree:
         return dict(tree)
-    return {option_names(kind)[0]: tree[HEAD]} | {name: value for name, value in tree.items() if name != HEAD}
+    return {name if name != HEAD else option_names(kind)[0]: value for name, value in tree.items()}
 
 
 def take(kind: type, tree: Mapping[str, Any], path: str) -> tuple[Any, Tree]:
@@ -288,15 +288,15 @@ def to_tree(value: Any) -> Any:
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
-    """`under` with the values of `over` in place of its own, group by group."""
+    """`under` with the values of `over` in place of its own, group by group; what is said last stands last."""
     merged = dict(under)
     for name, value in over.items():
-        old = merged.get(name)
+        old = merged.pop(name, None)
         if isinstance(value, Mapping) and old is not None:
             old = old if isinstance(old, Mapping) else {HEAD: old}
             merged[name] = merge(old, value)
         elif isinstance(old, Mapping) and not isinstance(value, Mapping):
-            merged[name] = {**old, HEAD: value}
+            merged[name] = {**{inner: kept for inner, kept in old.items() if inner != HEAD}, HEAD: value}
         else:
             merged[name] = value
     return merged

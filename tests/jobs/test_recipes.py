@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 
 from jobs.run.config import RECIPES, config_tree, read_config, read_recipe
+from jobs.run.reader import read_words
 from jobs.run.registry import PLACEHOLDERS, build_model, given_of
 
 PATHS = sorted(str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*.yaml"))
@@ -46,3 +47,19 @@ def test_its_model_is_built(path):
     config = read_config(config_tree("nodes", read_recipe(path)))
     model = build_model(config.model, config.kind, PLACEHOLDERS[config.kind])
     assert sum(parameter.numel() for parameter in model.parameters()) > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "block"),
+    [
+        ("--model.local appnp", "appnp"),  # the group's first field, by the group's name
+        ("--model.local.block appnp", "appnp"),
+        ("--model.local sage --model.local.block appnp", "appnp"),
+        ("--model.local.block sage --model.local appnp", "appnp"),
+        ("--model.local.dropout 0.1", "gcn"),
+    ],
+)
+def test_a_flag_stands_in_place_of_what_the_recipe_says(words, block):
+    _, flags = read_words(words.split())
+    tree = config_tree("nodes", read_recipe("geco/cora.yaml"), flags)
+    assert read_config(tree).model.options.local.block == block
