@@ -224,10 +224,9 @@ class GraphData:
 
     def __reduce__(self):  # pickled by name, and opened by the process that wants it
         store = self.store
-        pinned = PinnedGraphs(
-            absolute_url(store.url), store.snapshot if isinstance(store, PinnedGraphs) else store.manifest.snapshot
-        )
-        return GraphData, (pinned, self.columns, self.labels, self.stamps)
+        if isinstance(store, StoredGraphs):
+            store = PinnedGraphs(absolute_url(store.url), store.manifest.snapshot)
+        return GraphData, (store, self.columns, self.labels, self.stamps)
 
     def open(self) -> OpenGraphs:
         store = self.store.open() if isinstance(self.store, PinnedGraphs) else self.store

@@ -238,7 +238,7 @@ def place_on_hosts(config: IngestConfig, report: "Progress") -> "tuple[int, int,
     """(bytes copied, number of edges or molecules, what is where, what to do next)"""
     from cluster.place_graph import place_graph, place_graphs
     from cluster.session import ray_session
-    from storage.graph_set_manifest import holds_many_graphs
+    from storage.graph_store import holds_many_graphs
 
     many = holds_many_graphs(config.source)
     with ray_session(config.ray):

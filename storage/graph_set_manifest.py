@@ -6,11 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from storage.arrow_files import split_url
 from storage.errors import FormatError
-from storage.manifest import hash_of_files, manifest_json, parse_head, partition_dir
+from storage.manifest import hash_of_files, manifest_json, partition_dir
 from storage.manifest_reader import FileEntry, ManifestReader
-from storage.snapshots import read_manifest
 from storage.statistics import GraphSetStatistics, read_graph_set_statistics
 
 MANY_GRAPHS = "many-graphs"
@@ -90,15 +88,6 @@ class Reject:
 
 def shard_file(shard: int) -> str:
     return f"{partition_dir(shard)}/graphs.arrow"
-
-
-def holds_many_graphs(url: str) -> bool:
-    """By the newest manifest's kind; where it cannot be read, opening the graph will say why."""
-    filesystem, path = split_url(url)
-    try:
-        return parse_head(*read_manifest(filesystem, path, url, None, "")).kind == MANY_GRAPHS
-    except FormatError:
-        return False
 
 
 def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:

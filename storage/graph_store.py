@@ -36,6 +36,7 @@ from storage.errors import ConfigError, FormatError
 from storage.filesystem_errors import one_line_errors
 from storage.graph_kernels import copy_ends, copy_rows, first_edge_outside
 from storage.graph_set_manifest import (
+    MANY_GRAPHS,
     REJECTS_NAME,
     GraphSetManifest,
     Reject,
@@ -43,6 +44,7 @@ from storage.graph_set_manifest import (
     parse_graph_set_manifest,
     shard_file,
 )
+from storage.manifest import parse_head
 from storage.packed_graphs import PackedGraphs, pointers
 from storage.snapshots import read_manifest
 
@@ -251,6 +253,15 @@ class StoredGraphs:
                         f"{path}/{shard_file(index)}: {kind} feature {column}: expected categories in "
                         f"[0, {schema.categories[column]}), found {rows[:, column].min()} to {rows[:, column].max()}"
                     )
+
+
+def holds_many_graphs(url: str) -> bool:
+    """By the newest manifest's kind; where it cannot be read, opening the graph will say why."""
+    filesystem, path = split_url(url)
+    try:
+        return parse_head(*read_manifest(filesystem, path, url, None, "")).kind == MANY_GRAPHS
+    except FormatError:
+        return False
 
 
 def open_graphs(url: str, snapshot: int | None = None) -> StoredGraphs:

@@ -228,8 +228,8 @@ def check_store(url: str) -> Iterator[Finding]:
 def check_graph(url: str, quick: bool) -> Iterator[Finding]:
     """That a stored graph, or a set of graphs, opens, and (unless quick) that every byte has its checksum."""
     from storage.graph import open_graph
-    from storage.graph_set_manifest import GraphSetManifest, holds_many_graphs
-    from storage.graph_store import open_graphs
+    from storage.graph_set_manifest import GraphSetManifest
+    from storage.graph_store import holds_many_graphs, open_graphs
 
     try:
         stored = open_graphs(url) if holds_many_graphs(url) else open_graph(url)

@@ -184,12 +184,24 @@ def _by_kind(few: Any, alike: Any, other: Any) -> Rule:
 
 
 def _num_layers(at: Setting) -> Choice:
-    fanouts = at["sampler.fanouts"]
-    if fanouts is not None and at["sampler.edges"] != "induced":
-        return Choice(len(fanouts), f"one layer for each of the {len(fanouts)} hops that are sampled")
+    if _hops(at):
+        return Choice(_hops(at), f"one layer for each of the {_hops(at)} hops that are sampled")
     if at.kind == 2:
         return _by_degree(at, 8, 4)
-    return Choice((2, 3)[at.kind], at.why)
+    if at.kind == 0:
+        return Choice(1 if at["model.local.block"] == "appnp" else 2, at.why)
+    return Choice(3, at.why)
+
+
+def _hops(at: Setting) -> int:
+    """That are sampled, an edge list for each; 0 where a batch is a graph."""
+    fanouts = at["sampler.fanouts"]
+    return len(fanouts) if fanouts is not None and at["sampler.edges"] != "induced" else 0
+
+
+def _block(at: Setting) -> Choice:
+    # One layer that hears ten steps far has few weights to learn from few labels.
+    return Choice("appnp" if at.kind == 0 and not _hops(at) else "gcn", at.why)
 
 
 def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
@@ -199,7 +211,9 @@ def _by_degree(at: Setting, few: Any, many: Any) -> Choice:
 
 
 def _width(at: Setting) -> Choice:
-    return _by_degree(at, 64, 128) if at.kind == 2 else Choice(256, at.why)
+    if at.kind == 2:
+        return _by_degree(at, 64, 128)
+    return Choice(64 if at["model.local.block"] == "appnp" else 256, at.why)
 
 
 def _scale_rows(at: Setting) -> Choice:
@@ -260,10 +274,10 @@ _DROPOUT = _by_kind(0.5, 0.5, 0.2)
 _RESIDUAL = _by_kind("none", "linear", "linear")
 RULES: Mapping[str, Rule] = {
     "sampler.num_chunks": _num_chunks,
+    "model.local.join": _by_kind("gate", "gate", "gate"),
+    "model.local.block": _local(_block, "lcb"),
     "model.num_layers": _num_layers,
     "model.width": _width,
-    "model.local.join": _by_kind("gate", "gate", "gate"),
-    "model.local.block": _local(_by_kind("gcn", "gcn", "gcn"), "lcb"),
     "model.local.residual": _local(_RESIDUAL, "none"),
     "model.local.norm": _local(_norm, "layer"),
     "model.local.dropout": _local(_DROPOUT, 0.0),

@@ -67,7 +67,15 @@ def test_what_is_said_wins_over_its_rule(path):
     options = resolved_on(CITATIONS, "--model", model).config.options()
     if path not in options:
         pytest.skip(f"{model} has no {path}")
-    others = {"layer": "batch", "linear": "none", "gcn": "sage", "gate": "top", "adam": "adamw", "constant": "cosine"}
+    others = {
+        "layer": "batch",
+        "linear": "none",
+        "gcn": "sage",
+        "appnp": "gcn",
+        "gate": "top",
+        "adam": "adamw",
+        "constant": "cosine",
+    }
     value = {int: "1", float: "0.25", bool: "no"}.get(type(options[path]), others.get(options[path], "none"))
     config = config_of("--model", model, f"--{path}", value)
     assert path not in config.open

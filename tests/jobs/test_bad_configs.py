@@ -198,6 +198,8 @@ ROWS = (
     Row("inspect_graph", "{graph} --snapshot 9", ("snapshot 9", "found 1")),
     Row("bench.evaluation", "--graph {graph} --workers 0", ("workers", "at least 1", "0", "--workers")),
     Row("bench.gradients", "--width 0", ("width", "at least 1", "0", "--width")),
+    Row("bench.controller", "--epochs 0", ("epochs", "at least 1", "0", "--epochs")),
+    Row("bench.planned", "--steps 0", ("steps", "at least 1", "0", "--steps")),
     Row("bench.transport", "--rounds 0", ("rounds", "at least 1", "0", "--rounds")),
     Row("replay", "{missing}", ("missing", "config.json")),
     Row("replay", "{begun} --epoch -1", ("epoch", "at least 0", "-1", "--epoch")),

@@ -84,6 +84,10 @@ class Rings(ArrayGraphStore):
     def original_id(self) -> np.ndarray:
         return np.arange(20)
 
+    @property
+    def manifest(self) -> GraphSetManifest:
+        return _SET
+
 
 def rings() -> Rings:
     rng = np.random.default_rng(0)

@@ -52,11 +52,11 @@ def test_its_model_is_built(path):
 @pytest.mark.parametrize(
     ("words", "block"),
     [
-        ("--model.local appnp", "appnp"),  # the group's first field, by the group's name
-        ("--model.local.block appnp", "appnp"),
-        ("--model.local sage --model.local.block appnp", "appnp"),
-        ("--model.local.block sage --model.local appnp", "appnp"),
-        ("--model.local.dropout 0.1", "gcn"),
+        ("--model.local gcn", "gcn"),  # the group's first field, by the group's name
+        ("--model.local.block gcn", "gcn"),
+        ("--model.local sage --model.local.block gcn", "gcn"),
+        ("--model.local.block sage --model.local gcn", "gcn"),
+        ("--model.local.dropout 0.1", "appnp"),
     ],
 )
 def test_a_flag_stands_in_place_of_what_the_recipe_says(words, block):

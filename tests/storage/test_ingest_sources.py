@@ -39,11 +39,8 @@ def _stored(url):
     src = np.concatenate([original[part.indices] for part in parts])
     dst = np.concatenate([np.repeat(part.original_id, np.diff(part.indptr)) for part in parts])
     order = np.argsort(original)
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in ("feature", "label")
-        if getattr(parts[0], name) is not None
-    }
+    each = {"feature": [part.feature_numbers() for part in parts], "label": [part.label for part in parts]}
+    columns = {name: np.concatenate(rows)[order] for name, rows in each.items() if rows[0] is not None}
     if parts[0].split is not None:
         columns["split"] = np.concatenate([part.split.T for part in parts])[order]
     return sorted(zip(src.tolist(), dst.tolist(), strict=True)), columns
