@@ -131,7 +131,7 @@ class PlannedBatches:
             return [replace(one, node=one.node.astype(dtype, copy=False)) for one in drawn]
 
         if self._plan is not None:
-            if self._turns.next != self._planned:  # a batch was given up: its rows may not have come
+            if self._turns.next != self._plan.next_taken:  # a batch was given up: its rows may not have come
                 self._plan.forget()
             self._plan.begin(first, stop)
         self._turns, self._planned, self._stop = _Turns(first, options.timeout_s), first, stop

@@ -199,6 +199,11 @@ class RowPlan:
         """Batches admitted and not taken."""
         return len(self._known)
 
+    @property
+    def next_taken(self) -> int:
+        """The number of the batch that `take` gives next."""
+        return self._taken
+
     def begin(self, first: int, num_batches: int) -> None:
         """The next batch is `first` of `num_batches`. What is kept stays; batches that were not taken are forgotten."""
         for _, node in self._known:

@@ -224,6 +224,29 @@ def test_an_owner_s_error_reaches_the_consumer(graph, threads, of):
         list(loader.epoch(0))
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("at", [0, 2, 5])
+def test_rows_that_an_owner_refused_are_asked_for_again(graph, threads, at):
+    """A loader may be iterated again after an error: nothing that was planned and did not come counts as kept."""
+    owners = []
+
+    def watch(owner, index):
+        if index:
+            owners.append(_Breaking(owner, StageError("gone"), at, FetchRows))
+        return owners[-1] if index else owner
+
+    router = local_router(graph, watch=watch)
+    plain = Loader(NeighborSampler(local_router(graph), OPTIONS))
+    with Loader(NeighborSampler(router, OPTIONS), planned(NODES, threads=threads)) as loader:
+        with pytest.raises(StageError, match="gone"):
+            list(loader.epoch(0))
+        for owner in owners:
+            owner._left = 1 << 30
+        step = loader._position.delivered
+        assert all(map(same, loader.epoch(0, step), plain.epoch(0, step)))
+        assert all(map(same, loader.epoch(1), plain.epoch(1)))
+
+
 def test_bytes_of_the_plan_bound_what_is_known(graph):
     known = {}
     for plan_bytes in (0, 1 << 30):
