@@ -444,7 +444,7 @@ def saved_tree(run: str, advice: str) -> Tree:
             f"{run}: expected a run of this version (config.json of format {FORMAT}), got one of graphmill 0.1; use that version, or train again"
         )
     tree = _with_micro_batches({name: value for name, value in tree.items() if name != "format"})
-    return _without_wire_type(tree, run)
+    return _without_old_servers(tree, run)
 
 
 def _with_micro_batches(tree: Tree) -> Tree:
@@ -457,16 +457,20 @@ def _with_micro_batches(tree: Tree) -> Tree:
     return {**tree, "fit": {**fit, "micro_batches": None if whole else each * workers}}
 
 
-def _without_wire_type(tree: Tree, run: str) -> Tree:
-    """A run of 0.2 may say a type that features travelled in, which they now do as they are stored."""
-    servers = dict(tree.get("servers", {}))
-    said = servers.pop("feature_dtype", None)
+def _without_old_servers(tree: Tree, run: str) -> Tree:
+    """A run of 0.2 says of its servers how many bytes of rows are kept, which is now an option of the loader, and may say a type that features
+    travelled in, which they now do as they are stored."""
+    if "servers" not in tree:
+        return tree
+    servers = dict(tree["servers"])
+    said, cache_bytes = servers.pop("feature_dtype", None), servers.pop("cache_bytes", 0)
     if said == "float16":
         raise FormatError(
             f"{run}: its features travelled as float16 (--servers.feature_dtype), which is now how a graph is stored; ingest the graph "
             "with --feature-dtype float16 and train again"
         )
-    return {**tree, "servers": servers} if "servers" in tree else tree
+    kept = {"loader": {**tree.get("loader", {}), "cache_bytes": cache_bytes}} if cache_bytes else {}
+    return {**tree, "servers": servers, **kept}
 
 
 def read_saved(run: str, advice: str, *, allow_import: bool = True) -> RunConfig:

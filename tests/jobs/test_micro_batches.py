@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cluster.placement import Resources
-from jobs.run.config import config_tree, read_config, saved_tree
+from jobs.run.config import config_tree, read_config, read_saved, saved_tree
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, read_resolved, resolve
 from storage.errors import ConfigError
@@ -70,3 +70,13 @@ def test_a_run_of_version_0_2_goes_on(tmp_path, parallel, expected):
     tree["run"]["parallel"] = parallel
     (tmp_path / "config.json").write_text(json.dumps(tree))
     assert saved_tree(str(tmp_path), "")["fit"]["micro_batches"] == expected
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 5000])
+def test_a_run_of_version_0_2_says_of_its_servers_what_is_now_the_loader_s(tmp_path, cache_bytes):
+    tree = resolved(workers__num_workers=3).tree()
+    tree["servers"] |= {"cache_bytes": cache_bytes, "feature_dtype": None}
+    for name in ("cache_bytes", "plan_bytes"):
+        tree["loader"].pop(name)
+    (tmp_path / "config.json").write_text(json.dumps(tree))
+    assert read_saved(str(tmp_path), "").loader.cache_bytes == cache_bytes
