@@ -7,14 +7,14 @@ store but `sync`, which the driver calls where what it has written must outlive 
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from cluster.run_directory import RunDirectory
 from cluster.run_place import FILES
-from storage.errors import DeadlineError, FormatError
+from storage.errors import ConflictError, DeadlineError, FormatError
 from storage.stored_folder import StoredFolder
 
 TENSORBOARD = "tensorboard"
@@ -24,16 +24,17 @@ _SHARE = 0.05  # of the time, at most, a copy is under way
 
 
 @contextmanager
-def copied(run: RunDirectory) -> Iterator[None]:
+def copied(run: RunDirectory, check_held: Callable[[StoredFolder], None] = lambda _: None) -> Iterator[None]:
     """While the context is open, what is written to the run's working folder is brought to its place, and at its end all of it.
 
-    Raises DeadlineError or FormatError where the end cannot be brought there: what is missing then stays in the working folder, which is told.
+    `check_held` raises ConflictError where another driver has taken the run over, whose files are then left alone. Raises that,
+    DeadlineError or FormatError where the end cannot be brought there: what is missing then stays in the working folder, which is told.
     """
     store = run.place.store
     if store is None:
         yield
         return
-    copy = RunCopy(store, run.path)
+    copy = RunCopy(store, run.path, check_held)
     copy.sync()  # from here on the run is there, for whoever begins it again
     run.settle = copy.sync
     try:
@@ -41,15 +42,15 @@ def copied(run: RunDirectory) -> Iterator[None]:
             yield
     except BaseException:  # its own error comes first
         try:
-            RunCopy(replace(store, deadline_s=_LAST_S), run.path).sync()
-        except (DeadlineError, FormatError) as error:
+            RunCopy(replace(store, deadline_s=_LAST_S), run.path, check_held).sync()
+        except (ConflictError, DeadlineError, FormatError) as error:
             print(f"{error}; what the run has recorded since is in {run.path}", file=sys.stderr)
         else:
             run.place.remove_working_folder()
         raise
     try:
         copy.sync()
-    except (DeadlineError, FormatError) as error:
+    except (ConflictError, DeadlineError, FormatError) as error:
         raise type(error)(f"{error}; what the run has recorded since is in {run.path}") from error
     run.place.remove_working_folder()
 
@@ -57,16 +58,18 @@ def copied(run: RunDirectory) -> Iterator[None]:
 class RunCopy:
     """One run's."""
 
-    def __init__(self, run: StoredFolder, folder: Path) -> None:
-        self._run, self._folder = run, folder
+    def __init__(self, run: StoredFolder, folder: Path, check_held: Callable[[StoredFolder], None]) -> None:
+        self._run, self._folder, self._check_held = run, folder, check_held
         self._lock = threading.Lock()
         self._sent: dict[str, tuple[int, int]] = {}
         self._ended = threading.Event()
         self._complained = False
 
     def sync(self) -> None:
-        """Returns when the store has all that was written before. Raises DeadlineError or FormatError where it cannot be reached."""
+        """Returns when the store has all that was written before. Raises DeadlineError or FormatError where it cannot be reached, ConflictError
+        where another driver has taken the run over."""
         with self._lock:
+            self._check_held(self._run)
             for name in self._names():
                 path = self._folder / name
                 status = path.stat()
@@ -92,6 +95,8 @@ class RunCopy:
             began = time.monotonic()
             try:
                 self.sync()
+            except ConflictError:  # the holder ends the run
+                return
             except (DeadlineError, FormatError, OSError) as error:
                 if not self._complained:
                     print(f"\n{' '.join(str(error).split())}; the run goes on", file=sys.stderr)

@@ -79,9 +79,9 @@ class StoreHold:
         self._successor: ConflictError | None = None
         self._thread = threading.Thread(target=self._keep, name="graphmill-hold", daemon=True)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "StoreHold":
         check_exclusive_creation(self._run.filesystem, f"{self._run.path}/{HOLDERS}", self._run.url)
-        before = self._numbers()
+        before = self._numbers(self._run)
         if before:
             self._wait_for(before[-1])
         self._number = before[-1] + 1 if before else 1
@@ -89,6 +89,15 @@ class StoreHold:
             raise self._refusal("another process that began at the same time")
         self._run.remove([_name(number) for number in before])
         self._thread.start()
+        return self
+
+    def check(self, run: StoredFolder) -> None:
+        """Raises ConflictError where another process has taken the run over. `run`: the same, with the deadline that counts."""
+        if self._numbers(run)[-1:] > [self._number]:
+            raise ConflictError(
+                f"{self._run.url}: expected to train this run until its end, found that another process has taken it over, since "
+                f"this one did not reach the store for {self._lease_s:g} s; that one goes on"
+            )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -128,20 +137,19 @@ class StoreHold:
     def _keep(self) -> None:
         while not self._ended.wait(self._lease_s / 4):
             try:
-                if self._numbers()[-1:] > [self._number]:
-                    self._successor = ConflictError(
-                        f"{self._run.url}: expected to train this run until its end, found that another process has taken it over, since "
-                        f"this one did not reach the store for {self._lease_s:g} s; that one goes on"
-                    )
-                    interrupt_main()
-                    return
+                self.check(self._run)
                 self._holder = Holder(**{**asdict(self._holder), "renewals": self._holder.renewals + 1})
                 self._run.write(_name(self._number), self._content())
+            except ConflictError as error:
+                self._successor = error
+                interrupt_main()
+                return
             except (GraphmillError, OSError):  # tried again at the next renewal
                 continue
 
-    def _numbers(self) -> list[int]:
-        matches = [_NAME.fullmatch(name) for name in self._run.names(HOLDERS)]
+    @staticmethod
+    def _numbers(run: StoredFolder) -> list[int]:
+        matches = [_NAME.fullmatch(name) for name in run.names(HOLDERS)]
         return sorted(int(match[1]) for match in matches if match)
 
     def _content(self) -> bytes:

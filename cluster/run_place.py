@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,13 +133,14 @@ class RunPlace:
             shutil.rmtree(self.folder.parent, ignore_errors=True)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """No other driver trains this run meanwhile. Raises ConflictError where one does."""
+    def held(self) -> Iterator[Callable[[StoredFolder], None]]:
+        """No other driver trains this run meanwhile. Raises ConflictError where one does; so does what it gives, of a run on a store, once
+        another driver has taken it over."""
         if self.store:
             from cluster.run_hold import StoreHold
 
-            with StoreHold(self.store):
-                yield
+            with StoreHold(self.store) as hold:
+                yield hold.check
             return
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
@@ -153,7 +154,7 @@ class RunPlace:
                 ) from None
             except OSError:  # a network filesystem without locks of folders
                 pass
-            yield
+            yield lambda _: None  # the lock ends with the process
         finally:
             os.close(descriptor)
 

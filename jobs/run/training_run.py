@@ -73,11 +73,11 @@ def open_run(place: RunPlace, options: RunOptions, config: Mapping[str, Any]) ->
     Raises ConflictError where another process trains this run.
     """
     make_folder(place)
-    with place.held():
+    with place.held() as check_held:
         run = RunDirectory.resume(place, config) if options.resume else RunDirectory.create(place, config)
         write_atomic(run.path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
         run.note("begin", resumed=options.resume is not None, **describe_command())
-        with copied(run), _told(run, options, config):
+        with copied(run, check_held), _told(run, options, config):
             yield run
 
 

@@ -214,6 +214,27 @@ def test_of_two_that_begin_at_once_one_trains(store):
     assert (len(entered), len(refused)) == (1, 1)
 
 
+def test_who_was_taken_over_leaves_the_successors_files(store, url, capsys):
+    theirs = {"config.json": b'{"seed": 2}', "metrics.jsonl": b"{}\n"}
+
+    def train_on(directory: RunDirectory) -> None:
+        assert store.create("holders/000002.json", b"{}")
+        for name, content in theirs.items():
+            store.write(name, content)
+        directory.record({"epoch": 1, "train_loss": 1.0})
+        time.sleep(20)  # the holder's next look ends it
+
+    with (
+        pytest.raises(ConflictError, match="another process has taken it over"),
+        StoreHold(store, lease_s=2.0) as hold,
+        copied(directory := RunDirectory.create(RunPlace(url), {"seed": 1}), hold.check),
+    ):
+        train_on(directory)
+    assert {name: store.read(name) for name in theirs} == theirs
+    assert f"what the run has recorded since is in {directory.path}" in capsys.readouterr().err
+    assert directory.metrics() == [{"epoch": 1, "train_loss": 1.0}]
+
+
 def test_a_local_run_has_one_driver_too(tmp_path):
     place = RunPlace(str(tmp_path))
     with place.held(), pytest.raises(ConflictError, match="found a process that does"), RunPlace(str(tmp_path)).held():
