@@ -214,7 +214,8 @@ class StoredCheckpoints:
                     self.run.put(folder / file, f"{TRAIN}/{name}/{file}")
             except OSError:
                 with contextlib.suppress(OSError):  # what stays is no checkpoint, and goes with the next sweep
-                    self.run.remove([f"{TRAIN}/{name}/{file}" for file in names[:-1]])
+                    self.run.remove([f"{TRAIN}/{name}/{_STATE}"])  # it may be there, and its answer was lost
+                    self.run.remove([f"{TRAIN}/{name}/{file}" for file in names if file != _STATE])
                 raise
 
     def sweep(self, keep: int) -> None:

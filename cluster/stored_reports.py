@@ -88,7 +88,9 @@ class StoredReporter:
         self._check()
         line = json.dumps(record).encode() + b"\n"
         with self._changed:
-            self._work = self._work or begin(self._follow, "reports")
+            if self._work is None:
+                self._work = begin(self._follow, "reports")
+                self._work.add_done_callback(self._wake)  # not before it is done, or who waits looks too early
             if record["kind"] == "step":
                 self._step = line
             else:
@@ -128,29 +130,29 @@ class StoredReporter:
 
     def _follow(self) -> None:
         number, shown = 0, b""
-        try:
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._hurry or self._closed, _PERIOD_S)
-                    self._hurry, lines, step = False, self._waiting, self._step
-                    self._waiting = []
-                    closed = self._closed
-                if lines:
-                    number += 1
-                    self._reports.run.write(self._reports.piece(number), b"".join(lines))
-                    with self._changed:
-                        self._written += len(lines)
-                        self._changed.notify_all()
-                if closed:
-                    return
-                if step != shown:
-                    self._reports.run.write(self._reports.path("step"), step)
-                    shown = step
-                if not self._stop:
-                    self._stop = self._reports.run.read(self._reports.path("request")) == _STOP
-        finally:
+        while True:
             with self._changed:
-                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._hurry or self._closed, _PERIOD_S)
+                self._hurry, lines, step = False, self._waiting, self._step
+                self._waiting = []
+                closed = self._closed
+            if lines:
+                number += 1
+                self._reports.run.write(self._reports.piece(number), b"".join(lines))
+                with self._changed:
+                    self._written += len(lines)
+                    self._changed.notify_all()
+            if closed:
+                return
+            if step != shown:
+                self._reports.run.write(self._reports.path("step"), step)
+                shown = step
+            if not self._stop:
+                self._stop = self._reports.run.read(self._reports.path("request")) == _STOP
+
+    def _wake(self, _: Future[None]) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 class StoredReader:

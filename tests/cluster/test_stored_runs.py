@@ -5,6 +5,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,27 @@ def test_a_torn_upload_is_no_checkpoint_and_damage_is_named(store, monkeypatch):
     assert checkpoints.newest(damaged) is None
 
 
+def test_of_a_checkpoint_whose_last_answer_is_lost_nothing_stays(store, monkeypatch):
+    """Else it would count as the newest of those that are kept, though it has no weights."""
+    checkpoints = StoredCheckpoints(store)
+    checkpoints.save("epoch-000001", snapshot(1))
+    put = StoredFolder.put
+
+    def unanswered(self: StoredFolder, source: Path, name: str) -> None:
+        put(self, source, name)
+        if name.endswith("state.json"):
+            raise DeadlineError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoredFolder, "put", unanswered)
+        with pytest.raises(DeadlineError, match="no answer"):
+            checkpoints.save("epoch-000002", snapshot(2))
+    checkpoints.sweep(1)
+    assert checkpoints.names() == ["epoch-000001"]
+    assert checkpoints.newest(damaged := []) == "epoch-000001"
+    assert not damaged
+
+
 def test_a_store_that_is_away_is_refused_in_one_line_and_keeps_what_it_has(url, monkeypatch):
     store = StoredFolder(url, deadline_s=0.6)
     checkpoints = StoredCheckpoints(store)
@@ -164,6 +186,36 @@ def test_what_the_store_refuses_reaches_who_reports(url, monkeypatch):
     reporter.push({"kind": "epoch", "epoch": 0})
     with pytest.raises(DeadlineError, match=r"cannot write this file within 0\.5 s"):
         reporter.flush()
+
+
+def test_whoever_waits_hears_of_the_refusal_at_once(url, monkeypatch):
+    """However long the thread takes to end after it."""
+    store = StoredFolder(url, deadline_s=0.2)
+
+    def slowly_ending(work, name: str) -> Future:
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001
+                time.sleep(0.5)
+                future.set_exception(error)
+
+        future: Future = Future()
+        threading.Thread(target=run, name=name, daemon=True).start()
+        return future
+
+    monkeypatch.setattr("cluster.stored_reports.begin", slowly_ending)
+    monkeypatch.setattr("cluster.stored_reports._END_S", 20.0)
+    reporter, began = StoredReports.create(store).reporter(), time.monotonic()
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError("connection reset")
+
+    monkeypatch.setattr(store.filesystem, "pipe_file", away)
+    reporter.push({"kind": "epoch", "epoch": 0})
+    with pytest.raises(DeadlineError, match="cannot write this file"):
+        reporter.flush()
+    assert time.monotonic() - began < 15
 
 
 def test_one_driver_at_a_time(store):
