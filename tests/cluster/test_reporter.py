@@ -132,6 +132,15 @@ def test_all_that_was_reported_is_passed_on_before_the_end(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_workers_are_asked_to_stop_once(files, monkeypatch):
+    asked, stopping = [], threading.Event()
+    monkeypatch.setattr(AttemptFiles, "ask_to_stop", lambda self: asked.append(self))
+    stopping.set()
+    with followed(files, lambda record: None, stopping):
+        time.sleep(5 * files.look_s)
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("error", [OSError("No space left on device"), RuntimeError("of any kind")])
 def test_an_error_of_who_records_ends_the_body_and_is_named(files, error):
     def consume(record) -> None:

@@ -75,8 +75,10 @@ def test_the_same_rows_however_the_graph_is_partitioned(stored, options):
 def test_computed_once(stored, monkeypatch):
     graph = stored(2)
     before = graph.manifest.content_hash
-    first, computed = encode(graph, LAPLACIAN)
+    told: list[tuple[str, int, int | None]] = []
+    first, computed = encode(graph, LAPLACIAN, lambda *what: told.append(what))
     assert computed
+    assert told[:2] == [("reading", 0, 2), ("reading", 1, 2)]
     monkeypatch.setattr(storage.encode, "laplacian_modes", None)
     again, computed = encode(open_graph(graph.url), LAPLACIAN)
     assert not computed
