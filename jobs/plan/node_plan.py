@@ -13,7 +13,7 @@ from jobs.plan.cost_model import Degrees, Widths, all_reduce_bytes, expected_bat
 from jobs.plan.run_plan import Plan, duration, plan_run, size
 from jobs.plan.scoring_plan import Scoring, add_training, add_untried, on_top, shared
 from jobs.plan.tries import Tried, Tries
-from jobs.run.automatic import expected_facts
+from jobs.run.automatic import Setting, expected_facts, num_batches
 from jobs.run.classic import search
 from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes
@@ -23,8 +23,7 @@ from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import check_resume
 from jobs.run.whole_graph import WholeGraphData
-from samplers.options import DEFAULT_CHUNKS, FullGraphOptions, NeighborOptions, RandomPartitionOptions
-from samplers.plans import num_chunk_batches, num_root_batches
+from samplers.options import FullGraphOptions, NeighborOptions, RandomPartitionOptions
 from samplers.protocol import Sampler
 from samplers.router import local_router
 from samplers.traffic import COLUMNS, Traffic
@@ -266,17 +265,13 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
     plan.add("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items()))
     plan.add_model(resolved.build_model())
     try:
-        plan.add_steps(_expected_batches(resolved, roots["train"], graph.partitions), resolved.fit)
+        setting = Setting(facts, resolved.micro_batches, resolved.config.options())
+        expected_batches = resolved.micro_batches if resolved.is_full_graph else num_batches(setting)
     except GraphmillError as error:
         plan.add("steps", " ".join(str(error).split()))
+    else:
+        if expected_batches is None:
+            plan.add("steps", "the sampler tells them once the graph is there")
+        else:
+            plan.add_steps(expected_batches, resolved.fit)
     add_untried(plan, resolved, "graph")
-
-
-def _expected_batches(resolved: ResolvedRun, num_roots: int, partitions: int) -> int:
-    training, micro_batches = resolved.training, resolved.micro_batches
-    if resolved.is_full_graph:
-        return micro_batches
-    if isinstance(training, RandomPartitionOptions):
-        chunks = training.num_chunks or (partitions if training.cut == "partitions" else DEFAULT_CHUNKS)
-        return num_chunk_batches(-(-chunks // training.chunks_per_batch), micro_batches)
-    return num_root_batches(num_roots, training.batch_size, micro_batches)

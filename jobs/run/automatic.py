@@ -155,11 +155,12 @@ def steps_per_epoch(at: Setting) -> int | None:
     """Optimizer steps of an epoch; None where the sampler's options do not tell."""
     if at["run.parallel"] == "graph":
         return 1
-    batches = _num_batches(at)
+    batches = num_batches(at)
     return None if batches is None else batches // at.micro_batches
 
 
-def _num_batches(at: Setting) -> int | None:
+def num_batches(at: Setting) -> int | None:
+    """Batches of an epoch over all workers; None where the sampler's options do not tell."""
     graph, micro_batches = at.graph, at.micro_batches
     sampler = at["sampler"]
     if sampler == "random-partition":

@@ -53,6 +53,12 @@ CHANGED = (
         "synthetic graphs/products --synthetic.num-nodes 3000",
         "a download of 1.4 GB",
     ),
+    (
+        "docs/guides/operations.md",
+        "s3://bucket/runs/cora",
+        "runs/cora --data.nodes 1500 --fit.epochs 2",
+        "a bucket; tests/cluster/test_stored_runs.py has one",
+    ),
     ("docs/guides/operations.md", "runs/products_geco-…", "runs/products_geco-1", "the reader's own run"),
 )
 
