@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
+from storage.copy_cache import CopyCache
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
 
@@ -163,20 +164,32 @@ class ServerOptions:
     """Check all checksums when a server starts."""
     local_reads: bool = True
     """Read partitions in process where their files lie on this node."""
+    disk_cache_dir: Path | None = None
+    """On each host: where partitions of a graph on an object store are kept for all its processes and for later runs. None: in the server's memory."""
+    disk_cache_bytes: int = 100_000_000_000
+    """Of that folder, for all graphs; those that were used longest ago make room."""
 
     def __post_init__(self) -> None:
         ports = self.ports
         check_options(
             self,
-            at_least(self, 1, "work_threads")
+            at_least(self, 1, "work_threads", "disk_cache_bytes")
             | more_than_0(self, "timeout_s", "start_timeout_s")
             | {
                 "ports": (
                     ports is None or (len(ports) == 2 and 1 <= ports[0] <= ports[1] <= 65535),
                     "the first and the last of 1 to 65535, or none",
                 ),
+                "disk_cache_dir": (
+                    self.disk_cache_dir is None or self.disk_cache_dir.is_absolute(),
+                    "an absolute path, which is the same on all hosts, or none",
+                ),
             },
         )
+
+    @property
+    def disk_cache(self) -> CopyCache | None:
+        return None if self.disk_cache_dir is None else CopyCache(str(self.disk_cache_dir), self.disk_cache_bytes)
 
 
 MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from ray.util import get_node_ip_address
 
 from cluster.flight_server import Endpoint, FlightServer
 from cluster.options import ServerOptions
-from cluster.place_graph import COPY_BYTES_PER_S
 from cluster.remote_owner import RemoteOwner
 from cluster.server_placement import Host, assign, live_hosts, look_for_files, on_host
 from samplers.node_tables import NodeTables
@@ -27,7 +26,8 @@ from samplers.partition_owner import PartitionOwner
 from samplers.router import LocalOwner, Owner, Router
 from samplers.warm_up import warm_up
 from storage.arrow_files import absolute_url, is_local
-from storage.copied_files import copy_partition
+from storage.copied_files import CopiedPartition, copy_partition
+from storage.copy_cache import COPY_BYTES_PER_S
 from storage.disk_space import full_disk
 from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.file_stamps import FileStamps, take_stamps, unseen_stamps
@@ -56,6 +56,7 @@ class PartitionServer:
         """`stamps`: how the files were seen before; a restart reads those that look otherwise."""
         self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
         self._server: FlightServer | None = None
+        self._held = ExitStack()  # for as long as the process lives
 
     def open(self, verify: bool, is_asked: bool = True) -> ServerInfo:
         """`is_asked`: whether anybody will send requests, for whose answers loops are compiled now."""
@@ -89,8 +90,7 @@ class PartitionServer:
     def _start(self, verify: bool, is_asked: bool) -> None:
         graph = self._graph.open()
         if graph.manifest.origin is not None:  # what this host lacks is copied, and verified once
-            verified = copy_partition(graph, self._index).verified
-            self._stamps, verify = self._stamps.renewed(verified), False
+            self._stamps, verify = self._stamps.renewed(self._copied(graph).verified), False
         elif verify:
             self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
         else:
@@ -104,6 +104,12 @@ class PartitionServer:
             warm_up(owner, graph.manifest)
         options = self._options
         self._server = FlightServer(owner.answer, get_node_ip_address(), options.ports, options.work_threads)
+
+    def _copied(self, graph: StoredGraph) -> CopiedPartition:
+        cache = self._options.disk_cache
+        if cache is None or not cache.has(graph):
+            return copy_partition(graph, self._index)
+        return self._held.enter_context(cache.holding(graph, [self._index]))[0]
 
 
 @dataclass(frozen=True)
@@ -181,7 +187,8 @@ class ServerGroup:
             raise ConfigError(
                 f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://"
             )
-        self._graph, self._options = graph, options
+        self._graph = graph if options.disk_cache is None else options.disk_cache.copy_of(graph)
+        self._options = options
         self._hosts: tuple[Host, ...] = ()
         self._handles: list[Any] = [None] * graph.num_partitions
         self._infos: list[ServerInfo | None] = [None] * graph.num_partitions

@@ -12,12 +12,12 @@ from ray.exceptions import RayError, RayTaskError
 from cluster.server_placement import Host, assign, live_hosts, look_for_files, on_host
 from storage.arrow_files import absolute_url, is_local, split_url
 from storage.copied_files import copy_graphs, copy_manifest, copy_partition
+from storage.copy_cache import COPY_BYTES_PER_S
 from storage.errors import ConfigError, DeadlineError, GraphmillError, StageError
 from storage.graph import PinnedGraph, StoredGraph, copy_of, open_graph
 from storage.graph_set_manifest import GraphSetManifest, parse_graph_set_manifest
 from storage.snapshots import read_manifest
 
-COPY_BYTES_PER_S = 5e6  # over a slow link, to a slow disk
 _START_S = 120.0
 
 

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -28,11 +29,13 @@ from storage.graph import PinnedGraph, StoredGraph, open_graph
 from storage.graph_set_manifest import parse_graph_set_manifest
 from storage.manifest import partition_dir
 from storage.manifest_reader import FileEntry
+from storage.patience import patiently
 from storage.snapshots import foreign_names, has_graph, manifest_path, read_manifest
 
 COPIED = "copied"
 _WHOLE = "graphs.json"
 _CHUNK_BYTES = 1 << 22
+_DEADLINE_S, _TRY_S = 120.0, 60.0  # of a chunk: at 1 Mb/s it takes 34 s
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ def _copy_file(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
         target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with _writing(target), open(beside, "wb") as sink:
-            for chunk in _chunks(filesystem, source):
+            for chunk in _chunks(filesystem, source, entry.num_bytes):
                 digest.update(chunk)
                 sink.write(chunk)
             sink.flush()
@@ -173,10 +176,17 @@ def _copy_file(filesystem: fsspec.AbstractFileSystem, path: str, entry: FileEntr
     sync_file(target.parent)
 
 
-def _chunks(filesystem: fsspec.AbstractFileSystem, source: str) -> Iterator[bytes]:
-    with one_line_errors(source, "copy this file"), filesystem.open(source, "rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            yield chunk
+def _chunks(filesystem: fsspec.AbstractFileSystem, source: str, num_bytes: int) -> Iterator[bytes]:
+    """A store that is away is asked again, as storage/patience.py says."""
+    with one_line_errors(source, "copy this file"):
+        if is_local(filesystem):
+            with open(source, "rb") as stream:
+                while chunk := stream.read(_CHUNK_BYTES):
+                    yield chunk
+            return
+        for start in range(0, num_bytes, _CHUNK_BYTES):
+            read = partial(filesystem.cat_file, source, start=start, end=min(start + _CHUNK_BYTES, num_bytes))
+            yield patiently(read, source, "copy this file", _DEADLINE_S, _TRY_S)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from cluster.checkpoint import DATA
 from cluster.one_process import ProcessLauncher
+from cluster.options import ServerOptions
 from cluster.placement import Resources, cluster_resources
 from cluster.run_place import RunPlace
 from cluster.session import ray_session
@@ -111,12 +112,27 @@ def _in_this_process(
     if memory is not None and resolved.workers.device == "cpu":
         memory.check(1)
     servers, is_here, graph = resolved.config.servers, graph.is_here, graph.whole()
-    data = StoredNodes.of(graph, verify=servers.verify)
-    traffic = Traffic(graph.num_partitions)
-    router = data.open(traffic).router
-    if not is_here:
-        check_samplers(router, resolved)
-    yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, traffic, data)
+    with kept_on_disk(graph, servers) as kept:
+        data = StoredNodes.of(kept, verify=servers.verify and kept is graph)
+        traffic = Traffic(kept.num_partitions)
+        router = data.open(traffic).router
+        if not is_here:
+            check_samplers(router, resolved)
+        yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, traffic, data)
+
+
+@contextmanager
+def kept_on_disk(graph: StoredGraph, servers: ServerOptions) -> Iterator[StoredGraph]:
+    """The whole graph on this host's disk, verified, where it is on an object store and the options name a folder for it; else itself."""
+    cache = servers.disk_cache
+    kept = graph if cache is None else cache.copy_of(graph)
+    if cache is None or kept is graph:
+        yield graph
+        return
+    with cache.holding(kept, range(kept.num_partitions)) as copied:
+        num_bytes = sum(each.num_bytes for each in copied)
+        print(f"graph {kept.manifest.name} at {kept.url}: {num_bytes:,} bytes copied there now", flush=True)
+        yield kept
 
 
 @contextmanager

@@ -67,6 +67,34 @@ def test_what_the_disk_has_lost_comes_from_the_origin_again(origin, tmp_path):
         assert lost.exists()
 
 
+def held(options: ServerOptions, graph: StoredGraph):
+    """The first partition of a graph in this process's use of the cache."""
+    cache = options.disk_cache
+    assert cache is not None
+    return cache.holding(cache.copy_of(graph), [0])
+
+
+def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_processes(origin, tmp_path):
+    stored = open_graph(f"simplecache::file://{origin.path}")  # a filesystem that is not local, which actors read too
+    folder, options = tmp_path / "cache", NeighborOptions(fanouts=(4, 3), batch_size=30, scheme="labor")
+    expected = NeighborSampler(local_router(origin), options).sample(0, 0)
+    ingest(random_listed_graph(50, 90), str(tmp_path / "other"), IngestOptions(num_partitions=1))
+    other = open_graph(f"simplecache::file://{tmp_path / 'other'}")
+    whole = sum(entry.num_bytes for index in (0, 1) for entry in origin.partition_files(index))
+    for local_reads in (True, False):
+        kept = ServerOptions(local_reads=local_reads, disk_cache_dir=folder, disk_cache_bytes=whole)
+        with partition_servers(stored, kept) as servers:
+            assert servers.near() == ((0, 1) if local_reads else ())  # this process maps the files itself
+            same_bytes(NeighborSampler(connect(servers), options).sample(0, 0), expected)
+            with pytest.raises(ConfigError, match="graphs that other processes read"), held(kept, other):
+                pass
+        if local_reads:
+            files = {path: path.stat().st_ino for path in folder.rglob("*.arrow")}
+            assert len(files) == sum(len(origin.partition_files(index)) for index in (0, 1))
+        else:
+            assert files == {path: path.stat().st_ino for path in folder.rglob("*.arrow")}  # copied once
+
+
 def test_partitions_that_no_host_has_are_named(origin, tmp_path):
     copy, _ = place(origin, tmp_path / "copy")
     stored_file(copy.path, "part-00001/features.arrow").unlink()

@@ -1,0 +1,43 @@
+"""A run on a graph of an object store with --servers.disk_cache_dir: the losses of the local graph, and a second run that copies nothing."""
+
+import uuid
+from pathlib import Path
+
+from jobs import train_nodes
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.job_in_process import run_job
+from tests.runs import curve
+
+RUN = [
+    *("--model.width", "8", "--model.num_layers", "1", "--fit.epochs", "2", "--workers", "1"),
+    *("--workers.launcher", "process", "--workers.device", "cpu"),
+]
+
+
+def test_a_run_reads_a_store_by_a_cache_and_the_next_run_finds_it(tmp_path: Path):
+    urls = {"local": str(tmp_path / "graph"), "store": f"memory://{uuid.uuid4().hex}/graph"}
+    for url in urls.values():
+        ingest(SyntheticGraph(SyntheticOptions(num_nodes=400)), url, IngestOptions(num_partitions=2))
+    cache = ["--servers.disk_cache_dir", str(tmp_path / "cache")]
+    said = {}
+    for name, url, more in (
+        ("local", urls["local"], []),
+        *((name, urls["store"], cache) for name in ("first", "second")),
+    ):
+        done = run_job(train_nodes.main, [*RUN, "--data", url, *more, "--run.dir", name], tmp_path)
+        assert done.returncode == 0, done.stderr
+        said[name] = done.stdout
+    assert curve(tmp_path / "first") == curve(tmp_path / "local") == curve(tmp_path / "second")
+    assert "copied there now" not in said["local"]
+    assert "copied there now" in said["first"]
+    assert " 0 bytes copied there now" not in said["first"]
+    assert " 0 bytes copied there now" in said["second"]
+    small = [*cache, "--servers.disk_cache_bytes", "1000", "--run.dir", "small"]
+    cache[1] = small[1] = str(tmp_path / "other")
+    refused = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *small], tmp_path)
+    assert refused.returncode != 0
+    assert "raise --servers.disk_cache_bytes" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    relative = run_job(train_nodes.main, [*RUN, "--data", urls["store"], "--servers.disk_cache_dir", "here"], tmp_path)
+    assert "an absolute path" in relative.stderr
