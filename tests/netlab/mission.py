@@ -111,7 +111,7 @@ def rows(count: int, shared: Path, sweep: bool) -> list[Row]:
             run = shared / f"{count}-{number}"
             before = hosts.bytes()
             seconds, _ = submit(cluster, script, *words, *COMMON, "--workers", str(count), "--run.dir", str(run))
-            moved = sum(sum(after) - sum(before[host]) for host, after in hosts.bytes().items())
+            moved = sum(received - before[host][1] for host, (_, received) in hosts.bytes().items())
             losses = [epoch["train_loss"] for epoch in epochs(run)]
             found.append(Row(name, count, seconds, shortest_epoch_s(run), losses, moved))
             print(found[-1], flush=True)
