@@ -3,7 +3,7 @@
     python jobs/train_graphs.py                                           TokenGT on embedded molecules
     python jobs/train_graphs.py --model grit --data runs/qm9              a set prepared by jobs/ingest.py
     python jobs/train_graphs.py --data molecules.csv --task.target gap    a table of SMILES and numbers
-    python jobs/train_graphs.py --data hiv --task binary                  yes-or-no targets: ROC-AUC
+    python jobs/train_graphs.py --data runs/hiv --task binary             yes-or-no targets: ROC-AUC
 
 The embedded default needs `pip install -e '.[molecules]'` and no file: molecules enumerated by rule, whose target is RDKit's logP.
 Expect minutes on 2 cores and a test MAE near 0.3, of which 1.10 is the mean's and 0.33 that of the atoms' counts: 12 epochs gave 0.308.

@@ -8,6 +8,7 @@ marked as estimates.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -185,7 +186,8 @@ def plan_run(job: str, config: RunConfig, look: Callable[[Plan, ResolvedRun, Res
     """Prints the plan of a run; 0. Raises what the run raises of its options alone. `look` adds what the data decides."""
     cluster = _cluster(config)
     resources = cluster or known_resources(config)
-    resolved = resolve(config, Facts(PLACEHOLDERS[config.kind], {}, resources))
+    # What the data's size decides, such as the micro-batches of one process, stays open until the data is looked at.
+    resolved = replace(resolve(config, Facts(PLACEHOLDERS[config.kind], {}, resources)), config=config)
     run_dir = choose_run_dir(job, config.run)
     plan = Plan(job, resolved.workers.most, config.ray.object_store_gb, cluster)
     plan.place(resolved, 0)

@@ -53,8 +53,9 @@ class DataSet:
             if not missing:
                 return folder
         missing = [name for name in self.files if not (wanted / name).exists()]
+        how = "unpack" if self.url.endswith((".zip", ".tar.gz")) else "get"
         raise DataError(
-            f"{self.name}: {', '.join(missing)} missing at {wanted}; get {self.url} and put them there, or say where they are by --root"
+            f"{self.name}: {', '.join(missing)} missing at {wanted}; {how} {self.url} and put them there, or say where they are by --root"
         )
 
 

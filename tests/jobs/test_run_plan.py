@@ -307,6 +307,27 @@ def test_it_has_the_workers_that_the_run_would_have(plan, graph, monkeypatch, ca
     assert "2 workers" in told["steps"]
 
 
+@pytest.mark.parametrize(("workers", "launcher", "steps"), [
+    ((), "not started", "5 batches an epoch in 5 optimizer steps of 1 micro-batches, over 1 workers"),
+    (("--fit.micro_batches", "2"), "not started", "6 batches an epoch in 3 optimizer steps of 2 micro-batches, over 1 workers"),
+    (("--workers", "2"), "a local one", "6 batches an epoch in 3 optimizer steps of 2 micro-batches, over 2 workers"),
+])  # fmt: skip
+def test_one_process_has_the_micro_batches_that_the_run_would_have(plan, graph, workers, launcher, steps):
+    told = plan("train_nodes", "--data", graph, *SMALL, "--sampler.num_chunks", "5", *workers)
+    assert told["steps"].startswith(steps)
+    assert told["ray"].startswith(launcher)
+
+
+def test_a_set_in_one_process_has_one_micro_batch(plan, molecules):
+    told = plan("train_graphs", "--data", molecules, "--model.width", "16", "--model.num_heads", "2")
+    assert "steps of 1 micro-batches, over 1 workers" in told["steps"]
+
+
+def test_what_is_not_there_yet_has_one_micro_batch_in_one_process(plan):
+    told = plan("train_nodes", "--data.nodes", "500", *SMALL)
+    assert "steps of 1 micro-batches, over 1 workers" in told["steps"]
+
+
 def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):
     from jobs.run import whole_graph
 

@@ -87,7 +87,10 @@ def test_a_missing_file_is_named_with_its_place_and_source(tmp_path, name):
     (folder / row.files[-1]).unlink()
     with pytest.raises(DataError) as caught:
         row.read(tmp_path)
-    assert str(caught.value).startswith(f"{name}: {row.files[-1]} missing at {folder}; get {row.url}")
+    how = "unpack" if name == "reddit" else "get"  # reddit's is an archive
+    assert str(caught.value).startswith(
+        f"{name}: {row.files[-1]} missing at {folder}; {how} {row.url} and put them there"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
