@@ -21,7 +21,7 @@ from cluster.run_place import RunPlace
 from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from storage.background import begin
-from storage.errors import GraphmillError, StageError
+from storage.errors import DamageError, GraphmillError, StageError
 
 
 class ProcessSession:
@@ -89,9 +89,8 @@ class ProcessLauncher:
                 reporter.close()
         except GraphmillError as error:
             self._log(error)
-            return Failed(
-                error.stage or "training", error.owner or "rank 0", error.with_traceback(None), is_final=False
-            )
+            stage, owner, is_final = error.stage or "training", error.owner or "rank 0", isinstance(error, DamageError)
+            return Failed(stage, owner, error.with_traceback(None), is_final)
         except Exception as error:  # noqa: BLE001  whatever it is, another attempt may get further, as that of another process
             log = self._log(error)
             last = (str(error).strip().splitlines() or [repr(error)])[-1]

@@ -4,11 +4,13 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from storage.copy_cache import CopyCache
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
+
+if TYPE_CHECKING:
+    from storage.copy_cache import CopyCache
 
 COLLECTIVE_TIMEOUT_S = 300  # longest wait inside one collective operation of the workers
 
@@ -188,7 +190,9 @@ class ServerOptions:
         )
 
     @property
-    def disk_cache(self) -> CopyCache | None:
+    def disk_cache(self) -> "CopyCache | None":
+        from storage.copy_cache import CopyCache  # loads pyarrow, which --help does without
+
         return None if self.disk_cache_dir is None else CopyCache(str(self.disk_cache_dir), self.disk_cache_bytes)
 
 

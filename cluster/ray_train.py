@@ -30,7 +30,7 @@ from cluster.train_loop import train_worker
 from cluster.train_spec import TrainSpec
 from cluster.training_data import TrainingData
 from storage.background import begin
-from storage.errors import GraphmillError, StageError
+from storage.errors import DamageError, GraphmillError, StageError
 
 _RAYS_LISTS = ("checkpoint_manager_snapshot.json",)  # of the checkpoints that an earlier driver reported
 _RESIZE_S = 10.0  # between two looks for nodes that have joined, where the number of workers may change
@@ -217,7 +217,12 @@ def _failure(error: Exception, log: Path) -> Failed:
     failures = dict(getattr(error, "worker_failures", {}) or {})
     for rank, failure in sorted(failures.items()):
         if isinstance(failure, GraphmillError):
-            return Failed(failure.stage or "training", failure.owner or f"rank {rank}", failure, is_final=False)
+            return Failed(
+                failure.stage or "training",
+                failure.owner or f"rank {rank}",
+                failure,
+                is_final=isinstance(failure, DamageError),
+            )
     controller = getattr(error, "controller_failure", None)
     rank, first = next(iter(sorted(failures.items())), (None, controller or error))
     lines = str(first).strip().splitlines()

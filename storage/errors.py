@@ -45,6 +45,10 @@ class FormatError(GraphmillError, OSError):
     """A stored graph or checkpoint is missing, truncated, corrupt, or of another format."""
 
 
+class DamageError(FormatError):
+    """A stored file holds other bytes than its manifest names: whoever reads it again finds them again."""
+
+
 class ConflictError(GraphmillError, FileExistsError):
     """Another writer was first; nothing of either was destroyed."""
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from storage.arrow_files import file_digest, is_local, split_url
-from storage.errors import FormatError
+from storage.errors import DamageError, FormatError
 from storage.manifest_reader import FileEntry
 
 
@@ -70,7 +70,7 @@ class FileStamps:
         except OSError as error:
             raise FormatError(f"{path}: expected a file of the store, got: {error.strerror}") from None
         if digest != stamp.sha256:
-            raise FormatError(
+            raise DamageError(
                 f"{path}: expected the bytes that its manifest names (sha256 {stamp.sha256[:12]}), found others "
                 f"({digest[:12]}); put the file back; a run goes on with --run.resume"
             )

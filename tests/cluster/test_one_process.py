@@ -15,7 +15,7 @@ from cluster.reporter import AttemptFiles, Reporter
 from cluster.run_directory import RunDirectory
 from cluster.train_spec import TrainSpec
 from cluster.trainer import train
-from storage.errors import DataError, GraphmillError, StageError
+from storage.errors import DamageError, DataError, GraphmillError, StageError
 from tests.cluster.test_train_loop import Pooled, spec
 
 STEPS = 5  # of an epoch
@@ -88,6 +88,15 @@ def test_more_failures_than_the_rate_allows_end_the_run_with_one_line(tmp_path, 
     assert str(raised.value).startswith(line)
     assert "\n" not in str(raised.value)
     assert [event["kind"] for event in events(tmp_path / "run")] == ["start", "planned", "failure"]
+
+
+def test_a_damaged_file_is_not_read_again(tmp_path):
+    line = "part-00001/features.arrow: expected the bytes that its manifest names"
+    damage = DamageError(line)
+    with pytest.raises(DamageError) as raised:
+        train_here(spec(build_model=failing({2: damage})), tmp_path / "run")
+    assert str(raised.value) == f"training, rank 0: {line}"
+    assert [event["kind"] for event in events(tmp_path / "run")] == ["start", "planned"]
 
 
 def test_what_another_attempt_would_meet_again_is_final(tmp_path):

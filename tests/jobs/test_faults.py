@@ -268,7 +268,7 @@ def test_a_file_that_is_damaged_while_running_is_named(run, times):
         status, err = job.end()
         assert status == 1
         assert f"{path}: expected the bytes that its manifest names" in err.splitlines()[-1]
-        assert err.strip().count("\n") == 0, err
+        assert err.count("expected the bytes") == 1, err
         path.write_bytes(good)
         job = Job(run, "--run.resume", str(run))
     job.end()

@@ -155,6 +155,7 @@ def test_a_file_that_is_damaged_while_running_is_named(tmp_path):
     status, err = job.end(timeout_s=120)
     assert status == 1
     assert f"{path}: expected the bytes that its manifest names" in err.splitlines()[-1]
+    assert err.count("expected the bytes") == 1, err
 
 
 def test_products_geco_keeps_servers_and_workers():
