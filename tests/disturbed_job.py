@@ -43,13 +43,12 @@ class Job:
         *flags: str,
         output: Path | None = None,
         environment: Mapping[str, str] | None = None,
-        program: Path = JOB,
         command: Sequence[str] = (),
         head: RayHead | None = None,
     ) -> None:
         self.run, self.head = run, head
         said = FLAGS | dict(zip(flags[::2], flags[1::2], strict=True))
-        command = command or [sys.executable, str(program), *(word for pair in said.items() for word in pair)]
+        command = command or [sys.executable, str(JOB), *(word for pair in said.items() for word in pair)]
         with contextlib.ExitStack() as stack:
             out = subprocess.PIPE if output is None else stack.enter_context(open(output, "w"))
             self.popen = subprocess.Popen(
@@ -112,10 +111,9 @@ def start(
     run: Path,
     *flags: str,
     environment: Mapping[str, str] | None = None,
-    program: Path = JOB,
     head: RayHead | None = None,
 ) -> Job:
-    return Job(run, "--run.dir", str(run), *flags, environment=environment, program=program, head=head)
+    return Job(run, "--run.dir", str(run), *flags, environment=environment, head=head)
 
 
 def epochs(run: Path) -> list[dict]:
