@@ -224,13 +224,14 @@ class Broken:
 @pytest.mark.parametrize("stream", ["edges", "nodes"])
 @pytest.mark.parametrize("kind", ["local", "memory"])
 def test_a_source_that_breaks_half_way_leaves_nothing(
-    kind: str, stream: str, error: BaseException, old_graph: bool, tmp_path: Path
+    kind: str, stream: str, error: BaseException, old_graph: bool, tmp_path: Path, monkeypatch
 ) -> None:
     url = str(tmp_path / "graph") if kind == "local" else memory_url()
     old = random_listed_graph(30, 60, seed=1)
     if old_graph:
         ingest(old, url)
     graph = replace(random_listed_graph(40, 80), edges_per_chunk=10, nodes_per_chunk=10)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # another process may ingest beside this one
     before = set(os.listdir(tempfile.gettempdir()))
     with pytest.raises(type(error)):
         ingest(Broken(graph, stream, error), url, IngestOptions(num_partitions=2, overwrite=old_graph))
