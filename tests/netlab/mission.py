@@ -7,7 +7,6 @@ sweep over sizes and workers too. Prints a table, kept as results.md under --out
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -132,7 +131,9 @@ def main() -> int:
         print(why_not(), file=sys.stderr)
         return 1
     shared = (said.out / "files").resolve()
-    shutil.rmtree(shared, ignore_errors=True)
+    if shared.exists():  # it may be anybody's
+        print(f"{shared}: expected nothing there; choose another --out", file=sys.stderr)
+        return 1
     shared.mkdir(parents=True)
     graph = SyntheticGraph(SyntheticOptions(num_nodes=said.nodes))
     ingest(graph, str(shared / "origin"), IngestOptions(num_partitions=4))
