@@ -104,11 +104,14 @@ class CopyCache:
     def _make_room(self, own: Path, needed: int) -> None:
         """Removes graphs that nobody uses until `needed` bytes of this one fit. Raises ConfigError where they do not."""
         for left in own.parent.glob(f"{_REMOVED}*"):  # by a process that was killed meanwhile
-            shutil.rmtree(left)
+            if _GRAPH.fullmatch(left.name.removeprefix(_REMOVED)):
+                shutil.rmtree(left)
         sizes = {
             path: sum(_claimed(path).values())
             for path in own.parent.iterdir()
-            if path != own and _GRAPH.fullmatch(path.name)
+            if path != own
+            and _GRAPH.fullmatch(path.name)
+            and (path / _CLAIMED).exists()  # others' are not ours to remove
         }
         said = f"{self._here}: expected room for {_gb(needed)} of a graph in a cache of {_gb(self.num_bytes)}, "
         if needed > self.num_bytes:

@@ -31,12 +31,15 @@ from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
-from storage.errors import StageError
+from storage.errors import DeadlineError, StageError
 from storage.option_checks import at_least, check_options, more_than_0
 
 if TYPE_CHECKING:
     from cluster.reporter import Record, Reports
     from cluster.train_spec import TrainSpec
+
+
+_START_S = 120.0  # longest start of a process on a busy machine
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,10 @@ class StandInLauncher:
         arguments = (reports, many, config.epochs, config.epoch_s)
         process = multiprocessing.get_context("spawn").Process(target=rank_0, args=arguments)
         process.start()
-        process.join()
+        process.join(_START_S + 10 * config.epochs * config.epoch_s)
+        if process.exitcode is None:
+            process.kill()
+            raise DeadlineError("the stand-in of rank 0 is ten times as slow as --epoch_s says; stop what else runs")
         if process.exitcode:
             raise StageError(f"the stand-in of rank 0 ended with status {process.exitcode}")
         return Finished({})

@@ -198,3 +198,14 @@ def test_claims_are_the_sizes_that_the_manifest_names(tmp_path):
     copied(cache, graph)
     claimed = json.loads((Path(cache.copy_of(graph).path) / "claimed.json").read_text())
     assert sum(claimed.values()) == size(graph) == on_disk(tmp_path)
+
+
+def test_folders_that_no_claim_of_ours_names_stay(tmp_path):
+    own = tmp_path / "cache" / ("a" * 32)
+    own.mkdir(parents=True)
+    notes = [tmp_path / "cache" / name / "notes.txt" for name in ("b" * 32, "removed-mine")]
+    for note in notes:
+        note.parent.mkdir()
+        note.write_text("mine")
+    CopyCache(str(tmp_path / "cache"), 10)._make_room(own, 10)
+    assert [note.read_text() for note in notes] == ["mine", "mine"]
