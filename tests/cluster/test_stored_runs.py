@@ -262,7 +262,7 @@ def test_of_two_that_begin_at_once_one_trains(store):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert (len(entered), len(refused)) == (1, 1)
 
 
