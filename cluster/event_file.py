@@ -3,15 +3,12 @@
 The format is TensorBoard's: https://github.com/tensorflow/tensorboard, records of `Event` messages.
 """
 
-import itertools
 import os
 import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-_numbers = itertools.count()
 
 
 class EventFile:
@@ -22,7 +19,8 @@ class EventFile:
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        # TensorBoard reads the files in the order of their names: with seconds alone, two of one second may come in the wrong one.
+        name = f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
         self._path = folder / name
         self._append(file_version="brain.Event:2")
         self._append(step=purge_step, session_log=SessionLog(status=SessionLog.START))

@@ -79,8 +79,12 @@ class FlightServer(flight.FlightServerBase):
             writer.write_batch(batch)
 
     def _wait_for_turn(self, context: Any) -> None:
-        while not self._working.acquire(timeout=_LOOK_S):
+        has_turn = False
+        while not has_turn:
+            has_turn = self._working.acquire(timeout=_LOOK_S)
             if context.is_cancelled():
+                if has_turn:
+                    self._working.release()
                 raise StageError("the asker has gone")
 
 

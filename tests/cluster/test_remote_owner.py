@@ -357,20 +357,29 @@ def test_no_more_requests_are_answered_at_once_than_threads_work() -> None:
     assert (most, answered) == (3, 30)
 
 
-def test_a_request_whose_asker_has_gone_is_not_answered() -> None:
-    first, answered = threading.Event(), []
+def test_a_request_whose_asker_has_gone_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, answered, dropped = threading.Event(), [], threading.Event()
+    wait_for_turn = FlightServer._wait_for_turn
+
+    def watched(server: FlightServer, context: object) -> None:
+        try:
+            wait_for_turn(server, context)
+        except StageError:
+            dropped.set()
+            raise
 
     def answer(request: Request) -> Reply:
         answered.append(request)
         assert first.wait(30)
         return rows_of(request)
 
+    monkeypatch.setattr(FlightServer, "_wait_for_turn", watched)
     with serving(answer, work_threads=1) as server:
         busy = ask(server.endpoint).submit(FetchRows(NODE))
         given_up = ask(server.endpoint, 0.3).submit(FetchRows(NODE))
         with pytest.raises(DeadlineError):
             given_up.result()
-        time.sleep(2.5)  # the server looks every second
+        assert dropped.wait(30)  # the server looks every second
         first.set()
         assert isinstance(busy.result(), NodeRows)
         assert isinstance(ask(server.endpoint).submit(FetchRows(NODE)).result(), NodeRows)

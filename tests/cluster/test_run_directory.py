@@ -48,6 +48,14 @@ def test_a_restart_from_an_earlier_epoch_replaces_the_later_ones(tmp_path):
     assert events(run) == [0, 1, 2]
 
 
+def test_a_run_that_started_many_times_is_shown_in_its_order(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", {})
+    for epoch in range(12):
+        run.start(epoch)
+        record(run, epoch, epoch + 1)
+    assert events(run) == list(range(13))
+
+
 def test_a_restart_before_any_checkpoint_begins_anew(tmp_path):
     run = RunDirectory.create(tmp_path / "run", {})
     run.start(0)
