@@ -44,12 +44,12 @@ class _Connection:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.location = endpoint.location
-        self._header = [(TOKEN_HEADER.encode(), endpoint.token.encode())]
+        self._options = flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), endpoint.token.encode())])
         self._client = flight.FlightClient(endpoint.location, generic_options=_CHANNEL)
 
     def exchange(self) -> tuple[Any, Any]:
         """(writer, reader) of a new call."""
-        return self._client.do_exchange(_DESCRIPTOR, flight.FlightCallOptions(headers=self._header))
+        return self._client.do_exchange(_DESCRIPTOR, self._options)
 
 
 class _Deadlines:

@@ -5,9 +5,8 @@
 
 A server holds --table-rows rows of --columns float32 in memory and answers requests for --rows random ones, each as `FetchRows` asks for them:
 by Arrow Flight as partition servers do (`do_exchange`); by Flight's `do_get`, with the request in the ticket; by an actor's reply;
-and by Ray's object plane, where the actor's reply is a reference. The ways take turns in random order, --rounds times, after --warmup
-rounds. You should see a
-table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
+and by Ray's object plane, where the actor's reply is a reference. The ways take turns of ten requests in random order, as a loader's follow each other,
+until each has --rounds; --warmup more begin its first turn. You should see a table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
 """
 
 import statistics
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from samplers.messages import FetchRows, NodeRows
 
 _TIMEOUT_S = 300.0
+_TURN = 10  # requests
 Way = Callable[["FetchRows"], "NodeRows"]
 
 
@@ -155,15 +155,17 @@ def measure(config: TransportConfig) -> dict[int, dict[str, list[float]]]:
     took: dict[int, dict[str, list[float]]] = {}
     for num_rows in config.rows:
         took[num_rows] = {name: [] for name in all_ways}
-        for turn in range(config.warmup + config.rounds):
-            request = FetchRows(rng.integers(0, config.table_rows, num_rows))
-            for name in rng.permutation(list(all_ways)):  # each leaves memory and caches to the next
-                start = time.perf_counter()
-                rows = all_ways[name](request)
-                if turn >= config.warmup:
-                    took[num_rows][name].append(time.perf_counter() - start)
-                assert rows.feature is not None and rows.feature.shape == (num_rows, config.columns)  # noqa: PT018
-                assert np.array_equal(rows.original_id, request.node)
+        for begun in range(0, config.rounds, _TURN):
+            for name in rng.permutation(list(all_ways)):
+                warmup = 0 if begun else config.warmup
+                for number in range(-warmup, min(_TURN, config.rounds - begun)):
+                    request = FetchRows(rng.integers(0, config.table_rows, num_rows))
+                    start = time.perf_counter()
+                    rows = all_ways[name](request)
+                    if number >= 0:
+                        took[num_rows][name].append(time.perf_counter() - start)
+                    assert rows.feature is not None and rows.feature.shape == (num_rows, config.columns)  # noqa: PT018
+                    assert np.array_equal(rows.original_id, request.node)
     ray.kill(server)
     return took
 

@@ -119,24 +119,35 @@ def test_integers_travel_in_the_narrowest_type() -> None:
     same(unpack([batch]), rows)
 
 
+def retold(batch: pa.RecordBatch, old: str, new: str) -> pa.RecordBatch:
+    """With other words about what it holds."""
+    told = batch.schema.metadata[b"message"]
+    assert old.encode() in told
+    return batch.replace_schema_metadata({b"message": told.replace(old.encode(), new.encode())})
+
+
 @pytest.mark.parametrize("dtype", ["|O", "O", "<M8[s]", "float", ""])
 def test_arrays_of_no_numbers_are_refused(dtype: str) -> None:
     (batch,) = pack(FetchRows(np.arange(3)))
-    told = batch.schema.metadata[b"arrays"].replace(b"<i8", dtype.encode())
     with pytest.raises(StageError, match="expected arrays of numbers, got"):
-        unpack([batch.replace_schema_metadata({**batch.schema.metadata, b"arrays": told})])
+        unpack([retold(batch, "<i8", dtype)])
 
 
 def test_what_is_no_message() -> None:
     (batch,) = pack(SampleNeighbors(np.arange(3), 2, 0))
     wide = np.zeros((2 * PIECE_BYTES // 8, 1))
-    first, *_ = pack(NodeList(wide, wide))
+    first, second = pack(NodeList(wide[: len(wide) // 2], wide[: len(wide) // 2]))
     for batches, words in (
         ([], "expected a message, got an empty stream"),
-        ([batch.replace_schema_metadata({})], "expected one of SampleNeighbors, .*, got ''"),
-        ([batch.replace_schema_metadata({b"message": b"os.system"})], "got 'os.system'; is Graphmill the same on all"),
-        ([batch.replace_schema_metadata({b"message": b"FetchRows"})], "expected the fields of FetchRows: .*'fanout'"),
-        ([first], "expected a NodeList of .*, got "),
+        ([batch.replace_schema_metadata({})], "expected a message, got b''; is Graphmill the same on all nodes"),
+        ([batch.replace_schema_metadata({b"message": b"[1, 2]"})], "expected a message, got"),
+        ([batch.replace_schema_metadata({b"message": b"7"})], "expected a message, got"),
+        ([retold(batch, "SampleNeighbors", "os.system")], "expected one of SampleNeighbors, .*, got 'os.system'; is"),
+        ([retold(batch, "SampleNeighbors", "FetchRows")], "expected the fields of FetchRows: .*'fanout'"),
+        ([retold(batch, "[3]", "[4]")], "expected 4 bytes of SampleNeighbors's node, got 3"),
+        ([retold(batch, '"node"', '"edge"'), second], "expected the fields of SampleNeighbors: .*'edge'"),
+        ([first], "expected a NodeList in 2 pieces, got 1"),
+        ([first, batch], "expected .* bytes of NodeList's node, got 3"),
     ):
         with pytest.raises(StageError, match=words) as refused:
             unpack(batches)
