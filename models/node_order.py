@@ -54,7 +54,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_ND: Tensor, order_N: Tensor, inverse_N: Tensor) -> Tensor:
         ctx.save_for_backward(order_N, inverse_N)
-        return x_ND[order_N]
+        return x_ND.index_select(0, order_N)  # on a CPU, 2 to 7 times as fast as x_ND[order_N]
 
     @staticmethod
     def backward(ctx, grad_ND: Tensor):

@@ -220,8 +220,8 @@ class Rates:
     train_node_s: float = 200e-6  # the same for each node of the batch, its edges included
     load_step_s: float = 0.0  # the worker's other threads, whatever the batch
     load_node_s: float = 0.33e-6  # sampling and collating
-    load_request_s: float = 1.2e-3  # a request and its reply
-    load_byte_s: float = 1.1e-9
+    load_request_s: float = 0.8e-3  # a request and its reply
+    load_byte_s: float = 0.57e-9
     serve_request_s: float = 0.0  # the answering side, where it is not in the above
     serve_byte_s: float = 0.0
 

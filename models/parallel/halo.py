@@ -88,7 +88,7 @@ class Halo:
     def start(self, x_nD: Tensor) -> Arriving:
         """Sends peers the rows that they need; the halo's rows arrive."""
         plan = self.plan
-        return self.peers.start_all_to_all(x_nD[plan.send_row_S], plan.send, plan.receive, "halo")
+        return self.peers.start_all_to_all(x_nD.index_select(0, plan.send_row_S), plan.send, plan.receive, "halo")
 
     def add_back(self, x_HD: Tensor, into_nD: Tensor) -> None:
         """Sends the halo's rows to their owners, and adds those that arrive to `into_nD`."""

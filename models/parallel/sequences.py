@@ -90,13 +90,13 @@ class ShardedLayout:
                     v_cN = convolve_gates_(p_GcN, filter_KDI[:, here].to(exact), spectrum_IM, skip_Kc, length)
             else:
                 v_cN = p_GcN[0]
-            columns = self.to_rows(v_cN, counts, order)
-            del p_GcN, v_cN
+            del p_GcN
+            columns = self._columns(v_cN, counts, order)
+            del v_cN
             if y_nD is None:
-                y_nD = columns.new_empty(len(h_nC), width)
-            y_nD[:, torch.tensor([c for start, stop in parts for c in range(start, stop)], device=h_nC.device)] = (
-                columns
-            )
+                y_nD = columns[0].new_empty(len(h_nC), width)
+            for (start, stop), column_nC in zip(parts, columns, strict=True):
+                y_nD[:, start:stop] = column_nC
         assert y_nD is not None
         return y_nD
 
@@ -124,11 +124,14 @@ class ShardedLayout:
 
     def to_rows(self, v_CN: Tensor, counts: Sequence[int], order: Order | None) -> Tensor:
         """[C, N] in the order π → [n, D] in the rows' own order, where worker w has counts[w] channels."""
+        return torch.cat(self._columns(v_CN, counts, order), dim=1)
+
+    def _columns(self, v_CN: Tensor, counts: Sequence[int], order: Order | None) -> list[Tensor]:
+        """The same, [n, counts[w]] for each worker w."""
         y_NC = v_CN.t().contiguous()
         if order is not None:
             y_NC = order.restore(y_NC)
         num_rows, here = self.rows.sizes[self.peers.rank], v_CN.shape[0]
         received = [num_rows * count for count in counts]
         flat = self.peers.all_to_all(y_NC.view(-1), [size * here for size in self.rows.sizes], received, "sequences")
-        parts = [part.view(num_rows, count) for part, count in zip(flat.split(received), counts, strict=True)]
-        return torch.cat(parts, dim=1)
+        return [part.view(num_rows, count) for part, count in zip(flat.split(received), counts, strict=True)]

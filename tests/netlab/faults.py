@@ -294,7 +294,7 @@ def try_one(name: str, turn: int, where: Lab, undisturbed: Sequence[float]) -> d
         assert run.lines[-1][1].startswith("error: "), run.text[-3000:]
         assert all(word in run.lines[-1][1] for word in fault.ends), run.lines[-1][1]
         where.cluster.wait_for_nodes(2)
-        again = where.resume(run.path, fault.host)
+        again = where.resume(run.path, host=fault.host)
         assert again.end() == 0, again.text[-3000:]
     assert run.losses == list(undisturbed), "other losses"
     if fault.told:

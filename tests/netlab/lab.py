@@ -1,5 +1,7 @@
-"""Two emulated hosts with a placed graph, and training jobs on them whose words and times are kept."""
+"""Emulated hosts with a placed graph, and training jobs on them whose words and times are kept."""
 
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -24,7 +26,6 @@ SMALL = (
         "--fit.checkpoint_every",
         "5",
     ),
-    *("--workers", "2"),
 )
 ENDS_S = 900.0
 
@@ -37,7 +38,7 @@ class Lab:
         self.cluster = cluster or RayHosts(hosts)
         if not (shared / "origin").exists():
             graph = SyntheticGraph(SyntheticOptions(num_nodes=1500))
-            ingest(graph, str(shared / "origin"), IngestOptions(num_partitions=2))
+            ingest(graph, str(shared / "origin"), IngestOptions(num_partitions=len(hosts.names)))
         self.cluster.start()
         self.do("ingest", str(shared / "origin"), f"{DISK}/graph", "--place", "hosts")
 
@@ -46,11 +47,12 @@ class Lab:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def train(self, name: str, *options: str, host: str = "h0") -> "Running":
-        words = ("--data", f"{DISK}/graph", "--run.dir", str(self.shared / name), *SMALL, *options)
-        return Running(self, self.shared / name, words, host)
+        words = ("--data", f"{DISK}/graph", "--run.dir", str(self.shared / name), *SMALL)
+        workers = ("--workers", str(len(self.hosts.names)))
+        return Running(self, self.shared / name, (*words, *workers, *options), host)
 
-    def resume(self, run: Path, host: str = "h0") -> "Running":
-        return Running(self, run, ("--run.resume", str(run)), host)
+    def resume(self, run: Path, *options: str, host: str = "h0") -> "Running":
+        return Running(self, run, ("--run.resume", str(run), *options), host)
 
 
 class Running:
@@ -58,10 +60,11 @@ class Running:
 
     def __init__(self, lab: Lab, run: Path, words: tuple[str, ...], host: str) -> None:
         self.path, self.lines = run, list[tuple[float, str]]()
-        command = lab.cluster.job("products_geco", *words)
+        self._command = lab.cluster.job("products_geco", *words)
         self._popen = lab.cluster.popen(
-            host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
+            host, self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True
         )
+        self._pids = lambda: lab.hosts.pids(host)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -76,6 +79,12 @@ class Running:
             assert self._popen.poll() is None, self.text
             assert time.monotonic() < deadline, self.text
             time.sleep(0.1)
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does."""
+        for pid in self._pids():
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1] == [word.encode() for word in self._command]:
+                os.kill(pid, signal.SIGINT)
 
     def end(self, within_s: float = ENDS_S) -> int:
         """Its exit status."""

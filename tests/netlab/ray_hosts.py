@@ -80,7 +80,7 @@ class RayHosts:
         with log.open("ab") as sink:
             self.hosts.popen(
                 host,
-                ["env", *self._environment(), "sh", "-c", again],
+                ["env", *self.environment(), "sh", "-c", again],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
@@ -95,7 +95,8 @@ class RayHosts:
             look = [sys.executable, "-c", COUNT_NODES, self.address, str(count), str(left_s)]
             said = self.run("h0", look, capture_output=True, text=True).stdout
 
-    def _environment(self) -> list[str]:
+    def environment(self) -> list[str]:
+        """NAME=VALUE of all nodes and jobs."""
         return [
             *(
                 "RAY_AUTH_MODE=token",
@@ -113,11 +114,11 @@ class RayHosts:
 
     def run(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
         """subprocess.run on a host, with this Ray's token."""
-        return self.hosts.run(host, ["env", *self._environment(), *command], **options)
+        return self.hosts.run(host, ["env", *self.environment(), *command], **options)
 
     def popen(self, host: str, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
         """subprocess.Popen on a host, with this Ray's token."""
-        return self.hosts.popen(host, ["env", *self._environment(), *command], **options)
+        return self.hosts.popen(host, ["env", *self.environment(), *command], **options)
 
     def job(self, *words: str) -> list[str]:
         """The command line of a job of ours on this cluster."""
