@@ -24,16 +24,17 @@ _SHARE = 0.05  # of the time, at most, a copy is under way
 
 
 @contextmanager
-def copied(run: RunDirectory, check_held: Callable[[StoredFolder], None] = lambda _: None) -> Iterator[None]:
+def copied(run: RunDirectory) -> Iterator[None]:
     """While the context is open, what is written to the run's working folder is brought to its place, and at its end all of it.
 
-    `check_held` raises ConflictError where another driver has taken the run over, whose files are then left alone. Raises that,
+    Where another driver has taken the run over, its files are left alone. Raises ConflictError then,
     DeadlineError or FormatError where the end cannot be brought there: what is missing then stays in the working folder, which is told.
     """
     store = run.place.store
     if store is None:
         yield
         return
+    check_held: Callable[[StoredFolder], None] = (lambda _: None) if run.hold is None else run.hold.check
     copy = RunCopy(store, run.path, check_held)
     copy.sync()  # from here on the run is there, for whoever begins it again
     run.settle = copy.sync

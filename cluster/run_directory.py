@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cluster.event_file import EventFile
-from cluster.run_hold import HOLDERS
+from cluster.run_hold import HOLDERS, StoreHold
 from cluster.run_place import BASELINES, CONFIG, FILES, RunPlace, fetch
 from storage.durable import write_durably
 from storage.errors import ConfigError, FormatError
@@ -74,10 +74,16 @@ class RunDirectory:
         self.place = RunPlace.of(run)
         self.path = self.place.folder
         self.settle: Callable[[], None] = lambda: None  # returns when the place has all that is written
+        self.hold: StoreHold | None = None  # of a run on a store, once its driver has it
         self._metrics = self.path / "metrics.jsonl"
         self._events: EventFile | None = None
         self._new_config: Mapping[str, Any] | None = None  # until the workers of a continued run accept it
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # shown every epoch's record once it is written
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another driver has taken the run over."""
+        return self.hold is not None and self.hold.is_lost
 
     @classmethod
     def create(cls, run: Path | RunPlace, config: Mapping[str, Any]) -> "RunDirectory":

@@ -99,6 +99,11 @@ class StoreHold:
                 f"this one did not reach the store for {self._lease_s:g} s; that one goes on"
             )
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken the run over: nothing may be saved any more."""
+        return self._successor is not None
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

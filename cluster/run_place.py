@@ -8,13 +8,14 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from cluster.reporter import AttemptFiles, Reports
+from cluster.run_hold import StoreHold
 from storage.arrow_files import is_local, split_url
 from storage.errors import ConflictError, GraphmillError
 from storage.stored_folder import StoredFolder
@@ -133,14 +134,12 @@ class RunPlace:
             shutil.rmtree(self.folder.parent, ignore_errors=True)
 
     @contextmanager
-    def held(self) -> Iterator[Callable[[StoredFolder], None]]:
-        """No other driver trains this run meanwhile. Raises ConflictError where one does; so does what it gives, of a run on a store, once
-        another driver has taken it over."""
+    def held(self) -> Iterator[StoreHold | None]:
+        """No other driver trains this run meanwhile. Raises ConflictError where one does. Of a run on a store it gives the hold, which another
+        driver may take over."""
         if self.store:
-            from cluster.run_hold import StoreHold
-
             with StoreHold(self.store) as hold:
-                yield hold.check
+                yield hold
             return
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
@@ -154,7 +153,7 @@ class RunPlace:
                 ) from None
             except OSError:  # a network filesystem without locks of folders
                 pass
-            yield lambda _: None  # the lock ends with the process
+            yield None  # the lock ends with the process
         finally:
             os.close(descriptor)
 

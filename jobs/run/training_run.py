@@ -73,11 +73,12 @@ def open_run(place: RunPlace, options: RunOptions, config: Mapping[str, Any]) ->
     Raises ConflictError where another process trains this run.
     """
     make_folder(place)
-    with place.held() as check_held:
+    with place.held() as hold:
         run = RunDirectory.resume(place, config) if options.resume else RunDirectory.create(place, config)
         write_atomic(run.path / "environment.json", json.dumps(describe_environment(), indent=1) + "\n")
         run.note("begin", resumed=options.resume is not None, **describe_command())
-        with copied(run, check_held), _told(run, options, config):
+        run.hold = hold
+        with copied(run), _told(run, options, config):
             yield run
 
 
@@ -94,7 +95,7 @@ def _told(run: RunDirectory, options: RunOptions, config: Mapping[str, Any]) -> 
             run.note("fail", error=_why(error))
         is_cluster_lost = isinstance(error, ClusterLostError)
         command = command_line(program_name(), "--run.resume", url)
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        if isinstance(error, (KeyboardInterrupt, SystemExit)) and not run.is_lost:
             newest = _newest(run.place)
             saved = "nothing saved yet" if newest is None else f"saved up to {newest}"
             print(f"\nstopped, {saved}; to continue:\n{command}", file=sys.stderr)

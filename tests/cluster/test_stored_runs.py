@@ -2,9 +2,10 @@
 
 import json
 import secrets
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,12 @@ from tests.cluster.test_train_loop import spec
 from tests.s3_server import s3_bucket
 
 STATE = TrainState(1, 0, 0.5, {"seed": 1}, {"width": 3})
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folder(tmp_path, monkeypatch):
+    """What a driver leaves behind for its user goes with the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -270,21 +277,42 @@ def test_who_was_taken_over_leaves_the_successors_files(store, url, capsys):
     theirs = {"config.json": b'{"seed": 2}', "metrics.jsonl": b"{}\n"}
 
     def train_on(directory: RunDirectory) -> None:
+        directory.record({"epoch": 1, "train_loss": 1.0})
         assert store.create("holders/000002.json", b"{}")
         for name, content in theirs.items():
             store.write(name, content)
-        directory.record({"epoch": 1, "train_loss": 1.0})
-        time.sleep(20)  # the holder's next look ends it
+        time.sleep(30)  # the holder's next look ends it
 
-    with (
-        pytest.raises(ConflictError, match="another process has taken it over"),
-        StoreHold(store, lease_s=2.0) as hold,
-        copied(directory := RunDirectory.create(RunPlace(url), {"seed": 1}), hold.check),
-    ):
-        train_on(directory)
+    directory = RunDirectory.create(RunPlace(url), {"seed": 1})
+
+    def drive() -> None:
+        with StoreHold(store, lease_s=10.0) as directory.hold, copied(directory):
+            train_on(directory)
+
+    with pytest.raises(ConflictError, match="another process has taken it over"):
+        drive()
     assert {name: store.read(name) for name in theirs} == theirs
     assert f"what the run has recorded since is in {directory.path}" in capsys.readouterr().err
     assert directory.metrics() == [{"epoch": 1, "train_loss": 1.0}]
+
+
+def test_the_workers_of_who_was_taken_over_save_nothing_more(store, url):
+    place, kept = RunPlace(url), list[str]()
+    directory = RunDirectory.create(place, {"seed": 1})
+
+    def take_over(record: Mapping[str, Any]) -> None:
+        if record["epoch"] == 1 and store.create("holders/000002.json", b"{}"):
+            kept.extend(StoredCheckpoints(store).names())
+
+    def drive() -> None:
+        with StoreHold(store, lease_s=2.0) as directory.hold, copied(directory):
+            launcher = ProcessLauncher(WorkerOptions(1, "cpu", launcher="process"), place)
+            train(spec(epochs=10_000, checkpoint_every=10_000), launcher, directory, lambda _: None)
+
+    directory.listeners.append(take_over)
+    with pytest.raises(ConflictError, match="another process has taken it over"):
+        drive()
+    assert StoredCheckpoints(store).names() == kept
 
 
 def test_a_local_run_has_one_driver_too(tmp_path):
