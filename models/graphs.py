@@ -30,6 +30,8 @@ class Graphs:
     node_id: Tensor | None = None  # int64 [n], permanent ids: what GECO orders nodes by
     root_index: Tensor | None = None  # int64 [r]: the nodes whose outputs are wanted; None: all of them
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # precomputed rows per node, [n, k] each
+    edge_coefficient: Tensor | None = None  # [E]: by what a message counts in `adjacency`, beside…
+    degree: Tensor | None = None  # int64 [n]: …the degrees that stand for those of these edges (`samplers.minibatch`)
     max_nodes: int | None = None  # N, if the caller knows it (avoids waiting for the device)
     max_edges: int | None = None  # the most edges of any graph, likewise (TokenGT's tokens)
 
@@ -79,8 +81,13 @@ class Graphs:
     def adjacency(self) -> Adjacency:
         """The in-edges of every node, and its transpose, for `propagate`."""
         (in_ptr, in_edge), (out_ptr, out_edge) = self.by_destination.lists, self.by_source.lists
-        out_lists = (out_ptr, self.edge_index[1][out_edge], None)
-        return Adjacency(in_ptr, self.edge_index[0][in_edge], transposed=out_lists)
+        of_in, of_out = (
+            (None, None)
+            if self.edge_coefficient is None
+            else (self.edge_coefficient[in_edge], self.edge_coefficient[out_edge])
+        )
+        out_lists = (out_ptr, self.edge_index[1][out_edge], of_out)
+        return Adjacency(in_ptr, self.edge_index[0][in_edge], of_in, transposed=out_lists, degree=self.degree)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Graphs":
         def moved(value: Any) -> Any:

@@ -53,6 +53,7 @@ class Adjacency:
     Build it from CSC arrays: `indptr` int64 [N+1] and `indices` int32 or int64 [E], where
     `indices[indptr[i]:indptr[i+1]]` are the sources of node i's in-edges. Multi-edges count once each; self loops are
     used where given and never added. `edge_weight` [E], at least 0, multiplies each edge and takes no gradient.
+    `degree` [N] stands for the nodes' degrees, in and out, where these are the edges of a sample and the weights estimate sums over all edges.
     `symmetric=True` promises A = Aᵀ (every edge is there both ways, with the same weight), which spares the transpose;
     `transposed` hands over one that the caller already has.
     """
@@ -65,6 +66,7 @@ class Adjacency:
         *,
         symmetric: bool = False,
         transposed: tuple[Tensor, Tensor, Tensor | None] | None = None,
+        degree: Tensor | None = None,
     ) -> None:
         """Raises ValueError when the arrays do not describe N rows of ids in [0, N); ids are read on the CPU only."""
         self._rows = _checked_rows(indptr, indices, edge_weight, "indptr")
@@ -76,6 +78,11 @@ class Adjacency:
                     f"transposed needs {self.num_nodes} rows and {self.num_edges} edges like the adjacency, got "
                     f"{self._columns.indptr.numel() - 1} and {self._columns.indices.numel()}; transpose the same graph"
                 )
+        if degree is not None and degree.shape != (self.num_nodes,):
+            raise ValueError(
+                f"degree needs one number per node: {self.num_nodes} nodes, got shape {tuple(degree.shape)}; pass the degrees of the same nodes"
+            )
+        self._own_degree = degree
         self._factors: dict[tuple[str, torch.dtype], tuple[Tensor | None, Tensor | None]] = {}
 
     @property
@@ -136,14 +143,22 @@ class Adjacency:
         if key not in self._factors:
             left = right = None
             if normalisation == "mean":
-                left = power_or_zero(_degree(self.rows(transposed=False)), -1.0).to(dtype)
+                left = power_or_zero(self._degree(), -1.0).to(dtype)
             elif normalisation == "sym":
-                left = power_or_zero(_degree(self.rows(transposed=False)), -0.5).to(dtype)
-                right = power_or_zero(_degree(self.rows(transposed=True)), -0.5).to(dtype)
+                left = power_or_zero(self._degree(), -0.5).to(dtype)
+                right = power_or_zero(self._degree(transposed=True), -0.5).to(dtype)
             elif normalisation == "gcn":
-                left = right = (_degree(self.rows(transposed=False)) + 1).to(dtype).rsqrt()
+                left = right = (self._degree() + 1).to(dtype).rsqrt()
             self._factors[key] = (left, right)
         return self._factors[key]
+
+    def _degree(self, *, transposed: bool = False) -> Tensor:
+        """[N, 1]: the degrees that were given, or of these edges."""
+        if self._own_degree is None:
+            return _degree(self.rows(transposed))
+        return self._own_degree.to(torch.float64 if self._own_degree.device.type == "cpu" else torch.float32).unsqueeze(
+            1
+        )
 
 
 def check_propagation(x_ND: Tensor, num_nodes: int, normalisation: str) -> None:

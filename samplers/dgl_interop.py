@@ -16,7 +16,7 @@ from storage.errors import MissingDependencyError
 def to_dgl(batch: TorchBatch) -> Any:
     """The batch as one `DGLGraph`, messages along its edges; its CSC is the batch's own but for `indices`, which become int64.
 
-    ndata: feat, label, _ID (permanent ids), is_root, split, hop, score, loss_weight and stored encodings by name; edata: _ID, weight, feat,
+    ndata: feat, label, _ID (permanent ids), is_root, split, hop, score, loss_weight, degree and stored encodings by name; edata: _ID, weight, feat,
     edge_coefficient; as far as the batch has them.
     """
     dgl = _import_dgl()
@@ -26,7 +26,8 @@ def to_dgl(batch: TorchBatch) -> Any:
     is_root = torch.zeros(len(batch.node_id), dtype=torch.bool)
     is_root[batch.root_index] = True
     _put(graph.ndata, feat=batch.x, label=batch.y, is_root=is_root, **{dgl.NID: batch.node_id})
-    _put(graph.ndata, split=batch.split, hop=batch.hop, score=batch.score, loss_weight=batch.loss_weight)
+    _put(graph.ndata, split=batch.split, hop=batch.hop, score=batch.score)
+    _put(graph.ndata, loss_weight=batch.loss_weight, degree=batch.degree)
     _put(graph.ndata, **batch.encodings)
     _put(graph.edata, weight=batch.edge_weight, feat=batch.edge_feature, **{dgl.EID: batch.edge_id})
     _put(graph.edata, edge_coefficient=batch.edge_coefficient)

@@ -204,7 +204,7 @@ class Loader:
         if state["data"] != place["data"]:
             raise ConfigError(
                 f"loader state: expected a position in the data {place['data']}, got one in {state['data']}: of another graph, of other "
-                'given roots or, with cut="partitions", of other partitions; resume with the data that saved it'
+                'given roots or, with cut="partitions" or "within", of other partitions; resume with the data that saved it'
             )
         if state["fingerprint"] != place["fingerprint"]:
             raise ConfigError(

@@ -41,6 +41,7 @@ class Subgraph(Generic[Array]):
     score: Array | None = None  # float32 [n], closeness to the root of its subgraph
     loss_weight: Array | None = None  # float32 [n], by which a root's loss enters the sum
     edge_coefficient: Array | None = None  # float32 [e], by which a message counts
+    degree: Array | None = None  # int64 [n], in-edges in the whole graph: of those the coefficients make estimates
     edge_id: Array | None = None  # int64 [e], permanent ids
     edge_weight: Array | None = None  # float32 [e]
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]

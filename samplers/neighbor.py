@@ -36,7 +36,7 @@ class NeighborSampler:
     def __init__(
         self, router: Router, options: NeighborOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
-        self._router, self.options = router, options
+        self._router, self.options, self._num_ranks = router, options, num_ranks
         self._maps = PositionMaps(router.manifest.num_nodes)
         check_graph(
             router.manifest,
@@ -113,7 +113,7 @@ class NeighborSampler:
                 relabeler.close()
         for hop, fanout in enumerate(options.fanouts):
             frontiers = [one.node[one.num_nodes - sizes[-1] :] for one, _, _, sizes in grown]
-            keys = [int(stream_key(options.seed, Purpose.NEIGHBORS, draw_epoch, batch, hop)) for batch in batches]
+            keys = [self._key(draw_epoch, batch, hop) for batch in batches]
             drawn = self._router.sample_neighbors_of(
                 frontiers,
                 fanout,
@@ -133,6 +133,13 @@ class NeighborSampler:
                 if shares_map or hop + 1 == len(options.fanouts):
                     relabeler.close()
         return grown
+
+    def _key(self, epoch: int, batch: int, hop: int) -> int:
+        """The stream of a batch's draws at a hop."""
+        options = self.options
+        if options.batch_dependency > 1:  # one stream for all ranks and steps of a window
+            batch = batch // self._num_ranks // options.batch_dependency
+        return int(stream_key(options.seed, Purpose.NEIGHBORS, epoch, batch, 0 if options.layer_dependency else hop))
 
 
 @dataclass(frozen=True)

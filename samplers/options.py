@@ -31,6 +31,10 @@ class NeighborOptions:
     """neighbors: sources of in-edges, ends of out-edges, or both."""
     scheme: Scheme = "uniform"
     """Uniform; by edge weight; by the neighbor's in-degree (at least 1); or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations."""
+    batch_dependency: int = 1
+    """With scheme labor: so many consecutive steps share their coins, and so most of their nodes (arXiv:2310.12403). A step by itself is drawn as with 1."""
+    layer_dependency: bool = False
+    """With scheme labor: all hops of a batch share their coins."""
     replace: bool = False
     """Draw each of the `fanout` neighbors independently."""
     edge_columns: tuple[EdgeColumn, ...] = ()
@@ -41,7 +45,11 @@ class NeighborOptions:
     """Stored encodings of the nodes (storage.encodings), by name."""
 
     def __post_init__(self) -> None:
-        check_fields(self, batch_size=1)
+        check_fields(self, batch_size=1, batch_dependency=1)
+        if self.scheme != "labor" and (self.batch_dependency > 1 or self.layer_dependency):
+            raise ConfigError(
+                f"batch_dependency and layer_dependency: expected them with scheme 'labor' alone, got {self.scheme!r}; set scheme"
+            )
         if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
             raise ConfigError(f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set fanouts")
         if self.replace and (self.scheme == "labor" or -1 in self.fanouts):
@@ -82,7 +90,7 @@ class Node2SubgraphOptions:
         check_options(self, {"max_hops": (0 <= self.max_hops <= _MOST_HOPS, f"0 to {_MOST_HOPS}")})
 
 
-Cut = Literal["random", "partitions"]
+Cut = Literal["random", "partitions", "within"]
 DEFAULT_CHUNKS = 4
 
 
@@ -92,7 +100,7 @@ class RandomPartitionOptions:
 
     GIVEN: ClassVar = ("seed", "split_set", "root_splits", "shuffle", "encodings")
     num_chunks: int | None = None
-    """None: 4 of a random cut, else the graph's partitions."""
+    """None: 4 of a random cut, else the graph's partitions. Within these: equally many of each."""
     seed: int = 0
     split_set: int = 0
     root_splits: tuple[int, ...] | None = (SPLIT_TRAIN,)
@@ -104,9 +112,16 @@ class RandomPartitionOptions:
     chunks_per_batch: int = 1
     """At most; dealt evenly where num_chunks is no multiple of it."""
     cut: Cut = "random"
+    """Of all nodes at random; the stored partitions; or of each stored partition at random ("within"): a batch is read from one partition alone."""
+    corrected: bool = False
+    """Neighbors in the batch count for those that are not: sums and means over in-edges estimate the whole graph's (uniform vertex sampling, arXiv:2604.02651)."""
 
     def __post_init__(self) -> None:
         check_fields(self, num_chunks=1)
+        if self.corrected and self.cut == "partitions":
+            raise ConfigError(
+                "corrected: expected a cut at random (random or within), got the stored partitions; set cut"
+            )
         codes = (SPLIT_TRAIN,) if self.root_splits is None else self.root_splits
         if not codes or not all(SPLIT_NONE <= code <= SPLIT_TEST for code in codes):
             raise ConfigError(f"root_splits: expected codes of no split, train, valid or test, got {self.root_splits}")

@@ -32,8 +32,8 @@ def to_pyg(batch: TorchBatch) -> Data:
 
     Tensors are the batch's own, but for `edge_index` [2, e], which PyG wants as int64 pairs: source, destination. Where the roots come
     first, as a neighbor sampler's do, `batch_size` says how many they are; `root_index` names them in any case. Packed subgraphs get
-    `batch` and `ptr`. Stored encodings go by their own names (`data["rwse-20"]`); `loss_weight`, `edge_coefficient`, `score`, `split`
-    and `hop` are called as in the batch.
+    `batch` and `ptr`. Stored encodings go by their own names (`data["rwse-20"]`); `loss_weight`, `edge_coefficient`, `degree`, `score`,
+    `split` and `hop` are called as in the batch.
     """
     destination = torch.repeat_interleave(batch.indptr.diff(), output_size=len(batch.indices))
     data = Data(
@@ -58,6 +58,7 @@ def to_pyg(batch: TorchBatch) -> Data:
         ("score", batch.score),
         ("loss_weight", batch.loss_weight),
         ("edge_coefficient", batch.edge_coefficient),
+        ("degree", batch.degree),
         *batch.encodings.items(),
     ):
         if value is not None:

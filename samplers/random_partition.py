@@ -4,12 +4,25 @@ cut="random" draws a fresh cut each epoch, as SGFormer does (arXiv:2306.10759), 
 floor(hash(seed, epoch, v) · P / 2^64). Chunk sizes are binomial around N / P, and an edge survives with probability 1 / P; P = 1 is the full graph.
 cut="partitions" is ClusterGCN (arXiv:1905.07953): the chunks are the stored partitions, and which of them meet in a batch is drawn afresh each
 epoch, edges between them included. Batches then depend on the partitioning, by design.
+cut="within" cuts each stored partition by hash, as the random cut does the graph: all of a batch is read from one partition, and edges between partitions
+are left out. Where the number of ranks divides that of partitions, or the other way round, a rank keeps to the same partitions.
+
+A chunk of a random cut is a uniform sample of the nodes, as ScaleGNN's (arXiv:2604.02651), but every node is in one of the epoch's. With `corrected` its
+in-edges stand for those that it lacks. Let node v have d in-edges, l of them from itself, and let the sample be n of the N nodes of the graph or, within a
+partition that d' of the edges begin in, of its N. Given that v is in it, another node is with probability (n - 1) / (N - 1). Then
+
+    edge_coefficient of u → v = (N - 1) / (n - 1) · (d - l) / (d' - l), of v → v 1;     degree of v = d
+
+so Σ coefficient · message estimates the sum over all in-edges without bias and, divided by the degree, the mean: of a random cut exactly; within partitions as if
+the edges that begin in others were like those that do not.
+
 A batch may hold no root: a training loop then skips the loss (a mean over none is NaN), but under DDP still steps, for other ranks wait.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +39,7 @@ from samplers.router import Router
 from samplers.stage_clock import stage
 from storage.errors import ConfigError
 from storage.manifest import Manifest
+from storage.packed_graphs import pointers
 
 
 class RandomPartitionSampler:
@@ -47,9 +61,9 @@ class RandomPartitionSampler:
 
     @property
     def content_hash(self) -> str:
-        if self.options.cut != "partitions":
+        if self.options.cut == "random":
             return self._roots.content_hash
-        # Its chunks are the stored partitions.
+        # Its chunks are the stored partitions, or parts of them.
         hashes = f"{self._roots.content_hash} {self._router.manifest.content_hash}"
         return hashlib.sha256(hashes.encode()).hexdigest()
 
@@ -78,12 +92,41 @@ class RandomPartitionSampler:
 
         with stage("sample"):
             node = self._group_nodes(epoch, share.chunk)
-            return draw_induced(self._router, epoch, batch, node, self.options).then(choose_roots)
+            drawn = draw_induced(self._router, epoch, batch, node, self.options).then(choose_roots)
+            return drawn.then(self._estimate(node, share.chunk)) if self.options.corrected else drawn
+
+    def _estimate(self, node: np.ndarray, group: int) -> Callable[[MiniBatch], MiniBatch]:
+        """What gives the minibatch of these nodes the coefficients of the module's docstring; their degrees are asked for here."""
+        router, offsets = self._router, self._router.manifest.partition_offsets
+        if self.options.cut == "random":
+            lists = router.list_neighbors(node, max_degree=np.zeros(len(node), np.int64))
+            num_nodes, seen = router.manifest.num_nodes, lists.degree
+        else:
+            lists = router.list_neighbors(node)
+            partition, _ = self._part(group)
+            start, stop = offsets[partition], offsets[partition + 1]
+            is_here = (lists.neighbor >= start) & (lists.neighbor < stop)
+            num_nodes, seen = stop - start, np.diff(np.append(0, np.cumsum(is_here))[pointers(lists.count)])
+        return partial(_with_estimates, lists.degree, seen, (num_nodes - 1) / max(len(node) - 1, 1))
+
+    def _part(self, chunk: int) -> tuple[int, int]:
+        """(partition, number of the part of it) that a chunk of a cut within partitions is."""
+        num_partitions, num_ranks = self._router.manifest.num_partitions, self._num_ranks
+        step, rank = divmod(chunk, num_ranks)
+        several, odd = divmod(num_ranks, num_partitions)
+        if several and not odd:  # neighboring ranks share a partition
+            chunk = step * num_ranks + rank % several * num_partitions + rank // several
+        part, partition = divmod(chunk, num_partitions)
+        return partition, part
 
     def _group_nodes(self, epoch: int, group: int) -> np.ndarray:
         """Nodes of the chunks of this group of the epoch's cut, ascending in permanent id."""
         options, router = self.options, self._router
         key = stream_key(options.seed, Purpose.CHUNKS, epoch if options.shuffle else 0)
+        if options.cut == "within":
+            partition, part = self._part(group)
+            num_parts = self._num_chunks // router.manifest.num_partitions
+            return router.list_chunk(int(key), part, num_parts, partition=partition).node
         start, stop = even_split(self._num_chunks, self._num_groups, group)
         if options.cut == "random":
             return router.list_chunk(int(key), start, self._num_chunks, stop - start).node
@@ -91,20 +134,39 @@ class RandomPartitionSampler:
         return router.list_partitions(order[start:stop].tolist()).node
 
 
+def _with_estimates(degree: np.ndarray, seen: np.ndarray, scale: float, minibatch: MiniBatch) -> MiniBatch:
+    """With coefficients and degrees: `seen` of a node's in-edges may be in a batch, and are there with probability 1 / `scale`."""
+    end = np.repeat(np.arange(len(degree)), np.diff(minibatch.indptr))
+    is_loop = minibatch.indices == end
+    num_loops = np.bincount(end[is_loop], minlength=len(degree))
+    weight = scale * (degree - num_loops) / np.maximum(seen - num_loops, 1)
+    return replace(
+        minibatch,
+        edge_coefficient=np.where(is_loop, 1, weight[end]).astype(np.float32),
+        degree=degree.astype(np.int64, copy=False),
+    )
+
+
 def count_chunks(options: RandomPartitionOptions, manifest: Manifest) -> int:
     """Chunks of the cut. Raises ConfigError where this graph cannot be cut, or its chunks not grouped, as the options say."""
     num_chunks = options.num_chunks
     if num_chunks is None:
-        num_chunks = manifest.num_partitions if options.cut == "partitions" else DEFAULT_CHUNKS
+        num_chunks = DEFAULT_CHUNKS if options.cut == "random" else manifest.num_partitions
     if options.cut == "partitions" and num_chunks != manifest.num_partitions:
         raise ConfigError(
             f"num_chunks: with cut 'partitions' expected the graph's {manifest.num_partitions} partitions or none, "
             f"got {num_chunks}; leave out --sampler.num_chunks or prepare the graph with --partitions {num_chunks}"
         )
-    if options.cut == "random" and num_chunks > manifest.num_nodes:
+    if options.cut != "partitions" and num_chunks > manifest.num_nodes:
         raise ConfigError(
             f"num_chunks: expected at most one per node ({manifest.num_nodes}), got {num_chunks}; "
             "set --sampler.num_chunks (--evaluation.chunks for evaluation)"
+        )
+    if options.cut == "within" and (num_chunks % manifest.num_partitions or options.chunks_per_batch > 1):
+        raise ConfigError(
+            f"num_chunks: with cut 'within' expected a multiple of the graph's {manifest.num_partitions} partitions, one chunk a batch, "
+            f"got {num_chunks} and {options.chunks_per_batch}; set --sampler.num_chunks {max(1, num_chunks // manifest.num_partitions) * manifest.num_partitions} "
+            "--sampler.chunks_per_batch 1"
         )
     if not 1 <= options.chunks_per_batch <= num_chunks:
         raise ConfigError(

@@ -284,9 +284,12 @@ class Router:
         """All nodes with this split code, ascending in permanent id."""
         return self._list_nodes(self._owners, ListSplit(split_set, code))
 
-    def list_chunk(self, key: int, chunk: int, num_chunks: int, count: int = 1) -> NodeList:
-        """All nodes of `count` chunks from `chunk` on of a random cut of the graph, ascending in permanent id."""
-        return self._list_nodes(self._owners, ListChunk(key, chunk, num_chunks, count))
+    def list_chunk(
+        self, key: int, chunk: int, num_chunks: int, count: int = 1, partition: int | None = None
+    ) -> NodeList:
+        """All nodes of `count` chunks from `chunk` on of a random cut of the graph, or of one partition, ascending in permanent id."""
+        owners = self._owners if partition is None else [self._owners[partition]]
+        return self._list_nodes(owners, ListChunk(key, chunk, num_chunks, count))
 
     def list_partitions(self, partitions: Sequence[int]) -> NodeList:
         """All nodes of these distinct partitions, at least one, ascending in permanent id. Asks their owners alone."""

@@ -23,6 +23,7 @@ from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_writable
 from jobs.run.reader import parse
+from samplers.messages import Scheme
 from storage.ingest_options import FeatureDtype, Partitioner
 from storage.option_checks import at_least, check_options, more_than_0
 
@@ -42,6 +43,12 @@ class PlannedConfig:
     """Roots per batch; 1024 for 2,000,000 nodes."""
     fanouts: tuple[int, ...] = (15, 10, 5)
     """Neighbors per hop."""
+    scheme: Scheme = "uniform"
+    """How neighbors are drawn."""
+    batch_dependency: int = 1
+    """With scheme labor: steps that share their coins."""
+    layer_dependency: bool = False
+    """With scheme labor: hops share their coins."""
     partitions: int = 4
     """Partitions, and ranks."""
     partitioner: Partitioner = "random"
@@ -173,7 +180,13 @@ def load(config: PlannedConfig, router: "Router", asked: Asked, cache_bytes: int
 def neighbors(config: PlannedConfig) -> "NeighborOptions":
     from samplers.options import NeighborOptions
 
-    return NeighborOptions(fanouts=config.fanouts, batch_size=config.batch_size)
+    return NeighborOptions(
+        fanouts=config.fanouts,
+        batch_size=config.batch_size,
+        scheme=config.scheme,
+        batch_dependency=config.batch_dependency,
+        layer_dependency=config.layer_dependency,
+    )
 
 
 def digest(batch: Any) -> bytes:

@@ -1,7 +1,7 @@
 """`--plan` of a node-classification job: its graph, samplers and model, looked at in this process (jobs/plan/run_plan.py has the rest)."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -9,9 +9,10 @@ import torch
 from cluster.placement import Resources
 from cluster.run_place import RunPlace
 from cluster.training_data import OpenNodes, StoredNodes
-from jobs.plan.cost_model import Degrees, Widths, all_reduce_bytes, expected_batch, planned_share
+from jobs.plan.cost_model import Degrees, Rates, all_reduce_bytes
 from jobs.plan.run_plan import Plan, duration, plan_run, size
-from jobs.plan.scoring_plan import Scoring, add_training, add_untried, on_top, shared
+from jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add_untried, on_top, planned_bytes, shared
+from jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
 from jobs.plan.tries import Tried, Tries
 from jobs.run.automatic import Setting, expected_facts, num_batches
 from jobs.run.classic import search
@@ -30,11 +31,14 @@ from samplers.traffic import COLUMNS, Traffic
 from storage.encoding_names import EncodingOptions
 from storage.encodings import find_encoding
 from storage.errors import GraphmillError
+from storage.feature_rows import FeatureRows
 from storage.graph import StoredGraph
+from storage.ingest_options import FeatureDtype
 from storage.manifest import Manifest
 from storage.source import SPLITS
 
 _GIGABIT = 1e9 / 8  # bytes a second
+_LINKS = (1, 10)  # Gb/s
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 
 
@@ -115,7 +119,7 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
     plan.add("scoring", _scoring_text(resolved.config, evaluation["valid"], plan.workers))
     traffic = Traffic(manifest.num_partitions)
     data = OpenNodes(local_router(graph, watch=traffic.watch))
-    add_training(
+    tried, of_epoch = add_training(
         plan,
         resolved,
         Tries(data, model, complete),
@@ -126,7 +130,7 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
     )
     _add_traffic(plan, data.sampler(readable(resolved.training), plan.micro_batches), traffic)
-    _add_planned_rows(plan, manifest, resolved)
+    _add_settings(plan, manifest, resolved, tried, of_epoch)
 
 
 def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
@@ -151,27 +155,49 @@ def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
     )
 
 
-_KEPT_COLUMNS = 8 + 8 + 1  # of a kept row, beside its features: permanent id, label, split
-
-
-def _add_planned_rows(plan: Plan, manifest: Manifest, resolved: ResolvedRun) -> None:
-    """What is left of a batch's rows between hosts where they are kept by plan; expected from the graph's degrees."""
-    loader, options = resolved.config.loader, resolved.training
-    if plan.hosts == 1 or not loader.cache_bytes or not isinstance(options, NeighborOptions):
+def _add_settings(plan: Plan, manifest: Manifest, resolved: ResolvedRun, tried: Tried, of_epoch: int) -> None:
+    """What is left of a batch's rows between hosts where they are kept by plan, and the settings that make a step cheapest; expected from the
+    graph's degrees."""
+    config, options, rows = resolved.config, resolved.training, manifest.feature_rows
+    if plan.hosts == 1 or not isinstance(options, NeighborOptions) or rows is None:
         return
-    far = 1 - 1 / plan.hosts
-    feature_bytes = manifest.feature_rows.row_bytes if manifest.feature_rows else 0
-    widths = Widths(feature_bytes, np.dtype(manifest.index_dtype).itemsize)
-    degrees = Degrees.of_counts(manifest.measured.in_degree)
-    shape, share = expected_batch(degrees, min(options.batch_size, manifest.num_nodes), options.fanouts)
-    rows = loader.cache_bytes / (feature_bytes + _KEPT_COLUMNS)
-    fetched = planned_share(Degrees(degrees.degree, far * degrees.count), share, rows, far * loader.plan_bytes)
-    needed = far * shape.nodes * widths.row
-    plan.add(
-        "rows by plan",
-        f"room for {min(1.0, rows / (far * manifest.num_nodes)):.0%} of the rows on other hosts: of a batch's {size(needed)} about {fetched:.0%} "
-        f"travel, {size(fetched * needed)}, and draws share their requests",
+    loader = config.loader
+    now = Settings(plan.workers, loader.cache_bytes, loader.plan_bytes, rows.dtype)
+    # A listed row's bytes in another type are known to ingestion alone.
+    types = get_args(FeatureDtype) if rows.layout == "dense" else ()
+    smaller = [FeatureRows(rows.dim, dtype) for dtype in types]
+    setup = Setup(
+        degrees=Degrees.of_counts(manifest.measured.in_degree),
+        roots=min(options.batch_size, manifest.num_nodes),
+        fanouts=options.fanouts,
+        micro_batches=plan.micro_batches,
+        num_batches=of_epoch,
+        partitions=manifest.num_partitions,
+        hosts=plan.hosts,
+        cores=plan.cores,
+        most_workers=plan.most_workers(resolved.workers),
+        num_parameters=plan.parameters or 0,
+        rates=replace(Rates(), train_step_s=tried.step_s, train_node_s=0.0, load_node_s=tried.draw_s / tried.nodes),
+        loader_threads=loader.threads,
+        index_bytes=np.dtype(manifest.index_dtype).itemsize,
+        row_bytes={rows.dtype: rows.row_bytes}
+        | {one.dtype: one.row_bytes for one in smaller if one.row_bytes < rows.row_bytes},
+        free_bytes=plan.free_bytes,
+        host_bytes=lambda settings: plan.host_bytes(
+            plan.parts | {PLANNED: planned_bytes(settings.cache_bytes, settings.plan_bytes)}, settings.workers
+        ),
     )
+    if loader.cache_bytes:
+        needed, fetched = setup.far_share * setup.batch.nodes * setup.widths(now).row, setup.fetched_share(now)
+        room = min(1.0, setup.kept_rows(now) / (setup.far_share * manifest.num_nodes))
+        plan.add(
+            "rows by plan",
+            f"room for {room:.0%} of the rows on other hosts: of a batch's {size(needed)} about {fetched:.0%} "
+            f"travel, {size(fetched * needed)}, and draws share their requests",
+        )
+    for gigabits in _LINKS:
+        for line in settings_table(search_settings(setup, now, gigabits), setup, now, gigabits, size):
+            plan.add("settings", line)
 
 
 def _parts_of_whole(valid: Any, num_nodes: int) -> list[RandomPartitionOptions]:

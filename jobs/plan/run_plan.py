@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from cluster.checkpoints import checkpoints_of
-from cluster.options import TrainOptions
+from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources, resources_now
 from cluster.run_place import RunPlace
 from cluster.session import ray_session
@@ -27,6 +27,7 @@ from storage.errors import GraphmillError
 from storage.ordered_map import num_cores
 
 _MARGIN = 1.2  # of memory, over what is counted
+_USABLE = 0.9  # of the memory that is free
 
 
 class Plan:
@@ -39,6 +40,7 @@ class Plan:
         self.servers = 0  # processes of partitions, whose mapped files are shared pages that the system may take back
         self.alone = False  # one process, without Ray
         self.parameters: int | None = None
+        self.parts: dict[str, int] = {}  # of a worker's memory
         self.lines: list[tuple[str, str]] = []
         self.problems: list[str] = []
         self._process_bytes = own_bytes("RssAnon") or 300 * 2**20  # this process has imported what a worker imports
@@ -105,23 +107,38 @@ class Plan:
 
     def add_memory(self, parts: Mapping[str, int]) -> None:
         """`parts`: bytes of one worker by what they are for, its process aside."""
-        parts = {"process": self._process_bytes, **parts}
-        worker = int(_MARGIN * sum(parts.values()))
-        store = 0 if self.alone else int(self.object_store_gb * 2**30)
+        self.parts = parts = {"process": self._process_bytes, **parts}
+        worker, total, free = self.worker_bytes(parts), self.host_bytes(parts, self.workers), available_bytes()
         workers, servers = self.on_a_host(self.workers), self.on_a_host(self.servers)
-        total = workers * worker + servers * self._process_bytes + store
-        free = available_bytes()
         described = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
         others = f", {servers} partition servers" if servers else ""
         of, where = ("", "here") if self.hosts == 1 else (" of a host", "on this host")
         verdict = (
-            "" if total <= 0.9 * free else "; MORE than is free: use fewer workers, smaller batches or more machines"
+            ""
+            if total <= _USABLE * free
+            else "; MORE than is free: use fewer workers, smaller batches or more machines"
         )
         all_in_all = "" if self.alone else f"{workers} workers{others} and the object store{of} about {size(total)}, "
         self.add(
             "memory",
             f"about {size(worker)} a worker (estimate: {described}, and a fifth); {all_in_all}{size(free)} free {where}{verdict}",
         )
+
+    @staticmethod
+    def worker_bytes(parts: Mapping[str, int]) -> int:
+        """Of a worker with these parts, and a margin."""
+        return int(_MARGIN * sum(parts.values()))
+
+    def host_bytes(self, parts: Mapping[str, int], workers: int) -> int:
+        """Of a host whose share of `workers` have these parts each, with its servers and object store."""
+        store = 0 if self.alone else int(self.object_store_gb * 2**30)
+        servers = self.on_a_host(self.servers) * self._process_bytes
+        return self.on_a_host(workers) * self.worker_bytes(parts) + servers + store
+
+    @property
+    def free_bytes(self) -> int:
+        """That a run may take of what is free on a host."""
+        return int(_USABLE * available_bytes())
 
     def add_time(self, tried: Tried, batches_each: int, epochs: int, threads: int, more: str) -> None:
         """An epoch by the steps tried; no epochs: all of it."""
@@ -139,7 +156,7 @@ class Plan:
     def step_seconds(self, tried: Tried, threads: int) -> float:
         """Seconds of a step with its batch, where all workers share this machine's cores."""
         all_s = self.on_a_host(self.workers) * (tried.step_s + tried.draw_s)
-        return max(tried.step_s, tried.draw_s / threads, all_s / self._cores)
+        return max(tried.step_s, tried.draw_s / threads, all_s / self.cores)
 
     @property
     def hosts(self) -> int:
@@ -150,15 +167,21 @@ class Plan:
         return -(-count // self.hosts)
 
     @property
-    def _cores(self) -> int:
+    def cores(self) -> int:
         """Of a host."""
         return num_cores() if self.cluster is None else max(1, self.cluster.cpus // self.hosts)
+
+    def most_workers(self, options: WorkerOptions) -> int:
+        """That a host has the devices for."""
+        slots = self.cores // options.cpus_per_worker
+        gpus = 0 if self.cluster is None else self.cluster.gpus // self.hosts
+        return max(1, min(slots, gpus) if options.device == "gpu" else slots)
 
     def _cores_text(self) -> str:
         return (
             f"this machine's {num_cores()} cores"
             if self.cluster is None
-            else f"{self._cores} cores on each of {self.hosts} hosts"
+            else f"{self.cores} cores on each of {self.hosts} hosts"
         )
 
     def add_run(self, run_dir: RunPlace, config: RunConfig) -> None:

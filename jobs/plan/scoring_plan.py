@@ -14,6 +14,7 @@ from jobs.run.resolve import ResolvedRun
 from samplers.options import FullGraphOptions
 from samplers.protocol import Sampler
 
+PLANNED = "rows and batches by plan"
 _LONGEST_TRY_S = 30.0  # a plan takes no longer than about this for a pass
 
 
@@ -54,8 +55,8 @@ def add_training(
     task: Task,
     unit: str,
     smaller: Sequence[Any] = (),
-) -> None:
-    """Model, steps, batch, memory and time of a run whose batches can be drawn here.
+) -> tuple[Tried, int]:
+    """(what a batch takes, batches of an epoch), after the lines of model, steps, batch, memory and time of a run whose batches can be drawn here.
 
     `training`, `evaluation` (by split): samplers' options. `smaller`: of an eighth and of a quarter of a validation batch, or none.
     """
@@ -77,11 +78,17 @@ def add_training(
             "activations": tried.work_bytes,
             "scoring": scoring.tried.work_bytes + validated_ahead,
             **({"kept batches": kept} if kept <= loader.kept_bytes else {}),
-            **({"rows and batches by plan": loader.cache_bytes + loader.plan_bytes} if loader.cache_bytes else {}),
+            **({PLANNED: planned_bytes(loader.cache_bytes, loader.plan_bytes)} if loader.cache_bytes else {}),
         }
     )
     more = f"{scoring.text(plan, fit, loader.threads)}; {on_top(plan)}"
     plan.add_time(tried, plan.most_batches(drawn.num_batches), fit.epochs, loader.threads, more)
+    return tried, drawn.num_batches
+
+
+def planned_bytes(cache_bytes: int, plan_bytes: int) -> int:
+    """Of rows by plan, where there is room for some, and of batches drawn ahead for them."""
+    return cache_bytes + plan_bytes if cache_bytes else 0
 
 
 def add_untried(plan: Plan, resolved: ResolvedRun, missing: str) -> None:

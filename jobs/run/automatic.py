@@ -164,7 +164,7 @@ def num_batches(at: Setting) -> int | None:
     graph, micro_batches = at.graph, at.micro_batches
     sampler = at["sampler"]
     if sampler == "random-partition":
-        whole = graph.num_partitions if at["sampler.cut"] == "partitions" else DEFAULT_CHUNKS
+        whole = DEFAULT_CHUNKS if at["sampler.cut"] in (None, "random") else graph.num_partitions
         groups = ceil((at["sampler.num_chunks"] or whole) / at["sampler.chunks_per_batch"])
         return num_chunk_batches(groups, micro_batches)
     if sampler in ("neighbor", "node2subgraph", "ppr"):
@@ -229,6 +229,11 @@ def _num_chunks(at: Setting) -> Choice:
     if at["run.parallel"] == "graph":
         return Choice(None, "the whole graph is the one batch (--run.parallel graph)")
     wanted = ceil(nodes / _ONE_BATCH)
+    if at["sampler.cut"] == "within":
+        each = ceil(wanted / at.graph.num_partitions)
+        return Choice(
+            each * at.graph.num_partitions, f"{nodes:,} nodes in {at.graph.num_partitions} partitions, {each} of each"
+        )
     if wanted <= 1:
         return Choice(least, f"{nodes:,} nodes are one batch")
     return Choice(max(wanted, least), f"{nodes:,} nodes, at most {_ONE_BATCH:,} in a chunk")

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from jobs.run.model_inputs import shard_graph
+from jobs.run.model_inputs import coefficients, shard_graph
 from models.geco import GECO, param_groups
 from models.options.geco import GECOConfig
 from models.propagation import Adjacency
@@ -22,7 +22,7 @@ class GECOClassifier(nn.Module):
     def forward(self, batch: TorchBatch) -> Tensor:
         """Logits [num_roots, num_classes]; of a shard a collective call."""
         if batch.shard is None:
-            adjacency = Adjacency(batch.indptr, batch.indices)
+            adjacency = Adjacency(batch.indptr, batch.indices, coefficients(batch), degree=batch.degree)
             logits = self.model(batch.x, adjacency, node_id_N=batch.node_id, epoch=batch.epoch)
         else:
             graph = shard_graph(batch)

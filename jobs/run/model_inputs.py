@@ -65,8 +65,15 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
         node_id=batch.node_id,
         root_index=batch.root_index,
         encodings=getattr(batch, "encodings", None) or {},
+        edge_coefficient=coefficients(batch),
+        degree=batch.degree,
         max_nodes=num_nodes if whole else None,
     )
+
+
+def coefficients(batch: TorchBatch) -> Tensor | None:
+    """By what messages count, of a batch that also knows by which degrees to divide their sums; GraphSAINT's does not."""
+    return None if batch.degree is None else batch.edge_coefficient
 
 
 def graph_batch_graphs(batch: TorchGraphBatch) -> Graphs:

@@ -184,8 +184,8 @@ def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | 
     manifest = graph.manifest
     if config.data.split_set >= manifest.num_split_sets or manifest.label_kind != "class" or not manifest.feature_dim:
         check_graph(graph, config.data.split_set, config.metric, 1)
-    # Partitions are in it only where they are the chunks: else no batch depends on them.
-    partitioned = getattr(config.sampler.options, "cut", "random") == "partitions"
+    # Partitions are in it only where they are the chunks, or cut into them: else no batch depends on them.
+    partitioned = getattr(config.sampler.options, "cut", "random") != "random"
     identity = {
         **({"partitions": manifest.content_hash} if partitioned else {}),
         "graph": manifest.name,

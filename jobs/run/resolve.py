@@ -374,6 +374,20 @@ def _chunks_per_batch(config: RunConfig) -> str | None:
     return f"chunks_per_batch: expected 1 to the number of chunks ({chunks}), got {together}; set --sampler.chunks_per_batch"
 
 
+def _sums_can_be_corrected(config: RunConfig) -> str | None:
+    if not getattr(config.sampler.options, "corrected", False) or config.model.is_foreign or config.sampler.is_foreign:
+        return None
+    block = getattr(config.model.options, "local", None)
+    name = config.model.name
+    if name in ("geco", "sage", "gcn") and getattr(block, "block", "lcb") not in ("gat", "gated-gcn"):
+        return None
+    what = f"{name} with --model.local {block.block}" if name == "geco" and block is not None else name
+    return (
+        f"corrected: expected a model that sums over neighbors (geco, sage, gcn), got {what}, which weighs them itself; "
+        "set --sampler.corrected no"
+    )
+
+
 def _trackers_are_installed(config: RunConfig) -> str | None:
     from jobs.run.trackers import missing_tracker
 
@@ -390,6 +404,7 @@ CHECKS = (
     _whole_graph_has_no_batches,
     _shards_sum_over_neighbors,
     _chunks_per_batch,
+    _sums_can_be_corrected,
     _classic_baselines_are_of_nodes,
     _embedded_graph_has_47_classes,
     _trackers_are_installed,

@@ -165,6 +165,8 @@ SAMPLERS = [
     ["random-partition"],
     ["random-partition", "--sampler.num_chunks", "7", "--sampler.chunks_per_batch", "2"],
     ["random-partition", "--sampler.cut", "partitions"],
+    ["random-partition", "--sampler.cut", "within"],
+    ["random-partition", "--sampler.cut", "within", "--sampler.num_chunks", "9"],
     ["neighbor", "--sampler.batch_size", "9"],
     ["node2subgraph", "--sampler.batch_size", "9"],
     ["ppr", "--sampler.batch_size", "9"],

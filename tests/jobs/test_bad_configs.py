@@ -103,6 +103,13 @@ ROWS = (
     Row("products_geco", "--sampler neighbor --sampler.fanouts 5 5", ("fanouts", "3 layers", "--sampler.fanouts")),
     Row("products_geco", "--sampler neighbor --sampler.fanouts 5 5 0", ("fanouts", "0")),
     Row("products_geco", "--sampler neighbor --sampler.batch_size 0", ("batch_size", "0")),
+    Row(
+        "products_geco",
+        "--sampler neighbor --sampler.batch_dependency 4",
+        ("batch_dependency", "scheme 'labor'", "--sampler.scheme"),
+    ),
+    Row("train_nodes", "--model gat --sampler.corrected", ("corrected", "gat", "--sampler.corrected no")),
+    Row("train_nodes", "--sampler.cut partitions --sampler.corrected", ("corrected", "random", "--sampler.cut")),
     Row("products_geco", "--sampler node2subgraph --sampler.max_nodes 0", ("max_nodes", "0")),
     Row("products_geco", "--evaluation sampled", ("evaluation", "'sampled'", "--sampler neighbor")),
     Row("products_geco", "--sampler.num_chunks 0", ("num_chunks", "0", "--sampler.num_chunks")),

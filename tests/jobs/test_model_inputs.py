@@ -1,11 +1,16 @@
 """Batches become graphs with the right edge direction, roots and subgraphs."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import nn
 
 from cluster.tasks import StepOutput
+from jobs.run.geco_classifier import GECOClassifier
 from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, node_batch_graphs, with_penalty
+from models.options.geco import GECOConfig
+from models.propagation import Adjacency
 from samplers.graph_batches import GraphBatchSampler, graphs_to_torch
 from samplers.minibatch import MiniBatch, to_torch
 from samplers.options import GraphBatchOptions
@@ -35,6 +40,26 @@ def test_edges_point_from_source_to_destination():
     assert graphs.root_index.tolist() == [0, 3]
     assert graphs.node_id.tolist() == [10, 11, 12, 20, 21]
     assert graphs.padding.num_places == 5
+
+
+def test_corrected_sums_reach_the_models():
+    """Coefficients count together with the degrees alone: GraphSAINT's batches have no degrees."""
+    plain = to_torch(minibatch())
+    coefficient, degree = torch.tensor([2.0, 1.0, 3.0, 0.5]), torch.tensor([4, 8, 0, 2, 1])
+    batch = replace(plain, edge_coefficient=coefficient, degree=degree)
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    expected = torch.stack([2 * x[1] / 4, (x[0] + 3 * x[2]) / 8, torch.zeros(3), 0.5 * x[4] / 2, torch.zeros(3)])
+    graphs = node_batch_graphs(batch)
+    torch.testing.assert_close(graphs.adjacency.propagate(x, "mean"), expected)
+    grad = torch.autograd.grad(graphs.adjacency.propagate(x.requires_grad_(), "sum").sum(), x)[0]
+    torch.testing.assert_close(grad[:, 0], torch.tensor([1.0, 2.0, 3.0, 0.0, 0.5]))
+    config = GECOConfig(in_dim=2, out_dim=3, width=8, num_layers=1)
+    model = GECOClassifier(config).eval()
+    adjacency = Adjacency(batch.indptr, batch.indices, coefficient, degree=degree)
+    logits = model.model(batch.x, adjacency, node_id_N=batch.node_id, epoch=3)
+    assert torch.equal(model(batch), logits[batch.root_index])
+    assert not torch.equal(model(batch), model(plain))
+    assert torch.equal(model(replace(plain, edge_coefficient=coefficient)), model(plain))
 
 
 def test_subgraphs_are_graphs():

@@ -128,6 +128,23 @@ def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
     assert 20 < int(kept[1]) < 90
 
 
+def test_the_cheapest_settings_of_a_cluster_are_the_flags_that_give_them(plan, graph, monkeypatch):
+    """Planned again with the flags of the first line, that line is what there is: with the same bytes and requests."""
+    monkeypatch.setattr("jobs.plan.run_plan._cluster", lambda config: Resources(8, 0, hosts=4))
+    flags = ("--data", graph, *SMALL, "--sampler", "neighbor", "--sampler.fanouts", "4", "3", "3", "--workers", "4")
+    first = plan("products_geco", *flags, beside=graph.parent)["settings"].split(" | ")
+    assert [line for line in first if line.startswith("at")] == [
+        f"at {speed} Gb/s, a host and step: bytes, requests, time, efficiency, memory; * as it is" for speed in (1, 10)
+    ]
+    assert sum(line.startswith("*") for line in first) == 2
+    kept = next(line for line in first if "--loader.cache_bytes" in line and "ingested" not in line)
+    told, _, more = kept.partition(": ")
+    again = plan("products_geco", *flags, *more.split(), beside=graph.parent)["settings"].split(" | ")
+    now = next(line for line in again if line.startswith("*"))
+    assert now.endswith("as it is")
+    assert now.split()[1:4] == told.split()[:3]
+
+
 def mebibytes(text: str, what: str) -> float:
     found = re.search(rf"{what} ([\d.,]+) (GiB|MiB|KiB)", text)
     assert found is not None, text

@@ -18,12 +18,12 @@ def csc(edges, num_nodes, dtype=torch.int64):
     return torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]), indices, order
 
 
-def dense(edges, weights, num_nodes, normalisation):
-    """Â as a float64 matrix, straight from the definition."""
+def dense(edges, weights, num_nodes, normalisation, degree=None):
+    """Â as a float64 matrix, straight from the definition; `degree` in place of the sums of weights."""
     a = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
     for (source, target), weight in zip(edges, weights, strict=True):
         a[target, source] += weight
-    d_in, d_out = a.sum(1), a.sum(0)
+    d_in, d_out = (a.sum(1), a.sum(0)) if degree is None else (degree.double(), degree.double())
 
     def inverse(d, power):
         return torch.tensor([float(v) ** power if v > 0 else 0.0 for v in d], dtype=torch.float64)
@@ -36,6 +36,22 @@ def dense(edges, weights, num_nodes, normalisation):
     if normalisation == "sym":
         return torch.diag(inverse(d_in, -0.5)) @ a @ torch.diag(inverse(d_out, -0.5))
     return a
+
+
+@pytest.mark.parametrize("normalisation", ["mean", "sum", "sym", "gcn"])
+def test_given_degrees_stand_for_those_of_the_edges(normalisation):
+    weights = [0.5 + 0.25 * i for i in range(len(EDGES))]
+    indptr, indices, order = csc(EDGES, NUM_NODES)
+    degree = torch.tensor([7, 3, 9, 4, 0, 2])
+    adjacency = Adjacency(indptr, indices, torch.tensor([weights[e] for e in order]).double(), degree=degree)
+    x = torch.randn(NUM_NODES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y = adjacency.propagate(x, normalisation)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    matrix = dense(EDGES, weights, NUM_NODES, normalisation, degree)
+    torch.testing.assert_close(y, matrix @ x, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(grad, matrix.t() @ torch.ones_like(y), rtol=1e-13, atol=1e-13)
+    with pytest.raises(ValueError, match="degree needs one number per node: 6 nodes"):
+        Adjacency(indptr, indices, degree=degree[1:])
 
 
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])

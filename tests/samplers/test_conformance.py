@@ -55,6 +55,9 @@ SAMPLERS: dict[str, Build] = {
     "neighbor-weight": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, scheme="weight"), n),
     "neighbor-degree": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, scheme="degree"), n),
     "neighbor-labor": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, scheme="labor"), n),
+    "neighbor-dependent": lambda r, n: NeighborSampler(
+        r, NeighborOptions((4, 3), 8, scheme="labor", batch_dependency=2, layer_dependency=True), n
+    ),
     "neighbor-both": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, direction="both"), n),
     "neighbor-columns": lambda r, n: NeighborSampler(
         r, NeighborOptions((4, 3), 8, edge_columns=("id", "weight", "feature")), n
@@ -64,6 +67,12 @@ SAMPLERS: dict[str, Build] = {
     "random-partition": lambda r, n: RandomPartitionSampler(r, RandomPartitionOptions(num_chunks=5), n),
     "random-partition-unions": lambda r, n: RandomPartitionSampler(
         r, RandomPartitionOptions(num_chunks=7, chunks_per_batch=2), n
+    ),
+    "random-partition-corrected": lambda r, n: RandomPartitionSampler(
+        r, RandomPartitionOptions(num_chunks=5, corrected=True), n
+    ),
+    "random-partition-within": lambda r, n: RandomPartitionSampler(
+        r, RandomPartitionOptions(num_chunks=10, cut="within", corrected=True), n
     ),
     # Two partitions can be dealt in two orders only: a seed whose first epochs differ, from each other and from the next seed's.
     "random-partition-stored": lambda r, n: RandomPartitionSampler(
@@ -82,7 +91,8 @@ SAMPLERS: dict[str, Build] = {
 # Samplers that deal every root (or graph) of an epoch exactly once over all ranks.
 COVERING = [name for name in SAMPLERS if name != "saint"]
 # Samplers whose batches do not depend on how the graph is partitioned.
-CUT_BLIND = [name for name in SAMPLERS if name != "random-partition-stored"]
+BY_PARTITION = ("random-partition-stored", "random-partition-within")
+CUT_BLIND = [name for name in SAMPLERS if name not in BY_PARTITION]
 
 # Samplers of one graph's nodes.
 OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
@@ -249,9 +259,9 @@ def members(batch: Any) -> list[int]:
 def test_rows_by_plan_change_nothing(name, graphs, cache_bytes):
     """Whatever room there is for rows, for batches ahead and for threads; a second epoch too, and the rest of one."""
     build = SAMPLERS[name]
-    router = local_router(graphs[2]) if name == "random-partition-stored" else local_router(graphs[5])
+    router = local_router(graphs[2]) if name in BY_PARTITION else local_router(graphs[5])
     expected = [direct(build(router, 1), epoch) for epoch in (0, 1)]
-    far, _ = far_router(graphs[2 if name == "random-partition-stored" else 5])
+    far, _ = far_router(graphs[2 if name in BY_PARTITION else 5])
     for threads, plan_bytes in ((3, 1 << 30), (1, 0)):
         sampler = build(far, 1)
         options = LoaderOptions(threads=threads, prefetch=3, cache_bytes=cache_bytes, plan_bytes=plan_bytes)
@@ -318,11 +328,11 @@ class TestEverySampler:
             others = np.setdiff1d(np.arange(50), chosen)[: len(chosen)]
         else:
             # The partitions are no part of the data, unless they are the chunks.
-            same_graph = open_graph(graphs[2 if name == "random-partition-stored" else 5].url)
+            same_graph = open_graph(graphs[2 if name in BY_PARTITION else 5].url)
             again, foreign = local_router(same_graph), local_router(other_graph)
             others = np.setdiff1d(PERMANENT_ID, chosen)[: len(chosen)]
         known, unknown = rebuilt(sampler, again), [rebuilt(sampler, foreign), rebuilt(sampler, again, roots=others)]
-        if name == "random-partition-stored":
+        if name in BY_PARTITION:
             unknown.append(rebuilt(sampler, local_router(open_graph(graphs[5].url))))
         collate = collate_of(sampler)
         for mine, same in (
@@ -340,7 +350,7 @@ class TestEverySampler:
                     loader.load_state_dict(state)
                 assert str(refused.value).startswith("loader state: expected a position in the data ")
                 assert "\n" not in str(refused.value)
-                assert 'or, with cut="partitions", of other partitions; resume with' in str(refused.value)
+                assert 'or, with cut="partitions" or "within", of other partitions; resume with' in str(refused.value)
 
     def test_given_roots_are_dealt(self, name, router):
         """Roots by permanent id take the place of a split's: each once an epoch, in whatever order they are given."""

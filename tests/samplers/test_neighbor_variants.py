@@ -20,7 +20,8 @@ from samplers.router import Router, local_router
 from storage.errors import ConfigError, DataError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
-from tests.listed_graph import ListedGraph, random_listed_graph
+from tests import reference_sampler as reference
+from tests.listed_graph import ListedGraph, expected_graph, random_listed_graph
 
 LEVEL = 0.001
 NUM_DRAWS = 6000
@@ -157,6 +158,102 @@ class TestDistributions:
         sampler = NeighborSampler(router_of(graph, tmp_path), NeighborOptions(fanouts=(5,), batch_size=1))
         drawn = {tuple(sorted(sampler.sample(epoch, 0).node_id.tolist())) for epoch in range(20)}
         assert len(drawn) > 15
+
+
+def slow_labor(rows, options: NeighborOptions, key_of, roots: list[int]) -> list[int]:
+    """Nodes of a batch by lists: in-edges whose source's coin, as a number in [0, 1), is below fanout over in-degree."""
+    found = list(roots)
+    frontier = roots
+    for hop, fanout in enumerate(options.fanouts):
+        drawn = [
+            edge.other_end
+            for node in frontier
+            for edge in rows[node].in_edges
+            if (reference.hash64(key_of(hop), edge.other_end) >> 11) * 2.0**-53 < fanout / len(rows[node].in_edges)
+        ]
+        frontier = list(dict.fromkeys(node for node in drawn if node not in found))
+        found += frontier
+    return found
+
+
+class TestDependentBatches:
+    """LABOR's coins shared by the steps of a window, and by the hops of a batch."""
+
+    @pytest.mark.parametrize("layer_dependency", [False, True])
+    @pytest.mark.parametrize("num_ranks", [1, 3])
+    def test_equals_the_slow_reference(self, tmp_path, num_ranks, layer_dependency):
+        graph = replace(random_listed_graph(200, 3000, seed=2), split=[[1]] * 200)
+        options = NeighborOptions(
+            (4, 3), 5, scheme="labor", batch_dependency=3, layer_dependency=layer_dependency, seed=9
+        )
+        sampler = NeighborSampler(router_of(graph, tmp_path, num_partitions=2), options, num_ranks)
+        rows = expected_graph(graph, IngestOptions())
+        for batch in range(sampler.num_batches):
+            window = batch // num_ranks // 3
+
+            def key(hop: int, window: int = window) -> int:
+                return reference.stream_key(9, reference.NEIGHBORS, 4, window, 0 if layer_dependency else hop)
+
+            found = sampler.sample(4, batch)
+            roots = sampler.roots_of(4, batch).tolist()
+            assert found.node_id.tolist() == slow_labor(rows, options, key, roots)
+
+    def test_a_window_has_one_set_of_coins(self, tmp_path):
+        """24 roots with the same 30 neighbors: one set for all ranks of a window's steps, another one in the next."""
+        edges = [(leaf, root) for root in range(24) for leaf in range(24, 54)]
+        graph = ListedGraph(num_nodes=54, edges_listed=edges, split=[[1]] * 24 + [[0]] * 30)
+        options = NeighborOptions((8,), 2, scheme="labor", batch_dependency=3)
+        sampler = NeighborSampler(router_of(graph, tmp_path), options, num_ranks=2)
+        drawn = [frozenset(sampler.sample(0, batch).node_id[2:].tolist()) for batch in range(12)]
+        assert set(drawn[:6]) == {drawn[0]}
+        assert set(drawn[6:]) == {drawn[6]}
+        assert drawn[0] != drawn[6]
+        assert frozenset(sampler.sample(1, 0).node_id[2:].tolist()) not in drawn
+
+    def test_hops_share_coins_where_they_shall(self, tmp_path):
+        """All nodes are each other's neighbors: with one coin each, the second hop finds nobody new."""
+        edges = [(source, end) for end in range(40) for source in range(40) if source != end]
+        router = router_of(ListedGraph(num_nodes=40, edges_listed=edges, split=[[1]] * 40), tmp_path)
+        for batch in range(40):
+            options = NeighborOptions((6, 6), 1, scheme="labor", layer_dependency=True)
+            assert (NeighborSampler(router, options).sample(0, batch).hop <= 1).all()
+        apart = NeighborSampler(router, NeighborOptions((6, 6), 1, scheme="labor"))
+        assert sum((apart.sample(0, batch).hop == 2).sum() for batch in range(40)) > 100
+
+    def test_a_batch_is_unbiased_and_a_window_finds_as_few_as_one_batch(self, tmp_path):
+        """Weighed by in-degree over fanout, drawn neighbors sum to all of them in expectation; sources of a window are those of one batch of
+        all its roots: the largest min(1, fanout / in-degree) of each one's destinations. Within 4.5 standard errors of 400 windows."""
+        graph = replace(random_listed_graph(300, 6000, seed=3), split=[[1]] * 48 + [[0]] * 252)
+        router = router_of(graph, tmp_path, drop_duplicates=True)
+        rows, value = expected_graph(graph, IngestOptions(drop_duplicates=True)), np.arange(300) ** 2 / 1000.0
+        options = NeighborOptions((8,), 4, scheme="labor", batch_dependency=6, shuffle=True)
+        sampler = NeighborSampler(router, options)
+        sums, sizes, expected_sizes = [], [], []
+        for epoch in range(200):
+            for window in range(2):
+                sources, chance = set(), np.zeros(300)
+                for batch in range(6 * window, 6 * window + 6):
+                    found = sampler.sample(epoch, batch)
+                    for i, root in enumerate(found.node_id[:4].tolist()):
+                        drawn = found.node_id[found.indices[found.indptr[i] : found.indptr[i + 1]]]
+                        everything = [edge.other_end for edge in rows[root].in_edges]
+                        p = min(1.0, 8 / max(len(everything), 1))
+                        sums.append(value[drawn].sum() / p - value[everything].sum())
+                        sources |= set(drawn.tolist())
+                        chance[everything] = np.maximum(chance[everything], p)
+                sizes.append(len(sources))
+                expected_sizes.append(chance.sum())
+        by_window = np.reshape(sums, (400, 24)).mean(axis=1)  # roots of a window are drawn by the same coins
+        assert abs(by_window.mean()) < 4.5 * by_window.std() / np.sqrt(400)
+        difference = np.array(sizes) - np.array(expected_sizes)
+        assert abs(difference.mean()) < 4.5 * difference.std() / np.sqrt(400)
+
+    @pytest.mark.parametrize("more", [{"batch_dependency": 2}, {"layer_dependency": True}])
+    def test_only_labor_has_coins(self, more):
+        with pytest.raises(ConfigError, match="expected them with scheme 'labor' alone, got 'uniform'"):
+            NeighborOptions(**more)
+        with pytest.raises(ConfigError, match="batch_dependency: expected at least 1, got 0"):
+            NeighborOptions(scheme="labor", batch_dependency=0)
 
 
 class TestWeights:

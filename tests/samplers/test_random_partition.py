@@ -26,6 +26,7 @@ from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 from tests import reference_sampler as reference
 from tests.listed_graph import ListedGraph, expected_graph, listed_graphs, random_listed_graph
+from tests.memory_graph import MemoryGraph, memory_router
 
 CUTS = [(1, "random"), (2, "random"), (4, "random"), (4, "range"), (4, "ldg"), (4, "metis")]
 
@@ -167,7 +168,11 @@ def test_partitions_are_the_chunks(per_batch: int, num_ranks: int, graph: Listed
         reference.assert_is(sampler.sample(3, batch), expected, rows)
 
 
-VARIANTS = {"unions": RandomPartitionOptions(12, chunks_per_batch=3), "partitions": CLUSTERS}
+VARIANTS = {
+    "unions": RandomPartitionOptions(12, chunks_per_batch=3),
+    "partitions": CLUSTERS,
+    "within": RandomPartitionOptions(22, cut="within"),
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -225,6 +230,86 @@ def test_only_owners_of_a_batch_s_partitions_are_asked(clustered: StoredGraph) -
     RandomPartitionSampler(Router(clustered.manifest, owners), CLUSTERS).sample(0, 4)
     kinds = [[type(request).__name__ for request in owner.asked] for owner in owners]
     assert sorted(kinds) == [[]] * 9 + [["ListChunk", "InducedEdges", "FetchRows"]] * 2
+
+
+WITHIN = RandomPartitionOptions(33, cut="within", seed=2)
+
+
+def within(options: RandomPartitionOptions, epoch: int, partition: int, part: int, nodes: list[int]) -> list[int]:
+    """Nodes of one part of a stored partition."""
+    parts = options.num_chunks // 11
+    key = reference.stream_key(options.seed, reference.CHUNKS, epoch)
+    return [node for node in nodes if reference.hash64(key, node) * parts >> 64 == part]
+
+
+@pytest.mark.parametrize(("num_ranks", "partition_of_rank"), [(1, None), (11, range(11)), (22, np.arange(22) // 2)])
+def test_a_cut_within_partitions_is_the_reference(num_ranks, partition_of_rank, graph, clustered) -> None:
+    rows, parts = expected_graph(graph, IngestOptions()), partition_nodes(clustered)
+    options = replace(WITHIN, num_chunks=44)
+    sampler = RandomPartitionSampler(local_router(clustered), options, num_ranks)
+    expected = {tuple(within(options, 5, p, part, parts[p])): p for p in range(11) for part in range(4)}
+    found = []
+    for batch in range(sampler.num_batches):
+        one = sampler.sample(5, batch)
+        node = one.node_id.tolist()
+        partition = expected[tuple(node)]
+        if partition_of_rank is not None:
+            assert partition == partition_of_rank[batch % num_ranks]
+        roots = [i for i, row in enumerate(node) if rows[row].split[0] == SPLIT_TRAIN]
+        reference.assert_is(one, reference.Expected(node, reference.induced(rows, node), roots), rows)
+        found.append(tuple(node))
+    assert sorted(found) == sorted(expected)
+
+
+def test_a_rank_of_a_cut_within_partitions_asks_one_owner_alone(clustered: StoredGraph) -> None:
+    owners = [Counting(PartitionOwner(partition, 300)) for partition in clustered.partitions()]
+    sampler = RandomPartitionSampler(Router(clustered.manifest, owners), replace(WITHIN, corrected=True), num_ranks=11)
+    for step in range(3):
+        sampler.sample(1, 11 * step + 7)
+    assert [len(owner.asked) for owner in owners] == [12 if index == 7 else 0 for index in range(11)]
+
+
+def multigraph() -> MemoryGraph:
+    """40 nodes with parallel edges, self-loops and, of the last ones, no in-edges."""
+    rng = np.random.default_rng(4)
+    edges = list(zip(rng.integers(0, 40, 400).tolist(), rng.integers(0, 36, 400).tolist(), strict=True))
+    return MemoryGraph(40, [*edges, (3, 3), (3, 3), (20, 20)])
+
+
+@pytest.mark.parametrize("cut_of", ["random", "within"])
+def test_corrected_sums_are_unbiased(cut_of: str) -> None:
+    """Of every node, over 1,500 epochs: Σ coefficient · value against the sum over all in-edges or, within partitions, over those from its own
+    in proportion to their number. Within 4.5 standard errors, and the plain sum is far off."""
+    graph, trials = multigraph(), 1500
+    part_of = np.arange(40) % 2
+    options = RandomPartitionOptions(4, cut=cut_of, corrected=True)
+    sampler = RandomPartitionSampler(memory_router(graph, part_of.tolist()), options)
+    value, sums, plain = np.arange(40) ** 2 / 10.0 - 20, np.zeros((trials, 40)), np.zeros((trials, 40))
+    in_lists = graph.lists("in")
+    for epoch in range(trials):
+        for batch in range(4):
+            one = sampler.sample(epoch, batch)
+            end = np.repeat(one.node_id, np.diff(one.indptr))
+            np.add.at(sums[epoch], end, one.edge_coefficient * value[one.node_id[one.indices]])
+            np.add.at(plain[epoch], end, value[one.node_id[one.indices]])
+            assert one.degree.tolist() == [len(in_lists[node]) for node in one.node_id]
+            assert (one.edge_coefficient[one.node_id[one.indices] == end] == 1).all()
+    wrong = 0
+    for node, sources in enumerate(in_lists):
+        others = [one for one in sources if one != node]
+        near = [one for one in others if cut_of == "random" or part_of[one] == part_of[node]]
+        loops = value[node] * (len(sources) - len(others))
+        exact = loops + value[near].sum() * len(others) / max(len(near), 1)
+        error = 4.5 * sums[:, node].std() / np.sqrt(trials) + 1e-4
+        assert abs(sums[:, node].mean() - exact) < error, node
+        wrong += abs(plain[:, node].mean() - exact) > error
+    assert wrong > 25
+
+
+def test_correction_is_nothing_where_a_batch_is_the_graph(routers: list[Router]) -> None:
+    batch = RandomPartitionSampler(routers[2], RandomPartitionOptions(1, corrected=True)).sample(0, 0)
+    assert (batch.edge_coefficient == 1).all()
+    assert batch.degree.tolist() == np.diff(batch.indptr).tolist()
 
 
 def test_metis_parts_keep_far_more_edges_than_a_random_cut(real_data, tmp_path: Path) -> None:
@@ -324,9 +409,17 @@ REFUSED: dict[str, tuple[Callable[[Router], object], str]] = {
         lambda router: RandomPartitionSampler(router, RandomPartitionOptions(10, cut="partitions")),
         "num_chunks: with cut 'partitions' expected the graph's 1 partitions or none, got 10; leave out --sampler.num_chunks",
     ),
+    "no equal number of chunks within partitions": (
+        lambda router: RandomPartitionSampler(router, RandomPartitionOptions(4, chunks_per_batch=2, cut="within")),
+        "with cut 'within' expected a multiple of the graph's 1 partitions, one chunk a batch, got 4 and 2; set --sampler.num_chunks 4",
+    ),
+    "stored partitions corrected": (
+        lambda _: RandomPartitionOptions(cut="partitions", corrected=True),
+        "corrected: expected a cut at random (random or within), got the stored partitions; set cut",
+    ),
     "unknown cut": (
         lambda _: RandomPartitionOptions(cut="metis"),  # type: ignore[arg-type]
-        "cut: expected one of random, partitions, got 'metis'; set cut",
+        "cut: expected one of random, partitions, within, got 'metis'; set cut",
     ),
     "no root": (lambda _: RandomPartitionOptions(root_splits=()), "expected codes of no split, train, valid or test, got ()"),
     "roots of an unknown split": (lambda _: RandomPartitionOptions(root_splits=(SPLIT_VALID, 4)), "got (2, 4)"),
