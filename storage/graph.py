@@ -31,6 +31,7 @@ from storage.feature_rows import FeatureRows
 from storage.ingest_options import FeatureDtype
 from storage.manifest import Manifest, parse_manifest, partition_dir
 from storage.manifest_reader import FileEntry
+from storage.random_reads import read_at_random
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST
 
@@ -289,6 +290,8 @@ class _PartitionReader:
         if (rows := manifest.feature_rows) is not None:
             features, path = self._batch("features", num_owned)
             feature = numpy_column(features, "feature", str(rows.stored_dtype), path, rows.stored_width)
+            if is_local(self.graph.filesystem):
+                read_at_random(feature)
         if manifest.edge_feature_dim:
             edges, path = self._batch("edges", int(indptr[-1]))
             edge_feature = numpy_column(edges, "feature", "float32", path, manifest.edge_feature_dim)
