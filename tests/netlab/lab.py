@@ -81,10 +81,10 @@ class Running:
             time.sleep(0.1)
 
     def interrupt(self) -> None:
-        """As Ctrl-C does."""
+        """As a scheduler does that takes the machine back; SIGINT is ignored where a shell has put us in the background."""
         for pid in self._pids():
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1] == [word.encode() for word in self._command]:
-                os.kill(pid, signal.SIGINT)
+                os.kill(pid, signal.SIGTERM)
 
     def end(self, within_s: float = ENDS_S) -> int:
         """Its exit status."""
