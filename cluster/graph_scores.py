@@ -1,4 +1,4 @@
-"""Scores of graph-level tasks over all ranks: errors in the target's own unit, and ROC-AUC and average precision per task."""
+"""Scores of numbers, answers and pairs over all ranks: errors in the target's own unit, ROC-AUC and average precision per task, F1, ranks."""
 
 from collections.abc import Sequence
 
@@ -92,6 +92,50 @@ class BinaryScores:
             **means,
             "accuracy": float(((logit > 0) == (target > 0))[known].double().mean()),
             "loss": float(functional.binary_cross_entropy_with_logits(logit[known], target[known])),
+        }
+
+
+class AnswerCounts:
+    """F1 of yes-or-no answers, which are yes where the logit is positive; all sums are of whole numbers."""
+
+    def __init__(self, device: torch.device, num_tasks: int) -> None:
+        self._sums = torch.zeros(
+            4, dtype=torch.int64, device=device
+        )  # known answers, right ones, losses: units and parts
+        # By task: answers that are yes, that are said to be, and both.
+        self._by_task = torch.zeros(3, num_tasks, dtype=torch.int64, device=device)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Adds graphs or roots: logits and targets [g, num_tasks], NaN where the answer is not known."""
+        logit, target = prediction.double(), target.double().reshape(prediction.shape)
+        known, yes, said = ~target.isnan(), target > 0, logit > 0
+        loss = functional.binary_cross_entropy_with_logits(logit[known], target[known], reduction="none")
+        counted = (known, (said == yes) & known, *whole_parts(loss))
+        self._sums += torch.stack([values.sum() for values in counted])
+        self._by_task += torch.stack([(of & known).sum(dim=0) for of in (yes, said, yes & said)])
+
+    def add(self, other: "AnswerCounts") -> None:
+        """Takes in the graphs or roots of positions after this one's."""
+        self._sums += other._sums
+        self._by_task += other._by_task
+
+    def compute(self) -> dict[str, float]:
+        """{"count", "accuracy", "loss", "micro_f1", "macro_f1"} over all ranks; the count alone where no answer is known.
+
+        F1 is 2 · both / (yes + said), of all tasks' counts together, or the mean over all tasks; 0 where no answer is or is said to be yes
+        (scikit-learn's).
+        """
+        count, right, units, parts = all_reduce_sum(self._sums.clone()).tolist()
+        by_task = all_reduce_sum(self._by_task.clone()).double().cpu()
+        if not count:
+            return {"count": 0.0}
+        (yes, said, both), (all_yes, all_said, all_both) = by_task, by_task.sum(dim=1)
+        return {
+            "count": float(count),
+            "accuracy": right / count,
+            "loss": parts_sum(units, parts) / count,
+            "micro_f1": float(2 * all_both / (all_yes + all_said).clamp_min(1)),
+            "macro_f1": float((2 * both / (yes + said).clamp_min(1)).mean()),
         }
 
 

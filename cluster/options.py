@@ -56,6 +56,9 @@ class TrainOptions:
     precision: Precision = "float32"
     """auto: bfloat16 on GPUs, float32 on CPUs."""
     seed: int = 0
+    start_from: str | None = None
+    """Fine-tuning: a finished run, a folder of jobs/convert_checkpoint.py, or a `.safetensors` file, whose weights the run begins with. The model's options must
+    make the same parameters; none: begin at random."""
 
     def __post_init__(self) -> None:
         rate, least_rate = self.learning_rate, self.min_learning_rate
@@ -269,6 +272,17 @@ class NodeClassificationOptions(AnswerOptions):
     """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
 
 
+BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
+
+
+@dataclass(frozen=True)
+class NodeBinaryOptions(AnswerOptions):
+    """Nodes of one graph, each with several labels: yes or no each; unknown ones do not count."""
+
+    metric: BinaryMetric = "micro_f1"
+    """What selects the best epoch and is compared with the baselines. F1 over all labels together (micro), or its mean over the labels."""
+
+
 @dataclass(frozen=True)
 class NodesOptions:
     """Nodes of many graphs, each of one class."""
@@ -319,7 +333,7 @@ class BinaryOptions(AnswerOptions):
 
     target: str | None = None
     """Which of the set's targets, by name; none: all of them."""
-    metric: Literal["rocauc", "ap"] = "rocauc"
+    metric: BinaryMetric = "rocauc"
     """What selects the best epoch and is compared with the baselines."""
 
 

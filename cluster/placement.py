@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from cluster.options import WorkerOptions
 from cluster.session import may_grow
+from storage.descriptions import counted
 from storage.errors import ConfigError, DeadlineError
 
 _SAY_AFTER_S, _SAY_AGAIN_S = 5.0, 60.0  # workers that have failed leave their places within seconds
@@ -35,7 +36,7 @@ class Resources:
     """That have CPUs."""
 
     def __str__(self) -> str:
-        return f"{_count(self.cpus, 'CPU')} and {_count(self.gpus, 'GPU')}"
+        return f"{counted(self.cpus, 'CPU')} and {counted(self.gpus, 'GPU')}"
 
 
 def resolve(asked: WorkerOptions, there: Resources, data_bytes: int | None = None) -> tuple[WorkerOptions, str | None]:
@@ -80,7 +81,7 @@ def _number(asked: WorkerOptions, there: Resources, *, one_is_enough: bool) -> t
     usable, needed, is_elastic = min(there.gpus, slots), asked.fewest, asked.min_workers is not None
     if there.gpus < needed and asked.device == "gpu":
         raise ConfigError(
-            f"expected {_count(needed, 'GPU')}, the cluster has {there.gpus}; "
+            f"expected {counted(needed, 'GPU')}, the cluster has {there.gpus}; "
             + ("lower --workers or set device to cpu" if there.gpus else "set device to cpu")
         )
     _check_cpus(asked, needed if asked.device == "gpu" else 1, there)
@@ -91,10 +92,10 @@ def _number(asked: WorkerOptions, there: Resources, *, one_is_enough: bool) -> t
     resolved = replace(asked, num_workers=most, min_workers=fewest if is_elastic else None, device="gpu")
     if fewest == needed:
         return resolved, None
-    lacking, why = _count(there.gpus, "GPU"), "set device to cpu to use CPUs"
+    lacking, why = counted(there.gpus, "GPU"), "set device to cpu to use CPUs"
     if slots < there.gpus:
         lacking, why = str(there), f"each takes {_cpus(asked)} and a GPU"
-    return resolved, f"{_count(needed, 'worker')} asked for, {lacking}: training on {_count(fewest, 'worker')}; {why}"
+    return resolved, f"{counted(needed, 'worker')} asked for, {lacking}: training on {counted(fewest, 'worker')}; {why}"
 
 
 def _check_cpus(asked: WorkerOptions, workers: int, there: Resources) -> None:
@@ -179,7 +180,7 @@ def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Call
                 say(f"{missing}; waiting up to {workers.wait_s - (now - begun):.0f} s more")
                 said, said_s = lacking, now
         if said:
-            say(f"there is room for {_count(workers.fewest, 'worker')}, after {time.monotonic() - begun:.0f} s")
+            say(f"there is room for {counted(workers.fewest, 'worker')}, after {time.monotonic() - begun:.0f} s")
     finally:
         remove_placement_group(room)
 
@@ -187,7 +188,7 @@ def wait_for_room(workers: WorkerOptions, say: Callable[[str], None], lost: Call
 def lacking_room(workers: WorkerOptions, total: Resources, free: Resources) -> str:
     """Why the workers have no room, for people."""
     needed = Resources(workers.cpus_per_worker * workers.fewest, workers.fewest if workers.device == "gpu" else 0)
-    wanted = f"{_count(workers.fewest, 'worker')} of {_each(workers)}"
+    wanted = f"{counted(workers.fewest, 'worker')} of {_each(workers)}"
     if total.cpus < needed.cpus or total.gpus < needed.gpus:
         return f"expected room for {wanted}, the cluster has {total}"
     if free.cpus < needed.cpus or free.gpus < needed.gpus:
@@ -197,8 +198,4 @@ def lacking_room(workers: WorkerOptions, total: Resources, free: Resources) -> s
 
 
 def _each(workers: WorkerOptions) -> str:
-    return _count(workers.cpus_per_worker, "CPU") + (" and 1 GPU" if workers.device == "gpu" else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return counted(workers.cpus_per_worker, "CPU") + (" and 1 GPU" if workers.device == "gpu" else "")

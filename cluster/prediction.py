@@ -30,7 +30,7 @@ from torch import Tensor
 from cluster.answers import answer
 from cluster.evaluation import deal_split, predictions, rows_of
 from cluster.options import COLLECTIVE_TIMEOUT_S
-from cluster.tasks import Classification, PairClassification, Regression, Scores, Task
+from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Scores, Task
 from cluster.training_data import OpenData, TrainingData
 from samplers.loader import Loader
 from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions
@@ -308,6 +308,12 @@ def _rows(column: pa.ChunkedArray) -> np.ndarray:
     return column.combine_chunks().flatten().to_numpy(zero_copy_only=False).reshape(-1, kind.list_size)
 
 
+def _lists(answer: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
+    """Answers [n, L] as lists of 1 and 0, null where they are not known."""
+    flat = pa.array((answer > 0).reshape(-1).astype(np.int8), mask=None if known is None else ~known.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, answer.shape[1])
+
+
 def _public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[str, Any]:
     """What the parts hold of targets and predictions; unknown targets are null."""
     predicted = _rows(table["prediction"])
@@ -323,6 +329,9 @@ def _public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[s
             "logit": pa.array(predicted[:, 0]),
             "rank": pa.array(1 + predicted[:, 1] + predicted[:, 2] / 2),
         }
+    if isinstance(task, BinaryClassification) and not names:  # of nodes, whose labels have no names
+        known = {} if true is None else {"target": _lists(true, ~np.isnan(true))}
+        return {**known, "prediction": _lists(predicted > 0), "logits": table["prediction"]}
     columns: dict[str, Any] = {}
     if true is not None:
         columns |= {f"target_{name}": pa.array(true[:, i], from_pandas=True) for i, name in enumerate(names)}

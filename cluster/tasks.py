@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cluster.graph_scores import BinaryScores, PairScores, RegressionScores
+from cluster.graph_scores import AnswerCounts, BinaryScores, PairScores, RegressionScores
 from cluster.scores import SplitScores, class_logits
 from storage.errors import ConfigError, DataError
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
+_BY_ANSWER = ("micro_f1", "macro_f1")  # and of every answer
 RegressionLoss = Literal["l1", "mse", "huber"]
 
 
@@ -133,18 +134,20 @@ class Classification:
 
 @dataclass(frozen=True)
 class BinaryClassification:
-    """Several yes-or-no questions per graph, by binary cross-entropy; target [g, num_tasks] of 0, 1 and NaN (not known)."""
+    """Several yes-or-no questions per graph or root, by binary cross-entropy; target [g, num_tasks] of 0, 1 and NaN (not known)."""
 
     num_tasks: int = 1
-    metric: str = "rocauc"  # or "ap": average precision; both are means over the tasks that have both answers
+    # or "ap", average precision: both means over the tasks that have both answers; or "micro_f1" or "macro_f1"
+    metric: str = "rocauc"
     label_smoothing: float = 0.0
     positive_weight: tuple[float, ...] | None = None  # of each task's positives
 
     higher_is_better = True
 
     def __post_init__(self) -> None:
-        if self.metric not in ("rocauc", "ap"):
-            raise ConfigError(f"metric: expected rocauc or ap, got {self.metric!r}; set --task.metric")
+        known = ("rocauc", "ap", *_BY_ANSWER)
+        if self.metric not in known:
+            raise ConfigError(f"metric: expected {', '.join(known)}, got {self.metric!r}; set --task.metric")
 
     @property
     def out_dim(self) -> int:
@@ -164,8 +167,9 @@ class BinaryClassification:
         )
         return torch.where(known, loss, 0.0).sum()
 
-    def scores(self, device: torch.device) -> BinaryScores:
-        return BinaryScores(device, self.num_tasks)
+    def scores(self, device: torch.device) -> BinaryScores | AnswerCounts:
+        # Areas need every answer's score, F1 counts alone.
+        return (AnswerCounts if self.metric in _BY_ANSWER else BinaryScores)(device, self.num_tasks)
 
 
 @dataclass(frozen=True)

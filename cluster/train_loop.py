@@ -41,6 +41,7 @@ from cluster.report_epochs import is_reported
 from cluster.reporter import ReporterEnd
 from cluster.schedule import rate_factor
 from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
+from cluster.start_weights import load_start
 from cluster.straggler import PeerWait, StragglerWatch
 from cluster.tasks import Scores, StepOutput, Task, step_output
 from cluster.train_session import TrainSession
@@ -565,11 +566,29 @@ class Worker:
                 if self.rank:  # another node may read other bytes
                     verify_checkpoint(folder)
                 self._load(folder)
+        elif self.options.start_from is not None:
+            self._begin_with(self.options.start_from)
         if self.rank == 0:
             for message in damaged:
                 self.reporter.push({"kind": "damage", "what": message})
             step = 0 if self.part is None else self.part.step
             self.reporter.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
+
+    def _begin_with(self, path: str) -> None:
+        """Rank 0 reads the weights, and they become everybody's: a collective call. Raises ConfigError on all ranks."""
+        refusal: ConfigError | None = None
+        if self.rank == 0:
+            try:
+                load_start(self.model, path)
+            except ConfigError as error:
+                refusal = error
+        refusal = gather_objects(refusal)[0]
+        if refusal is not None:
+            raise refusal
+        _take_first_ranks(self.model)
+        self.best = _copy_state(self.model)
+        if self.options.ema_decay is not None:
+            self.average = build_average(self.model, self.options.ema_decay)
 
     def _check_position(self, state: TrainState) -> None:
         """Raises ConfigError where a position within an epoch is of other batches, or of other steps of them."""

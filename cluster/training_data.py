@@ -78,7 +78,7 @@ class CheckedFiles(Protocol):
 
 
 class OpenNodes:
-    """One graph through its router; the targets are the roots' labels."""
+    """One graph through its router; the targets are the roots' labels: a class each, or answers (`answers`)."""
 
     def __init__(self, router: Router, files: CheckedFiles | None = None, traffic: Traffic | None = None) -> None:
         self.router, self._files, self._traffic = router, files, traffic
@@ -91,7 +91,8 @@ class OpenNodes:
 
     def target(self, batch: TorchBatch) -> Tensor:
         assert batch.y is not None
-        return batch.y[batch.root_index]
+        target = batch.y[batch.root_index]
+        return target if target.dim() == 1 else answers(target)
 
     def ids(self, batch: TorchBatch) -> Tensor:
         """int64 [r]: permanent ids of the nodes that are predicted."""
@@ -264,6 +265,11 @@ def _predicted_ptr(store: StoredGraphs) -> np.ndarray | None:
     """int64 [num_graphs + 1]: where each graph's predicted nodes or pairs begin; None: the graphs themselves are predicted."""
     labelled = store.manifest.labelled
     return None if labelled is None else pointers(store.num_nodes if labelled == "nodes" else store.num_pairs)
+
+
+def answers(label: Tensor) -> Tensor:
+    """Answers [n, L] as graphs store them to targets, float32; what is not known (-1) becomes NaN."""
+    return label.float().masked_fill(label < 0, torch.nan)
 
 
 def graph_labels(target: Tensor) -> Tensor:

@@ -165,6 +165,10 @@ def with_splits(graph: "GraphSource", config: IngestConfig, per_class: int | Non
         return graph
     assert isinstance(graph, ArrayGraph)
     assert graph.label is not None
+    if graph.is_multilabel:
+        raise ConfigError(
+            f"per_class: expected nodes of one class each, those of {graph.name} have several labels; leave it out"
+        )
     return replace(graph, split=per_class_splits(graph.label, per_class, config.split_sets, config.seed, graph.name))
 
 
@@ -231,6 +235,8 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
         f"({config.partitioner})"
     )
     advice = f"look at it: python jobs/inspect_graph.py {config.url} --verify"
+    if config.source in DATA_SETS and (said := DATA_SETS[config.source].options):
+        advice += f"\ntrain on it: python jobs/train_nodes.py --data {config.url} {said}"
     return sum(entry.num_bytes for entry in manifest.files.values()), manifest.num_edges, written, advice
 
 

@@ -111,6 +111,12 @@ def _label_line(manifest: "Manifest") -> tuple[str, str]:
     if measured.class_counts is not None:
         largest = _share(max(measured.class_counts), measured.num_labelled)
         smallest = f"{min(measured.class_counts):,} nodes"
+        if manifest.label_kind == "answers":
+            mean = sum(measured.class_counts) / max(1, measured.num_labelled)
+            return (
+                "labels",
+                f"{manifest.num_classes} yes or no, {mean:.1f} yes a node, most often {largest}, least {smallest}; {unlabelled} any",
+            )
         return "classes", f"{manifest.num_classes}, largest {largest}, smallest {smallest}; {unlabelled} a label"
     kind = "real numbers" if manifest.label_kind == "value" else f"{manifest.num_classes} classes"
     return "targets", "" if manifest.label_kind is None else f"{kind}; {unlabelled}"

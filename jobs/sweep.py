@@ -3,6 +3,7 @@
     python jobs/sweep.py --grid fit.learning_rate=1e-3,3e-3 model.width=64,128 --seeds 0 1 2      all combinations, three seeds each
     python jobs/sweep.py recipe.yaml --draw fit.learning_rate=1e-4..1e-2:log --trials 20 --prune   twenty draws, the weak ones stopped early
     python jobs/sweep.py --kind graphs --grid model=tokengt,grit,ppgt -- --fit.epochs 20          what stands after -- goes to every trial
+    python jobs/sweep.py --study studies/grit_ablations.yaml -- --data graphs/zinc                the arms of a study, one recipe changed
     python jobs/sweep.py --workers 1 2 4 --nodes 20000 200000 -- --fit.epochs 4                   how training scales
     python jobs/sweep.py --resume runs/sweep-20260101-120000                                      goes on, or shows what there is
 

@@ -49,10 +49,11 @@ class _AdaRMSNorm(torch.autograd.Function):
 class AdaRMSNorm(nn.Module):
     """AdaRMSN over the last axis, of `width` entries; computes half-precision input in float32 and returns its type."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, identity: bool = False) -> None:
+        """`identity`: α = 1 and β = 0 at the start."""
         super().__init__()
-        self.alpha_D = nn.Parameter(torch.zeros(width))
-        self.beta_D = nn.Parameter(torch.ones(width))
+        self.alpha_D = nn.Parameter(torch.full((width,), float(identity)))
+        self.beta_D = nn.Parameter(torch.full((width,), float(not identity)))
 
     def forward(self, x: Tensor) -> Tensor:
         """[…, D] → […, D]."""

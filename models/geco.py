@@ -39,6 +39,7 @@ from models.features import NodeInput
 from models.filters import ImplicitFilter
 from models.gated_convolution import gated_convolve
 from models.heads import ACTIVATIONS
+from models.hyena import HyenaBlock
 from models.layer_norm import LayerNorm
 from models.local_blocks import LayerScale, LocalBlock, LocalLayer, make_convolution, make_norm
 from models.node_layout import NodeLayout
@@ -97,6 +98,13 @@ class Beside(nn.Module):
         return torch.cat([x_nD, self.convolution(x_nD, adjacency)], dim=1)
 
 
+class Alone(nn.Module):
+    """X: no neighbor is heard."""
+
+    def forward(self, x_nD: Tensor, adjacency: Propagation) -> Tensor:
+        return x_nD
+
+
 class GECOLayer(nn.Module):
     """One GECO layer: LCB and GCB, then the FFN, each with residual and norm."""
 
@@ -110,8 +118,14 @@ class GECOLayer(nn.Module):
         local_dim = (config.hops + 1) * width
         if local.block != "lcb":
             self.local, local_dim = Beside(make_convolution(local, width, width)), 2 * width
+        if config.block == "hyena":
+            self.local, local_dim = Alone(), width
         self.local_dropout = Dropout(local.dropout)
-        self.glob = GlobalBlock(local_dim, width, config.order, config.filter, config.skip)
+        self.glob: GlobalBlock | HyenaBlock = (
+            HyenaBlock(width, config.filter)
+            if config.block == "hyena"
+            else GlobalBlock(local_dim, width, config.order, config.filter, config.skip)
+        )
         self.past_gates = nn.Linear(local_dim, width) if local.residual == "linear" else None
         self.out = nn.Linear(width, width) if config.output_projection else nn.Identity()
         self.ffn = FeedForward(width, config.activation, config.dropout)

@@ -27,6 +27,7 @@ from models.geco import FeedForward, GlobalBlock
 from models.gps import GPSLayer
 from models.gps_ends import Readout, Stem
 from models.graphs import Graphs
+from models.hyena import ShortConvolution
 from models.layer_norm import LayerNorm
 from models.local_blocks import LocalBlock
 from models.node_order import Order, node_order
@@ -142,11 +143,26 @@ class GECOOperator(nn.Module):
 
     def __init__(self, config: GECOGraphsConfig) -> None:
         super().__init__()
-        self.local = LocalBlock(config.propagation)
-        self.glob = GlobalBlock(2 * config.width, config.width, config.order, config.filter, config.skip)
+        size, width = config.short_convolution, config.width
+        self.local = LocalBlock(config.propagation) if not size else None
+        self.short = ShortConvolution(width, size) if size else None
+        self.glob = GlobalBlock(width if size else 2 * width, width, config.order, config.filter, config.skip)
 
     def forward(self, x_nD: Tensor, graphs: Graphs, convolutions: Convolutions, order: Order | None) -> Tensor:
+        if self.short is not None:
+            return self.glob(self._in_order(self.short, x_nD, graphs, order), order, convolutions).to(x_nD.dtype)
+        assert self.local is not None
         return self.glob(self.local(x_nD, graphs.adjacency), order, convolutions).to(x_nD.dtype)
+
+    @staticmethod
+    def _in_order(short: ShortConvolution, x_nD: Tensor, graphs: Graphs, order: Order | None) -> Tensor:
+        """The short convolution over every graph's nodes in the order π; rows come back in their own."""
+        if not x_nD.shape[0]:
+            return x_nD
+        rows_nD = x_nD if order is None else order.sort(x_nD)
+        padding = graphs.padding
+        y_nD = padding.unpad(short(padding.pad(rows_nD).transpose(1, 2)).transpose(1, 2))
+        return y_nD if order is None else order.restore(y_nD)
 
 
 class PureLayer(nn.Module):

@@ -6,7 +6,7 @@
 
 The global block is Primphormer's attention or GECO's convolution. MLP = Linear(D, 2D), ReLU, Drop, Linear(2D, D), Drop.
 `mlp="plain"` is the printed formula; `mlp="residual"` is what GraphGPS's code runs: H = X_M + X_P, X' = Norm(MLP(H) + H).
-Without a local block X_M is left out: the layer of a pure model.
+Without a local block X_M is left out: the layer of a pure model; without a global one X_P: message passing alone.
 
 Shapes: n nodes, E edges, D width.
 """
@@ -24,8 +24,15 @@ from models.options.gps import GPSOptions
 class GPSLayer(nn.Module):
     """One hybrid layer around a global block that the caller owns."""
 
-    def __init__(self, width: int, options: GPSOptions, distance_gate: bool = False, update_edges: bool = True) -> None:
-        """`update_edges`: False in the last layer, whose edge states are not read."""
+    def __init__(
+        self,
+        width: int,
+        options: GPSOptions,
+        distance_gate: bool = False,
+        update_edges: bool = True,
+        has_global: bool = True,
+    ) -> None:
+        """`update_edges`: False in the last layer, whose edge states are not read. `has_global`: False leaves X_P out."""
         super().__init__()
         self.residual_mlp = options.mlp == "residual"
         self.local: GatedGCN | GCNConvolution | None = None
@@ -34,7 +41,7 @@ class GPSLayer(nn.Module):
         elif options.local == "gcn":
             self.local = GCNConvolution(width, width)
         self.norm_local = make_norm(options.norm, width) if self.local is not None else None
-        self.norm_global = make_norm(options.norm, width)
+        self.norm_global = make_norm(options.norm, width) if has_global else None
         self.norm_mlp = make_norm(options.norm, width) if self.residual_mlp else None
         inner = options.mlp_ratio * width
         self.mlp = nn.Sequential(
@@ -51,17 +58,20 @@ class GPSLayer(nn.Module):
         x_nD: Tensor,
         e_ED: Tensor | None,
         graphs: Graphs,
-        mixed_nD: Tensor,
+        mixed_nD: Tensor | None,
         position_nP: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Returns the next x and e; `mixed_nD` is the global block's output for x."""
-        h_nD = self.norm_global(self.dropout(mixed_nD) + x_nD)
+        """Returns the next x and e; `mixed_nD` is the global block's output for x, if there is one."""
+        parts: list[Tensor] = []
+        if self.norm_global is not None and mixed_nD is not None:
+            parts.append(self.norm_global(self.dropout(mixed_nD) + x_nD))
         if self.local is not None and self.norm_local is not None:
             if isinstance(self.local, GatedGCN):
                 local_nD, e_ED = self.local(x_nD, e_ED, graphs, position_nP)
             else:
                 local_nD = self.local(x_nD, graphs.adjacency)
-            h_nD = h_nD + self.norm_local(self.dropout(local_nD) + x_nD)
+            parts.append(self.norm_local(self.dropout(local_nD) + x_nD))
+        h_nD = sum(parts[1:], parts[0])
         if self.norm_mlp is None:
             return self.mlp(h_nD), e_ED
         return self.norm_mlp(self.mlp(h_nD) + h_nD), e_ED

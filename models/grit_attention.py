@@ -113,9 +113,18 @@ class ConditionalAttention(nn.Module):
         nn.init.xavier_normal_(self.edge_value)
 
     def forward(
-        self, x_nD: Tensor, pairs: Pairs, padding: Padding, *, update_edges: bool = True
+        self,
+        x_nD: Tensor,
+        pairs: Pairs,
+        padding: Padding,
+        *,
+        update_edges: bool = True,
+        allowed_BNN: Tensor | None = None,
     ) -> tuple[Tensor, Pairs | None]:
-        """(x̂ [n, D], the next pairs); without `update_edges` (the last layer: nothing reads them) None."""
+        """(x̂ [n, D], the next pairs); without `update_edges` (the last layer: nothing reads them) None.
+
+        `allowed_BNN`: the pairs that there are (sparse attention), at least one for each node; None: all of real nodes.
+        """
         heads, width = self.num_heads, x_nD.shape[1]
         places = (padding.num_graphs, padding.num_places)
         full = x_nD.shape[0] == places[0] * places[1]  # no padding: the layouts are the same
@@ -131,7 +140,8 @@ class ConditionalAttention(nn.Module):
         weight_H2CD, bias_H2C = weight.view(heads, 2, -1, width), bias.view(heads, 2, -1)
         # a as a matrix [D, H], head h's channels in column h.
         score_DH = torch.diag_embed(self.score.squeeze(2)).transpose(0, 1).reshape(width, heads)
-        mask_BN = None if full else padding.mask_BN
+        mask = None if full else padding.mask_BN
+        mask = mask if allowed_BNN is None else allowed_BNN
         moments = update_edges and self.edge_norm.training
         dtype = _compute_dtype(x_nD)
         kept_bytes = pairs.y_BNND[..., 0].numel() * (3 * width + 3 * heads) * dtype.itemsize
@@ -147,10 +157,11 @@ class ConditionalAttention(nn.Module):
             seed=int(torch.randint(2**62, ())) if self.training and (self.dropout or self.attention_dropout) else 0,
             dtype=dtype,
         )
-        count = (padding.mask_BN.sum(1).square().sum()).to(pairs.y_BNND.dtype).clamp(min=1)
+        count = padding.mask_BN.sum(1).square().sum() if allowed_BNN is None else allowed_BNN.sum()
+        count = count.to(pairs.y_BNND.dtype).clamp(min=1)
         value_BND, row_BND, y_BNND, mean_D, var_D = _PairAttention.apply(
             options,
-            mask_BN,
+            mask,
             count,
             pairs.y_BNND,
             pairs.scale_D,
@@ -174,6 +185,38 @@ class ConditionalAttention(nn.Module):
             return x_nD, None
         scale_D, shift_D = self.edge_norm(mean_D, var_D, count)
         return x_nD, Pairs(y_BNND, scale_D, shift_D)
+
+
+class BiasAttention(nn.Module):
+    """Graphormer's attention in place of the conditional one (GRIT's ablation): softmax_j(q_i·k_j/√C + b_h(e_ij)); pairs stay as they are."""
+
+    def __init__(self, config: GRITConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.bias = nn.Linear(width, config.num_heads)
+
+    def forward(
+        self,
+        x_nD: Tensor,
+        pairs: Pairs,
+        padding: Padding,
+        *,
+        update_edges: bool = True,
+        allowed_BNN: Tensor | None = None,
+    ) -> tuple[Tensor, Pairs | None]:
+        """Called as a ConditionalAttention is."""
+        q, k, v = (
+            padding.pad(part(x_nD)).unflatten(2, (self.num_heads, -1)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        seen = padding.mask_BN.unsqueeze(1) if allowed_BNN is None else allowed_BNN
+        bias_BHNN = self.bias(pairs.states()).permute(0, 3, 1, 2).to(q.dtype)
+        bias_BHNN = bias_BHNN.masked_fill(~seen.unsqueeze(1), torch.finfo(q.dtype).min)
+        dropout = self.attention_dropout if self.training else 0.0
+        y_BHNC = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias_BHNN, dropout_p=dropout)
+        return padding.unpad(y_BHNC.transpose(1, 2).flatten(2)), pairs
 
 
 class _Options(NamedTuple):
@@ -207,10 +250,11 @@ class _Kept(NamedTuple):
 class _Block:
     """The computation that forward and backward share for one block of pairs, in buffers that blocks share."""
 
-    def __init__(self, options: _Options, mask_BN: Tensor | None, tensors: tuple[Tensor, ...]) -> None:
+    def __init__(self, options: _Options, mask: Tensor | None, tensors: tuple[Tensor, ...]) -> None:
+        """`mask`: of nodes [B, N], or of pairs [B, N, N]; None: all are there."""
         y, self.scale, self.shift, q, k, v, w_weight, w_bias, b_weight, b_bias, score, o_weight, o_bias = tensors
         dtype = options.dtype
-        self.options, self.mask_BN, self.y = options, mask_BN, y
+        self.options, self.mask, self.y = options, mask, y
         self.offset = None if self.shift is None else self.shift + o_bias
         self.q, self.k = q.to(dtype), k.to(dtype)
         self.v_HBNC = v.to(dtype).unflatten(2, (options.heads, -1)).permute(2, 0, 1, 3).contiguous()
@@ -274,9 +318,10 @@ class _Block:
         if self.options.clamp is not None:
             s.clamp_(-self.options.clamp, self.options.clamp)
         bounded = s
-        if self.mask_BN is not None:
+        if self.mask is not None:
+            seen = self.mask[graphs].unsqueeze(1) if self.mask.dim() == 2 else self.mask[graphs, rows]
             # The least finite number: a graph without nodes must not divide 0 by 0.
-            bounded = s.masked_fill(~self.mask_BN[graphs].unsqueeze(1), torch.finfo(s.dtype).min)
+            bounded = s.masked_fill(~seen, torch.finfo(s.dtype).min)
         alpha = torch.softmax(bounded, dim=-1).to(self.options.dtype)
         if not self.options.attention_dropout:
             return s, alpha, None
@@ -315,9 +360,11 @@ class _Block:
 
     def real_pairs(self, graphs: slice, rows: slice) -> Tensor | None:
         """[G, R, N, 1] of ones on real pairs, zeros on padding; None where all are real."""
-        if self.mask_BN is None:
+        if self.mask is None:
             return None
-        mask = self.mask_BN[graphs, rows].unsqueeze(2) & self.mask_BN[graphs].unsqueeze(1)
+        mask = self.mask[graphs, rows]
+        if self.mask.dim() == 2:
+            mask = mask.unsqueeze(2) & self.mask[graphs].unsqueeze(1)
         return mask.unsqueeze(3).to(self.y.dtype)
 
 
@@ -325,10 +372,10 @@ class _PairAttention(torch.autograd.Function):
     """(Σ α v, Σ α ê, y', mean of y', variance of y'), block by block; keeps its inputs, y' and with `keep` the blocks."""
 
     @staticmethod
-    def forward(ctx, options: _Options, mask_BN, count, *tensors):
+    def forward(ctx, options: _Options, mask, count, *tensors):
         y = tensors[0]
         with torch.autocast(y.device.type, enabled=False):
-            block = _Block(options, mask_BN, tensors)
+            block = _Block(options, mask, tensors)
             value, row = torch.empty_like(block.q), torch.empty_like(block.q)
             out = torch.empty_like(y) if options.update_edges else None
             moments: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -352,7 +399,7 @@ class _PairAttention(torch.autograd.Function):
                 if options.moments:
                     moments.append(_moments(fresh, block.real_pairs(graphs, rows)))
             mean, var = _pool_moments(moments, count) if moments else (None, None)
-        ctx.options, ctx.mask_BN = options, mask_BN
+        ctx.options, ctx.mask = options, mask
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(count, out, mean, *tensors, *kept)
         return value, row, out, mean, var
@@ -362,14 +409,14 @@ class _PairAttention(torch.autograd.Function):
     def backward(ctx, *d_outputs):
         saved = ctx.saved_tensors
         with torch.autocast(saved[0].device.type, enabled=False):
-            gradients = _backward(ctx.options, ctx.mask_BN, saved[:3], saved[3:16], saved[16:], *d_outputs)
+            gradients = _backward(ctx.options, ctx.mask, saved[:3], saved[3:16], saved[16:], *d_outputs)
         return None, None, None, *gradients
 
 
-def _backward(options, mask_BN, results, tensors, kept, d_value, d_row, d_out, d_mean, d_var):
+def _backward(options, mask, results, tensors, kept, d_value, d_row, d_out, d_mean, d_var):
     """Gradients of the thirteen tensors; each block that was not kept is computed again first."""
     count, out, mean = results
-    block = _Block(options, mask_BN, tensors)
+    block = _Block(options, mask, tensors)
     y, scale, _, q, k, v = tensors[:6]
     dtype = options.dtype
     d_y = torch.empty_like(y)

@@ -4,6 +4,7 @@
     x⁰_i   = features_i + FC(P_ii) + FC(log(1 + deg_i)) + FC(log(1 + n))                        node stem
     p_ij   = MLP(SPE[P_ij, 1/n, 1/deg_i, 1/deg_j]) + 1[(i,j) ∈ E]·edge features_ij,             pair stem, shared by all layers:
              then F times p += FFN(AdaRMSN(p)), and AdaRMSN
+             superpixels (`positions`): also SPE of place_j - place_i, and FC(place_i) in place of FC(log(1 + n))
     layer:   x += DropPath(sL2(AdaRMSN(x), p));  x += DropPath(FFN(AdaRMSN(x)))                 AdaRMSN after the last
     sL2:     models.sl2_attention, A_ij = φ(p_ij) · softmax_j(q_i·k_j/√d_h - |k_j|²/(2√d_h) + θ(p_ij))
 
@@ -66,15 +67,17 @@ class PairStem(nn.Module):
         super().__init__()
         self.config = config
         codes = 1 + 2 * config.spe_scales
+        self.num_own = config.walk_channels + config.positions  # channels that belong to a pair, not to one end
         self.hidden = nn.Linear(codes * config.pair_channels, config.stem_hidden)
         self.out = nn.Linear(config.stem_hidden, config.edge_width)
         self.edge = None if config.edge.empty else FeatureEncoder(config.edge, config.edge_width)
-        self.ffn_norms = nn.ModuleList(AdaRMSNorm(config.edge_width) for _ in range(config.stem_layers))
-        self.ffns = nn.ModuleList(FeedForward(config.edge_width, 2) for _ in range(config.stem_layers))
-        self.norm = AdaRMSNorm(config.edge_width)
+        self.input_norm = _norm(config, config.edge_width) if config.input_norms else None
+        self.ffn_norms = nn.ModuleList(_norm(config, config.edge_width) for _ in range(config.stem_layers))
+        self.ffns = nn.ModuleList(FeedForward(config.edge_width, config.stem_ratio) for _ in range(config.stem_layers))
+        self.norm = _norm(config, config.edge_width)
 
     def forward(self, walks_BNNC: Tensor, graphs: Graphs) -> Tensor:
-        """Takes P. Keeps what the backward pass needs where that is within stem_memory, else computes it again."""
+        """Takes P and, of graphs with places, their differences. Keeps what the backward pass needs where that is within stem_memory, else computes it again."""
         start_BNH, end_BNH = self._ends(graphs, walks_BNNC.dtype)
         edges_BNNE = (
             None if self.edge is None else graphs.padding.pad_pairs(self.edge(graphs.edge_attr), self.config.edge_query)
@@ -99,8 +102,9 @@ class PairStem(nn.Module):
     def _kept_bytes(self) -> int:
         """What autograd keeps for a pair: SPE, either side of each GELU, and each norm's input and output."""
         config = self.config
-        codes = (1 + 2 * config.spe_scales) * config.walk_channels
-        numbers = codes + 2 * config.stem_hidden + (config.stem_layers * 6 + 1) * config.edge_width
+        codes = (1 + 2 * config.spe_scales) * self.num_own
+        of_ffn = 2 + 2 * config.stem_ratio
+        numbers = codes + 2 * config.stem_hidden + (config.stem_layers * of_ffn + 1) * config.edge_width
         return numbers * self.hidden.weight.element_size()
 
     def _ends(self, graphs: Graphs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -111,8 +115,7 @@ class PairStem(nn.Module):
         config, padding = self.config, graphs.padding
         codes = 1 + 2 * config.spe_scales
         weight_n, weight_i, weight_j = (
-            self.hidden.weight[:, codes * (config.walk_channels + c) : codes * (config.walk_channels + c + 1)]
-            for c in range(3)
+            self.hidden.weight[:, codes * (self.num_own + c) : codes * (self.num_own + c + 1)] for c in range(3)
         )
         order_B1 = inverse_orders(graphs, dtype).unsqueeze(1)
         start_BNH = nn.functional.linear(spe(order_B1, config.spe_scales), weight_n, self.hidden.bias).unsqueeze(1)
@@ -126,13 +129,15 @@ class PairStem(nn.Module):
 
     def _pairs(self, walks_bNNC: Tensor, start_bNH: Tensor, end_bNH: Tensor, edges_bNNE: Tensor | None) -> Tensor:
         codes = 1 + 2 * self.config.spe_scales
-        weight = self.hidden.weight[:, : codes * self.config.walk_channels]
+        weight = self.hidden.weight[:, : codes * self.num_own]
         hidden = nn.functional.linear(spe(walks_bNNC, self.config.spe_scales), weight)
         hidden += start_bNH.unsqueeze(2)
         hidden += end_bNH.unsqueeze(1)
         p_bNNE = self.out(nn.functional.gelu(hidden))
         if edges_bNNE is not None:
             p_bNNE = p_bNNE + edges_bNNE
+        if self.input_norm is not None:
+            p_bNNE = self.input_norm(p_bNNE)
         for norm, ffn in zip(self.ffn_norms, self.ffns, strict=True):
             p_bNNE = p_bNNE + ffn(norm(p_bNNE))
         return self.norm(p_bNNE)
@@ -147,8 +152,9 @@ class NodeStem(nn.Module):
         self.features = None if config.node.empty else FeatureEncoder(config.node, config.width)
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=True)
         self.walks = nn.Linear(config.walk_channels, config.width)
-        self.degree = nn.Linear(1, config.width) if config.node_sizes else None
-        self.order = nn.Linear(1, config.width) if config.node_sizes else None
+        self.degree = nn.Linear(1, config.width) if config.node_sizes and config.node_degrees else None
+        self.order = nn.Linear(1, config.width) if config.node_sizes and not config.positions else None
+        self.position = nn.Linear(config.positions, config.width) if config.positions else None
         self.root_D = nn.Parameter(torch.empty(config.width)) if config.root_embedding else None
 
     def forward(self, walks_BNNC: Tensor, graphs: Graphs, local: LocalLayers | None = None) -> Tensor:
@@ -164,10 +170,15 @@ class NodeStem(nn.Module):
                 seen = uniform((x_nD.shape[0], 1), x_nD.device) >= self.config.node_masking
                 x_nD = x_nD * seen
             x_BND = x_BND + padding.pad(x_nD)
-        if self.degree is not None and self.order is not None:
-            degree_n1 = log_degrees(graphs, undirected=self.config.undirected_walks, dtype=dtype)
-            sizes_nD = self.degree(degree_n1) + self.order(log_orders(graphs, dtype))
-            x_BND = x_BND + padding.pad(sizes_nD)
+        sizes: list[Tensor] = []
+        if self.degree is not None:
+            sizes.append(self.degree(log_degrees(graphs, undirected=self.config.undirected_walks, dtype=dtype)))
+        if self.order is not None:
+            sizes.append(self.order(log_orders(graphs, dtype)))
+        if self.position is not None:
+            sizes.append(self.position(_places(graphs, self.config, dtype)))
+        if sizes:
+            x_BND = x_BND + padding.pad(sum(sizes[1:], sizes[0]))
         if self.root_D is not None and graphs.root_index is not None:
             marked_BN1 = torch.zeros(padding.mask_BN.numel(), 1, dtype=x_BND.dtype, device=x_BND.device)
             marked_BN1 = marked_BN1.index_fill(0, padding.slot_n[graphs.root_index], 1.0).view(*x_BND.shape[:2], 1)
@@ -182,7 +193,7 @@ class PPGTLayer(nn.Module):
         super().__init__()
         self.attention = Sl2Attention(config)
         self.ffn = FeedForward(config.width, config.ffn_ratio, config.dropout)
-        self.norm_1, self.norm_2 = AdaRMSNorm(config.width), AdaRMSNorm(config.width)
+        self.norm_1, self.norm_2 = _norm(config, config.width), _norm(config, config.width)
         self.branch_1, self.branch_2 = _branch(config), _branch(config)
 
     def forward(self, x_BND: Tensor, p_BNNE: Tensor, mask_BN: Tensor) -> Tensor:
@@ -200,7 +211,7 @@ class ClassLayer(nn.Module):
         self.qk_scale = 1.0 if config.unscaled_qk else None
         self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
         self.ffn = FeedForward(width, config.ffn_ratio, config.dropout)
-        self.norm_1, self.norm_2 = AdaRMSNorm(width), AdaRMSNorm(width)
+        self.norm_1, self.norm_2 = _norm(config, width), _norm(config, width)
         self.branch_1, self.branch_2 = _branch(config), _branch(config)
 
     def forward(self, token_B1D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
@@ -228,7 +239,7 @@ class ClassAttention(nn.Module):
         self.token_D = nn.Parameter(torch.empty(width))
         self.order = nn.Sequential(nn.Linear(1, max(width // 2, 1)), nn.GELU(), nn.Linear(max(width // 2, 1), width))
         self.layers = nn.ModuleList(ClassLayer(config) for _ in range(config.class_layers))
-        self.norm = AdaRMSNorm(width)
+        self.norm = _norm(config, width)
 
     def forward(self, x_BND: Tensor, graphs: Graphs) -> Tensor:
         token_B1D = self.token_D + self.order(graphs.size_B.to(x_BND.dtype).unsqueeze(1)).unsqueeze(1)
@@ -244,11 +255,12 @@ class PPGT(nn.Module):
         super().__init__()
         self.config = config
         self.node_stem, self.pair_stem = NodeStem(config), PairStem(config)
+        self.input_norm = _norm(config, config.width) if config.input_norms else None
         count = config.local.num_global(config.num_layers)
         self.layers = nn.ModuleList(PPGTLayer(config) for _ in range(count))
         class_attention = config.readout == "class_attention"
         self.class_attention = ClassAttention(config) if class_attention else None
-        self.norm = None if class_attention else AdaRMSNorm(config.width)
+        self.norm = None if class_attention else _norm(config, config.width)
         self.pool_norm = RowBatchNorm(config.width) if config.pool_norm and config.task == "graph" else None
         self.head = None if config.task == "link" else _head(config)
         self._initialise()
@@ -271,6 +283,10 @@ class PPGT(nn.Module):
             dtype=dtype,
         )
         x_BND = self.node_stem(walks_BNNC, graphs, self.local)
+        if self.input_norm is not None:
+            x_BND = self.input_norm(x_BND)
+        if self.config.positions:
+            walks_BNNC = torch.cat([walks_BNNC, self._differences(graphs, dtype)], dim=3)
         p_BNNE = self.pair_stem(walks_BNNC, graphs)
         del walks_BNNC
         device = x_BND.device.type
@@ -279,6 +295,11 @@ class PPGT(nn.Module):
         for index in range(len(self.layers)):
             x_BND = self._layer(index, x_BND, p_BNNE, graphs)
         return self._read(x_BND, graphs)
+
+    def _differences(self, graphs: Graphs, dtype: torch.dtype) -> Tensor:
+        """[B, N, N, positions]: the place of j less that of i; 0 on padding."""
+        places_BNP = graphs.padding.pad(_places(graphs, self.config, dtype))
+        return (places_BNP.unsqueeze(1) - places_BNP.unsqueeze(2)) * graphs.padding.pair_mask_BNN.unsqueeze(3)
 
     def _layer(self, index: int, x_BND: Tensor, p_BNNE: Tensor, graphs: Graphs) -> Tensor:
         layer, local, padding = self.layers[index], self.local, graphs.padding
@@ -301,6 +322,10 @@ class PPGT(nn.Module):
         if not config.edge.empty and graphs.edge_attr is None:
             raise ValueError(
                 f"the model expects edge features ({config.edge}), the batch has none; set edge to Features()"
+            )
+        if config.positions and (graphs.x is None or not graphs.x.is_floating_point()):
+            raise ValueError(
+                f"the model expects a place in the last {config.positions} of numeric node features, the batch has none; set positions to 0"
             )
         if config.readout != "class_attention" or config.task != "node":
             return
@@ -329,7 +354,8 @@ class PPGT(nn.Module):
                 assert isinstance(ffn, FeedForward)
                 hidden.append(ffn.hidden)
                 last.append(ffn.out)
-        last += [linear for linear in (self.node_stem.degree, self.node_stem.order) if linear is not None]
+        node = self.node_stem
+        last += [linear for linear in (node.degree, node.order, node.position) if linear is not None]
         for encoder in (self.node_stem.features, stem.edge):
             if encoder is not None and encoder.linear is not None:
                 last.append(encoder.linear)
@@ -343,6 +369,18 @@ class PPGT(nn.Module):
         for token_D in (self.node_stem.root_D, None if self.class_attention is None else self.class_attention.token_D):
             if token_D is not None:
                 nn.init.trunc_normal_(token_D, std=0.02)
+
+
+def _norm(config: PPGTConfig, width: int) -> nn.Module:
+    if config.norm == "rms":
+        return nn.RMSNorm(width, eps=1e-6)
+    return AdaRMSNorm(width, identity=config.norm == "ada_identity")
+
+
+def _places(graphs: Graphs, config: PPGTConfig, dtype: torch.dtype) -> Tensor:
+    """[n, positions]."""
+    assert graphs.x is not None
+    return graphs.x[:, -config.positions :].to(dtype)
 
 
 def _branch(config: PPGTConfig) -> nn.Module:

@@ -10,8 +10,12 @@ place of the layer (gate), or L alone `num_layers` times between the encoders an
 
 `model(graphs)` returns predictions; `model.forward_with_penalty(graphs)` also returns η Σ_l J_l², to be added to the loss.
 
-No published number of parameters is reproduced to the digit: the paper gives neither the encoders nor the heads, and has no public code.
+With `config.attention` another global block stands in Prim's place, as in the paper's table 4, and there is no penalty.
+
+The paper gives neither the encoders nor the heads, and has no public code; recipes/primphormer says where its parameter counts are met.
 """
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +26,40 @@ from models.gps_ends import Readout, Stem
 from models.graphs import Graphs
 from models.local_blocks import LocalLayers
 from models.options.primphormer import PrimphormerConfig
+from models.options.tokengt import TokenGTConfig
 from models.primal_attention import PrimalAttention, VirtualNode
+from models.tokengt import Attention
+
+
+class PairAttention(nn.Module):
+    """Softmax attention over a graph's nodes, or FAVOR+, in primal attention's place."""
+
+    def __init__(self, config: PrimphormerConfig, layer: int) -> None:
+        super().__init__()
+        kind: Literal["softmax", "performer"] = "performer" if config.attention == "performer" else "softmax"
+        options = TokenGTConfig(
+            width=config.width, num_heads=config.num_heads, attention=kind, attention_dropout=config.primal.dropout
+        )
+        self.attention = Attention(options, layer)
+
+    def forward(self, x_nD: Tensor, graphs: Graphs) -> Tensor:
+        """[n, D] → [n, D]. O(n²) of each graph, or O(n)."""
+        padding = graphs.padding
+        mask_BN = None if padding.mask_BN.numel() == graphs.num_nodes else padding.mask_BN
+        return padding.unpad(self.attention(padding.pad(x_nD), mask_BN))
+
+
+class NoAttention(nn.Module):
+    """Message passing alone."""
+
+    def forward(self, x_nD: Tensor, graphs: Graphs) -> None:
+        return None
+
+
+def _attention(config: PrimphormerConfig, layer: int) -> nn.Module:
+    if config.attention == "primal":
+        return PrimalAttention(config.width, config.num_heads, config.primal, first=layer == 0)
+    return NoAttention() if config.attention == "none" else PairAttention(config, layer)
 
 
 class Primphormer(nn.Module):
@@ -33,12 +70,16 @@ class Primphormer(nn.Module):
         self.config = config
         self.stem = Stem(config)
         count = config.local.num_global(config.num_layers)
-        self.attentions = nn.ModuleList(
-            PrimalAttention(config.width, config.num_heads, config.primal, first=index == 0) for index in range(count)
-        )
+        self.attentions = nn.ModuleList(_attention(config, index) for index in range(count))
         self.local = LocalLayers(config.local, config.width, config.num_layers)
         self.layers = nn.ModuleList(
-            GPSLayer(config.width, config.layer, config.position.gates, update_edges=index + 1 < count)
+            GPSLayer(
+                config.width,
+                config.layer,
+                config.position.gates,
+                update_edges=index + 1 < count,
+                has_global=config.attention != "none",
+            )
             for index in range(0 if self.local.gates else count)
         )
         self.dropout = Dropout(config.layer.dropout)
@@ -57,10 +98,15 @@ class Primphormer(nn.Module):
         for index, attention in enumerate(self.attentions):
             if self.local.gates:
                 x_nD = self.local.layers[index](x_nD, graphs.adjacency)
-            mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
+            loss: Tensor | None = None
+            if isinstance(attention, PrimalAttention):
+                mixed_nD, loss, virtual = attention(x_nD, graphs, virtual)
+            else:
+                mixed_nD = attention(x_nD, graphs)
             if self.local.gates:
                 x_nD = x_nD + self.local.gates[index](self.dropout(mixed_nD))
             else:
                 x_nD, e_ED = self.layers[index](x_nD, e_ED, graphs, mixed_nD, position_nP)
-            penalty = penalty + loss.square()
+            if loss is not None:
+                penalty = penalty + loss.square()
         return self.readout(x_nD, graphs), self.config.eta * penalty

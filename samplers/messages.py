@@ -79,7 +79,7 @@ class NodeRows:
     feature: (
         np.ndarray | None
     )  # as stored (`storage.feature_rows`); what `Router.fetch` gives: float32 [n, feature_dim]
-    label: np.ndarray | None  # int64 or float32 [n]
+    label: np.ndarray | None  # int64 or float32 [n], or int8 [n, num_classes]: answers
     split: np.ndarray | None  # int8 [n]
     encoding: np.ndarray | None = None  # float32 [n, sum of dims]: the encodings asked for, side by side
 

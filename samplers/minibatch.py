@@ -75,7 +75,8 @@ class MiniBatch(Subgraph[np.ndarray]):
     """A subgraph with rows and roots. Byte-identical however the graph is partitioned and wherever it was sampled."""
 
     feature: np.ndarray | None = None  # float32 [n, feature_dim]
-    label: np.ndarray | None = None  # int64 or float32 [n]; read only the roots' labels for a loss
+    # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); read only the roots' labels for a loss
+    label: np.ndarray | None = None
 
     @property
     def num_bytes(self) -> int:

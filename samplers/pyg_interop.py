@@ -89,7 +89,10 @@ class RouterFeatureStore(FeatureStore):
         if attr.group_name != NODE_TYPE or attr.attr_name not in self._columns:
             return None
         manifest = self._router.manifest
-        return (manifest.num_nodes, manifest.feature_dim) if attr.attr_name == "x" else (manifest.num_nodes,)
+        widths = {"x": manifest.feature_dim}
+        if manifest.label_kind == "answers":
+            widths["y"] = manifest.num_classes or 0
+        return (manifest.num_nodes, *(widths[name] for name in [attr.attr_name] if name in widths))
 
     def _get_tensor(self, attr: TensorAttr) -> torch.Tensor | None:
         if attr.group_name != NODE_TYPE or attr.attr_name not in self._columns:

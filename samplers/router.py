@@ -42,7 +42,7 @@ from storage.compiled import compiled
 from storage.encoding_names import encoding_columns
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
-from storage.manifest import Manifest
+from storage.manifest import LABEL_DTYPES, Manifest
 from storage.packed_graphs import pointers
 
 EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_feature")
@@ -257,11 +257,14 @@ class Router:
         rows, width, dtype = manifest.feature_rows, manifest.feature_dim, np.dtype(np.float32)
         if stored and rows is not None:
             width, dtype = rows.stored_width, rows.stored_dtype
-        label_dtype = {"class": np.int64, "value": np.float32}.get(manifest.label_kind or "")
+        label, kind = None, manifest.label_kind
+        if kind is not None:
+            shape = (length,) if manifest.num_classes is None or kind == "class" else (length, manifest.num_classes)
+            label = np.empty(shape, LABEL_DTYPES[kind])
         return NodeRows(
             original_id=np.empty(length, np.int64),
             feature=self._pool.empty((length, width), dtype) if feature and width else None,
-            label=None if label_dtype is None else np.empty(length, label_dtype),
+            label=label,
             split=None if split_set is None else np.empty(length, np.int8),
             encoding=self._pool.empty((length, encoding_columns(encodings)), np.float32) if encodings else None,
         )

@@ -1,4 +1,4 @@
-"""How our dataclasses print in a notebook: a few lines, arrays by type and shape."""
+"""How values are told to people: our dataclasses in a notebook, a few lines with arrays by type and shape; numbers of things."""
 
 from collections.abc import Sized
 from dataclasses import MISSING, fields
@@ -18,6 +18,11 @@ def describe(value: Any) -> str:
         elif entry is not None and not (isinstance(entry, Sized) and len(entry) == 0):
             parts.append(f"{field.name} {entry}")
     return fill(f"{type(value).__name__}({', '.join(parts)})", _WIDTH, subsequent_indent="  ")
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 worker", "2 workers"; "2 micro-batches"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("ch") else "s")
 
 
 def changed_options(options: Any) -> str:

@@ -29,7 +29,7 @@ from storage.encodings import StoredEncodings, read_encoding, stored_encodings
 from storage.errors import ConfigError, FormatError
 from storage.feature_rows import FeatureRows
 from storage.ingest_options import FeatureDtype
-from storage.manifest import Manifest, parse_manifest, partition_dir
+from storage.manifest import LABEL_DTYPES, Manifest, parse_manifest, partition_dir
 from storage.manifest_reader import FileEntry
 from storage.random_reads import read_at_random
 from storage.snapshots import read_manifest
@@ -57,7 +57,7 @@ class Partition:
     edge_weight: np.ndarray | None = None  # float32 [m]
     edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
     feature: np.ndarray | None = None  # [n, ·], as `feature_rows` says
-    label: np.ndarray | None = None  # int64 or float32 [n]
+    label: np.ndarray | None = None  # int64 or float32 [n], or int8 [n, num_classes]: answers
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     # float32 [n, dim] by name (`storage.encodings`), mapped when asked for; KeyError for one that is not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -121,7 +121,9 @@ class StoredGraph:
 
     def __repr__(self) -> str:
         manifest = self.manifest
-        labels = f"{manifest.num_classes} classes" if manifest.num_classes else f"labels: {manifest.label_kind}"
+        labels = f"labels: {manifest.label_kind}"
+        if manifest.num_classes:
+            labels = f"{manifest.num_classes} {'classes' if manifest.label_kind == 'class' else 'answers'}"
         return (
             f"StoredGraph({manifest.name!r}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
             f"{manifest.feature_dim} features, {labels},\n"
@@ -142,7 +144,7 @@ class StoredGraph:
 
     @property
     def num_classes(self) -> int | None:
-        """None if labels are not classes."""
+        """Or how many answers each node has; None if labels are neither."""
         return self.manifest.num_classes
 
     @property
@@ -319,8 +321,11 @@ class _PartitionReader:
     def nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]:
         """Original ids, labels and split codes, in range."""
         nodes, path = self._batch("nodes", self.stop - self.start)
-        label_dtype = {"class": "int64", "value": "float32", None: None}[self.manifest.label_kind]
-        label = numpy_column(nodes, "label", label_dtype, path) if label_dtype else None
+        kind = self.manifest.label_kind
+        label = None
+        if kind is not None:
+            width = self.manifest.num_classes if kind == "answers" else None
+            label = numpy_column(nodes, "label", LABEL_DTYPES[kind], path, width)
         splits = [numpy_column(nodes, f"split_{i}", "int8", path) for i in range(self.manifest.num_split_sets)]
         original_id = numpy_column(nodes, "original_id", "int64", path)
         self._check_nodes(original_id, label, splits, path)
@@ -356,8 +361,8 @@ class _PartitionReader:
             raise FormatError(f"{path}: expected strictly ascending original ids, found others; ingest the graph again")
         num_classes = self.manifest.num_classes
         if label is not None and num_classes is not None and len(label):
-            low, high = int(label.min()), int(label.max())
-            if low < -1 or high >= num_classes:
-                raise FormatError(f"{path}: expected labels in [-1, {num_classes}), found {low} to {high}")
+            low, high, end = int(label.min()), int(label.max()), num_classes if label.ndim == 1 else 2
+            if low < -1 or high >= end:
+                raise FormatError(f"{path}: expected labels in [-1, {end}), found {low} to {high}")
         for split in splits:
             check_split_codes(split, SPLIT_TEST, path)

@@ -81,7 +81,9 @@ class NodeColumns:
 
     num_nodes: int
     original_id: np.ndarray | None  # int64 [n], ascending; None: the row number
-    label: np.ndarray | None  # int64 [n] with -1, or float32 [n] with NaN, where there is none
+    label: (
+        np.ndarray | None
+    )  # int64 [n] with -1, or float32 [n] with NaN, where there is none; or int8 [n, num_classes]: answers, -1: not known
     num_classes: int | None
     split: np.ndarray  # int8 [n, num_split_sets]
 
@@ -92,11 +94,17 @@ class NodeColumns:
     def is_labelled(self, rows: slice) -> np.ndarray:
         if self.label is None:
             return np.zeros(len(self.split[rows]), bool)
+        if self.label.ndim == 2:
+            return np.any(self.label[rows] >= 0, axis=1)
         return ~np.isnan(self.label[rows]) if self.num_classes is None else self.label[rows] >= 0
+
+    @property
+    def is_class(self) -> bool:
+        return self.label is not None and self.label.ndim == 1 and self.num_classes is not None
 
     def training_labels(self) -> list[np.ndarray]:
         """For each eight sets: label · 256 + the bits of the sets where it trains; empty where labels are no classes."""
-        if self.label is None or self.num_classes is None:
+        if self.label is None or self.num_classes is None or not self.is_class:
             return []
         dtype = np.int32 if self.num_classes < 1 << 23 else np.int64
         packed = []
@@ -235,7 +243,6 @@ def _measure_parts(
         digest = identity.copy()
         digest.update(b"split")
         digest.update(code.data)
-        is_class = nodes.label is not None and num_classes is not None
         is_value = nodes.label is not None and num_classes is None
         splits.append(
             SplitStatistics(
@@ -243,8 +250,8 @@ def _measure_parts(
                 num_labelled=tuple(labelled.tolist()),
                 class_counts=tuple(tuple(row) for row in classes.tolist()) if kept else None,
                 training_target=_training_target(nodes, code) if is_value else None,
-                num_training_edges=int(agreement[index, 0]) if is_class else None,
-                num_agreeing_edges=int(agreement[index, 1]) if is_class else None,
+                num_training_edges=int(agreement[index, 0]) if nodes.is_class else None,
+                num_agreeing_edges=int(agreement[index, 1]) if nodes.is_class else None,
                 digest=digest.hexdigest(),
             )
         )
@@ -252,17 +259,21 @@ def _measure_parts(
 
 
 def _count_parts(nodes: NodeColumns, code: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nodes, labelled nodes, and classes by code."""
+    """Nodes, labelled nodes, and classes (of answers: those that are yes) by code."""
     from storage.statistics_kernels import count_parts
 
     sizes, labelled = (np.zeros(len(SPLIT_NAMES), np.int64) for _ in range(2))
     classes = np.zeros((len(SPLIT_NAMES), num_classes), np.int64)
     for start in range(0, nodes.num_nodes, _BLOCK):
         some = slice(start, start + _BLOCK)
-        label = (
-            nodes.label[some] if num_classes and nodes.label is not None else nodes.is_labelled(some).astype(int) - 1
-        )
-        count_parts(code[some], label, -1, sizes, labelled, classes)
+        if num_classes and nodes.label is not None and nodes.is_class:
+            count_parts(code[some], nodes.label[some], -1, sizes, labelled, classes)
+            continue
+        nothing = np.zeros((len(SPLIT_NAMES), 0), np.int64)
+        count_parts(code[some], nodes.is_labelled(some).astype(int) - 1, -1, sizes, labelled, nothing)
+        if num_classes and nodes.label is not None:
+            for part in range(len(SPLIT_NAMES)):
+                classes[part] += np.count_nonzero(nodes.label[some][code[some] == part] == 1, axis=0)
     return sizes, labelled, classes
 
 
@@ -337,7 +348,7 @@ def _column_digest(nodes: NodeColumns) -> "hashlib._Hash":
         digest.update(rows.astype("<i8", copy=False).data)
     digest.update(b"none" if nodes.label is None else nodes.label.dtype.str.encode())
     if nodes.label is not None:
-        digest.update(nodes.label.data)
+        digest.update(nodes.label.reshape(-1).data)
     return digest
 
 

@@ -412,10 +412,17 @@ class _NodeSpool:
             self._feature_measure.add(self._spooled.decode(stored))
             self._row_measure.add(numbers if self._spooled.dtype == "int8" else stored)
         if chunk.label is not None:
+            width = chunk.label.shape[1:]
+            if width != ((info.num_classes,) if info.is_multilabel else ()):
+                raise DataError(
+                    f"{info.name}: node rows {row}…: expected {info.num_classes if info.is_multilabel else 'one'} labels each, got {width}"
+                )
             dtype = np.dtype(np.int64 if np.issubdtype(chunk.label.dtype, np.integer) else np.float32)
+            if info.is_multilabel:
+                dtype = np.dtype(np.int8)
             if self._label is None:
-                missing = -1 if dtype == np.int64 else np.nan
-                self._label = np.full(info.num_nodes, missing, dtype)
+                missing = np.nan if dtype == np.float32 else -1
+                self._label = np.full((info.num_nodes, *width), missing, dtype)
             self._label[row:stop] = chunk.label
         if chunk.split is not None:
             if chunk.split.shape != (count, info.num_split_sets):
@@ -436,7 +443,7 @@ class _NodeSpool:
         return stop
 
     def _label_kind(self) -> tuple[str | None, int | None]:
-        """("class", number of classes), ("value", None) or (None, None). Raises DataError where the labels are not these."""
+        """("class", number of classes), ("answers", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""
         name, given, label = self.info.name, self.options.num_classes, self._label
         num_classes = given if given is not None else self.info.num_classes
         if label is None and self.info.has_label:
@@ -450,6 +457,13 @@ class _NodeSpool:
                 f"{name}: no node has a label, all {len(label)} are missing; leave the labels out, or say how many "
                 "classes there are with --num-classes"
             )
+        if label is not None and self.info.is_multilabel:
+            if given is not None and given != label.shape[1]:
+                raise ConfigError(f"{name}: num_classes {given}: expected the {label.shape[1]} labels of each node")
+            if label.min() < -1 or label.max() > 1:
+                bad = int(label.min()) if label.min() < -1 else int(label.max())
+                raise DataError(f"{name}: labels: expected 1 (yes), 0 (no) or -1 (not known), got {bad}")
+            return "answers", label.shape[1]
         if label is None or label.dtype != np.int64:
             kind = None if label is None else "value"
             if given is not None:

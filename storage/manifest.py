@@ -25,7 +25,7 @@ ONE_GRAPH = "one-graph"
 
 _FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow")
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
-_LABEL_KINDS = ("class", "value")
+LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32"}  # by the kind of labels
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Manifest:
     has_edge_weight: bool = False
     symmetric: bool = False  # every edge's reverse is there too: lists of in-edges serve as lists of out-edges
     has_out_edges: bool = False  # lists of out-edges are stored beside those of in-edges
-    label_kind: str | None = None  # "class", "value" or None
-    num_classes: int | None = None
+    label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value" or None
+    num_classes: int | None = None  # or how many answers
     num_split_sets: int = 0
     # None: made by hand, not by ingestion; a reader: not parsed yet, `measured` does
     statistics: "GraphStatistics | ManifestReader | None" = field(default=None, compare=False, repr=False)
@@ -200,8 +200,8 @@ def parse_manifest(text: str, where: str) -> Manifest:
         _ = manifest.feature_rows
     except ConfigError as error:
         nodes.fail("feature_layout", f"one that can be ({error})", manifest.feature_layout)
-    if (manifest.label_kind == "class") != (manifest.num_classes is not None):
-        reader.fail("num_classes", "a count exactly where label_kind is 'class'", manifest.num_classes)
+    if (manifest.label_kind in ("class", "answers")) != (manifest.num_classes is not None):
+        reader.fail("num_classes", "a count exactly where label_kind is 'class' or 'answers'", manifest.num_classes)
     for partition in range(manifest.num_partitions):
         for file in expected_files(manifest, partition):
             if file not in manifest.files:
@@ -241,7 +241,7 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     # Graphs of 0.2 have neither.
     "feature_layout": lambda reader, key: reader.choice(key, get_args(FeatureLayout)) or "dense",
     "feature_slots": lambda reader, key: reader.optional_count(key) or 0,
-    "label_kind": lambda reader, key: reader.choice(key, _LABEL_KINDS),
+    "label_kind": lambda reader, key: reader.choice(key, tuple(LABEL_DTYPES)),
     "num_classes": ManifestReader.optional_count,
     "num_split_sets": ManifestReader.width,
 }

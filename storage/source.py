@@ -33,7 +33,8 @@ class NodeChunk:
     """Some consecutive node rows; successive chunks follow each other without a gap."""
 
     feature: np.ndarray | None = None  # float32 [k, feature_dim]
-    label: np.ndarray | None = None  # int64 [k] classes (-1: none) or float32 [k] regression targets (NaN: none)
+    # int64 [k] classes (-1: none), float32 [k] regression targets (NaN: none), or int8 [k, num_classes] answers: 1 yes, 0 no, -1 not known
+    label: np.ndarray | None = None
     split: np.ndarray | None = None  # int8 [k, num_split_sets], SPLIT_* codes
     original_id: np.ndarray | None = None  # int64 [k], ascending over the whole graph; absent: the row number itself
 
@@ -50,6 +51,7 @@ class SourceInfo:
     has_edge_weight: bool = False
     has_label: bool = False
     num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
+    is_multilabel: bool = False  # labels are num_classes answers, yes or no, for each node
     num_split_sets: int = 0
     undirected_once: bool = False  # each undirected edge is given once: ingestion adds the reverse
     symmetric: bool = False  # every edge's reverse is given too, so out-edges are in-edges

@@ -5,6 +5,7 @@ Parsing trusts nothing, as in `storage.manifest`.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,7 +66,8 @@ class SplitStatistics:
 
     num_nodes: tuple[int, ...]
     num_labelled: tuple[int, ...]
-    class_counts: tuple[tuple[int, ...], ...] | None  # of the labelled nodes; None: no classes, or too many to keep
+    # Of the labelled nodes by class, or by answer those whose answer is yes; None: no classes, or too many to keep.
+    class_counts: tuple[tuple[int, ...], ...] | None
     training_target: TargetStatistics | None  # where labels are real numbers
     num_training_edges: int | None  # between different labelled training nodes; None: no classes
     num_agreeing_edges: int | None  # those whose ends have one class
@@ -176,7 +178,7 @@ class GraphSetSizes(Protocol):
 def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> GraphStatistics:
     """The statistics in a manifest whose other fields are read. Raises FormatError that names the field, also where numbers contradict
     each other."""
-    num_nodes, num_edges, num_classes = manifest.num_nodes, manifest.num_edges, manifest.num_classes
+    num_nodes, num_edges = manifest.num_nodes, manifest.num_edges
     feature_dim, num_sets = manifest.feature_dim, manifest.num_split_sets
     feature = reader.optional_inner("feature")
     if (feature is not None) != (feature_dim > 0):
@@ -196,7 +198,9 @@ def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> Graph
         edge_fingerprint=reader.hexadecimal("edge_fingerprint", _FINGERPRINT),
         feature=None if feature is None else _read_features(feature, num_nodes * feature_dim),
         num_labelled=num_labelled,
-        class_counts=_read_classes(reader, "class_counts", num_classes, num_labelled),
+        class_counts=None
+        if reader.is_null("class_counts")
+        else _checked_classes(reader, [reader.counts("class_counts")], manifest, [num_labelled])[0],
         splits=tuple(_read_split(split, manifest) for split in splits),
         node_digest=reader.hexadecimal("node_digest", _DIGEST),
     )
@@ -259,27 +263,34 @@ def _read_target(reader: ManifestReader, most: int) -> TargetStatistics:
     return TargetStatistics(reader.count("num_labelled", most), reader.optional_number("mean"), std)
 
 
-def _read_classes(
-    reader: ManifestReader, key: str, num_classes: int | None, num_labelled: int
-) -> tuple[int, ...] | None:
-    if reader.is_null(key):
-        return None
-    counts = reader.counts(key)
-    if len(counts) != num_classes or sum(counts) != num_labelled:
-        reader.fail(key, f"one count for each of {num_classes} classes, {num_labelled} in all", counts)
-    return counts
+def _checked_classes(
+    reader: ManifestReader,
+    rows: Sequence[tuple[int, ...]],
+    manifest: GraphSizes,
+    num_labelled: Sequence[int],
+) -> tuple[tuple[int, ...], ...]:
+    """Rows of counts by class, each of so many labelled nodes; an answer is yes for at most all of them."""
+    num_classes, several = manifest.num_classes, manifest.label_kind == "answers"
+    right = len(rows) == len(num_labelled) and all(
+        len(row) == num_classes and (max(row, default=0) <= some if several else sum(row) == some)
+        for row, some in zip(rows, num_labelled, strict=True)
+    )
+    if not right:
+        most = f"at most {num_labelled} each" if several else f"{num_labelled} in all"
+        reader.fail("class_counts", f"{len(num_labelled)} rows of {num_classes} counts, {most}", rows)
+    return tuple(rows)
 
 
 def _read_split(reader: ManifestReader, manifest: GraphSizes) -> SplitStatistics:
-    num_nodes, num_classes, kind = manifest.num_nodes, manifest.num_classes, manifest.label_kind
+    num_nodes, kind = manifest.num_nodes, manifest.label_kind
     sizes, labelled = reader.counts("num_nodes"), reader.counts("num_labelled")
     if len(sizes) != len(SPLIT_NAMES) or sum(sizes) != num_nodes:
         reader.fail("num_nodes", f"{len(SPLIT_NAMES)} counts, {num_nodes} in all", sizes)
     if len(labelled) != len(SPLIT_NAMES) or any(some > all_ for some, all_ in zip(labelled, sizes, strict=True)):
         reader.fail("num_labelled", f"{len(SPLIT_NAMES)} counts of at most {sizes}", labelled)
-    classes = None if reader.is_null("class_counts") else reader.rows_of_counts("class_counts")
-    if classes is not None and [(len(row), sum(row)) for row in classes] != [(num_classes, some) for some in labelled]:
-        reader.fail("class_counts", f"{len(SPLIT_NAMES)} rows of {num_classes} counts, {labelled} in all", classes)
+    classes = None
+    if not reader.is_null("class_counts"):
+        classes = _checked_classes(reader, reader.rows_of_counts("class_counts"), manifest, labelled)
     target = reader.optional_inner("training_target")
     if (target is not None) != (kind == "value"):
         reader.fail("training_target", "an object exactly where label_kind is 'value'", target)

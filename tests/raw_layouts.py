@@ -118,13 +118,14 @@ def wikipedia(folder: Path, random: np.random.Generator, file: str) -> None:
     np.savez(folder / file, features=feature, edges=edges.T, target=traffic, label=label)
 
 
-def saint(folder: Path, random: np.random.Generator, multi_label: bool = False) -> None:
+def saint(folder: Path, random: np.random.Generator, name: str) -> None:
     edges, label, feature = _graph(random)
     adjacency = _adjacency(np.concatenate([edges, edges[::-1]], axis=1), NUM_NODES).astype(bool)
     np.savez(folder / "adj_full.npz", **_csr_parts(adjacency, ""))
     np.save(folder / "feats.npy", feature.astype(np.float64))
-    sets = (feature[:, :5] > 0).astype(int).tolist()
-    classes = {str(node): sets[node] if multi_label else int(label[node]) for node in range(NUM_NODES)}
+    sets = (feature[:, :5] > 0).astype(int)
+    sets[:, 0] = label == 0  # not all of a node's labels stand among its features
+    classes = {str(node): sets[node].tolist() if name == "yelp" else int(label[node]) for node in range(NUM_NODES)}
     (folder / "class_map.json").write_text(json.dumps(classes))
     order = random.permutation(NUM_NODES).tolist()
     (folder / "role.json").write_text(json.dumps({"tr": order[:120], "va": order[120:180], "te": order[180:]}))

@@ -75,6 +75,10 @@ class BrecConfig:
     """Instead of the preset's."""
     num_layers: int | None = None
     """Instead of the preset's."""
+    spe_scales: int | None = None
+    """ppgt's S, instead of the preset's 15."""
+    position: Literal["laplacian", "stable_expressive"] | None = None
+    """primphormer's positions, instead of the preset's laplacian."""
     seed: int = 2022
     """Of relabelling and of the models."""
     device: str = "cpu"
@@ -90,6 +94,11 @@ class BrecConfig:
             raise ConfigError(f"batch_size: expected an even number, got {self.batch_size}; set --batch-size")
         if self.bound and self.model not in WALK_STEPS:
             raise ConfigError(f"bound: expected one of {', '.join(WALK_STEPS)}, got {self.model}; set --model")
+        for name, model in (("spe_scales", "ppgt"), ("position", "primphormer")):
+            if getattr(self, name) is not None and self.model != model:
+                raise ConfigError(
+                    f"{name}: expected model {model}, which has it, got {self.model}; set --model or leave it out"
+                )
         for part in self.pairs:
             parse_pairs(part)
 
@@ -187,7 +196,11 @@ def build_model(config: BrecConfig) -> "nn.Module":
     network = {"grit": "GRIT", "ppgt": "PPGT", "primphormer": "Primphormer"}[config.model]
     module = importlib.import_module(f"models.{config.model}")
     presets = importlib.import_module(f"models.options.{config.model}")
-    changes = {"width": config.width, "num_layers": config.num_layers}
+    changes: dict[str, Any] = {"width": config.width, "num_layers": config.num_layers, "spe_scales": config.spe_scales}
+    if config.position is not None:
+        from models.options.gps import PositionOptions
+
+        changes["position"] = PositionOptions(config.position)
     try:
         return getattr(module, network)(presets.brec(**{k: v for k, v in changes.items() if v is not None}))
     except ValueError as error:
@@ -274,6 +287,9 @@ def differences(model: "nn.Module", batches: "list[Graphs]") -> "Tensor":
 def settings(config: BrecConfig) -> dict[str, Any]:
     """What makes two results comparable."""
     fields = asdict(config)
+    for name in ("spe_scales", "position"):  # results of before these were options stay comparable
+        if fields[name] is None:
+            del fields[name]
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
 
 

@@ -28,6 +28,7 @@ from samplers.options import FullGraphOptions, NeighborOptions, RandomPartitionO
 from samplers.protocol import Sampler
 from samplers.router import local_router
 from samplers.traffic import COLUMNS, Traffic
+from storage.descriptions import counted
 from storage.encoding_names import EncodingOptions
 from storage.encodings import find_encoding
 from storage.errors import GraphmillError
@@ -58,7 +59,8 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
     plan.add(
         "graph",
         f"{manifest.name} at {graph.url}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.feature_dim} features, "
-        f"{manifest.num_classes or 'no'} classes, {manifest.num_partitions} partitions, {size(num_bytes)}",
+        f"{manifest.num_classes or 'no'} {'labels a node' if manifest.label_kind == 'answers' else 'classes'}, "
+        f"{manifest.num_partitions} partitions, {size(num_bytes)}",
     )
     if resolved.encoding is not None:
         plan.add("encoding", _encoding_text(graph, resolved.encoding))
@@ -228,7 +230,7 @@ def _scoring_text(config: RunConfig, valid: Any, workers: int) -> str:
         return "every split through its own roots' subgraphs"
     if isinstance(valid, FullGraphOptions):
         return (
-            f"all splits by one pass over the whole graph, its nodes spread over {workers} workers"
+            f"all splits by one pass over the whole graph, its nodes spread over {counted(workers, 'worker')}"
             if workers > 1
             else whole
         )
@@ -246,7 +248,10 @@ def _add_whole_graph(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> N
     plan.add_model(model)
     needed = memory.check(workers)
     sent = sent_bytes(memory.model, Shards.even(manifest.num_nodes, workers), 0, 0, 0, symmetric=manifest.symmetric)
-    plan.add("batch", f"the whole graph, about {manifest.num_nodes // workers:,} nodes on each of {workers} workers")
+    plan.add(
+        "batch",
+        f"the whole graph, about {manifest.num_nodes // workers:,} nodes on each of {counted(workers, 'worker')}",
+    )
     plan.add_all_steps(f"1 an epoch, {fit.epochs:,}", 1, fit)
     plan.add(
         "traffic",

@@ -13,6 +13,7 @@ from jobs.plan.scoring_plan import shared
 from jobs.plan.tries import Tries, mean_of
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prediction_subject import Served, Subject
+from storage.descriptions import counted
 
 _MORE = "starting Ray and writing the files come on top"
 
@@ -36,7 +37,7 @@ def plan_prediction(
         files = -(-len(ids) // config.shard_rows)
         plan.add("rows", f"{len(ids):,} in {files:,} Parquet files of at most {config.shard_rows:,}")
         if subject.shard_bytes is not None:  # memory by the formula
-            plan.add("batches", f"the whole graph over {workers} workers, once for all splits")
+            plan.add("batches", f"the whole graph over {counted(workers, 'worker')}, once for all splits")
             plan.add_memory({"shard": subject.shard_bytes(workers)})
             plan.add("time", "not tried")
         elif subject.is_sharded:
@@ -56,7 +57,7 @@ def _add_full_graph(plan: Plan, model: torch.nn.Module, spec: PredictionSpec) ->
     tries, sampler = Tries(data, model), data.sampler(spec.splits[0].sampler, 1)
     tries.score(sampler, data.ids)  # compiles what is compiled
     tried = shared(tries.score(sampler, data.ids), plan.workers)
-    plan.add("batches", f"the whole graph over {plan.workers} workers, once for all splits")
+    plan.add("batches", f"the whole graph over {counted(plan.workers, 'worker')}, once for all splits")
     plan.add_batch(tried, "predicted")
     plan.add_memory({"weights": 4 * (plan.parameters or 0), "a pass": tried.work_bytes})
     plan.add_time(tried, 1, 0, spec.loader.threads, _MORE)
@@ -83,7 +84,7 @@ def _add_batches(plan: Plan, model: torch.nn.Module, spec: PredictionSpec, num_p
         tried, counts
     )  # splits may have batches of different sizes: each counts by the number of its batches
     by_split = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
-    plan.add("batches", f"{total:,} ({by_split}) in {num_pieces:,} pieces for {workers} workers")
+    plan.add("batches", f"{total:,} ({by_split}) in {num_pieces:,} pieces for {counted(workers, 'worker')}")
     plan.add_batch(mean, "predicted")
     ahead = min(spec.loader.prefetch, max(counts) - 1) * mean.num_bytes
     plan.add_memory({"weights": 4 * (plan.parameters or 0), "batches ahead": ahead, "a pass": mean.work_bytes})

@@ -23,6 +23,7 @@ from jobs.run.memory_check import available_bytes, own_bytes
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import choose_run_dir, few_steps, known_resources
+from storage.descriptions import counted
 from storage.errors import GraphmillError
 from storage.ordered_map import num_cores
 
@@ -80,7 +81,7 @@ class Plan:
     def add_steps(self, num_batches: int, fit: TrainOptions) -> None:
         """Batches of an epoch over all workers, and what they come to."""
         steps = num_batches // self.micro_batches
-        told = f"{num_batches:,} batches an epoch in {steps:,} optimizer steps of {self.micro_batches} micro-batches, over {self.workers} workers"
+        told = f"{num_batches:,} batches an epoch in {counted(steps, 'optimizer step')} of {counted(self.micro_batches, 'micro-batch')}, over {counted(self.workers, 'worker')}"
         self.add_all_steps(f"{told}; {steps * fit.epochs:,} steps", steps, fit)
 
     def most_batches(self, num_batches: int) -> int:
@@ -94,7 +95,7 @@ class Plan:
             if fit.patience is None
             else f" at most: {fit.patience} validations in a row without a better one end them"
         )
-        self.add("steps", f"{told} in {fit.epochs:,} epochs{early}")
+        self.add("steps", f"{told} in {counted(fit.epochs, 'epoch')}{early}")
         if (warning := few_steps(each * fit.epochs)) is not None:
             self.add("warning", warning)
 
@@ -111,14 +112,16 @@ class Plan:
         worker, total, free = self.worker_bytes(parts), self.host_bytes(parts, self.workers), available_bytes()
         workers, servers = self.on_a_host(self.workers), self.on_a_host(self.servers)
         described = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
-        others = f", {servers} partition servers" if servers else ""
+        others = f", {counted(servers, 'partition server')}" if servers else ""
         of, where = ("", "here") if self.hosts == 1 else (" of a host", "on this host")
         verdict = (
             ""
             if total <= _USABLE * free
             else "; MORE than is free: use fewer workers, smaller batches or more machines"
         )
-        all_in_all = "" if self.alone else f"{workers} workers{others} and the object store{of} about {size(total)}, "
+        all_in_all = (
+            "" if self.alone else f"{counted(workers, 'worker')}{others} and the object store{of} about {size(total)}, "
+        )
         self.add(
             "memory",
             f"about {size(worker)} a worker (estimate: {described}, and a fifth); {all_in_all}{size(free)} free {where}{verdict}",

@@ -17,6 +17,7 @@ from jobs.run.run_record import (
     setting_text,
 )
 from jobs.run.verdict import BASELINE_NAMES
+from storage.descriptions import counted
 
 _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
@@ -242,7 +243,9 @@ def _figures(run: RunRecord) -> dict[str, tuple[float, str, str]]:
         waited = None if wait_s is None else wait_s / train_s
         add("waited for batches", waited, "of rank 0's training time", "{:.1%}".format)
     add("whole job", summary.get("wall_s"), "preparing, baselines and scoring too", duration)
-    where = f"{setting_text(summary.get('workers'))} workers, {setting_text(summary.get('device'))}"
+    workers = summary.get("workers")
+    told = counted(workers, "worker") if isinstance(workers, int) else f"{setting_text(workers)} workers"
+    where = f"{told}, {setting_text(summary.get('device'))}"
     add("parameters", summary.get("num_parameters"), where, "{:,}".format)
     add("workers", summary.get("workers"))
     add("faults survived", None if run.restarts is None else len(run.restarts), "starts of the workers after a fault")

@@ -33,6 +33,7 @@ class GraphFacts:
     num_edges: int
     num_features: int
     num_classes: int
+    """Of labels, the two answers: each training node has one for every label."""
     num_train: int
     """Training nodes, or graphs."""
     num_partitions: int = 1
@@ -73,7 +74,7 @@ def graph_facts(manifest: Manifest, split_set: int) -> GraphFacts:
         num_nodes=manifest.num_nodes,
         num_edges=manifest.num_edges,
         num_features=manifest.feature_dim,
-        num_classes=manifest.num_classes or 0,
+        num_classes=2 if manifest.label_kind == "answers" else manifest.num_classes or 0,
         num_train=split.num_labelled[SPLIT_TRAIN],
         num_partitions=manifest.num_partitions,
         homophily=adjusted_homophily(split),

@@ -1,4 +1,4 @@
-"""What a model of a graph must beat: the majority class, and a classifier that sees features but no edges."""
+"""What a model of a graph must beat: the majority class (or label by label the majority answer), and a classifier that sees features but no edges."""
 
 import copy
 from collections.abc import Callable
@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cluster.scores import SplitScores
+from cluster.tasks import BinaryClassification, Classification, Task
+from cluster.training_data import answers
 from samplers.router import Router
 from storage.background import begin
+from storage.manifest import Manifest
 from storage.source import SPLITS
 
 _BLOCK_ROWS = 65_536
@@ -33,54 +35,78 @@ def begin_baselines(fit: Callable[[], Baselines], *, alone: bool) -> Callable[[]
     return begin(fit, "baselines").result
 
 
-def compute_baselines(router: Router, split_set: int, metric: str, seed: int) -> Baselines:
+def compute_baselines(router: Router, split_set: int, task: Task, seed: int) -> Baselines:
     """Scores of "majority" and, None for a graph without features, "features_only" on the splits "valid" and "test".
 
     Both are fitted on the training nodes. Of the features-only models, logistic regression and a two-layer perceptron, the one that
     validates best is taken.
     """
     nodes = {name: router.list_split(split_set, code).node for name, code in SPLITS.items()}
-    label = router.fetch(nodes["train"], feature=False).label
-    assert label is not None
-    num_classes = router.manifest.num_classes or 0
-    majority_class = int(np.bincount(label[label >= 0], minlength=num_classes).argmax())
-    constant = torch.zeros(num_classes)
-    constant[majority_class] = 1.0
+    target = _target(router.fetch(nodes["train"], feature=False).label)
+    plain = _plain(router.manifest, task)
+    if isinstance(plain, BinaryClassification):
+        constant = torch.logit(target.nanmean(dim=0).nan_to_num().clamp(1e-6, 1 - 1e-6))
+    else:
+        majority_class = int(torch.bincount(target[target >= 0], minlength=plain.num_classes).argmax())
+        constant = torch.zeros(plain.num_classes)
+        constant[majority_class] = 1.0
     majority = {
-        split: _score(router, nodes[split], lambda x: constant.expand(len(x), -1), metric, with_features=False)
+        split: _score(router, nodes[split], lambda x: constant.expand(len(x), -1), plain, with_features=False)
         for split in ("valid", "test")
     }
-    features_only = _fit_features(router, nodes, metric, seed) if router.manifest.feature_dim else None
+    features_only = _fit_features(router, nodes, plain, seed) if router.manifest.feature_dim else None
     return {"majority": majority, "features_only": features_only}
 
 
-def _fit_features(router: Router, nodes: dict[str, np.ndarray], metric: str, seed: int) -> dict[str, float]:
+def _plain(manifest: Manifest, task: Task) -> Classification | BinaryClassification:
+    """The graph's task by its metric, without weights and smoothing."""
+    kind = BinaryClassification if manifest.label_kind == "answers" else Classification
+    return kind(manifest.num_classes or 0, task.metric)
+
+
+def _target(label: np.ndarray | None) -> torch.Tensor:
+    """Labels as a task takes them."""
+    assert label is not None
+    target = torch.tensor(label)
+    return target if target.dim() == 1 else answers(target)
+
+
+def _fit_features(
+    router: Router, nodes: dict[str, np.ndarray], task: Classification | BinaryClassification, seed: int
+) -> dict[str, float]:
     torch.manual_seed(seed)
     stride = max(1, -(-len(nodes["train"]) // _MAX_TRAIN_ROWS))
     rows = router.fetch(nodes["train"][::stride])
     assert rows.feature is not None
-    assert rows.label is not None
-    x, y = torch.tensor(rows.feature, dtype=torch.float32), torch.tensor(rows.label)
-    x, y = x[y >= 0], y[y >= 0]
+    x, y = torch.tensor(rows.feature, dtype=torch.float32), _target(rows.label)
+    known = y >= 0 if y.dim() == 1 else ~y.isnan().all(dim=1)
+    x, y = x[known], y[known]
     mean, scale = x.mean(dim=0), x.std(dim=0, correction=0).clamp_min(1e-6)
-    num_classes = router.manifest.num_classes or 0
     x = (x - mean) / scale
 
     def score(network: nn.Module, split: str) -> float:
         network.eval()
         with torch.no_grad():
-            return _score(router, nodes[split], lambda rows: network((rows - mean) / scale), metric)
+            return _score(router, nodes[split], lambda rows: network((rows - mean) / scale), task)
 
-    candidates = [_fit_linear(x, y, num_classes, penalty) for penalty in _PENALTIES]
-    candidates.append(_fit_perceptron(x, y, num_classes, lambda network: score(network, "valid")))
+    candidates = [_fit_linear(x, y, task, penalty) for penalty in _PENALTIES]
+    candidates.append(_fit_perceptron(x, y, task, lambda network: score(network, "valid")))
     best = max(candidates, key=lambda network: score(network, "valid"))
     return {"valid": score(best, "valid"), "test": score(best, "test")}
 
 
-def _fit_linear(x: torch.Tensor, y: torch.Tensor, num_classes: int, penalty: float) -> nn.Module:
-    """Multinomial logistic regression with an L2 penalty."""
-    linear = zero_linear(x.shape[1], num_classes, torch.float32)
-    minimise(linear, 50, lambda: functional.cross_entropy(linear(x), y) + penalty * linear.weight.square().sum())
+def _mean_loss(prediction: torch.Tensor, y: torch.Tensor, task: Classification | BinaryClassification) -> torch.Tensor:
+    if isinstance(task, BinaryClassification):
+        return task.loss(prediction, y) / task.weight(y)
+    return functional.cross_entropy(prediction, y)
+
+
+def _fit_linear(
+    x: torch.Tensor, y: torch.Tensor, task: Classification | BinaryClassification, penalty: float
+) -> nn.Module:
+    """Logistic regression, multinomial or one for each label, with an L2 penalty."""
+    linear = zero_linear(x.shape[1], task.out_dim, torch.float32)
+    minimise(linear, 50, lambda: _mean_loss(linear(x), y, task) + penalty * linear.weight.square().sum())
     return linear
 
 
@@ -106,16 +132,19 @@ def minimise(model: nn.Module, max_iter: int, loss: Callable[[], torch.Tensor]) 
 
 
 def _fit_perceptron(
-    x: torch.Tensor, y: torch.Tensor, num_classes: int, validate: Callable[[nn.Module], float]
+    x: torch.Tensor,
+    y: torch.Tensor,
+    task: Classification | BinaryClassification,
+    validate: Callable[[nn.Module], float],
 ) -> nn.Module:
     """Two layers with dropout by AdamW, stopped early by validation score."""
-    network = nn.Sequential(nn.Linear(x.shape[1], 256), nn.GELU(), nn.Dropout(0.5), nn.Linear(256, num_classes))
+    network = nn.Sequential(nn.Linear(x.shape[1], 256), nn.GELU(), nn.Dropout(0.5), nn.Linear(256, task.out_dim))
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, weight_decay=1e-2)
     steps_per_check = max(10, -(-len(x) // _BATCH_ROWS))
     best_score, best_state, checks_since = -1.0, copy.deepcopy(network.state_dict()), 0
     for step in range(1, _MAX_STEPS + 1):
         chosen = torch.randint(len(x), (min(len(x), _BATCH_ROWS),))
-        loss = functional.cross_entropy(network(x[chosen]), y[chosen])
+        loss = _mean_loss(network(x[chosen]), y[chosen], task)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -130,12 +159,11 @@ def _fit_perceptron(
     return network
 
 
-def _score(router: Router, node: np.ndarray, predict, metric: str, *, with_features: bool = True) -> float:
+def _score(router: Router, node: np.ndarray, predict: Any, task: Task, *, with_features: bool = True) -> float:
     """The metric over `node`, streamed in blocks."""
-    scores = SplitScores(torch.device("cpu"), binary=router.manifest.num_classes == 2)
+    scores = task.scores(torch.device("cpu"))
     for start in range(0, len(node), _BLOCK_ROWS):
         rows = router.fetch(node[start : start + _BLOCK_ROWS], feature=with_features)
-        assert rows.label is not None
-        features = rows.feature if with_features else np.empty((len(rows.label), 0), np.float32)
-        scores.update(predict(torch.tensor(features, dtype=torch.float32)), torch.tensor(rows.label))
-    return scores.compute()[metric]
+        features = rows.feature if with_features else np.empty((len(rows.original_id), 0), np.float32)
+        scores.update(predict(torch.tensor(features, dtype=torch.float32)), _target(rows.label))
+    return scores.compute()[task.metric]

@@ -72,13 +72,14 @@ def tries(config: RunConfig, run: RunPlace) -> list[Try]:
 
 def _beside(config: RunConfig, name: str, options: Mapping[str, Any], place: RunPlace) -> RunConfig:
     recipe = read_config(config_tree("nodes", read_recipe(f"baselines/{name}.yaml")))
-    metric = [("task.metric", config.metric)] if config.metric else []
+    same_task = config.task.name == recipe.task.name
+    metric = [("task.metric", config.metric)] if config.metric and same_task else []
     made = recipe.changed(*options.items(), *metric, ("fit.seed", config.fit.seed), ("run.dir", place.url))
     how = config.evaluation if config.evaluation.how == "full" else made.evaluation
     return replace(
         made,
         data=config.data,
-        task=config.task if config.task.is_foreign else made.task,
+        task=made.task if same_task else config.task,
         evaluation=how,
         loader=config.loader,
         servers=config.servers,

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
+from storage.descriptions import counted
 from storage.errors import ConfigError
 
 _SHARE = 0.9  # of the free memory, for estimates are estimates
@@ -74,6 +75,6 @@ def check_fits(needed: int, available: int, num_workers: int, advice: str) -> No
     if needed <= _SHARE * available:
         return
     raise ConfigError(
-        f"the whole graph over {num_workers} workers needs about {needed / 2**30:.1f} GiB per worker, "
+        f"the whole graph over {counted(num_workers, 'worker')} needs about {needed / 2**30:.1f} GiB per worker, "
         f"{available / 2**30:.1f} GiB are free for each; {advice}"
     )

@@ -17,7 +17,7 @@ from jobs.run.automatic import graph_facts
 from jobs.run.baselines import Baselines, begin_baselines, compute_baselines
 from jobs.run.classic import train_classic
 from jobs.run.config import RunConfig
-from jobs.run.node_task import check_graph, check_splits, node_task
+from jobs.run.node_task import check_graph, check_splits, fits_labels, node_task
 from jobs.run.prepare_graph import prepare_graph, store_encoding
 from jobs.run.registry import PLACEHOLDERS, Inputs
 from jobs.run.resolve import Facts, ResolvedRun, resolve
@@ -30,6 +30,7 @@ from samplers.options import RandomPartitionOptions
 from samplers.random_partition import count_chunks
 from samplers.router import Router, local_router
 from samplers.traffic import Traffic
+from storage.descriptions import counted
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
 from storage.source import SourceInfo
@@ -70,7 +71,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
         print("fitting the baselines (majority class, features only)", flush=True)
 
         def fit() -> Baselines:
-            return compute_baselines(ready.router, config.data.split_set, task.metric, config.fit.seed) | classic
+            return compute_baselines(ready.router, config.data.split_set, task, config.fit.seed) | classic
 
         fitted = begin_baselines(fit, alone=ready.resolved.workers.launcher == "process")
         described = {"graph": graph.url, "graph_hash": manifest.content_hash, "snapshot": manifest.snapshot}
@@ -159,7 +160,9 @@ def _on_ray(
         if memory is not None and session.is_ours and resolved.workers.device == "cpu":
             memory.check(resolved.workers.most)
         placed = group.where()
-        print(f"{manifest.num_partitions} partition servers up on {where}{placed and ': '}{placed}", flush=True)
+        print(
+            f"{counted(manifest.num_partitions, 'partition server')} up on {where}{placed and ': '}{placed}", flush=True
+        )
         servers, traffic = group.running(), Traffic(manifest.num_partitions)
         router = connect(servers, traffic.watch)
         if resolved.workers != before or not graph.is_here:
@@ -182,8 +185,9 @@ def node_inputs(data: Manifest | SourceInfo) -> Inputs:
 def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | None) -> ResolvedRun:
     """The run on this graph. Raises ConfigError where the two do not fit."""
     manifest = graph.manifest
-    if config.data.split_set >= manifest.num_split_sets or manifest.label_kind != "class" or not manifest.feature_dim:
-        check_graph(graph, config.data.split_set, config.metric, 1)
+    fits = fits_labels(manifest, config.task)
+    if config.data.split_set >= manifest.num_split_sets or not fits or not manifest.feature_dim:
+        check_graph(graph, config.data.split_set, config.task, config.metric, 1)
     # Partitions are in it only where they are the chunks, or cut into them: else no batch depends on them.
     partitioned = getattr(config.sampler.options, "cut", "random") != "random"
     identity = {
@@ -210,7 +214,7 @@ def check_run(graph: StoredGraph, resolved: ResolvedRun) -> None:
     Samplers are tried where the graph's files are at hand; elsewhere once the servers are up.
     """
     config = resolved.config
-    check_graph(graph, config.data.split_set, config.metric, num_roots(resolved))
+    check_graph(graph, config.data.split_set, config.task, config.metric, num_roots(resolved))
     if isinstance(resolved.training, RandomPartitionOptions):
         count_chunks(resolved.training, graph.manifest)
     if graph.is_here:

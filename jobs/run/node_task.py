@@ -1,9 +1,10 @@
-"""Node classification: what its task must know of the graph, and what the graph must have for it."""
+"""Classes or labels of the nodes of one graph: what the task must know of the graph, and what the graph must have for it."""
 
 import numpy as np
 
-from cluster.options import NodeClassificationOptions
-from cluster.tasks import Classification, Task
+from cluster.options import NodeBinaryOptions, NodeClassificationOptions
+from cluster.tasks import BinaryClassification, Classification, Task
+from jobs.run.registry import Component
 from jobs.run.resolve import ResolvedRun
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
@@ -13,34 +14,65 @@ from storage.source import SPLIT_TRAIN, SPLITS
 
 def node_task(resolved: ResolvedRun, manifest: Manifest) -> Task:
     """The run's task on this graph. Raises ConfigError where the two do not fit."""
-    options, data = resolved.config.task.options, resolved.config.data
+    options, split_set = resolved.config.task.options, resolved.config.data.split_set
+    if isinstance(options, NodeBinaryOptions):
+        positive = _positive_weights(manifest, split_set) if options.class_weights == "balanced" else None
+        return BinaryClassification(manifest.num_classes or 0, options.metric, options.label_smoothing, positive)
     if not isinstance(options, NodeClassificationOptions):
         return options.build(resolved.inputs)
-    weights = _balanced_weights(manifest, data.split_set) if options.class_weights == "balanced" else None
+    weights = _balanced_weights(manifest, split_set) if options.class_weights == "balanced" else None
     return Classification(manifest.num_classes or 0, options.metric, options.label_smoothing, weights)
 
 
 def _balanced_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
     """Training nodes / (classes · nodes of the class), by class; 1 for a class without nodes."""
+    count = _training_counts(manifest, split_set)
+    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
+    return tuple(weight.tolist())
+
+
+def _positive_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
+    """Labelled training nodes without the label / nodes with it, by label; 1 for a label that all have, or none."""
+    count, labelled = (
+        _training_counts(manifest, split_set),
+        manifest.measured.splits[split_set].num_labelled[SPLIT_TRAIN],
+    )
+    weight = np.where((count > 0) & (count < labelled), (labelled - count) / np.maximum(count, 1), 1.0)
+    return tuple(weight.tolist())
+
+
+def _training_counts(manifest: Manifest, split_set: int) -> np.ndarray:
     classes = manifest.measured.splits[split_set].class_counts
     if classes is None:
         raise ConfigError(
             f"class weights: {manifest.name} has {manifest.num_classes} classes, more than are counted; "
             "set --task.class_weights none"
         )
-    count = np.array(classes[SPLIT_TRAIN])
-    weight = np.where(count > 0, count.sum() / (len(count) * np.maximum(count, 1)), 1.0)
-    return tuple(weight.tolist())
+    return np.array(classes[SPLIT_TRAIN])
 
 
-def check_graph(graph: StoredGraph, split_set: int, metric: str, num_roots: int) -> None:
-    """Raises ConfigError where the graph has not the labels, features and splits that classification needs.
+_LABEL_KINDS = {"classification": "class", "binary": "answers"}  # by task
+_LABELS = {"class": "a class each", "answers": "several labels each", "value": "a real number each", None: "no labels"}
+
+
+def fits_labels(manifest: Manifest, task: Component) -> bool:
+    """Whether the graph has the labels that the task is about; a user's own takes classes or answers."""
+    return manifest.label_kind in (("class", "answers") if task.is_foreign else (_LABEL_KINDS[task.name],))
+
+
+def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int) -> None:
+    """Raises ConfigError where the graph has not the labels, features and splits that the task needs.
 
     `num_roots`: labelled nodes that the training split must have at least.
     """
     manifest = graph.manifest
-    if manifest.label_kind != "class":
-        raise ConfigError(f"{graph.url}: expected class labels, the graph has {manifest.label_kind or 'none'}")
+    if not fits_labels(manifest, task):
+        wanted = _LABELS[_LABEL_KINDS.get(task.name, "class")]
+        others = [name for name, kind in _LABEL_KINDS.items() if kind == manifest.label_kind]
+        do = f"set --task {others[0]}" if others else "ingest it with such labels"
+        raise ConfigError(
+            f"{graph.url}: expected nodes with class labels, {wanted}, the graph's have {_LABELS[manifest.label_kind]}; {do}"
+        )
     if not manifest.feature_dim:
         raise ConfigError(
             f"{graph.url}: expected node features, the graph has none; ingest it with features (jobs/ingest.py --edge_list.features)"
@@ -49,7 +81,7 @@ def check_graph(graph: StoredGraph, split_set: int, metric: str, num_roots: int)
         raise ConfigError(
             f"{graph.url}: expected a split set below {manifest.num_split_sets}, got {split_set}; set --data.split_set"
         )
-    if metric == "rocauc" and manifest.num_classes != 2:
+    if metric == "rocauc" and manifest.label_kind == "class" and manifest.num_classes != 2:
         raise ConfigError(
             f"metric rocauc: expected 2 classes, the graph has {manifest.num_classes}; set --task.metric accuracy"
         )
@@ -68,7 +100,13 @@ def check_splits(manifest: Manifest, split_set: int, metric: str, num_roots: int
                 f"among {size}; lower --fit.micro_batches (or, where it is auto, --workers) or ingest the graph with another split"
             )
         counts = split.class_counts[code] if split.class_counts else ()
-        if metric == "rocauc" and labelled in counts:
+        several = manifest.label_kind == "answers"
+        if several and metric in ("rocauc", "ap") and all(count in (0, labelled) for count in counts):
+            raise ConfigError(
+                f"split {name}: {metric} needs a label that some of its nodes have and others not, the graph has none; "
+                "set --task.metric micro_f1 or ingest the graph with another split"
+            )
+        if not several and metric == "rocauc" and labelled in counts:
             raise ConfigError(
                 f"split {name}: rocauc needs nodes of both classes, the graph has only class {counts.index(labelled)}; "
                 "set --task.metric accuracy or ingest the graph with another split"

@@ -11,7 +11,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.checkpoint import parse_weights
-from cluster.options import NodeClassificationOptions, TrainOptions
+from cluster.options import NodeBinaryOptions, NodeClassificationOptions, TrainOptions
 from cluster.partition_server import connect, partition_servers
 from cluster.prediction import UNSPLIT, with_unsplit
 from cluster.served_nodes import ServedNodes
@@ -28,6 +28,7 @@ from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
 from jobs.run.node_run import node_inputs, shard_memory
+from jobs.run.node_task import fits_labels
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
@@ -87,8 +88,12 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     graph = open_graph(options.graph or run.data_url, None if options.graph else run.snapshot)
     manifest = graph.manifest
     _check_same(run, graph.url, manifest.content_hash, options.other_graph)
-    num_classes = trained.inputs.out_dim
-    if (manifest.num_classes or 0) > num_classes:
+    num_classes, has_targets = trained.inputs.out_dim, fits_labels(manifest, config.task)
+    if has_targets and manifest.label_kind == "answers" and manifest.num_classes != num_classes:
+        raise ConfigError(
+            f"{graph.url}: expected the run's {num_classes} labels per node, got {manifest.num_classes}; ingest it without labels"
+        )
+    if has_targets and (manifest.num_classes or 0) > num_classes:
         raise ConfigError(
             f"{graph.url}: expected at most the run's {num_classes} classes, got {manifest.num_classes}; ingest it without labels"
         )
@@ -138,7 +143,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         build_model=build_model,
         task=_node_task(trained),
         target_names=(),
-        has_targets=manifest.label_kind == "class",
+        has_targets=has_targets,
         fit=trained.fit,
         loader=config.loader,
         serve=serve,
@@ -171,6 +176,8 @@ def _is_whole(run: ResolvedRun, parallel: str) -> bool:
 def _node_task(run: ResolvedRun) -> Task:
     """The run's task, as scoring needs it."""
     options = run.config.task.options
+    if isinstance(options, NodeBinaryOptions):
+        return BinaryClassification(run.inputs.out_dim, options.metric)
     if not isinstance(options, NodeClassificationOptions):
         return options.build(run.inputs)
     return Classification(run.inputs.out_dim, options.metric)

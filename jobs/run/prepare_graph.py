@@ -11,6 +11,7 @@ from storage.encoding_names import EncodingOptions
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import StoredGraph, open_graph
+from storage.importers.data_sets import check_ingested
 from storage.importers.ogb_nodes import is_directed, ogb_graph
 from storage.ingest import IngestOptions, ingest
 from storage.snapshots import has_graph
@@ -59,6 +60,7 @@ def unless_another_was_first(url: str) -> Iterator[None]:
 def find_graph(options: NodeDataOptions) -> StoredGraph | None:
     """The graph where it is there; None where the job would prepare it first."""
     if options.path is not None and not options.path.startswith("ogbn-"):
+        check_ingested(options.path)
         return open_graph(options.path, options.snapshot)
     if options.partitions < 1:
         raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --data.partitions")

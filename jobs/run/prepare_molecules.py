@@ -8,6 +8,7 @@ from jobs.run.prepare_graph import unless_another_was_first
 from jobs.run.progress import progress
 from storage.errors import ConfigError, FormatError
 from storage.graph_store import StoredGraphs, open_graphs
+from storage.importers.data_sets import check_ingested
 from storage.importers.enumerated_molecules import EnumeratedMolecules
 from storage.importers.smiles import SmilesTable
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
@@ -34,6 +35,7 @@ def prepare_molecules(graphs: GraphSetOptions, target_name: str | None) -> Store
 def find_molecules(graphs: GraphSetOptions, target_name: str | None) -> StoredGraphs | tuple[MoleculeSource, Path]:
     """The set where it is there; else what the job would prepare it from, and where."""
     if graphs.path is not None and not graphs.path.endswith(TABLE_ENDINGS):
+        check_ingested(graphs.path)
         return open_graphs(graphs.path, graphs.snapshot)
     source: MoleculeSource
     if graphs.molecules < 1:

@@ -91,7 +91,10 @@ _SAMPLERS: dict[Kind, dict[str, Row]] = {
 }
 
 TASKS: dict[Kind, dict[str, Row]] = {
-    "nodes": {"classification": Row("cluster.options:NodeClassificationOptions")},
+    "nodes": {
+        "classification": Row("cluster.options:NodeClassificationOptions"),
+        "binary": Row("cluster.options:NodeBinaryOptions"),
+    },
     "graphs": {
         "regression": Row("cluster.options:RegressionOptions"),
         "binary": Row("cluster.options:BinaryOptions"),

@@ -21,6 +21,7 @@ from jobs.run.registry import Inputs, build_model, model_config, origin, shardin
 from models.parallel.shards import NUM_BLOCKS
 from samplers.options import FullGraphOptions, GraphBatchOptions, LoaderOptions, full_evaluation
 from samplers.registry import given
+from storage.descriptions import counted
 from storage.encoding_names import EncodingOptions
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN, SPLITS
@@ -201,6 +202,7 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
     own = {group: told for group in ("model", "sampler", "task") if (told := origin(getattr(config, group)))}
     identity = {
         **({} if config.fit.ema_decay is None else {"ema_decay": config.fit.ema_decay}),
+        **({} if config.fit.start_from is None else {"start_from": config.fit.start_from}),
         **({"own": own} if own else {}),
         **facts.data_identity,
         "metric": config.metric,
@@ -244,7 +246,8 @@ def _no_more_than(workers: WorkerOptions, config: RunConfig) -> tuple[WorkerOpti
             f"workers: expected at most one for each of the {most} micro-batches of a step, got {workers.most}; lower --workers, or begin a "
             "run with a higher --fit.micro_batches"
         )
-    return replace(workers, num_workers=most), f"{most} micro-batches a step (--fit.micro_batches): {most} workers"
+    told = f"{counted(most, 'micro-batch')} a step (--fit.micro_batches): {counted(most, 'worker')}"
+    return replace(workers, num_workers=most), told
 
 
 def evaluation_text(config: RunConfig) -> str:
@@ -346,6 +349,8 @@ def _shards_sum_over_neighbors(config: RunConfig) -> str | None:
     local = getattr(config.model.options, "local", None)
     if config.run.parallel != "graph" or local is None:
         return None
+    if getattr(config.model.options, "block", "geco") == "hyena":
+        return "--run.parallel graph: expected GECO's own block, hyena computes all nodes in one process; set --model.block geco"
     if local.block in ("gat", "gated-gcn"):
         return f"--run.parallel graph: expected a local block that sums over neighbors (lcb, gcn, sage, appnp), got {local.block}; set --model.local.block"
     if local.norm == "batch":
@@ -360,7 +365,11 @@ def _classic_baselines_are_of_nodes(config: RunConfig) -> str | None:
 
 
 def _embedded_graph_has_47_classes(config: RunConfig) -> str | None:
-    if config.kind != "nodes" or config.data.path is not None or config.metric != "rocauc":
+    if config.kind != "nodes" or config.data.path is not None:
+        return None
+    if config.task.name == "binary":
+        return "task: expected nodes with several labels each, the embedded graph's have one class; set --task classification"
+    if config.metric != "rocauc":
         return None
     return "metric rocauc: expected 2 classes, the embedded graph has 47; set --task.metric accuracy"
 

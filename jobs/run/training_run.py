@@ -18,6 +18,7 @@ from cluster.run_copy import copied
 from cluster.run_directory import RunDirectory, check_free, load_config, make_folder, write_atomic
 from cluster.run_place import RunPlace
 from cluster.session import joins_a_cluster
+from cluster.start_weights import load_start
 from cluster.tasks import Task
 from cluster.train_session import Launcher
 from cluster.train_spec import TrainSpec
@@ -38,6 +39,7 @@ from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
 from jobs.run.verdict import BASELINE_NAMES, judge
 from samplers.traffic import COLUMNS
+from storage.descriptions import counted
 from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
@@ -244,6 +246,11 @@ def train_and_score(
         options=resolved.fit,
         loader=config.loader,
     )
+    if resolved.fit.start_from is not None and config.run.resume is None:
+        load_start(
+            resolved.build_model(), resolved.fit.start_from
+        )  # what does not fit is refused before anything starts
+        print(f"beginning with the weights of {resolved.fit.start_from}", flush=True)
     if not resolved.is_full_graph:
         print(f"micro-batches a step: {resolved.micro_batches}, workers: {resolved.workers.most}", flush=True)
     with open_run(run_dir, config.run, resolved.tree()) as run:
@@ -336,7 +343,7 @@ def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
         more += ["--fit.patience", "none"]
     print(
         f"\n{kept_line(summary)}, {summary['num_parameters']:,} parameters, "
-        f"{summary['workers']} workers on {summary['device']}\n"
+        f"{counted(summary['workers'], 'worker')} on {summary['device']}\n"
         f"{speed} while training; waited for batches {summary['wait_share']:.1%} of it; "
         f"trained for {summary['train_s']:.0f} s of {summary['wall_s']:.0f} s\n\n"
         f"report     {run_dir.below('report.html')}\n"

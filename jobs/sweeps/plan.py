@@ -8,7 +8,7 @@ import itertools
 import math
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from cluster.options import WorkerOptions
@@ -21,14 +21,17 @@ from jobs.run.resolve import Facts, resolve
 from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options, more_than_0
 
-_METRICS = {
+_METRICS = {  # beside the task's own
     "classification": ("accuracy",),
     "regression": ("mae", "rmse"),
-    "binary": ("rocauc", "ap"),
     "classes": ("accuracy",),
+    "nodes": ("accuracy",),
+    "pairs": ("mrr",),
 }
+_BINARY_METRICS = {"rocauc": ("ap",), "ap": ("rocauc",), "micro_f1": ("macro_f1",), "macro_f1": ("micro_f1",)}
 _LOWER_IS_BETTER = ("loss", "mae", "rmse")
 SCALING = "scaling"  # a grid value of the sweep's own: what the worker count does to the batch
+ARM = "arm"  # and another: which arm of a study
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class SweepOptions:
 
     recipe: str | None = None
     """What every trial begins from: a recipe file; the default is the defaults of the model."""
+    study: str | None = None
+    """A study: a file with a recipe and arms that are compared, each some options; recipes/studies has the papers'. A recipe that is given too stands in place of the study's."""
     kind: Kind = "nodes"
     """Train on the nodes of one graph, or on many graphs; a recipe says it itself."""
     grid: tuple[str, ...] = ()
@@ -132,6 +137,8 @@ class SweepPlan:
     axes: Mapping[str, tuple[str, ...]]
     """The values of every option of the grid."""
     ranges: tuple[Range, ...]
+    arms: Mapping[str, Tree] = field(default_factory=dict)
+    """Options of each arm of a study, by its name."""
 
     def slots(self) -> Iterator[Slot]:
         """All trials. More draws add trials at the end and change none before them."""
@@ -146,7 +153,10 @@ class SweepPlan:
     def config(self, values: Mapping[str, Any], seed: int | None) -> RunConfig:
         """The run that these values make: the one of the same flags on a training command's line. Raises ConfigError where there is none."""
         try:
-            flags = [word for path, value in values.items() if path != SCALING for word in _flag(path, value)]
+            options = {path: value for path, value in values.items() if path not in (SCALING, ARM)}
+            if ARM in values:
+                options |= self.arms[values[ARM]]
+            flags = [word for path, value in options.items() for word in _flag(path, value)]
             flags += [] if seed is None else _flag("fit.seed", seed)
             said = read_words([*self.words, *flags])[1]
             # Points of a scaling sweep differ in what is measured alone, and nothing is chosen by the size of their graphs.
@@ -197,8 +207,12 @@ def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
     stray = read_words(words)[0]
     if stray:
         raise UsageError(f"after --: unexpected {' '.join(stray)!r}: options are written --name value")
-    recipe = read_recipe(options.recipe) if options.recipe else {}
+    recipe, arms = read_study(options.study) if options.study else ({}, {})
+    if options.recipe:
+        recipe = read_recipe(options.recipe)
     grid = [_axis(text) for text in options.grid]
+    if arms:
+        grid.insert(0, (ARM, tuple(arms)))
     for path, values in (
         ("workers.num_workers", options.workers),
         ("data.nodes", options.nodes),
@@ -206,12 +220,17 @@ def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
     ):
         if values:
             grid.append((path, tuple(dict.fromkeys(map(str, values)))))
-    plan = SweepPlan(options, recipe, tuple(words), dict(grid), ())
+    plan = SweepPlan(options, recipe, tuple(words), dict(grid), (), arms)
     if not grid and not options.draw and not options.seeds:
         raise ConfigError("nothing is tried: give --grid option=a,b, --draw option=low..high --trials n, or --seeds")
     first = {path: values[0] for path, values in grid}
     plan = replace(plan, ranges=tuple(_range(text, plan, first) for text in options.draw))
-    paths = [path for path, _ in grid] + [one.path for one in plan.ranges] + ["fit.seed"] * bool(options.seeds)
+    paths = (
+        [path for path, _ in grid]
+        + sorted({path for arm in arms.values() for path in arm})
+        + [one.path for one in plan.ranges]
+        + ["fit.seed"] * bool(options.seeds)
+    )
     for path in paths:
         if paths.count(path) > 1:
             raise ConfigError(f"--{path} is tried twice; give one --grid, --draw or shorthand for it")
@@ -219,6 +238,32 @@ def plan_sweep(options: SweepOptions, words: Sequence[str]) -> SweepPlan:
             raise ConfigError(f"--{path} is tried, and stands after --; leave one out")
     plan.configs()
     return plan
+
+
+def read_study(path: str) -> tuple[Tree, dict[str, Tree]]:
+    """(the recipe, the options of each arm by its name) of a study's file. Raises ConfigError where it is none."""
+    tree = read_recipe(path)
+    arms, recipe = tree.get("arms"), tree.get("recipe")
+    if not (
+        tree.keys() == {"recipe", "arms"}
+        and isinstance(recipe, str)
+        and isinstance(arms, dict)
+        and arms
+        and all(isinstance(name, str) and isinstance(options, dict) for name, options in arms.items())
+    ):
+        raise ConfigError(
+            f"{path}: expected a study: recipe, the name of one, and arms, options by name; recipes/studies has some"
+        )
+    return read_recipe(recipe), {
+        name: {path: _said(value) for path, value in arm.items()} for name, arm in arms.items()
+    }
+
+
+def _said(value: Any) -> str:
+    """A value of YAML as a word of the command line."""
+    if isinstance(value, list):
+        return " ".join(map(_said, value))
+    return {None: "none", True: "yes", False: "no"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _flag(path: str, value: Any) -> list[str]:
@@ -329,10 +374,11 @@ def metric_of(plan: SweepPlan, configs: Iterable[RunConfig]) -> str:
 def metrics_of(config: RunConfig) -> tuple[str, ...]:
     """What an epoch of this run says of the validation split, first what selects its best epoch; empty: a task of a user's own."""
     chosen = getattr(config.task.options, "metric", None)
-    if config.task.name not in _METRICS or chosen is None:
+    others = _BINARY_METRICS.get(str(chosen)) if config.task.name == "binary" else _METRICS.get(config.task.name)
+    if others is None or chosen is None:
         return ()
     prefix = "valid_" if config.evaluation.estimate is None else "valid_estimate_"
-    names = (chosen, *_METRICS[config.task.name], "loss")
+    names = (chosen, *others, "loss")
     return tuple(dict.fromkeys([f"{prefix}{name}" for name in names] + ["train_loss"]))
 
 

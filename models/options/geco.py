@@ -43,7 +43,6 @@ class GECOConfig:
     """Every option of GECO; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
 
     GIVEN: ClassVar = ("in_dim", "out_dim", "seed", "encoding_dim")
-    sharding: ClassVar = "rows"
     in_dim: int = 1
     out_dim: int = 1
     width: int = 128
@@ -66,6 +65,8 @@ class GECOConfig:
     skip: bool = False
     """Hyena's per-channel skip, F_i ⊛ V + s ⊙ V with s = 1 at first (Hyena draws it); not in GECO's equations. It lets each node's own gates multiply each other, which a mean over thousands of nodes drowns."""
     filter: FilterConfig = field(default_factory=FilterConfig)
+    block: Literal["geco", "hyena"] = "geco"
+    """hyena: what the paper compares with, Hyena's operator over the nodes in their order, without edges (models/hyena.py)."""
     # Departures from the paper, all off.
     local: LocalOptions = field(default_factory=LocalOptions)
     scale_rows: bool = False
@@ -97,8 +98,19 @@ class GECOConfig:
             raise ValueError("norm places LayerNorm in the paper's layer, which join gate has not; set norm to post")
         if not self.local.is_paper and self.jump == "sum":
             raise ValueError(f"jump sum goes with the paper's layers, got join {self.local.join}; set jump to last")
+        if self.block == "hyena" and (
+            self.local != LocalOptions() or self.hops > 1 or self.output_projection or self.skip
+        ):
+            raise ValueError(
+                "hyena has no local block and a projection and skip of its own; set local, hops, output_projection and skip to their defaults"
+            )
         if self.in_dim + self.encoding_dim == 0:
             raise ValueError("the model needs an input: in_dim and encoding_dim are both 0; give features or encodings")
+
+    @property
+    def sharding(self) -> Literal["rows"] | None:
+        """How several workers evaluate it on one graph: each a range of the nodes."""
+        return None if self.block == "hyena" else "rows"
 
 
 node_classification = partial(GECOConfig, dropout=0.3, skip=True, filter=FilterConfig(inner_width=32, scale="length"))

@@ -26,6 +26,8 @@ class GECOGraphsConfig:
     """K: filters and gates per layer."""
     propagation: Normalisation = "mean"
     """Â of the local block; never with added self loops."""
+    short_convolution: int = 0
+    """k: in place of the local block, as in the paper's ablation (Conv-k), a causal convolution of each channel with k taps over the nodes in their order; 0: the local block."""
     permutation: Permutation = "static"
     """One order | one per epoch and layer | as given."""
     seed: int = 0
@@ -48,4 +50,5 @@ class GECOGraphsConfig:
 
     def __post_init__(self) -> None:
         check_least(self, 1, "order")
+        check_least(self, 0, "short_convolution")
         check_hybrid(self)

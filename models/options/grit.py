@@ -34,14 +34,22 @@ class GRITConfig:
     head_layers: int = 3
     activation: Literal["relu", "gelu"] = "relu"
     """Of the FFN and the head; attention's is ReLU."""
-    degree_scaler: Literal["after", "before", "none"] = "after"
-    """Of W_O (paper) | "before" it (code) | "none" (ablation)."""
+    degree_scaler: Literal["after", "before", "none", "encoding"] = "after"
+    """Of W_O (paper) | "before" it (code) | "none" (ablation) | in its place an embedding of each degree, as Graphormer's (ablation)."""
     score_clamp: float | None = None
     """The code bounds scores to ±5."""
     transposed_rrwp: bool = False
     """The code before December 2024: e_ij from P_ji."""
     edge_query: EdgeQuery = "source"
     """The end of an edge that sees its features: e_ij of i → j (paper) or of j → i (code)."""
+    encoding: Literal["rrwp", "rwse", "shortest_path"] = "rrwp"
+    """P_ij (paper) | P_ii alone, for nodes | an embedding of the length of the shortest path, below rrwp_steps, for pairs (ablations)."""
+    attention: Literal["conditional", "graphormer"] = "conditional"
+    """The paper's | dot products with a bias of the pair's state (ablation)."""
+    sparse: bool = False
+    """Attention to neighbors and oneself alone (ablation)."""
+    update_pairs: bool = True
+    """no: every layer reads the stem's pair states (ablation)."""
     momentum: float = 0.1
     """Of the batch normalisations."""
     pair_memory: int = PAIR_MEMORY

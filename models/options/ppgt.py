@@ -54,10 +54,20 @@ class PPGTConfig:
     """1/deg_i and 1/deg_j among the pair channels."""
     node_sizes: bool = True
     """FC(log(1 + deg)) and FC(log(1 + n)) in the node stem."""
+    node_degrees: bool = True
+    """no: of these the latter alone (released base model)."""
+    positions: int = 0
+    """So many last columns of numeric node features are a place: the difference of two places is among the pair channels, and a Linear of the place stands for FC(log(1 + n)) (superpixels)."""
     stem_hidden: int = 128
     edge_width: int = 64
     stem_layers: int = 2
     """F."""
+    stem_ratio: int = 2
+    """Of the stem's FFNs."""
+    input_norms: bool = False
+    """Norms of x⁰ before the layers and of p before the stem's FFNs (released base model)."""
+    norm: Literal["ada", "ada_identity", "rms"] = "ada"
+    """AdaRMSN (paper) | the same, but α = 1 and β = 0 at the start, which is the identity | RMSNorm with a factor per channel (studies)."""
     stem_init: Literal["kaiming", "normal"] = "kaiming"
     """Of the stem's FFNs."""
     stem_memory: int = 1 << 29
@@ -86,13 +96,20 @@ class PPGTConfig:
     """Each node's numeric features divided by the sum of their absolute values, as for bags of words."""
 
     def __post_init__(self) -> None:
-        check_least(self, 0, "num_layers", "pair_memory", "walk_steps", "spe_scales", "stem_layers", "class_layers")
-        check_least(self, 1, "out_dim", "width", "num_heads", "ffn_ratio", "stem_hidden", "edge_width", "head_layers")
+        check_least(
+            self, 0, "num_layers", "pair_memory", "walk_steps", "spe_scales", "stem_layers", "class_layers", "positions"
+        )
+        check_least(self, 1, "out_dim", "width", "num_heads", "ffn_ratio", "stem_ratio", "stem_hidden", "edge_width")
+        check_least(self, 1, "head_layers")
         check_heads(self)
         check_shares(self, "drop_path", "attention_dropout", "dropout", "head_dropout", "node_masking", "input_dropout")
         check_choices(self)
         check_joins(self)
         check_numeric(self, "scale_rows")
+        if 0 < self.node.dim < self.positions:
+            raise ValueError(
+                f"positions must be at most the {self.node.dim} features, got {self.positions}; set positions"
+            )
         if self.dual_walks and self.undirected_walks:
             raise ValueError("undirected walks are the same both ways; set dual_walks or undirected_walks to False")
         if self.task == "link" and self.readout != "direct":
@@ -109,8 +126,8 @@ class PPGTConfig:
 
     @property
     def pair_channels(self) -> int:
-        """Channels of a pair before SPE: those of P_ij, 1/n and, if any, 1/deg_i and 1/deg_j."""
-        return self.walk_channels + (3 if self.degree_channels else 1)
+        """Channels of a pair before SPE: those of P_ij, differences of places, 1/n and, if any, 1/deg_i and 1/deg_j."""
+        return self.walk_channels + self.positions + (3 if self.degree_channels else 1)
 
 
 def as_released(config: PPGTConfig) -> PPGTConfig:
@@ -138,6 +155,7 @@ brec = partial(
     edge_width=96,
     stem_layers=4,
     pool_norm=True,
+    head_shape="constant",
 )
-"""BREC, graphs without features. Published training: AdamW, batch 32 (released code: 16), lr 1e-3, 10 epochs of warm-up from 1e-7, cosine over
+"""BREC, graphs without features: 874,096 parameters, as published (874K). Published training: AdamW, batch 32 (released code: 16), lr 1e-3, 10 epochs of warm-up from 1e-7, cosine over
 200 to 7e-5, weight decay 1e-5, gradient norm 1."""

@@ -55,6 +55,8 @@ class PrimphormerConfig:
     width: int = 64
     num_layers: int = 4
     num_heads: int = 4
+    attention: Literal["primal", "softmax", "performer", "none"] = "primal"
+    """The paper's | what its table 4 compares it with: all pairs of a graph's nodes, FAVOR+, or message passing alone. `primal.dropout` is softmax's too."""
     primal: PrimalOptions = field(default_factory=PrimalOptions)
     layer: GPSOptions = field(default_factory=GPSOptions)
     position: PositionOptions = field(default_factory=PositionOptions)
@@ -81,13 +83,18 @@ class PrimphormerConfig:
             raise ValueError(
                 f"the local block is {self.local.block}, got another in the layer, {self.layer.local}; set layer.local to none"
             )
+        if self.attention == "none" and (self.layer.local == "none" or not self.local.is_paper):
+            raise ValueError(
+                "without attention every layer is its message passing alone, and there is none; set layer.local to gated_gcn or gcn"
+            )
         if self.eta < 0:
             raise ValueError(f"eta must be at least 0, got {self.eta}; set eta")
 
     @property
     def sharding(self) -> Literal["rows"] | None:
         """How several workers evaluate it on one graph: each a range of the nodes, unless it decomposes the graph's Laplacian itself."""
-        return None if self.position.kind in ("laplacian", "stable_expressive") or self.position.reverse else "rows"
+        whole = self.position.kind in ("laplacian", "stable_expressive") or self.position.reverse
+        return None if whole or self.attention in ("softmax", "performer") else "rows"
 
 
 brec = partial(

@@ -35,7 +35,7 @@ class ArrayGraph:
     edge_weight: np.ndarray | None = None  # [num_edges]
     edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
     feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy CSR array (made dense chunk by chunk)
-    label: np.ndarray | None = None  # [num_nodes] or [num_nodes, 1], as given; then as `label_column` makes it
+    label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L], as given; then as `label_column` makes it
     split: np.ndarray | None = None  # int8 [num_nodes, num_split_sets]
     num_classes: int | None = None
     undirected_once: bool = False
@@ -61,6 +61,10 @@ class ArrayGraph:
             if matrix is not None and len(matrix.shape) != 2:
                 raise DataError(f"{self.name}: {label} must have two dimensions, got shape {tuple(matrix.shape)}")
 
+    @property
+    def is_multilabel(self) -> bool:
+        return self.label is not None and self.label.ndim == 2
+
     @cached_property
     def info(self) -> SourceInfo:
         return SourceInfo(
@@ -71,7 +75,8 @@ class ArrayGraph:
             edge_feature_dim=0 if self.edge_feature is None else self.edge_feature.shape[1],
             has_edge_weight=self.edge_weight is not None,
             has_label=self.label is not None,
-            num_classes=self.num_classes,
+            num_classes=self.num_classes if self.label is None or self.label.ndim == 1 else self.label.shape[1],
+            is_multilabel=self.is_multilabel,
             num_split_sets=0 if self.split is None else self.split.shape[1],
             undirected_once=self.undirected_once,
             provenance=self.provenance,
@@ -120,14 +125,19 @@ def edge_rows(edge_index: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray
 
 
 def label_column(label: np.ndarray, name: str) -> np.ndarray:
-    """int64 [num_nodes] classes for whole numbers and truth values, float32 [num_nodes] for real numbers.
+    """int64 [num_nodes] classes for whole numbers and truth values, float32 [num_nodes] for real numbers; of several labels per node int8
+    [num_nodes, L] of 1, 0 and, where it is not known, -1.
 
-    From [num_nodes] or [num_nodes, 1]; -1 or NaN where there is none. DataError for other shapes, types and negative numbers.
+    From [num_nodes], [num_nodes, 1] or [num_nodes, L]; -1 or NaN where there is none. DataError for other shapes, types and numbers.
     """
     if label.ndim == 2 and label.shape[1] == 1:
         label = label[:, 0]
+    if label.ndim == 2 and label.shape[1]:
+        return _answers(label, name)
     if label.ndim != 1:
-        raise DataError(f"{name}: labels must be one number per node, got shape {list(label.shape)}")
+        raise DataError(
+            f"{name}: labels must be one number per node, or a row of 0 and 1, got shape {list(label.shape)}"
+        )
     if np.issubdtype(label.dtype, np.floating):
         return label.astype(np.float32, copy=False)
     if not np.issubdtype(label.dtype, np.integer) and label.dtype != bool:
@@ -140,6 +150,19 @@ def label_column(label: np.ndarray, name: str) -> np.ndarray:
             "write -1 for what has no label, also in place of PyTorch's -100"
         )
     return label.astype(np.int64, copy=False)
+
+
+def _answers(label: np.ndarray, name: str) -> np.ndarray:
+    """int8 [num_nodes, L]: several labels of each node."""
+    if label.dtype.kind not in "biuf":
+        raise DataError(f"{name}: labels must be numbers, got {label.dtype}")
+    known = np.where(np.isnan(label), -1, label) if label.dtype.kind == "f" else label
+    other = (known != 0) & (known != 1) & (known != -1)
+    if other.any():
+        raise DataError(
+            f"{name}: several labels per node must be 1 (yes), 0 (no) or -1 (not known), got {label[other][0]}, {int(other.sum())} such"
+        )
+    return known.astype(np.int8)
 
 
 def split_column(num_nodes: int, train: np.ndarray, valid: np.ndarray, test: np.ndarray, name: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.errors import DataError
+from storage.errors import ConfigError, DataError
 
 Kind = Literal["nodes", "graphs"]
 PARTS = ("train", "val", "test")
@@ -144,7 +144,11 @@ _ROWS = (
     _heterophilous("questions", "Questions", "rocauc"),
     DataSet(
         "flickr", "nodes", "Flickr", **_ACCURACY, split="GraphSAINT's", reader="named_graphs:saint", folder="Flickr/raw",
-        files=_SAINT_FILES, url=_SAINT,
+        files=_SAINT_FILES, url=_SAINT, arguments={"name": "flickr"},
+    ),
+    DataSet(
+        "yelp", "nodes", "Yelp", "100 labels of each node, yes or no", "--task binary --task.metric micro_f1", "micro F1", split="GraphSAINT's",
+        reader="named_graphs:saint", folder="Yelp/raw", files=_SAINT_FILES, url=_SAINT, arguments={"name": "yelp"},
     ),
     DataSet(
         "reddit", "nodes", "Reddit", **_ACCURACY, split="GraphSAGE's", reader="named_graphs:reddit", folder="Reddit/raw",
@@ -169,6 +173,18 @@ _ROWS = (
 )  # fmt: skip
 
 DATA_SETS: dict[str, DataSet] = {row.name: row for row in _ROWS}
+
+
+def check_ingested(path: str) -> None:
+    """Raises ConfigError that says how to ingest a public set which is named in place of a stored one; nothing where something lies there."""
+    row = DATA_SETS.get(path)
+    if row is None or Path(path).exists():
+        return
+    job, what = ("train_nodes", "one graph") if row.kind == "nodes" else ("train_graphs", "many graphs")
+    raise ConfigError(
+        f"{path}: expected a stored graph, found none; {path} is a public set of {what}: graphmill ingest {path} graphs/{path}, "
+        f"then {' '.join([f'python jobs/{job}.py --data graphs/{path}', *row.options.split()])}"
+    )
 
 
 def table(kind: Kind) -> str:

@@ -110,25 +110,32 @@ def wikipedia(folder: Path, file: str) -> ArrayGraph:
     )
 
 
-def saint(folder: Path) -> ArrayGraph:
-    """Flickr (arXiv:1907.04931): a CSR matrix, features, and JSON files of classes and parts."""
+def saint(folder: Path, name: str) -> ArrayGraph:
+    """Flickr and Yelp (arXiv:1907.04931): a CSR matrix, features, and JSON files of classes (of Yelp a list of 0 and 1 each) and parts."""
     feature = _npy(folder / "feats.npy")
     num_nodes = len(feature)
     with open_npz(folder / "adj_full.npz") as arrays:
         adjacency = _csr(arrays, "").tocoo()
     classes = _json(folder / "class_map.json")
-    label = np.full(num_nodes, -1, np.int64)
-    label[_rows(classes, num_nodes, folder)] = [int(value) for value in classes.values()]
+    rows = _rows(classes, num_nodes, folder)
+    try:
+        values = np.array(list(classes.values()), np.int64)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{folder}/class_map.json: expected a class of each node, or as many 0 and 1: {one_line(error)}"
+        ) from error
+    label = np.full((num_nodes, *values.shape[1:]), -1, np.int64)
+    label[rows] = values
     role = _json(folder / "role.json")
     parts = [np.array(role[part], np.int64) for part in ("tr", "va", "te")]
     return ArrayGraph(
-        "flickr",
+        name,
         num_nodes,
         adjacency.row,
         adjacency.col,
         feature=feature,
         label=label,
-        split=split_sets(num_nodes, [[part] for part in parts], "flickr"),
+        split=split_sets(num_nodes, [[part] for part in parts], name),
         provenance={"source": "GraphSAINT's files"},
     )
 

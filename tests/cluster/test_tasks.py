@@ -155,6 +155,39 @@ def test_scores_by_class_are_scikit_learns(missing):
     assert "macro_f1" not in Classification(4).scores(CPU).compute()
 
 
+@pytest.mark.parametrize("unknown", [False, True])
+def test_f1_of_several_labels_is_scikit_learns(unknown):
+    metrics = pytest.importorskip("sklearn.metrics")
+    torch.manual_seed(0)
+    logits, target = torch.randn(50, 6), (torch.rand(50, 6) < 0.3).float()
+    logits[:, 4] -= 9.0  # never said, and the last is not there either
+    logits[:, 5] -= 9.0
+    target[:, 5] = 0.0
+    for metric in ("micro_f1", "macro_f1"):
+        task = BinaryClassification(6, metric)
+        parts = [task.scores(CPU) for _ in range(3)]
+        for i, part in enumerate(parts):
+            part.update(logits[i::3], target[i::3])
+        if unknown:
+            parts[2].update(torch.randn(4, 6), torch.full((4, 6), torch.nan))
+        parts[0].add(parts[1])
+        parts[0].add(parts[2])
+        found = parts[0].compute()
+        for average in ("micro", "macro"):
+            theirs = metrics.f1_score(target, logits > 0, average=average, zero_division=0)
+            assert found[f"{average}_f1"] == pytest.approx(theirs, abs=1e-12)
+        assert found["count"] == 300
+        assert found["accuracy"] == pytest.approx(float(((logits > 0) == (target > 0)).double().mean()))
+        assert found["loss"] == pytest.approx(float(task.loss(logits, target)) / 300, rel=1e-6)
+    assert BinaryClassification(6, "micro_f1").scores(CPU).compute() == {"count": 0.0}
+
+
+def test_one_of_several_answers_that_is_not_known_does_not_count():
+    scores = BinaryClassification(2, "micro_f1").scores(CPU)
+    scores.update(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), torch.tensor([[1.0, torch.nan], [0.0, 1.0]]))
+    assert scores.compute()["micro_f1"] == 2 * 1 / (2 + 2)
+
+
 def test_weights_by_batch_are_those_of_the_benchmarking_code():
     torch.manual_seed(0)
     logits, label = torch.randn(9, 4), torch.tensor([0, 0, 0, 0, 1, 1, 3, 3, 3])

@@ -39,7 +39,7 @@ def test_more_micro_batches_than_workers_are_dealt_to_them():
     assert deal(resolved(fit__micro_batches=4, workers__num_workers=3)) == (4, 3)
     run = resolved(fit__micro_batches=1)
     assert deal(run) == (1, 1)
-    assert run.reasons[-1] == "1 micro-batches a step (--fit.micro_batches): 1 workers"
+    assert run.reasons[-1] == "1 micro-batch a step (--fit.micro_batches): 1 worker"
     assert deal(resolved(GPUS, fit__micro_batches=3)) == (3, 3)
 
 

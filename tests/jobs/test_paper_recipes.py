@@ -27,8 +27,8 @@ COUNTS = {
     "grit/peptides_struct": 440_267,
     "ppgt/zinc": 487_425,  # published as 487K
     "ppgt/zinc_full": 487_873,
-    "ppgt/mnist": 92_706,
-    "ppgt/cifar10": 106_602,
+    "ppgt/mnist": 102_138,  # published as 102K
+    "ppgt/cifar10": 108_218,  # published as 108K
     "ppgt/pattern": 493_346,
     "ppgt/cluster": 495_678,  # published as 496K
     "ppgt/pascalvoc_sp": 462_741,
@@ -54,6 +54,7 @@ NODES = {
     **{f"tokengt/{name.replace('-', '_')}": name for name, row in DATA_SETS.items() if row.per_class},
     "geco/flickr": "flickr",
     "geco/reddit": "reddit",
+    "geco/yelp": "yelp",
 }
 
 
@@ -130,3 +131,20 @@ def test_it_ingests_trains_and_scores_nodes(recipe, tmp_path):
     _run(ingest, name, tmp_path / "stored", "--root", tmp_path, "--partitions", 1)
     _run(train_nodes, f"{recipe}.yaml", "--data", tmp_path / "stored", *FEW, "--run.dir", tmp_path / "run")
     assert set(json.loads((tmp_path / "run" / "summary.json").read_text())["scores"]) >= {"valid", "test"}
+
+
+@pytest.mark.parametrize("job", [train_nodes, train_graphs])
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [
+        ("cora", "python jobs/train_nodes.py --data graphs/cora"),
+        ("yelp", "python jobs/train_nodes.py --data graphs/yelp --task binary --task.metric micro_f1"),
+        ("mnist", "python jobs/train_graphs.py --data graphs/mnist --task classes"),
+    ],
+)
+@pytest.mark.parametrize("plan", [[], ["--plan"]])
+def test_a_set_that_is_not_ingested_yet_is_told_how(job, name, then, plan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run_job(job.main, ["--data", name, *plan])
+    assert done.returncode == 2
+    assert f"graphmill ingest {name} graphs/{name}, then {then}" in done.stderr.strip().splitlines()[-1]

@@ -133,7 +133,7 @@ def checkout(tmp_path: Path) -> Path:
     edges = rng.integers(0, 300, (2400, 2))
     (tmp_path / "edges.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in edges if a != b))
     (tmp_path / "molecules.csv").write_text("smiles,gap\nCCO,1.5\nC1CC1,2.5\nc1ccccc1,0.5\n")
-    for name in ("cora", "pattern"):
+    for name in ("cora", "pattern", "yelp", "zinc"):
         write_set(name, tmp_path / "data" / "sets")
     return tmp_path
 

@@ -9,7 +9,7 @@ from jobs.run.config import RECIPES, config_tree, read_config, read_recipe
 from jobs.run.reader import read_words
 from jobs.run.registry import PLACEHOLDERS, build_model, given_of
 
-PATHS = sorted(str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*.yaml"))
+PATHS = sorted(str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*.yaml") if path.parent.name != "studies")
 WHOLE = [path for path in PATHS if path not in ("defaults/nodes.yaml", "defaults/graphs.yaml", "baselines/search.yaml")]
 LARGE = ("tokengt/", "ppgt/pcqm4mv2_base", "grit/pcqm4mv2")
 

@@ -115,7 +115,7 @@ def test_a_run_on_a_cluster_is_planned_by_its_hosts(plan, graph, monkeypatch):
     whole, far = mebibytes(told["traffic"], "times for"), mebibytes(told["traffic"], "times and")
     assert far == pytest.approx(0.75 * whole, rel=0.1)
     assert "at 1 Gb/s" in told["traffic"]
-    assert "1 workers, 1 partition servers" in told["memory"]
+    assert "1 worker, 1 partition server" in told["memory"]
     assert "2 cores on each of 4 hosts" in told["time"]
     assert "8 CPUs and 0 GPUs on 4 hosts" in told["ray"]
     assert "rows by plan" not in told
@@ -232,7 +232,7 @@ def test_steps_with_accumulation_and_roots(plan, graph):
     told = plan("products_geco", "--data", graph, *SMALL, *flags)
     assert (
         told["steps"]
-        == "6 batches an epoch in 2 optimizer steps of 3 micro-batches, over 2 workers; 2 steps in 1 epochs"
+        == "6 batches an epoch in 2 optimizer steps of 3 micro-batches, over 2 workers; 2 steps in 1 epoch"
     )
     assert told["batch"].startswith("7 roots") or told["batch"].startswith("6 roots")
 
@@ -317,16 +317,16 @@ def test_what_would_be_refused(plan, graph):
 def test_it_has_the_workers_that_the_run_would_have(plan, graph, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     told = plan("products_geco", "--data", graph, *SMALL)
-    assert "1 workers" in told["steps"]
+    assert "1 worker" in told["steps"]
     told = plan("products_geco", "--data", graph, *SMALL, "--workers", "2")
-    assert "1 workers" in told["steps"]
+    assert "1 worker" in told["steps"]
     told = plan("products_geco", "--data", graph, *SMALL, "--workers", "2", "--workers.device", "cpu")
     assert "2 workers" in told["steps"]
 
 
 @pytest.mark.parametrize(("workers", "launcher", "steps"), [
-    ((), "not started", "5 batches an epoch in 5 optimizer steps of 1 micro-batches, over 1 workers"),
-    (("--fit.micro_batches", "2"), "not started", "6 batches an epoch in 3 optimizer steps of 2 micro-batches, over 1 workers"),
+    ((), "not started", "5 batches an epoch in 5 optimizer steps of 1 micro-batch, over 1 worker"),
+    (("--fit.micro_batches", "2"), "not started", "6 batches an epoch in 3 optimizer steps of 2 micro-batches, over 1 worker"),
     (("--workers", "2"), "a local one", "6 batches an epoch in 3 optimizer steps of 2 micro-batches, over 2 workers"),
 ])  # fmt: skip
 def test_one_process_has_the_micro_batches_that_the_run_would_have(plan, graph, workers, launcher, steps):
@@ -337,12 +337,12 @@ def test_one_process_has_the_micro_batches_that_the_run_would_have(plan, graph, 
 
 def test_a_set_in_one_process_has_one_micro_batch(plan, molecules):
     told = plan("train_graphs", "--data", molecules, "--model.width", "16", "--model.num_heads", "2")
-    assert "steps of 1 micro-batches, over 1 workers" in told["steps"]
+    assert "steps of 1 micro-batch, over 1 worker" in told["steps"]
 
 
 def test_what_is_not_there_yet_has_one_micro_batch_in_one_process(plan):
     told = plan("train_nodes", "--data.nodes", "500", *SMALL)
-    assert "steps of 1 micro-batches, over 1 workers" in told["steps"]
+    assert "steps of 1 micro-batch, over 1 worker" in told["steps"]
 
 
 def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):

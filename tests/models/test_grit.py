@@ -369,3 +369,105 @@ def test_as_released_on_directed_graphs():
         other = GRIT(replace(model.config, **{field: paper})).double().eval()
         other.load_state_dict(model.state_dict())
         assert (other(DIRECTED) - model(DIRECTED)).abs().max() > 1e-3, field
+
+
+ABLATIONS = {
+    "no scaler": {"degree_scaler": "none"},
+    "degree encoding": {"degree_scaler": "encoding"},
+    "pairs as they are": {"update_pairs": False},
+    "sparse": {"sparse": True},
+    "graphormer": {"attention": "graphormer"},
+    "graphormer, sparse": {"attention": "graphormer", "sparse": True},
+    "rwse": {"encoding": "rwse"},
+    "shortest paths": {"encoding": "shortest_path"},
+}
+
+
+def slow_forward(model: GRIT, n: int, graphs: Graphs) -> torch.Tensor:
+    """An ablated model on one graph in eval mode, node by node and pair by pair."""
+    config = model.config
+    adjacency = torch.zeros(n, n, dtype=torch.float64)
+    adjacency[graphs.edge_index[0], graphs.edge_index[1]] = 1
+    degree = adjacency.sum(1)
+    walk = adjacency / degree.clamp(min=1).unsqueeze(1)
+    powers = [torch.linalg.matrix_power(walk, k) for k in range(config.rrwp_steps)]
+    x = model.node_encoder(graphs.x)
+    e = torch.zeros(n, n, config.width, dtype=torch.float64)
+    for i in range(n):
+        if config.encoding != "shortest_path":
+            x[i] = x[i] + model.absolute(torch.stack([power[i, i] for power in powers]))
+        if config.degree_scaler == "encoding":
+            x[i] = x[i] + model.degree.weight[int(degree[i])]
+        for j in range(n):
+            if config.encoding == "rrwp":
+                e[i, j] = model.relative(torch.stack([power[i, j] for power in powers]))
+            if config.encoding == "shortest_path":
+                e[i, j] = model.distance.weight[
+                    next((k for k, power in enumerate(powers) if power[i, j] > 0), config.rrwp_steps)
+                ]
+    for (i, j), row in zip(graphs.edge_index.t().tolist(), model.edge_encoder(graphs.edge_attr), strict=True):
+        e[i, j] = e[i, j] + row
+    for index, layer in enumerate(model.layers):
+        attention, heads = layer.attention, config.num_heads
+        q, k, v = (part(x).view(n, heads, -1) for part in (attention.query, attention.key, attention.value))
+        hat = torch.zeros_like(e)
+        out = torch.zeros_like(x)
+        for i in range(n):
+            seen = [j for j in range(n) if not config.sparse or i == j or adjacency[i, j]]
+            scores = []
+            for j in seen:
+                if config.attention == "graphormer":
+                    scores.append((q[i] * k[j]).sum(1) / q.shape[2] ** 0.5 + attention.bias(e[i, j]))
+                    continue
+                w, b = attention.edge(e[i, j]).view(heads, -1).chunk(2, dim=1)
+                t = (q[i] + k[j]) * w
+                hat[i, j] = torch.relu(t.sign() * t.abs().sqrt() + b).flatten()
+                scores.append(torch.einsum("hc,ch->h", hat[i, j].view(heads, -1), attention.score.squeeze(2)))
+            alpha = torch.stack(scores).softmax(0)
+            mixed = sum(alpha[a].unsqueeze(1) * v[j] for a, j in enumerate(seen))
+            if config.attention == "conditional":
+                row = sum(alpha[a].unsqueeze(1) * hat[i, j].view(heads, -1) for a, j in enumerate(seen))
+                mixed = mixed + torch.einsum("hd,dhc->hc", row, attention.edge_value)
+            out[i] = mixed.flatten()
+        h = layer.out(out)
+        if config.degree_scaler == "after":
+            h = layer.scale(h, torch.log1p(degree).unsqueeze(1))
+        x = layer.norm_1(x + h)
+        x = layer.norm_2(x + layer.ffn(x))
+        if config.attention == "conditional" and config.update_pairs and index + 1 < len(model.layers):
+            norm, fresh = attention.edge_norm, e + attention.edge_out(hat)
+            e = (fresh - norm.running_mean) * torch.rsqrt(norm.running_var + norm.eps) * norm.weight + norm.bias
+    return model.head(x.sum(0))
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_an_ablated_model_equals_the_formula(ablation):
+    model, graphs = build(**ABLATIONS[ablation]), random_graphs([7], seed=3)
+    torch.testing.assert_close(model(graphs)[0], slow_forward(model, 7, graphs), rtol=0, atol=1e-10)
+    others = random_graphs([4, 7, 1], seed=5)
+    assert torch.isfinite(model(others)).all()
+    plain = build()
+    assert not torch.allclose(model(graphs), plain(graphs), atol=1e-6)
+
+
+@pytest.mark.parametrize("ablation", ABLATIONS)
+def test_an_ablated_model_trains(ablation):
+    model = GRIT(replace(TINY, **ABLATIONS[ablation]))
+    model(random_graphs([5, 1, 6])).square().sum().backward()
+    assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_statistics_of_sparse_pairs_are_those_of_neighbors_and_oneself():
+    """Pairs that are not there have no part in the mean of the batch normalisation."""
+    torch.manual_seed(0)
+    model = GRIT(replace(TINY, sparse=True, num_layers=2)).double()
+    graphs = random_graphs([6, 3], seed=2)
+    seen = model._neighbors(graphs)
+    assert int(seen.sum()) == graphs.edge_index.shape[1] + 9
+    x, pairs = model.embed(graphs)
+    attention = model.layers[0].attention
+    attention.edge_norm.momentum = 1.0
+    _, fresh = attention(x, pairs, graphs.padding, allowed_BNN=seen)
+    torch.testing.assert_close(attention.edge_norm.running_mean, fresh.y_BNND[seen].mean(0))
+    torch.testing.assert_close(attention.edge_norm.running_var, fresh.y_BNND[seen].var(0))

@@ -272,3 +272,40 @@ def test_bad_positions_and_inputs() -> None:
     graphs = packed((5,))
     with pytest.raises(ValueError, match=r"feature column 1 must be in \[0, 4\)"):
         model_of(config())(replace(graphs, x=graphs.x + torch.tensor([0, 4])))
+
+
+def test_softmax_attention_in_its_place_is_the_formula():
+    """A graph at a time, and the hybrid layer by hand."""
+    model, graphs = model_of(config("gcn", attention="softmax", num_layers=1)), packed((6, 1, 9))
+    x_nD, e_ED, position = model.stem(graphs)
+    attention, mixed = model.attentions[0].attention, []
+    for x in x_nD.split([6, 1, 9]):
+        q, k, v = attention.qkv(x).view(len(x), 3, 2, -1).permute(1, 2, 0, 3)
+        weight = torch.softmax(q @ k.transpose(1, 2) / q.shape[2] ** 0.5, dim=2)
+        mixed.append(attention.out((weight @ v).transpose(0, 1).reshape(len(x), -1)))
+    expected = model.readout(model.layers[0](x_nD, e_ED, graphs, torch.cat(mixed), position)[0], graphs)
+    prediction, penalty = model.forward_with_penalty(graphs)
+    torch.testing.assert_close(prediction, expected)
+    assert penalty == 0
+
+
+@pytest.mark.parametrize("attention", ["softmax", "performer", "none"])
+def test_other_attentions_train_and_do_not_see_other_graphs(attention):
+    settings = config("gcn", attention=attention)
+    model, graphs = model_of(settings), packed((4, 7, 1))
+    together = model(graphs)
+    for b in range(3):
+        torch.testing.assert_close(model(alone(graphs, b))[0], together[b], rtol=1e-9, atol=1e-9)
+    model = Primphormer(settings)
+    model(graphs).square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+
+
+def test_nothing_but_message_passing_is_the_layer_without_its_global_part():
+    model, graphs = model_of(config("gcn", attention="none", num_layers=1)), packed((4, 7))
+    x_nD, _, _ = model.stem(graphs)
+    layer = model.layers[0]
+    hidden = layer.norm_local(layer.local(x_nD, graphs.adjacency) + x_nD)
+    torch.testing.assert_close(model(graphs), model.readout(layer.mlp(hidden), graphs))
+    with pytest.raises(ValueError, match=r"there is none; set layer\.local"):
+        config("none", attention="none")

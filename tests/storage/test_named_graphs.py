@@ -26,6 +26,7 @@ PYG = {
         for name in ("roman-empire", "amazon-ratings", "minesweeper", "tolokers", "questions")
     },
     "flickr": ("Flickr", None),
+    "yelp": ("Yelp", None),
     "reddit": ("Reddit", None),
 }
 
@@ -65,7 +66,10 @@ def test_it_is_ingested_and_opened(tmp_path, name):
     ingest(source, str(tmp_path / "stored"))
     graph = open_graph(str(tmp_path / "stored"))
     assert graph.manifest.num_nodes == source.num_nodes
-    assert graph.manifest.num_classes == int(source.label.max()) + 1
+    is_class = source.label.ndim == 1
+    assert graph.manifest.num_classes == (int(source.label.max()) + 1 if is_class else source.label.shape[1])
+    assert graph.manifest.label_kind == ("class" if is_class else "answers")
+    np.testing.assert_array_equal(graph.partition(0).label, source.label)
 
 
 def test_a_page_s_class_is_the_fifth_of_its_traffic(tmp_path):
@@ -99,7 +103,7 @@ def test_the_files_may_lie_in_the_given_folder_itself(tmp_path, name):
     assert DATA_SETS[name].read(folder).num_nodes == DATA_SETS[name].read(folder.parent).num_nodes > 0
 
 
-@pytest.mark.parametrize("name", ["cora", "flickr", "reddit", "minesweeper", "amazon-photo", "crocodile"])
+@pytest.mark.parametrize("name", ["cora", "flickr", "yelp", "reddit", "minesweeper", "amazon-photo", "crocodile"])
 def test_a_damaged_file_is_one_line(tmp_path, name):
     folder = write_set(name, tmp_path)
     for file in DATA_SETS[name].files:

@@ -92,7 +92,7 @@ def test_pyg_number_of_classes(data, given):
     [
         ({"y": torch.full((4,), -100)}, "got -100, 4 such of 4; write -1 .* PyTorch's -100"),
         ({"x": torch.zeros(3, 2), "num_nodes": 4}, "one row per node: 4 nodes, got 3"),
-        ({"y": torch.zeros(4, 2, dtype=torch.long)}, "one number per node"),
+        ({"y": torch.zeros(4, 2, 2, dtype=torch.long)}, "one number per node"),
         ({"val_mask": _mask("train")}, "splits overlap"),
         ({"edge_weight": torch.ones(3)}, "one row per edge: 4, got 3"),
         ({"x": torch.zeros(4, 2).to_sparse()}, "dense tensor"),

@@ -1,0 +1,106 @@
+"""Nodes with several labels each: trained beside baselines, planned, reported, replayed and predicted."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import ingest, inspect_graph, predict, replay, report, train_nodes
+from storage.graph import open_graph
+from tests.job_in_process import run_job
+from tests.raw_layouts import write_set
+
+SMALL = ["--model.num_layers", 1, "--model.width", 32, "--fit.epochs", 30, "--fit.patience", "none"]
+
+
+def _run(job, *arguments):
+    return run_job(job.main, [*map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    root = tmp_path_factory.mktemp("yelp")
+    write_set("yelp", root)
+    done = _run(ingest, "yelp", root / "stored", "--root", root, "--partitions", 2)
+    assert done.returncode == 0, done.stderr
+    assert "--task binary --task.metric micro_f1" in done.stdout
+    return root / "stored"
+
+
+@pytest.fixture(scope="module")
+def run(stored, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "run"
+    weights = ["--task.class_weights", "balanced", "--baseline", "gcn", "--baseline.configurations", 1]
+    done = _run(train_nodes, "--data", stored, "--task", "binary", *SMALL, *weights, "--run.dir", run)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+def test_a_run_beats_what_features_alone_tell(run):
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["metric"] == "micro_f1"
+    assert set(summary["baselines"]) == {"majority", "features_only", "gcn"}
+    assert summary["scores"]["test"] > 0.8
+    first, *_, last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {"valid_micro_f1", "valid_macro_f1", "valid_accuracy", "valid_loss"} <= set(first)
+    assert last["valid_loss"] < first["valid_loss"]
+    # Positives of a label weigh as the nodes without it over those with it.
+    weight = np.array(summary["task"]["positive_weight"])
+    graph = open_graph(summary["graph"])
+    counts = np.array(graph.manifest.measured.splits[0].class_counts[1])
+    np.testing.assert_allclose(weight, (120 - counts) / counts)
+
+
+@pytest.mark.ray
+def test_it_is_predicted(run, stored, tmp_path, shared_ray):
+    done = _run(predict, run, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "as in the run's summary" in done.stdout
+    rows = pq.read_table(tmp_path / "out").to_pandas()
+    label = np.empty((240, 5), np.int8)
+    for partition in open_graph(str(stored)).partitions():
+        label[partition.original_id] = partition.label
+    np.testing.assert_array_equal(np.stack(rows["target"]), label)
+    np.testing.assert_array_equal(np.stack(rows["prediction"]), np.stack(rows["logits"]) > 0)
+    test = (rows["split"] == "test").to_numpy()
+    said, true = np.stack(rows["prediction"])[test], label[test]
+    score = 2 * (said & true).sum() / (said.sum() + true.sum())
+    assert score == pytest.approx(json.loads((run / "summary.json").read_text())["scores"]["test"], abs=1e-12)
+
+
+def test_it_is_shown(run, stored):
+    assert _run(report, run).returncode == 0
+    assert "micro_f1" in (run / "report.html").read_text()
+    shown = _run(inspect_graph, stored).stdout
+    assert "5 yes or no" in shown
+    done = _run(replay, run, "--epoch", 2, "--batch", 0, "--loss")
+    assert done.returncode == 0, done.stderr
+    planned = _run(train_nodes, "--data", stored, "--task", "binary", *SMALL, "--plan")
+    assert planned.returncode == 0, planned.stderr
+    assert "5 labels a node" in planned.stdout
+
+
+@pytest.mark.parametrize("sampler", ["neighbor --sampler.fanouts 4", "node2subgraph", "ppr", "saint"])
+@pytest.mark.parametrize("metric", ["macro_f1", "ap"])
+def test_every_sampler_and_metric(stored, tmp_path, sampler, metric):
+    model = ["--model", "ppgt"] if sampler == "node2subgraph" else ["--model.num_layers", 1, "--model.width", 16]
+    words = ["--task", "binary", "--task.metric", metric, *model, "--sampler", *sampler.split(), "--fit.epochs", 1]
+    done = _run(train_nodes, "--data", stored, *words, "--fit.warmup_epochs", 0, "--run.dir", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["metric"] == metric
+
+
+def test_another_task_than_the_graphs_is_one_line(stored, tmp_path):
+    done = _run(train_nodes, "--data", stored, "--run.dir", tmp_path / "run")
+    assert done.returncode == 2
+    assert (
+        "expected nodes with class labels, a class each, the graph's have several labels each; set --task binary"
+        in (done.stderr.strip().splitlines()[-1])
+    )
+    done = _run(train_nodes, "--task", "binary", "--run.dir", tmp_path / "run")
+    assert done.returncode == 2
+    assert "the embedded graph's have one class; set --task classification" in done.stderr
+    done = _run(ingest, "yelp", tmp_path / "again", "--root", stored.parent, "--per_class", 3)
+    assert done.returncode == 2
+    assert "those of yelp have several labels; leave it out" in done.stderr
