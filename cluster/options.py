@@ -33,6 +33,8 @@ class TrainOptions:
     optimizer: Optimizer = "adamw"
     """adamw: decays matrices, beside the gradient; adam: the decay is a squared penalty in the gradient, of all weights, as in most GCNs."""
     weight_decay: float = 0.0
+    decay_all: bool = False
+    """Of adamw: biases, norms and scalars decay too, as in the released code of GRIT and TokenGT; adam decays all in any case."""
     schedule: Schedule = "constant"
     power: float = 1.0
     """Of the "poly" schedule."""

@@ -617,9 +617,9 @@ def _copy_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
 
 
 def _param_groups(model: torch.nn.Module, options: Any) -> list[dict[str, Any]]:
-    """The model's own parameter groups, or two: matrices with weight decay; biases, norms and scalars without. Of Adam all decay."""
+    """The model's own parameter groups, or two: matrices with weight decay; biases, norms and scalars without. Of Adam, and with `decay_all`, all decay."""
     own = getattr(model, "param_groups", None)
-    everywhere = {"weight_decay": options.weight_decay} if options.optimizer == "adam" else {}
+    everywhere = {"weight_decay": options.weight_decay} if options.optimizer == "adam" or options.decay_all else {}
     if own is not None:
         return [group | everywhere for group in own(options.learning_rate, options.weight_decay)]
     decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]

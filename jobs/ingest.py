@@ -120,8 +120,16 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
     """Where PCQM4Mv2 lies: its folder pcqm4m-v2, or the folder that has it. Nothing is downloaded."""
     count: int = 3000
     """Molecules of the embedded source, at most about 5,000."""
+    holdout: int = 0
+    """Of pcqm4mv2: so many training molecules validate, and the official validation part is the test part, as GRIT's and PPGT's scores have it with 150000."""
     table: SmilesOptions = field(default_factory=SmilesOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_options(self, at_least(self, 0, "holdout"))
+        if self.holdout and self.source != "pcqm4mv2":
+            raise ConfigError(f"holdout: expected the source pcqm4mv2, got {self.source}; leave it out")
 
 
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
@@ -186,7 +194,7 @@ def build_molecules(config: IngestMoleculesConfig) -> "MoleculeSource":
     if config.source == "pcqm4mv2":
         from storage.importers.pcqm4mv2 import pcqm4mv2
 
-        return pcqm4mv2(config.root)
+        return pcqm4mv2(config.root, config.holdout)
     path = config.source.removeprefix(_SMILES)
     if not path.endswith(TABLE_ENDINGS):
         raise ConfigError(f"{config.source}: expected a file ending in {', '.join(TABLE_ENDINGS)}")

@@ -546,6 +546,8 @@ def test_matrices_decay_and_biases_do_not():
     decayed, plain = Worker(spec(weight_decay=0.1), Reports(), 0, 1, CPU).optimizer.param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert [parameter.ndim for parameter in (*decayed["params"], *plain["params"])] == [2, 2, 1, 1]
+    groups = Worker(spec(weight_decay=0.1, decay_all=True), Reports(), 0, 1, CPU).optimizer.param_groups
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.1]
 
 
 def test_adams_penalty_is_in_the_gradient_of_all_weights():

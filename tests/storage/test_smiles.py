@@ -242,6 +242,20 @@ def test_pcqm4mv2_without_a_release_file_does_not_ask(tmp_path, monkeypatch):
         np.testing.assert_array_equal(chunk.target[:36, 0], np.arange(36) / 8)
 
 
+def test_pcqm4mv2_with_training_molecules_held_out(tmp_path):
+    """GRIT's and PPGT's split: drawn by GraphGPS's code, so that it is theirs on the real set."""
+    _, parts = _pcqm4mv2(tmp_path)
+    table = pcqm4mv2(tmp_path, holdout=5)
+    assert table.info.split_names == ("train", "valid", "test")
+    _, (chunk,) = _all(table)
+    drawn = np.random.default_rng(seed=42).permutation(parts["train"])
+    expected = {1: drawn[5:], 2: drawn[:5], 3: parts["valid"], 0: np.arange(36, 40)}
+    for code, rows in expected.items():
+        np.testing.assert_array_equal(np.flatnonzero(chunk.split == code), np.sort(rows))
+    with pytest.raises(DataError, match="expected fewer than the 32 training molecules, got 32"):
+        pcqm4mv2(tmp_path, holdout=32)
+
+
 def test_pcqm4mv2_agrees_with_ogb(tmp_path, monkeypatch):
     pytest.importorskip("rdkit")
     import functools
