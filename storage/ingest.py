@@ -2,7 +2,7 @@
 
 Spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive destinations → sort each bucket → write the
 partition's files, which threads hash and sync meanwhile → publish a snapshot (`storage.snapshot_writer`). Memory: 12 bytes per node (20 from 2^31
-nodes on), 8 for labels, one for each split set and up to 9 for the statistics, plus `memory_budget_bytes`; features and edges pass through
+nodes on), 8 for labels (one for each of several), one for each split set and up to 9 for the statistics, plus `memory_budget_bytes`; features and edges pass through
 scratch files in the snapshot's folder. The snapshot appears whole or not at all.
 """
 

@@ -9,7 +9,7 @@ absolute error as its loss. GRIT attends by its conditional scores over random w
 shortest path; uniform gives every node the same weight, which needs no training.
 
 You should see GRIT's error near 0 for every k and the others' far above. In the paper, on 20 graphs of ZINC with 2,000 epochs each, the errors for k = 1, 2, 3 are: GRIT .001,
-.001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069. results.md and results.json go to --out. What the paper leaves open, and is
+.001, .007; Graphormer .043, .034, .025; mean pooling .083, .080, .069 (and SAN, which is not here, .044, .042, .029). results.md and results.json go to --out. What the paper leaves open, and is
 ours: widths, Adam at 1e-3 with a cosine to 0, and that a row without any neighbor k steps away does not count.
 """
 

@@ -16,7 +16,7 @@ def node_task(resolved: ResolvedRun, manifest: Manifest) -> Task:
     """The run's task on this graph. Raises ConfigError where the two do not fit."""
     options, split_set = resolved.config.task.options, resolved.config.data.split_set
     if isinstance(options, NodeBinaryOptions):
-        positive = _positive_weights(manifest, split_set) if options.class_weights == "balanced" else None
+        positive = positive_weights(manifest, split_set) if options.class_weights == "balanced" else None
         return BinaryClassification(manifest.num_classes or 0, options.metric, options.label_smoothing, positive)
     if not isinstance(options, NodeClassificationOptions):
         return options.build(resolved.inputs)
@@ -31,7 +31,7 @@ def _balanced_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
     return tuple(weight.tolist())
 
 
-def _positive_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
+def positive_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:
     """Labelled training nodes without the label / nodes with it, by label; 1 for a label that all have, or none."""
     count, labelled = (
         _training_counts(manifest, split_set),
@@ -71,7 +71,7 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
         others = [name for name, kind in _LABEL_KINDS.items() if kind == manifest.label_kind]
         do = f"set --task {others[0]}" if others else "ingest it with such labels"
         raise ConfigError(
-            f"{graph.url}: expected nodes with class labels, {wanted}, the graph's have {_LABELS[manifest.label_kind]}; {do}"
+            f"{graph.url}: expected nodes with {wanted}, the graph's have {_LABELS[manifest.label_kind]}; {do}"
         )
     if not manifest.feature_dim:
         raise ConfigError(

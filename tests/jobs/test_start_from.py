@@ -69,7 +69,9 @@ def test_a_converted_checkpoint(first, tmp_path):
     save_converted(network, "tokengt", tmp_path / "converted")
     done = _train(first, tmp_path / "run", "--fit.start_from", tmp_path / "converted", *STILL)
     assert done.returncode == 0, done.stderr
-    torch.testing.assert_close(_weights(tmp_path / "run")["model.head.linear.weight"], weights["head.linear.weight"])
+    after = _weights(tmp_path / "run")
+    for name, tensor in weights.items():
+        torch.testing.assert_close(after[f"model.{name}"], tensor, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,6 @@ def test_what_does_not_fit_is_one_line(first, tmp_path, words, message):
     (tmp_path / "damaged.safetensors").write_bytes(b"no weights")
     places = {"first": first / "first", "nowhere": tmp_path / "no", "damaged": tmp_path / "damaged.safetensors"}
     done = _train(first, tmp_path / "run", *(word.format(**places) for word in words))
-    assert done.returncode == 2
+    assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert re.search(message, last), last

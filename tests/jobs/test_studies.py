@@ -35,7 +35,7 @@ def _plan(study, recipe=None, words=()):
 
 @pytest.mark.parametrize(("study", "recipe"), [(study, None) for study in STUDIES] + OTHERS)
 def test_its_arms_are_runs_that_differ(study, recipe):
-    plan = _plan(study, recipe)
+    plan = _plan(study, recipe, ("--data", "graphs/some"))
     configs = [plan.config(slot.values, slot.seed) for slot in plan.slots()]
     assert [slot.values[ARM] for slot in plan.slots()] == list(plan.arms)
     assert len({json.dumps(config.tree(), sort_keys=True) for config in configs}) == len(configs) > 1
@@ -79,7 +79,7 @@ def test_every_arm_trains_and_scores(study, recipe, tmp_path):
     import yaml
 
     recipe = recipe or yaml.safe_load((RECIPES / study).read_text())["recipe"]
-    stored, plan = _stored(recipe, tmp_path), _plan(study, recipe)
+    stored, plan = _stored(recipe, tmp_path), _plan(study, recipe, ("--data", "graphs/some"))
     few = ["--fit.epochs", "1", "--fit.warmup_epochs", "0"]
     for name, arm in plan.arms.items():
         words = [word for path, value in arm.items() for word in (f"--{path}", *value.split())]
