@@ -290,6 +290,8 @@ def settings(config: BrecConfig) -> dict[str, Any]:
     for name in ("spe_scales", "position"):  # results of before these were options stay comparable
         if fields[name] is None:
             del fields[name]
+    if config.model == "ppgt":
+        fields["head"] = "constant"  # earlier results are of another head
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}
 
 

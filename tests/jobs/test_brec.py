@@ -177,3 +177,15 @@ def test_every_model_has_a_preset(tmp_path, model):
     config = BrecConfig(data=tmp_path, model=model)
     batch = brec.pack([ring(6), ring(3, 3)], "cpu")
     assert brec.build_model(config).eval()(batch).shape == (2, 16)
+
+
+def test_options_of_one_model_change_it_and_its_settings(tmp_path):
+    few = brec.build_model(small(tmp_path, model="ppgt", spe_scales=3))
+    assert few.config.spe_scales == 3
+    assert brec.build_model(small(tmp_path, model="ppgt")).config.spe_scales == 15
+    stable = brec.build_model(small(tmp_path, model="primphormer", position="stable_expressive"))
+    assert stable.config.position.kind == "stable_expressive"
+    assert "spe_scales" not in brec.settings(small(tmp_path, model="ppgt"))
+    assert brec.settings(small(tmp_path, model="ppgt", spe_scales=3))["spe_scales"] == 3
+    with pytest.raises(ConfigError, match="spe_scales: expected model ppgt, which has it, got grit"):
+        small(tmp_path, spe_scales=3)
