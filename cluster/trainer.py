@@ -50,7 +50,9 @@ def train(
     stop, failures = GracefulStop(workers.grace_s), list[Failure]()
     with (
         progress_thread(on_record, stop.end_now) as tell,
-        stop.on_signals(lambda: reached is not None and not run.is_lost, lambda signum: tell({"kind": "stopping", "signal": signum})),
+        stop.on_signals(
+            lambda: reached is not None and not run.is_lost, lambda signum: tell({"kind": "stopping", "signal": signum})
+        ),
         launcher.watching(say, stop.end_now) as lost_hosts,
     ):
         while True:

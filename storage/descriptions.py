@@ -22,7 +22,7 @@ def describe(value: Any) -> str:
 
 def counted(number: int, noun: str) -> str:
     """ "1 worker", "2 workers"; "2 micro-batches"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("ch") else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("batch") else "s")
 
 
 def changed_options(options: Any) -> str:

@@ -183,7 +183,7 @@ def test_options_of_one_model_change_it_and_its_settings(tmp_path):
     few = brec.build_model(small(tmp_path, model="ppgt", spe_scales=3))
     assert few.config.spe_scales == 3
     assert brec.build_model(small(tmp_path, model="ppgt")).config.spe_scales == 15
-    stable = brec.build_model(small(tmp_path, model="primphormer", position="stable_expressive"))
+    stable = brec.build_model(BrecConfig(data=tmp_path, model="primphormer", position="stable_expressive"))
     assert stable.config.position.kind == "stable_expressive"
     assert "spe_scales" not in brec.settings(small(tmp_path, model="ppgt"))
     assert brec.settings(small(tmp_path, model="ppgt", spe_scales=3))["spe_scales"] == 3

@@ -337,12 +337,12 @@ def test_one_process_has_the_micro_batches_that_the_run_would_have(plan, graph, 
 
 def test_a_set_in_one_process_has_one_micro_batch(plan, molecules):
     told = plan("train_graphs", "--data", molecules, "--model.width", "16", "--model.num_heads", "2")
-    assert "steps of 1 micro-batch, over 1 worker" in told["steps"]
+    assert "of 1 micro-batch, over 1 worker" in told["steps"]
 
 
 def test_what_is_not_there_yet_has_one_micro_batch_in_one_process(plan):
     told = plan("train_nodes", "--data.nodes", "500", *SMALL)
-    assert "steps of 1 micro-batch, over 1 worker" in told["steps"]
+    assert "of 1 micro-batch, over 1 worker" in told["steps"]
 
 
 def test_a_shard_beyond_memory_is_refused(plan, graph, monkeypatch):
