@@ -69,6 +69,7 @@ COMMANDS = {
     "train": "jobs.train_nodes",  # or graphs, where the recipe says so
     "train_nodes": "jobs.train_nodes",
     "train_graphs": "jobs.train_graphs",
+    "train_links": "jobs.train_links",
     "ingest": "jobs.ingest",
     "encode": "jobs.encode",
     "inspect_graph": "jobs.inspect_graph",

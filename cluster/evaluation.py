@@ -22,11 +22,11 @@ def deal_split(data: OpenData, options: Any, micro_batches: int, workers: int) -
     """(the sampler of a split's batches, at how many positions they are scored).
 
     Roots are dealt as in training. Every chunk of a graph is a batch and a position of its own, so that none is computed for a part of its
-    roots. Of the full graph each worker has a shard.
+    roots; so are all links of the full graph. Of the full graph's nodes each worker has a shard.
     """
     if isinstance(options, FullGraphOptions):
         return data.sampler(options, workers), workers
-    if isinstance(options, RandomPartitionOptions):
+    if isinstance(getattr(options, "around", options), RandomPartitionOptions):
         sampler = data.sampler(options, 1)
         return sampler, sampler.num_batches
     return data.sampler(options, micro_batches), micro_batches

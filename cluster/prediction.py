@@ -30,13 +30,22 @@ from torch import Tensor
 from cluster.answers import answer
 from cluster.evaluation import deal_split, predictions, rows_of
 from cluster.options import COLLECTIVE_TIMEOUT_S
-from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Scores, Task
+from cluster.tasks import (
+    BinaryClassification,
+    Classification,
+    LinkPrediction,
+    PairClassification,
+    Regression,
+    Scores,
+    Task,
+)
 from cluster.training_data import OpenData, TrainingData
 from samplers.loader import Loader
 from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions
 from samplers.protocol import Batch, Sampler
 from storage.arrow_files import array_from_numpy
 from storage.errors import DataError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.packed_graphs import pointers
 from storage.prediction_files import PredictionFolder, part_name
 from storage.source import SPLIT_NONE, SPLITS
 
@@ -282,7 +291,7 @@ def _batch_table(index: int, ids: Tensor, prediction: Tensor, target: Tensor | N
         "id": _array(ids),
         "batch": pa.array(np.full(count, index, np.int64)),
         "row": pa.array(np.arange(count)),
-        "prediction": _array(_two_axes(prediction.float())),
+        "prediction": _array(_two_axes(prediction if prediction.dtype == torch.float64 else prediction.float())),
     }
     if target is not None:
         columns["target"] = _array(target if target.dtype == torch.int64 else _two_axes(target.float()))
@@ -329,6 +338,8 @@ def _public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[s
             "logit": pa.array(predicted[:, 0]),
             "rank": pa.array(1 + predicted[:, 1] + predicted[:, 2] / 2),
         }
+    if isinstance(task, LinkPrediction):
+        return _best_links(predicted)
     if isinstance(task, BinaryClassification) and not names:  # of nodes, whose labels have no names
         known = {} if true is None else {"target": _lists(true, ~np.isnan(true))}
         return {**known, "prediction": _lists(predicted > 0), "logits": table["prediction"]}
@@ -339,6 +350,15 @@ def _public_columns(table: pa.Table, task: Task, names: Sequence[str]) -> dict[s
         predicted = predicted.astype(np.float64) * np.array(task.scale) + np.array(task.mean)
         return columns | {f"prediction_{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
     return columns | {f"logit_{name}": pa.array(predicted[:, i].copy()) for i, name in enumerate(names)}
+
+
+def _best_links(predicted: np.ndarray) -> dict[str, Any]:
+    """Lists of destinations and their scores, from `LinkModel`'s [n, 2 · top_k]; shorter ones of nodes that have less left."""
+    destination, score = np.hsplit(predicted, 2)
+    found = destination >= 0
+    ptr = pa.array(pointers(found.sum(axis=1)).astype(np.int32))
+    of_all: dict[str, np.ndarray] = {"destination": destination.astype(np.int64), "score": score.astype(np.float32)}
+    return {name: pa.ListArray.from_arrays(ptr, pa.array(values[found])) for name, values in of_all.items()}
 
 
 def split_scores(

@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from cluster.graph_scores import AnswerCounts, BinaryScores, PairScores, RegressionScores
+from cluster.link_scores import HITS, LinkScores
 from cluster.scores import SplitScores, class_logits
 from storage.errors import ConfigError, DataError
 
 _BY_CLASS = ("weighted_accuracy", "macro_f1")  # scores that need counts of every class
 _BY_ANSWER = ("micro_f1", "macro_f1")  # and of every answer
+LinkLoss = Literal["bce", "margin", "softmax"]
 RegressionLoss = Literal["l1", "mse", "huber"]
 
 
@@ -201,6 +203,46 @@ class PairClassification:
 
     def scores(self, device: torch.device) -> PairScores:
         return PairScores(device)
+
+
+@dataclass(frozen=True)
+class LinkPrediction:
+    """Which pairs of a graph's nodes are joined; target [m], 1 for links and 0 for pairs that are none.
+
+    The prediction is [m, 1 + k], the logits of a link and its k negatives; in evaluation [m, 4] as `cluster.link_scores` takes it. The loss of a link
+    is, by `kind`: "bce": the mean of the binary cross-entropies of itself and its negatives; "margin": the mean over negatives of
+    max(0, margin - its logit + the negative's); "softmax": the cross-entropy of it among itself and its negatives.
+    """
+
+    metric: str = "mrr"  # or "auc", "hits_1" …: `cluster.link_scores`
+    kind: LinkLoss = "bce"
+    margin: float = 1.0
+    own_rivals: bool = True  # links are ranked against rivals of their own, and not against the split's pairs
+
+    higher_is_better = True
+    out_dim = 1
+
+    def __post_init__(self) -> None:
+        known = ("mrr", "auc", *(f"hits_{K}" for K in HITS))
+        if self.metric not in known:
+            raise ConfigError(f"metric: expected {', '.join(known)}, got {self.metric!r}; set --task.metric")
+
+    def weight(self, target: Tensor) -> Tensor:
+        return torch.tensor(float(len(target)), dtype=torch.float64, device=target.device)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        logit = prediction.float()
+        own, others = logit[:, :1], logit[:, 1:]
+        if self.kind == "softmax":
+            return -logit.log_softmax(dim=1)[:, 0].sum()
+        if self.kind == "margin":
+            return functional.relu(self.margin - own + others).mean(dim=1).sum()
+        truth = torch.zeros_like(logit)
+        truth[:, 0] = 1.0
+        return functional.binary_cross_entropy_with_logits(logit, truth, reduction="none").mean(dim=1).sum()
+
+    def scores(self, device: torch.device) -> LinkScores:
+        return LinkScores(device, self.own_rivals)
 
 
 @dataclass(frozen=True)

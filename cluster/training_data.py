@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from samplers.graph_batches import GraphBatch, GraphBatchSampler, TorchGraphBatch, graphs_to_torch
+from samplers.link_batch import LinkBatch, links_to_torch
 from samplers.minibatch import MiniBatch, TorchBatch, to_torch
 from samplers.options import GraphBatchOptions
 from samplers.protocol import Sampler
@@ -78,7 +79,7 @@ class CheckedFiles(Protocol):
 
 
 class OpenNodes:
-    """One graph through its router; the targets are the roots' labels: a class each, or answers (`answers`)."""
+    """One graph through its router; the targets are the roots' labels: a class each, or answers (`answers`); of links whether they are some."""
 
     def __init__(self, router: Router, files: CheckedFiles | None = None, traffic: Traffic | None = None) -> None:
         self.router, self._files, self._traffic = router, files, traffic
@@ -87,22 +88,21 @@ class OpenNodes:
         return build_sampler(options, self.router, num_ranks)
 
     def collate(self, minibatch: MiniBatch) -> TorchBatch:
-        return to_torch(minibatch)
+        return links_to_torch(minibatch) if isinstance(minibatch, LinkBatch) else to_torch(minibatch)
 
     def target(self, batch: TorchBatch) -> Tensor:
-        assert batch.y is not None
-        target = batch.y[batch.root_index]
+        target = batch.target
         return target if target.dim() == 1 else answers(target)
 
     def ids(self, batch: TorchBatch) -> Tensor:
-        """int64 [r]: permanent ids of the nodes that are predicted."""
-        return batch.node_id[batch.root_index]
+        """int64: permanent ids of the nodes that are predicted; of links, of their sources."""
+        return batch.predicted_id
 
     def sizes(self, batch: TorchBatch) -> tuple[int, int]:
         return len(batch.node_id), len(batch.indices)
 
     def split_codes(self, batch: TorchBatch) -> Tensor | None:
-        return None if batch.split is None else batch.split[batch.root_index]
+        return batch.predicted_split
 
     def check(self) -> None:
         if self._files is not None:

@@ -33,6 +33,7 @@ from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.importers.smiles_options import TABLE_ENDINGS, SmilesOptions
 from storage.ingest_options import MAX_PARTITIONS, IngestOptions
 from storage.option_checks import at_least, check_options
+from storage.source import SPLITS
 from storage.synthetic import SyntheticOptions
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class IngestConfig(IngestOptions):
 
     GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
-    """With --place hosts a stored graph or set of molecules. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
+    """With --place hosts a stored graph or set of molecules. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
@@ -150,6 +151,10 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
         from storage.importers.ogb_nodes import ogb_graph
 
         return ogb_graph(name, config.ogb_root, download=config.download, progress=progress)
+    if name.startswith("ogbl-"):
+        from storage.importers.ogb_links import ogb_link_graph
+
+        return ogb_link_graph(name, config.ogb_root, download=config.download, progress=progress)
     if name.endswith(".npz"):
         from storage.importers.npz_file import npz_graph
 
@@ -159,7 +164,7 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
         return EdgeListGraph(name, config.edge_list)
     raise ConfigError(
-        f"unknown source {name!r}: expected synthetic, ogbn-<name>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; or for molecules "
+        f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; or for molecules "
         "embedded, pcqm4mv2 or smiles:<file>"
     )
 
@@ -207,7 +212,7 @@ def add_reverse(config: IngestConfig) -> bool | None:
     """What `reverse_edges` means for this source, as `IngestOptions.undirected`."""
     if config.reverse_edges != "auto":
         return config.reverse_edges == "add"
-    if config.source.startswith("ogbn-"):
+    if config.source.startswith(("ogbn-", "ogbl-")):
         from storage.importers.ogb_nodes import is_directed
 
         return True if is_directed(config.source) else None
@@ -242,6 +247,12 @@ def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, s
         f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges in {manifest.num_partitions} partitions "
         f"({config.partitioner})"
     )
+    if (links := manifest.links) is not None:
+        held_out = ", ".join(
+            f"{name} {links.positives[code]:,}" for name, code in SPLITS.items() if links.positives[code]
+        )
+        repeated = manifest.provenance.get("edges_that_are_held_out_links")
+        written += f"; links held out: {held_out or 'none'}" + (f", {repeated} edges are such, too" if repeated else "")
     advice = f"look at it: python jobs/inspect_graph.py {config.url} --verify"
     if config.source in DATA_SETS and (said := DATA_SETS[config.source].options):
         advice += f"\ntrain on it: python jobs/train_nodes.py --data {config.url} {said}"

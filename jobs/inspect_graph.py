@@ -98,11 +98,29 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("balance", f"nodes {_balance(balance.nodes_per_partition)}; edges {_balance(balance.edges_per_partition)}"),
         ("edge cut", f"{balance.num_cut_edges:,} edges, {_share(balance.num_cut_edges, manifest.num_edges)}"),
         *_split_lines(measured),
+        ("links", _links(manifest)),
         _label_line(manifest),
         ("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files"),
         ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
     ]
     return [(name, value) for name, value in lines if value]
+
+
+def _links(manifest: "Manifest") -> str:
+    """Those that are held out, and what they are ranked against; empty without any."""
+    links = manifest.links
+    if links is None:
+        return ""
+    parts = []
+    for code, name in enumerate(SPLIT_NAMES):
+        counts = {
+            "": links.positives[code],
+            " pairs that are none": links.negatives[code],
+            " negatives of their own": links.listed[code],
+        }
+        told = [f"{count:,}{what}" for what, count in counts.items() if count]
+        parts += [f"{name} {', '.join(told)}"] if told else []
+    return f"held out: {'; '.join(parts) or 'none'}"
 
 
 def _label_line(manifest: "Manifest") -> tuple[str, str]:

@@ -4,6 +4,7 @@
     python jobs/predict.py runs/my-run s3://bucket/predictions --workers 8     the same, elsewhere and faster
     python jobs/predict.py runs/my-run predictions --split test --embeddings   one split, with the states before the model's head
     python jobs/predict.py runs/my-run predictions --graph graphs/new --other-graph
+    python jobs/predict.py runs/links predictions --top_k 10                    of a run on links: the best new links of every node
     python jobs/predict.py runs/my-run predictions --parallel graph            the whole graph at once, its nodes spread over the workers
 
 Batches are the run's own, so the scores of its splits are those of its summary to the last digit (on the full graph, with as many workers

@@ -100,7 +100,8 @@ def sweep(options: SweepOptions, words: Sequence[str]) -> int:
     clock = ScalingClock(plan, out) if plan.measures_scaling else None
     ended: list[int] = []
     classic: list[Classic] = []
-    models = options.baseline if configs[0].kind == "nodes" and clock is None else None
+    of_nodes = configs[0].kind == "nodes" and configs[0].links is None
+    models = options.baseline if of_nodes and clock is None else None
 
     def on_end(record: dict[str, Any]) -> None:
         ended.append(record["number"])

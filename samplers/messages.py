@@ -93,6 +93,24 @@ class ListSplit:
 
 
 @dataclass(frozen=True)
+class ListLinks:
+    """List the stored links of a split that begin at owned nodes, and the pairs that are none."""
+
+    split: int
+
+
+@dataclass(frozen=True)
+class LinkRows:
+    """Reply: pairs of nodes, by their numbers in ascending permanent id."""
+
+    source: np.ndarray  # int64 [m]
+    destination: np.ndarray  # int64 [m]
+    is_link: np.ndarray  # int8 [m]
+    count: np.ndarray  # int64 [m]: negatives of its own
+    negative: np.ndarray  # int64 [sum(count)], ends in place of the destination
+
+
+@dataclass(frozen=True)
 class ListChunk:
     """List the owned nodes of `count` chunks from `chunk` on, of `num_chunks`.
 
@@ -162,13 +180,14 @@ Request = (
     | InducedEdges
     | FetchRows
     | ListSplit
+    | ListLinks
     | ListChunk
     | FindNodes
     | ListNeighbors
     | InducedSubgraphs
     | StepWalks
 )
-Reply = NeighborLists | NodeRows | NodeList | DegreeLists
+Reply = NeighborLists | NodeRows | NodeList | DegreeLists | LinkRows
 
 
 def join_columns(pieces: list[np.ndarray | None]) -> np.ndarray | None:

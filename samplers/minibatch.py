@@ -90,6 +90,22 @@ class TorchBatch(Subgraph[torch.Tensor]):
     x: torch.Tensor | None = None
     y: torch.Tensor | None = None
 
+    @property
+    def target(self) -> torch.Tensor:
+        """What the roots' predictions are compared with: their labels."""
+        assert self.y is not None
+        return self.y[self.root_index]
+
+    @property
+    def predicted_id(self) -> torch.Tensor:
+        """int64 [r]: permanent ids of those that are predicted."""
+        return self.node_id[self.root_index]
+
+    @property
+    def predicted_split(self) -> torch.Tensor | None:
+        """int8 [r]: their split codes."""
+        return None if self.split is None else self.split[self.root_index]
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "TorchBatch":
         return map_tensors(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from samplers.drawn import Columns, Drawn, with_rows
 from samplers.graph_checks import check_graph
-from samplers.messages import NeighborLists, NodeRows, join_columns
+from samplers.messages import NeighborLists, NodeList, NodeRows, join_columns
 from samplers.minibatch import MiniBatch
 from samplers.options import NeighborOptions
 from samplers.protocol import sampler_len, sampler_repr
@@ -74,6 +74,10 @@ class NeighborSampler:
     def draw_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> list[Drawn]:
         """The same before its rows are fetched."""
         return self._draw([find_roots(self._router, node_id, distinct=True).node], epoch, [batch])
+
+    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        """Batches around these distinct nodes, before their rows are fetched."""
+        return self._draw([one.node for one in roots], epoch, batches)
 
     def _draw(self, roots: Sequence[np.ndarray], epoch: int, batches: Sequence[int]) -> list[Drawn]:
         """The minibatches around these stored ids."""

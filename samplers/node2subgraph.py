@@ -67,6 +67,10 @@ class Node2SubgraphSampler:
         """
         return with_rows(self._router, self._draw(find_roots(self._router, node_id), epoch, batch))
 
+    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        """Batches around these nodes, before their rows are fetched."""
+        return [self._draw(one, epoch, batch) for one, batch in zip(roots, batches, strict=True)]
+
     def _draw(self, roots: NodeList, epoch: int, batch: int) -> Drawn:
         options = self.options
         with stage("sample"):

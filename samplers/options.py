@@ -1,7 +1,7 @@
 """Options of every sampler and of the loader: those that a user chooses, and those that the run fills in (GIVEN)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from samplers.messages import EdgeColumn, Scheme, WalkDirection
 from samplers.option_checks import check_fields
@@ -224,6 +224,49 @@ class SaintOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, num_walks=1, walk_length=0, num_presamples=1, batches_per_epoch=1)
+
+
+TrainNegatives = Literal["uniform", "degree", "in_batch", "fixed"]
+
+
+@dataclass(frozen=True)
+class LinkOptions:
+    """How links become batches, and what they are told from."""
+
+    around: Any
+    """Options of the sampler that makes a batch around the links' ends."""
+    splits: tuple[int, ...] = (SPLIT_TRAIN,)
+    """Their links, by code."""
+    batch_size: int | None = 1024
+    """Links of a batch; None: all in one batch, and every node is a root."""
+    negatives: TrainNegatives | Literal["all"] = "uniform"
+    """fixed: those that are stored, all of them where `shuffle` is False; all: a link's destination is ranked among all nodes but those that its
+    source is known to be joined with."""
+    num_negatives: int = 1
+    """Drawn for each link."""
+    exclude_own: bool = True
+    """Leave the batch's own links, and their reverses, out of its edges."""
+    seed: int = 0
+    shuffle: bool = True
+    """False: links in ascending order, and the same negatives in every epoch."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, batch_size=1, num_negatives=1)
+        if self.shuffle and self.negatives == "all":
+            raise ConfigError("negatives: expected uniform, degree, in_batch or fixed in training, got 'all'")
+
+
+@dataclass(frozen=True)
+class TopLinkOptions:
+    """The best destinations of every node."""
+
+    around: Any
+    """Options of the sampler that makes a batch of all nodes."""
+    top_k: int = 10
+    """Of each node; those that it has an edge to, and itself, are left out."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, top_k=1)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from samplers.messages import (
     FindNodes,
     InducedEdges,
     InducedSubgraphs,
+    LinkRows,
     ListChunk,
+    ListLinks,
     ListNeighbors,
     ListSplit,
     NeighborLists,
@@ -190,6 +192,16 @@ class PartitionOwner:
     @_answer.register
     def _list_split(self, request: ListSplit) -> NodeList:
         return self._node_list(np.flatnonzero(self._split(request.split_set) == request.code))
+
+    @_answer.register
+    def _list_links(self, request: ListLinks) -> LinkRows:
+        links = self._partition.links
+        if links is None:
+            raise ConfigError(
+                "links: expected a graph with links that are held out, got one without; ingest it with --links.valid and --links.test"
+            )
+        own = links.take(np.flatnonzero(links.split == request.split))
+        return LinkRows(own.source, own.destination, own.is_link, np.diff(own.negative_ptr), own.negative)
 
     @_answer.register
     def _list_chunk(self, request: ListChunk) -> NodeList:

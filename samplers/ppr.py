@@ -19,6 +19,7 @@ import numpy as np
 from samplers.drawn import Drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
+from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.options import PprOptions
 from samplers.ppr_kernels import FIRST_BITS, best_candidates, push_known, start_roots
@@ -78,6 +79,10 @@ class PprSampler:
         no node of the graph.
         """
         return with_rows(self._router, self._draw(find_roots(self._router, node_id).node, epoch, batch))
+
+    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        """Batches around these nodes, before their rows are fetched."""
+        return [self._draw(one.node, epoch, batch) for one, batch in zip(roots, batches, strict=True)]
 
     def _draw(self, roots: np.ndarray, epoch: int, batch: int) -> Drawn:
         """The subgraphs around these stored ids."""

@@ -28,6 +28,7 @@ import numpy as np
 
 from samplers.drawn import Drawn, with_rows
 from samplers.graph_checks import check_graph
+from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.neighbor import draw_induced
 from samplers.options import DEFAULT_CHUNKS, RandomPartitionOptions
@@ -80,6 +81,20 @@ class RandomPartitionSampler:
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         return [self._draw(epoch, batch) for batch in batches]
+
+    def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[Drawn]:
+        """The whole graph with these roots, before its rows are fetched. Raises ConfigError where it is cut into chunks, which may not hold them."""
+        if self._num_chunks > self.options.chunks_per_batch:
+            raise ConfigError(
+                f"num_chunks: given roots need the whole graph in a batch, got {self._num_chunks} chunks; set --sampler.num_chunks 1, or "
+                "--sampler neighbor"
+            )
+        drawn = []
+        for batch, one in zip(batches, roots, strict=True):
+            with stage("sample"):
+                nodes = draw_induced(self._router, epoch, batch, self._group_nodes(epoch, 0), self.options)
+            drawn.append(nodes.then(partial(_with_roots, one.original_id)))
+        return drawn
 
     def _draw(self, epoch: int, batch: int) -> Drawn:
         check_batch(batch, self.num_batches)
@@ -145,6 +160,11 @@ def _with_estimates(degree: np.ndarray, seen: np.ndarray, scale: float, minibatc
         edge_coefficient=np.where(is_loop, 1, weight[end]).astype(np.float32),
         degree=degree.astype(np.int64, copy=False),
     )
+
+
+def _with_roots(original_id: np.ndarray, batch: MiniBatch) -> MiniBatch:
+    """The minibatch, whose nodes ascend in permanent id, with these roots."""
+    return replace(batch, root_index=np.searchsorted(batch.node_id, original_id))
 
 
 def count_chunks(options: RandomPartitionOptions, manifest: Manifest) -> int:

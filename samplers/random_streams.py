@@ -25,6 +25,9 @@ class Purpose(IntEnum):
     PRESAMPLED_WALKS = 23
     GRAPH_ORDER = 24
     GRAPH_STEPS = 25
+    LINK_ORDER = 26
+    LINK_ENDS = 27
+    NEGATIVES = 28
 
 
 def stream_key(seed: int, purpose: Purpose, *position: int) -> np.uint64:

@@ -20,7 +20,11 @@ SAMPLERS = {
 }
 
 # Of no name: a run chooses it.
-_UNNAMED = {"full-graph": ("samplers.options:FullGraphOptions", "samplers.full_graph:FullGraphSampler")}
+_UNNAMED = {
+    "full-graph": ("samplers.options:FullGraphOptions", "samplers.full_graph:FullGraphSampler"),
+    "links": ("samplers.options:LinkOptions", "samplers.links:LinkSampler"),
+    "top-links": ("samplers.options:TopLinkOptions", "samplers.links:TopLinkSampler"),
+}
 
 OUR_PACKAGES = ("cluster", "jobs", "models", "samplers", "storage")
 
@@ -47,6 +51,13 @@ def build_sampler(options: Any, router: Any, num_ranks: int) -> Any:
         if f"{type(options).__module__}:{type(options).__name__}" == options_path:
             return load(sampler_path)(router, options, num_ranks)
     return options.build(router, num_ranks)
+
+
+def without_encodings(options: Any) -> Any:
+    """The same without encodings, which may not be stored yet."""
+    if hasattr(options, "around"):
+        return replace(options, around=without_encodings(options.around))
+    return replace(options, encodings=()) if hasattr(options, "encodings") else options
 
 
 def given(options: Any, **values: Any) -> Any:

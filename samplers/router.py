@@ -5,7 +5,7 @@ owner from a remote one. One request per owner and question.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from samplers.array_pool import ArrayPool
 from samplers.feature_kernels import decode_rows
 from samplers.graph_checks import integer_ids
+from samplers.link_tables import LinkTables
 from samplers.messages import (
     DegreeLists,
     EdgeColumn,
@@ -20,7 +21,9 @@ from samplers.messages import (
     FindNodes,
     InducedEdges,
     InducedSubgraphs,
+    LinkRows,
     ListChunk,
+    ListLinks,
     ListNeighbors,
     ListSplit,
     NeighborLists,
@@ -47,7 +50,7 @@ from storage.packed_graphs import pointers
 
 EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_feature")
 
-ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, DegreeLists)
+ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, DegreeLists, LinkRows)
 
 
 class Pending(Protocol):
@@ -286,6 +289,16 @@ class Router:
     def list_split(self, split_set: int, code: int) -> NodeList:
         """All nodes with this split code, ascending in permanent id."""
         return self._list_nodes(self._owners, ListSplit(split_set, code))
+
+    def list_links(self, split: int) -> list[LinkRows]:
+        """The stored links with this split code, as each owner lists them."""
+        pending = [owner.submit(ListLinks(split)) for owner in self._owners]
+        return [expect(one.result(), LinkRows) for one in pending]
+
+    @cached_property
+    def link_tables(self) -> LinkTables:
+        """What batches of links are drawn from; read when it is first asked for."""
+        return LinkTables(self)
 
     def list_chunk(
         self, key: int, chunk: int, num_chunks: int, count: int = 1, partition: int | None = None

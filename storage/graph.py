@@ -29,6 +29,7 @@ from storage.encodings import StoredEncodings, read_encoding, stored_encodings
 from storage.errors import ConfigError, FormatError
 from storage.feature_rows import FeatureRows
 from storage.ingest_options import FeatureDtype
+from storage.links import Links
 from storage.manifest import LABEL_DTYPES, Manifest, parse_manifest, partition_dir
 from storage.manifest_reader import FileEntry
 from storage.random_reads import read_at_random
@@ -61,6 +62,7 @@ class Partition:
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     # float32 [n, dim] by name (`storage.encodings`), mapped when asked for; KeyError for one that is not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
+    links: Links | None = None  # those from its nodes; None: no edge was held out
     stored_rows: FeatureRows | None = None  # None: features are dense numbers of their own type
 
     def __repr__(self) -> str:
@@ -315,6 +317,7 @@ class _PartitionReader:
             label=label,
             split=_read_only(np.stack(splits)) if splits else None,
             encodings=StoredEncodings(self.graph, self.index, verify=self.verify),
+            links=self._links(),
             stored_rows=manifest.feature_rows,
         )
 
@@ -331,7 +334,13 @@ class _PartitionReader:
         self._check_nodes(original_id, label, splits, path)
         return original_id, label, splits
 
-    def _batch(self, name: str, num_rows: int) -> tuple[pa.RecordBatch, str]:
+    def _links(self) -> Links | None:
+        if self.manifest.links is None:
+            return None
+        batch, path = self._batch("links", None)
+        return Links.read(batch, self.manifest.num_nodes, path)
+
+    def _batch(self, name: str, num_rows: int | None) -> tuple[pa.RecordBatch, str]:
         relative = f"{partition_dir(self.index)}/{name}.arrow"
         entry = self.manifest.files[relative]
         path = f"{self.graph.path}/{entry.path}"

@@ -32,8 +32,9 @@ from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.feature_rows import FeatureRows, RowMeasure, smallest_rows
 from storage.filesystem_errors import one_line
 from storage.graph_measures import EdgeMeasure, EdgeSums, FeatureMeasure, NodeColumns
+from storage.held_out_links import MessageEdges, without_held_out
 from storage.ingest_options import IngestOptions
-from storage.manifest import EncodingEntry, Manifest, parse_manifest, partition_dir
+from storage.manifest import EncodingEntry, Manifest, StoredLinks, parse_manifest, partition_dir
 from storage.ordered_map import num_cores, ordered_map
 from storage.partitioners import assign_partitions
 from storage.scratch import scratch_array
@@ -54,6 +55,7 @@ def ingest(
     """
     options = options or IngestOptions()
     _check_info(source.info, options)
+    source = without_held_out(source, options.links)
     with write_snapshot(url, overwrite=options.overwrite, scratch=options.scratch) as writer:
         try:
             manifest = _Ingestion(source, options, writer, progress or (lambda *_: None)).run()
@@ -146,6 +148,7 @@ class _Ingestion:
         has_out_edges = self.out_edges and not symmetric
         if has_out_edges:
             self._write_out_edges(buckets["out_topology"], id_of_row, offsets)
+        links = self._write_links(symmetric, id_of_row, offsets)
         self.progress("checksum", 0, None)
         files = self.writer.entries()
         provenance = {
@@ -155,6 +158,7 @@ class _Ingestion:
             "reverse_edges_added": str(self.add_reverse).lower(),
             "duplicates": "summed" if self.sum_duplicates else "first" if self.drop_duplicates else "kept",
             "self_loops_dropped": str(options.drop_self_loops).lower(),
+            **self._links_told(),
         }
         return Manifest(
             name=self.info.name,
@@ -173,6 +177,7 @@ class _Ingestion:
             label_kind=nodes.label_kind,
             num_classes=nodes.num_classes,
             num_split_sets=self.info.num_split_sets,
+            links=links,
             statistics=statistics,
             files=files,
             provenance=provenance,
@@ -263,6 +268,29 @@ class _Ingestion:
                 directory, num_owned = self.writer.files / partition_dir(partition), int(np.diff(offsets)[partition])
                 self._write_edges("out_topology", lists, num_owned, buckets.num_spilled(partition), directory)
                 self._add(directory / "out_topology.arrow")
+
+    def _write_links(self, symmetric: bool, id_of_row: np.ndarray, offsets: np.ndarray) -> StoredLinks | None:
+        """Writes links.arrow of every partition, the links from its own nodes; None where no edge was held out."""
+        if not isinstance(self.source, MessageEdges):
+            return None
+        links = self.source.links(symmetric=symmetric)
+        owner = np.searchsorted(offsets, id_of_row[links.source], side="right") - 1
+        for partition in range(len(offsets) - 1):
+            own = links.take(np.flatnonzero(owner == partition))
+            file = self.writer.files / partition_dir(partition) / "links.arrow"
+            write_batch(file, own.columns())
+            self._add(file)
+        return links.stored()
+
+    def _links_told(self) -> dict[str, str]:
+        """What the graph's provenance says of the links that are held out."""
+        if not isinstance(self.source, MessageEdges):
+            return {}
+        options, repeated = self.options.links, self.source.num_repeated
+        told = {"held_out": f"valid {options.valid:g}, test {options.test:g}, seed {options.seed}"}
+        if options.valid + options.test == 0:
+            told = {"held_out": "as published"}
+        return told | ({"edges_that_are_held_out_links": str(repeated)} if repeated else {})
 
     def _add(self, file: Path) -> None:
         self.writer.add(file.relative_to(self.writer.files).as_posix())

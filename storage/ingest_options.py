@@ -1,6 +1,6 @@
 """Options of the ingestion of one graph; needs Python alone, so that `ingest --help` is instant."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from storage.option_checks import at_least, check_options
@@ -10,6 +10,22 @@ Partitioner = Literal["random", "range", "ldg", "metis"]
 
 # A partition has up to 5 mapped files, and a process can have 65,530 mappings (Linux's vm.max_map_count), its libraries included.
 MAX_PARTITIONS = 10_000
+
+
+@dataclass(frozen=True)
+class LinkSplitOptions:
+    """Edges to be held out, for link prediction: they are no edges of the stored graph, nor are their reverses."""
+
+    valid: float = 0.0
+    """Share of the pairs of joined nodes that validate."""
+    test: float = 0.0
+    """Share that test."""
+    seed: int = 0
+    """Which these are is a pure function of it and the pair's two nodes."""
+
+    def __post_init__(self) -> None:
+        rows = {name: (0 <= getattr(self, name) < 1, "0 or more and less than 1") for name in ("valid", "test")}
+        check_options(self, rows | {"test": (self.test >= 0 and self.valid + self.test < 1, "with valid less than 1")})
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,7 @@ class IngestOptions:
     """Threads that group and sort edges, as far as the budget allows. Default: one per core."""
     scratch: str | None = None
     """Local directory for temporary files; default: in the graph's folder, or the system's where the url is remote."""
+    links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
 
     def __post_init__(self) -> None:
         partitioners, feature_dtypes = get_args(Partitioner), get_args(FeatureDtype)

@@ -19,11 +19,12 @@ from storage.errors import ConfigError, FormatError
 from storage.feature_rows import FeatureLayout, FeatureRows
 from storage.ingest_options import FeatureDtype
 from storage.manifest_reader import ANY_PATH, FORMAT, FORMAT_VERSION, FileEntry, ManifestReader
+from storage.source import SPLIT_NAMES
 from storage.statistics import GraphStatistics, read_graph_statistics
 
 ONE_GRAPH = "one-graph"
 
-_FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges)\.arrow")
+_FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges|links)\.arrow")
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
 LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32"}  # by the kind of labels
 
@@ -40,6 +41,19 @@ class EncodingEntry:
         """The partition's file."""
         (entry,) = (each for name, each in self.files.items() if name.startswith(f"{partition_dir(partition)}/"))
         return entry
+
+
+@dataclass(frozen=True)
+class StoredLinks:
+    """How many links the graph holds beside its edges (`storage.held_out_links`), by split code."""
+
+    positives: tuple[int, ...]
+    negatives: tuple[int, ...]  # pairs that are no links, for a split as a whole
+    listed: tuple[int, ...]  # entries of the links' own lists of negatives
+    digest: str  # of all of them, whatever the partitions
+
+    def has_negatives(self, code: int) -> bool:
+        return self.negatives[code] + self.listed[code] > 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,7 @@ class Manifest:
     label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value" or None
     num_classes: int | None = None  # or how many answers
     num_split_sets: int = 0
+    links: StoredLinks | None = None  # None: no edge was held out
     # None: made by hand, not by ingestion; a reader: not parsed yet, `measured` does
     statistics: "GraphStatistics | ManifestReader | None" = field(default=None, compare=False, repr=False)
     files: Mapping[str, FileEntry] = field(default_factory=dict, repr=False)
@@ -120,6 +135,7 @@ class Manifest:
             "edge_types": [edges],
             "encodings": encodings,
             "statistics": statistics,
+            **({} if self.links is None else {"links": {_EDGE_TYPE["relation"]: asdict(self.links)}}),
             **({} if self.origin is None else {"origin": self.origin}),
         }
         return manifest_json(ONE_GRAPH, self, fields)
@@ -189,6 +205,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
         files=reader.files(),
         provenance=reader.texts("provenance"),
         encodings={name: _encoding(each, nodes) for name, each in reader.members("encodings").items()},
+        links=_links(reader),
         statistics=reader.optional_inner("statistics"),
         snapshot=reader.count("snapshot"),
         created=reader.date("created"),
@@ -218,6 +235,21 @@ def _encoding(reader: "ManifestReader", nodes: "ManifestReader") -> EncodingEntr
     return EncodingEntry(reader.count("version"), files, reader.texts("provenance"))
 
 
+def _links(reader: "ManifestReader") -> StoredLinks | None:
+    """Of the one relation; None where the field is missing, as in graphs of 0.2."""
+    tables = reader.members("links", optional=True)
+    if not tables:
+        return None
+    if list(tables) != [_EDGE_TYPE["relation"]]:
+        reader.fail("links", f"those of the relation {_EDGE_TYPE['relation']!r} alone", list(tables))
+    (table,) = tables.values()
+    counts = {name: table.counts(name) for name in ("positives", "negatives", "listed")}
+    for name, each in counts.items():
+        if len(each) != len(SPLIT_NAMES):
+            table.fail(name, f"{len(SPLIT_NAMES)} counts", each)
+    return StoredLinks(**counts, digest=table.hexadecimal("digest", 64))
+
+
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
     """Names of the files that this partition must have."""
     names = ["topology", "nodes"]
@@ -227,6 +259,8 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
         names.append("features")
     if manifest.edge_feature_dim:
         names.append("edges")
+    if manifest.links is not None:
+        names.append("links")
     folder = partition_dir(partition)
     return [f"{folder}/{name}.arrow" for name in names]
 

@@ -17,6 +17,7 @@ from jobs.plan.tries import Tried, Tries
 from jobs.run.automatic import Setting, expected_facts, num_batches
 from jobs.run.classic import search
 from jobs.run.config import RunConfig
+from jobs.run.link_task import link_inputs
 from jobs.run.memory_check import available_bytes
 from jobs.run.node_run import check_run, node_inputs, resolve_nodes, shard_memory
 from jobs.run.node_task import node_task
@@ -26,6 +27,7 @@ from jobs.run.training_run import check_resume
 from jobs.run.whole_graph import WholeGraphData
 from samplers.options import FullGraphOptions, NeighborOptions, RandomPartitionOptions
 from samplers.protocol import Sampler
+from samplers.registry import without_encodings
 from samplers.router import local_router
 from samplers.traffic import COLUMNS, Traffic
 from storage.descriptions import counted
@@ -107,7 +109,7 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
 
     def readable(options: Any) -> Any:
         """Without an encoding that is not stored yet."""
-        return replace(options, encodings=()) if missing else options
+        return without_encodings(options) if missing else options
 
     def complete(batch: Any) -> Any:
         """With zeros for an encoding that is not stored yet."""
@@ -116,7 +118,7 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
         zeros = torch.zeros(len(batch.node_id), encoding.dim)
         return replace(batch, encoding=zeros, encoding_names=(encoding.name,))
 
-    plan.add("splits", _split_text(manifest, resolved.config.data.split_set))
+    plan.add("splits", _split_text(manifest, resolved.config))
     evaluation = {split: readable(options) for split, options in resolved.evaluation.items()}
     plan.add("scoring", _scoring_text(resolved.config, evaluation["valid"], plan.workers))
     traffic = Traffic(manifest.num_partitions)
@@ -128,7 +130,7 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
         readable(resolved.training),
         evaluation,
         node_task(resolved, manifest),
-        "roots",
+        "roots" if resolved.config.links is None else "links",
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
     )
     _add_traffic(plan, data.sampler(readable(resolved.training), plan.micro_batches), traffic)
@@ -213,8 +215,11 @@ def _parts_of_whole(valid: Any, num_nodes: int) -> list[RandomPartitionOptions]:
     return [replace(valid, num_chunks=times * valid.num_chunks) for times in (8, 4)]
 
 
-def _split_text(manifest: Manifest, split_set: int) -> str:
-    split, counts = manifest.measured.splits[split_set], []
+def _split_text(manifest: Manifest, config: RunConfig) -> str:
+    if config.links is not None and manifest.links is not None:
+        held_out = (f"{name} {manifest.links.positives[SPLITS[name]]:,}" for name in ("valid", "test"))
+        return f"{', '.join(held_out)} links held out"
+    split, counts = manifest.measured.splits[config.data.split_set], []
     for name, code in SPLITS.items():
         labelled, num_nodes = split.num_labelled[code], split.num_nodes[code]
         counts.append(f"{name} {labelled:,}" + ("" if labelled == num_nodes else f" of {num_nodes:,}"))
@@ -290,11 +295,18 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
         plan.add("encoding", f"{resolved.encoding.name}: the first run computes it")
     facts = expected_facts(source, roots["train"], graph.partitions)
     expected_bytes = 4 * source.num_nodes * (source.feature_dim + 8) + 4 * (source.num_edges or 0)
-    resolved = resolve(config, Facts(node_inputs(source), {}, resources, expected_bytes, facts))
+    inputs = node_inputs(source) if config.links is None else link_inputs(source, config.links)
+    resolved = resolve(config, Facts(inputs, {}, resources, expected_bytes, facts if config.links is None else None))
     plan.place(resolved, graph.partitions)
     plan.add_chosen(resolved)
-    plan.add("splits", ", ".join(f"{name} about {count:,}" for name, count in roots.items()))
+    held_out = f"links held out: {graph.links.valid:.0%} of the pairs valid, {graph.links.test:.0%} test"
+    of_nodes = ", ".join(f"{name} about {count:,}" for name, count in roots.items())
+    plan.add("splits", of_nodes if config.links is None else held_out)
     plan.add_model(resolved.build_model())
+    if config.links is not None:
+        plan.add("steps", "the sampler tells them once the graph is there")
+        add_untried(plan, resolved, "graph")
+        return
     try:
         setting = Setting(facts, resolved.micro_batches, resolved.config.options())
         expected_batches = resolved.micro_batches if resolved.is_full_graph else num_batches(setting)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from cluster.options import ServerOptions, SessionOptions, TrainOptions, WorkerOptions
 from jobs.run.automatic import rule_paths
+from jobs.run.link_options import LinksOptions
 from jobs.run.reader import (
     HEAD,
     Tree,
@@ -34,6 +35,7 @@ from jobs.run.registry import PLACEHOLDERS, TABLES, Component, Kind, given_of, o
 from samplers.options import LoaderOptions
 from storage.descriptions import changed_options
 from storage.errors import ConfigError, FormatError
+from storage.ingest_options import LinkSplitOptions
 from storage.option_checks import at_least, check_options
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -65,6 +67,8 @@ class NodeDataOptions:
     """An OGB set whose edges have a direction (ogbn-arxiv): keep it; otherwise each edge gets its reverse, as in the literature."""
     split_set: int = 0
     """Index of the train/valid/test split to use."""
+    links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
+    """Of a graph that the run prepares itself."""
 
     def __post_init__(self) -> None:
         check_options(self, at_least(self, 0, "split_set"))
@@ -220,6 +224,12 @@ class RunConfig:
         return str(getattr(self.task.options, "metric", ""))
 
     @property
+    def links(self) -> LinksOptions | None:
+        """What is said of links; None: they are not what is predicted."""
+        options = self.task.options
+        return options if isinstance(options, LinksOptions) else None
+
+    @property
     def target(self) -> str | None:
         """The target that a task over many graphs names; None: all."""
         return getattr(self.task.options, "target", None)
@@ -319,7 +329,9 @@ def read_config(tree: Mapping[str, Any], *, allow_import: bool = True) -> RunCon
 
 
 def _is_automatic(tree: Mapping[str, Any]) -> bool:
-    """Whether options that nobody says are chosen for the graph."""
+    """Whether options that nobody says are chosen for the graph. There are no rules for links."""
+    if _split(tree.get("task", {}))[0] == "links":
+        return False
     said = tree.get("run")
     options = (
         build(RunOptions, {"defaults": said["defaults"]}, "run.")

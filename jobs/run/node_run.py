@@ -17,6 +17,9 @@ from jobs.run.automatic import graph_facts
 from jobs.run.baselines import Baselines, begin_baselines, compute_baselines
 from jobs.run.classic import train_classic
 from jobs.run.config import RunConfig
+from jobs.run.link_baselines import compute_link_baselines
+from jobs.run.link_options import LinksOptions
+from jobs.run.link_task import check_links, link_identity, link_inputs, ranking
 from jobs.run.node_task import check_graph, check_splits, fits_labels, node_task
 from jobs.run.prepare_graph import prepare_graph, store_encoding
 from jobs.run.registry import PLACEHOLDERS, Inputs
@@ -28,6 +31,7 @@ from jobs.run.whole_graph import ShardMemory, WholeGraphData
 from models.options.features import Features
 from samplers.options import RandomPartitionOptions
 from samplers.random_partition import count_chunks
+from samplers.registry import without_encodings
 from samplers.router import Router, local_router
 from samplers.traffic import Traffic
 from storage.descriptions import counted
@@ -68,13 +72,21 @@ def run_nodes(job: str, config: RunConfig) -> int:
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
     with prepare(graph, asked, resolved, memory, run_dir) as ready:
         task = node_task(ready.resolved, manifest)
-        print("fitting the baselines (majority class, features only)", flush=True)
+        told = "majority class, features only" if config.links is None else "common neighbors"
+        print(f"fitting the baselines ({told})", flush=True)
 
         def fit() -> Baselines:
+            if config.links is not None:
+                return compute_link_baselines(ready.router, ready.resolved.evaluation["test"], task)
             return compute_baselines(ready.router, config.data.split_set, task, config.fit.seed) | classic
 
         fitted = begin_baselines(fit, alone=ready.resolved.workers.launcher == "process")
-        described = {"graph": graph.url, "graph_hash": manifest.content_hash, "snapshot": manifest.snapshot}
+        described = {
+            "graph": graph.url,
+            "graph_hash": manifest.content_hash,
+            "snapshot": manifest.snapshot,
+            **({} if config.links is None else {"predicted": "links"}),
+        }
         summary = train_and_score(
             job,
             run_dir,
@@ -166,7 +178,8 @@ def _on_ray(
         servers, traffic = group.running(), Traffic(manifest.num_partitions)
         router = connect(servers, traffic.watch)
         if resolved.workers != before or not graph.is_here:
-            check_splits(manifest, config.data.split_set, config.metric, num_roots(resolved))
+            if config.links is None:
+                check_splits(manifest, config.data.split_set, config.metric, num_roots(resolved))
             check_samplers(router, resolved)
 
         def renewed(wait_s: float, say: Callable[[str], None]) -> TrainingData:
@@ -184,7 +197,10 @@ def node_inputs(data: Manifest | SourceInfo) -> Inputs:
 
 def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | None) -> ResolvedRun:
     """The run on this graph. Raises ConfigError where the two do not fit."""
-    manifest = graph.manifest
+    manifest, links = graph.manifest, config.links
+    if links is not None:
+        check_links(graph, links, 1)
+        return _resolve_links(config, graph, links, resources)
     fits = fits_labels(manifest, config.task)
     if config.data.split_set >= manifest.num_split_sets or not fits or not manifest.feature_dim:
         check_graph(graph, config.data.split_set, config.task, config.metric, 1)
@@ -203,6 +219,22 @@ def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | 
     return resolve(config, Facts(node_inputs(manifest), identity, resources, stored, facts))
 
 
+def _resolve_links(
+    config: RunConfig, graph: StoredGraph, links: LinksOptions, resources: Resources | None
+) -> ResolvedRun:
+    manifest = graph.manifest
+    identity = {
+        "graph": manifest.name,
+        "num_nodes": manifest.num_nodes,
+        "num_edges": manifest.num_edges,
+        **link_identity(manifest, links),
+        DATA: manifest.measured.graph_digest[:16],
+    }
+    chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
+    stored = sum(entry.num_bytes for entry in manifest.files.values())
+    return resolve(replace(config, task=chosen), Facts(link_inputs(manifest, links), identity, resources, stored))
+
+
 def num_roots(resolved: ResolvedRun) -> int:
     """How many labelled nodes the training split needs at least."""
     return 1 if resolved.is_full_graph else resolved.micro_batches
@@ -214,7 +246,10 @@ def check_run(graph: StoredGraph, resolved: ResolvedRun) -> None:
     Samplers are tried where the graph's files are at hand; elsewhere once the servers are up.
     """
     config = resolved.config
-    check_graph(graph, config.data.split_set, config.task, config.metric, num_roots(resolved))
+    if config.links is not None:
+        check_links(graph, config.links, num_roots(resolved))
+    else:
+        check_graph(graph, config.data.split_set, config.task, config.metric, num_roots(resolved))
     if isinstance(resolved.training, RandomPartitionOptions):
         count_chunks(resolved.training, graph.manifest)
     if graph.is_here:
@@ -227,10 +262,7 @@ def check_samplers(router: Router, resolved: ResolvedRun) -> None:
         return
     data = OpenNodes(router)
     for options in (resolved.training, *resolved.evaluation.values()):
-        plain = (
-            replace(options, encodings=()) if hasattr(options, "encodings") else options
-        )  # they may not be stored yet
-        data.sampler(plain, resolved.micro_batches).num_batches  # noqa: B018 - checks its options
+        data.sampler(without_encodings(options), resolved.micro_batches).num_batches  # noqa: B018 - checks its options
 
 
 def shard_memory(manifest: Manifest, resolved: ResolvedRun, *, training: bool = True) -> ShardMemory:

@@ -1,9 +1,11 @@
-"""Classes or labels of the nodes of one graph: what the task must know of the graph, and what the graph must have for it."""
+"""The tasks on one graph, and classes or labels of its nodes: what the task must know of the graph, and what the graph must have for it."""
 
 import numpy as np
 
 from cluster.options import NodeBinaryOptions, NodeClassificationOptions
 from cluster.tasks import BinaryClassification, Classification, Task
+from jobs.run.link_options import LinksOptions
+from jobs.run.link_task import link_task
 from jobs.run.registry import Component
 from jobs.run.resolve import ResolvedRun
 from storage.errors import ConfigError
@@ -15,6 +17,8 @@ from storage.source import SPLIT_TRAIN, SPLITS
 def node_task(resolved: ResolvedRun, manifest: Manifest) -> Task:
     """The run's task on this graph. Raises ConfigError where the two do not fit."""
     options, split_set = resolved.config.task.options, resolved.config.data.split_set
+    if isinstance(options, LinksOptions):
+        return link_task(manifest, options)
     if isinstance(options, NodeBinaryOptions):
         positive = positive_weights(manifest, split_set) if options.class_weights == "balanced" else None
         return BinaryClassification(manifest.num_classes or 0, options.metric, options.label_smoothing, positive)

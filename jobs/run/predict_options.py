@@ -23,6 +23,8 @@ class PredictConfig:
     """all, or one of: train, valid, test (or as the set names them), and none: what is in no split."""
     embeddings: bool = False
     """Add the states that the model's head reads, where it has one."""
+    top_k: int = 10
+    """Of a run on links: the best destinations of each node, without those that it has an edge to."""
     parallel: Literal["auto", "data", "graph"] = "auto"
     """graph: the whole graph is one batch, its nodes spread over the workers (GECO's; on CPUs); data: every worker has its own batches;
     auto: as the run was trained."""
@@ -48,5 +50,5 @@ class PredictConfig:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        rows = at_least(self, 1, "shard_rows", "piece_batches", "workers") | at_least(self, 0, "restarts")
+        rows = at_least(self, 1, "shard_rows", "piece_batches", "workers", "top_k") | at_least(self, 0, "restarts")
         check_options(self, rows | more_than_0(self, "deadline_s"))

@@ -27,18 +27,20 @@ from cluster.training_data import (
 from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
+from jobs.run.link_task import link_inputs, link_task
 from jobs.run.node_run import node_inputs, shard_memory
 from jobs.run.node_task import fits_labels
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
+from jobs.run.registry import sharding
 from jobs.run.resolve import ResolvedRun, read_resolved
 from jobs.run.whole_graph import WholeGraphData
-from samplers.options import FullGraphOptions, LoaderOptions
+from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions, TopLinkOptions
 from samplers.router import Router
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
-from storage.graph import open_graph
+from storage.graph import StoredGraph, open_graph
 from storage.graph_store import open_graphs
 from storage.source import SPLIT_NAMES
 
@@ -82,12 +84,14 @@ class Subject:
 
 
 def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
-    """The nodes of one graph. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
+    """The nodes of one graph, or their links. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
     trained = _resolved(run, options.allow_import)
     config = trained.config
     graph = open_graph(options.graph or run.data_url, None if options.graph else run.snapshot)
     manifest = graph.manifest
     _check_same(run, graph.url, manifest.content_hash, options.other_graph)
+    if config.links is not None:
+        return _link_subject(run, options, trained, graph)
     num_classes, has_targets = trained.inputs.out_dim, fits_labels(manifest, config.task)
     if has_targets and manifest.label_kind == "answers" and manifest.num_classes != num_classes:
         raise ConfigError(
@@ -110,14 +114,41 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     samplers = with_unsplit(shape.evaluation)
     build_model = _checked(run, graph.url, shape.build_model)
     memory = shard_memory(as_trained, shape, training=False) if is_whole else None
-    servers = replace(config.servers, verify=options.verify)
-    encoding = trained.encoding
 
     def members(router: Router) -> Callable[[str], np.ndarray]:
         return lambda name: router.list_split(split_set, SPLIT_NAMES.index(name)).original_id
 
     def shared(nodes: TrainingData) -> TrainingData:
         return nodes if memory is None else WholeGraphData(nodes, samplers["train"], memory)
+
+    serve, look = _served(graph, trained, options, members, shared)
+    return Subject(
+        url=graph.url,
+        content_hash=manifest.content_hash,
+        text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
+        samplers=samplers,
+        build_model=build_model,
+        task=_node_task(trained),
+        target_names=(),
+        has_targets=has_targets,
+        fit=trained.fit,
+        loader=config.loader,
+        serve=serve,
+        look=look,
+        shard_bytes=None if memory is None else memory.check,
+        estimate=None if is_whole else config.evaluation.estimate,
+    )
+
+
+def _served(
+    graph: StoredGraph,
+    trained: ResolvedRun,
+    options: PredictConfig,
+    members: Callable[[Router], Callable[[str], np.ndarray]],
+    shared: Callable[[TrainingData], TrainingData],
+) -> tuple[Callable[[], Any], Callable[[], Served]]:
+    """`serve` and `look` of one graph's subject."""
+    servers, encoding = replace(trained.config.servers, verify=options.verify), trained.encoding
 
     @contextmanager
     def serve() -> Iterator[Served]:
@@ -135,21 +166,42 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         data = StoredNodes.of(graph, verify=False)
         return shared(data), members(data.open().router)
 
+    return serve, look
+
+
+def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun, graph: StoredGraph) -> Subject:
+    """The best links of every node, by one pass over the whole graph."""
+    links, manifest = trained.config.links, graph.manifest
+    assert links is not None
+    if options.parallel == "graph":
+        raise ConfigError("--parallel graph: expected a run on nodes, got one on links")
+    name = trained.config.model.name
+    if sharding(trained.config.model.options) == "roots":
+        raise ConfigError(
+            f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, and {name} takes one subgraph per root; "
+            "train another model"
+        )
+    shape = replace(trained, inputs=replace(trained.inputs, node=link_inputs(manifest, links).node))
+    encodings = () if trained.encoding is None else (trained.encoding.name,)
+    around = RandomPartitionOptions(num_chunks=1, shuffle=False, encodings=encodings)
+
+    def members(router: Router) -> Callable[[str], np.ndarray]:
+        return lambda _: router.link_tables.nodes.original_id
+
+    serve, look = _served(graph, trained, options, members, lambda nodes: nodes)
     return Subject(
         url=graph.url,
         content_hash=manifest.content_hash,
-        text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
-        samplers=samplers,
-        build_model=build_model,
-        task=_node_task(trained),
+        text=f"graph {manifest.name}: links from {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
+        samplers={UNSPLIT: TopLinkOptions(around, options.top_k)},
+        build_model=_checked(run, graph.url, shape.build_model),
+        task=link_task(manifest, links),
         target_names=(),
-        has_targets=has_targets,
+        has_targets=False,
         fit=trained.fit,
-        loader=config.loader,
+        loader=trained.config.loader,
         serve=serve,
         look=look,
-        shard_bytes=None if memory is None else memory.check,
-        estimate=None if is_whole else config.evaluation.estimate,
     )
 
 

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from storage.importers.ogb_links import ogb_link_graph
+
 from jobs.run.config import NodeDataOptions
 from jobs.run.progress import progress
 from storage.encode import encode
@@ -31,7 +33,8 @@ def prepare_graph(options: NodeDataOptions) -> StoredGraph:
     else:
         # Citations are used undirected in the literature; products comes with both directions.
         undirected = (not options.directed and is_directed(options.path)) or None
-        source = ogb_graph(options.path, Path(options.folder) / "ogb")
+        read = ogb_link_graph if options.path.startswith("ogbl-") else ogb_graph
+        source = read(options.path, Path(options.folder) / "ogb")
     with progress(f"preparing {name}") as bar, unless_another_was_first(str(target)):
         ingest(
             source,
@@ -41,6 +44,7 @@ def prepare_graph(options: NodeDataOptions) -> StoredGraph:
                 partitioner=options.partitioner,
                 seed=options.graph_seed,
                 undirected=undirected,
+                links=options.links,
             ),
             lambda stage, done, total: bar.update(done, total, stage),
         )
@@ -59,7 +63,7 @@ def unless_another_was_first(url: str) -> Iterator[None]:
 
 def find_graph(options: NodeDataOptions) -> StoredGraph | None:
     """The graph where it is there; None where the job would prepare it first."""
-    if options.path is not None and not options.path.startswith("ogbn-"):
+    if options.path is not None and not options.path.startswith(("ogbn-", "ogbl-")):
         check_ingested(options.path)
         return open_graph(options.path, options.snapshot)
     if options.partitions < 1:
@@ -92,6 +96,9 @@ def how_to_make(options: NodeDataOptions) -> str:
     """The command that prepares the graph as the first run of a job would."""
     target = _place(options)[1]
     kept = f"{target} --partitions {options.partitions} --partitioner {options.partitioner} --seed {options.graph_seed}"
+    links = options.links
+    if links.valid + links.test:
+        kept += f" --links.valid {links.valid:g} --links.test {links.test:g} --links.seed {links.seed}"
     if options.path is None:
         made = f"--synthetic.num-nodes {options.nodes} --synthetic.seed {options.graph_seed}"
         return f"python jobs/ingest.py synthetic {kept} {made}"
@@ -103,6 +110,9 @@ def _place(options: NodeDataOptions) -> tuple[str, Path]:
     """The name of a graph that the job prepares, and where it lies."""
     name = options.path or f"synthetic-{options.nodes}-seed{options.graph_seed}"
     kept = "-directed" if options.directed and options.path is not None else ""
+    links = options.links
+    if links.valid + links.test:
+        kept += f"-links{links.valid:g}-{links.test:g}-seed{links.seed}"
     return name, Path(options.folder) / f"{name}{kept}-{options.partitioner}{options.partitions}"
 
 

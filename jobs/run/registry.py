@@ -94,6 +94,7 @@ TASKS: dict[Kind, dict[str, Row]] = {
     "nodes": {
         "classification": Row("cluster.options:NodeClassificationOptions"),
         "binary": Row("cluster.options:NodeBinaryOptions"),
+        "links": Row("jobs.run.link_options:LinksOptions"),
     },
     "graphs": {
         "regression": Row("cluster.options:RegressionOptions"),

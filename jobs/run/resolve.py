@@ -16,6 +16,8 @@ from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
 from jobs.run.automatic import GraphFacts, choose
 from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
+from jobs.run.link_options import LinksOptions
+from jobs.run.link_samplers import scored_links, training_links
 from jobs.run.reader import Tree, build, shown, to_tree
 from jobs.run.registry import Inputs, build_model, model_config, origin, sharding, stored_encoding
 from models.parallel.shards import NUM_BLOCKS
@@ -91,11 +93,18 @@ class ResolvedRun:
         values = asdict(self._model_options)
         for name in ("recompute", "filter_learning_rate"):
             values.pop(name, None)
-        return {"model": component.name, **values}
+        links = self.config.links
+        decoder = {} if links is None else {"decoder": asdict(links.decoder)}
+        return {"model": component.name, **values, **decoder}
 
     def build_model(self) -> Any:
         """The module that the trainer takes."""
-        return build_model(self.config.model, self.config.kind, self.inputs)
+        model, links = build_model(self.config.model, self.config.kind, self.inputs), self.config.links
+        if links is None:
+            return model
+        from jobs.run.link_model import LinkModel
+
+        return LinkModel(model, links.decoder)
 
     @property
     def fit(self) -> TrainOptions:
@@ -112,7 +121,8 @@ class ResolvedRun:
             return FullGraphOptions(
                 self.config.data.split_set, (SPLIT_TRAIN,), self._encodings, NUM_BLOCKS, alone="shard"
             )
-        return self._sampler("train", shuffle=True)
+        sampler, links = self._sampler("train", shuffle=True), self.config.links
+        return sampler if links is None else training_links(links, sampler, self.config.fit.seed)
 
     @property
     def evaluation(self) -> dict[str, Any]:
@@ -120,12 +130,20 @@ class ResolvedRun:
         how = self.config.evaluation
         if self.config.kind == "graphs":
             return {split: replace(self._sampler(split, shuffle=False), max_graphs=how.max_graphs) for split in SPLITS}
+        if self.config.links is not None:
+            return self._scored_links(self.config.links)
         if self.is_full_graph:
             return dict(full_evaluation(self.config.data.split_set, 1, self._encodings, NUM_BLOCKS, "shard"))
         if how.how == "sampled":
             return {split: self._sampler(split, shuffle=False) for split in SPLITS}
         blocks = NUM_BLOCKS if sharding(self._model_options) == "rows" else None
         return dict(full_evaluation(self.config.data.split_set, how.chunks, self._encodings, blocks))
+
+    def _scored_links(self, links: LinksOptions) -> dict[str, Any]:
+        around = self._sampler("train", shuffle=False)
+        if self.config.evaluation.how == "full":
+            around = full_evaluation(self.config.data.split_set, 1, self._encodings)["train"]
+        return dict(scored_links(links, around))
 
     @property
     def _model_options(self) -> Any:
@@ -317,6 +335,23 @@ def _patience_needs_scores_that_choose(config: RunConfig) -> str | None:
     )
 
 
+def _links_fit_the_rest(config: RunConfig) -> str | None:
+    links, evaluation, sampler = config.links, config.evaluation, config.sampler.options
+    if links is None:
+        return None
+    if config.run.parallel == "graph":
+        return "--run.parallel graph: expected a task on nodes, got links; leave it out"
+    if config.baseline.models:
+        return f"baseline: expected classification of nodes, got links and {' '.join(config.baseline.models)}; leave out --baseline"
+    if getattr(sampler, "batch_size", None) != getattr(type(sampler), "batch_size", None):
+        return "batch_size: a batch of links has --task.batch_size of them; leave out --sampler.batch_size"
+    if evaluation.how == "full" and evaluation.chunks > 1:
+        return f"chunks: links are scored on the whole graph in one chunk, or sampled, got {evaluation.chunks}; set --evaluation sampled"
+    if evaluation.how == "sampled" and links.ranking == "all":
+        return "ranking: 'all' nodes as rivals need the states of all, got sampled evaluation; set --evaluation full or --task.ranking sampled"
+    return None
+
+
 def _baselines_need_exact_scores(config: RunConfig) -> str | None:
     if not config.run.require_baselines or config.evaluation.estimate is None:
         return None
@@ -408,6 +443,7 @@ CHECKS = (
     _fanouts_are_layers,
     _subgraphs_of_roots,
     _sampled_scores_have_roots,
+    _links_fit_the_rest,
     _patience_needs_scores_that_choose,
     _baselines_need_exact_scores,
     _whole_graph_has_no_batches,

@@ -32,7 +32,6 @@ from jobs.run.environment import describe_command, describe_environment
 from jobs.run.option_checks import check_writable
 from jobs.run.progress import Progress, progress
 from jobs.run.reader import shown
-from jobs.run.registry import Kind
 from jobs.run.resolve import ResolvedRun
 from jobs.run.run_record import RunRecord, read_run, stored_partitions
 from jobs.run.this_machine import local_session, this_machine
@@ -42,7 +41,7 @@ from samplers.traffic import COLUMNS
 from storage.descriptions import counted
 from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 
-TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train")
+TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
 _LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
 FEWEST_STEPS = 200  # fewer are warned of
 # Entries of a summary, one of which it has: which epoch's weights were kept, and how that is said.
@@ -277,7 +276,7 @@ def train_and_score(
                 higher_is_better=task.higher_is_better,
                 estimate=config.evaluation.estimate,
             ),
-            **_run_summary(result, run, config.kind),
+            **_run_summary(result, run, of_nodes=unit == "nodes"),
             **_told_in_full(read_run(run_dir)),
             "wall_s": time.monotonic() - started_s,
         }
@@ -296,13 +295,13 @@ def _choices_that_hold(run_dir: RunPlace, config: RunConfig) -> tuple[str, ...]:
     )
 
 
-def _run_summary(result: Mapping[str, Any], run: RunDirectory, kind: Kind) -> dict[str, Any]:
-    """What a summary holds of the training itself; rates are averaged over the training time."""
+def _run_summary(result: Mapping[str, Any], run: RunDirectory, *, of_nodes: bool) -> dict[str, Any]:
+    """What a summary holds of the training itself; rates are averaged over the training time. `of_nodes`: nodes are what is predicted."""
     epochs = run.metrics()
     train_s = sum(epoch["train_s"] for epoch in epochs)
-    rates = ("nodes_per_s", "edges_per_s") if kind == "nodes" else ("roots_per_s", "nodes_per_s", "edges_per_s")
+    rates = ("nodes_per_s", "edges_per_s") if of_nodes else ("roots_per_s", "nodes_per_s", "edges_per_s")
     return {
-        **({} if kind == "nodes" else {"all_scores": result["scores"]}),
+        **({} if of_nodes else {"all_scores": result["scores"]}),
         "counts": {split: values["count"] for split, values in result["scores"].items()},
         **{name: result[name] for name in (*KEPT_EPOCH, "stopped_early") if name in result},
         "epochs": len(epochs),
@@ -335,7 +334,7 @@ def print_end(summary: Mapping[str, Any], run_dir: RunPlace) -> None:
     """What a finished run says: scores, cost, and the commands that go on from here."""
     print_scores(summary)
     speed = f"{summary['nodes_per_s']:,.0f} nodes/s, {summary['edges_per_s']:,.0f} edges/s"
-    if "graphs" in summary:
+    if "roots_per_s" in summary:
         speed = f"{summary['roots_per_s']:,.0f} {summary.get('predicted', 'graphs')}/s"
     job = program_name() if program_name() in TRAINERS else f"train_{'graphs' if 'graphs' in summary else 'nodes'}"
     more = ["--fit.epochs", str(2 * summary["epochs"])]

@@ -15,6 +15,7 @@ BASELINE_NAMES = {
     "composition": "composition only",
     "shares": "shares of the classes",
     "equal": "equal scores",
+    "common_neighbors": "common neighbors",
     "gcn": "GCN",
     "gat": "GAT",
     "sage": "GraphSAGE",

@@ -13,6 +13,7 @@ import numpy as np
 
 from storage.descriptions import describe
 from storage.errors import DataError
+from storage.links import Links
 from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, NodeChunk, SourceInfo
 
 # What numpy raises of a damaged .npy file.
@@ -40,6 +41,8 @@ class ArrayGraph:
     num_classes: int | None = None
     undirected_once: bool = False
     provenance: Mapping[str, str] | None = None
+    links: Links | None = None  # that are held out: they are not among the edges
+    repeats_links: bool = False  # or may be, since the data set's publisher has it so
 
     def __repr__(self) -> str:
         return describe(self)

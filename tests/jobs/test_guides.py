@@ -113,6 +113,38 @@ assert graph.manifest.num_edges > other.manifest.num_edges
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.ray
+@pytest.mark.long
+def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
+    """The guide's commands and code as they stand, in a folder that holds such files."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 6, 300)
+    np.save(tmp_path / "x.npy", (np.eye(6)[group] + rng.normal(size=(300, 6))).astype(np.float32))
+    edges = np.unique(np.sort(rng.integers(0, 300, (9000, 2))), axis=0)
+    edges = edges[(group[edges[:, 0]] == group[edges[:, 1]]) & (edges[:, 0] < edges[:, 1])]
+    (tmp_path / "edges.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in edges))
+    (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
+    (commands,) = blocks("links.md", "bash")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
+    assert "Traceback" not in done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "summary.json").read_text())["scores"]["test"] > 0.15
+    assert list((run / "best").glob("part-*.parquet"))
+    check = "assert run.summary['all_scores']['test']['mrr'] > 0.15"
+    (code,) = blocks("links.md", "python")
+    done = run_code(code + check, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.mark.long
 def test_pygs_graph_models_and_encodings(tmp_path: Path) -> None:
     code = "".join(blocks("from_pyg.md", "python"))

@@ -23,7 +23,7 @@ assert not heavy, heavy
 """
 
 
-@pytest.mark.parametrize("job", ["doctor", "predict", "report", "train_graphs", "train_nodes"])
+@pytest.mark.parametrize("job", ["doctor", "predict", "report", "train_graphs", "train_links", "train_nodes"])
 def test_help_imports_nothing_heavy(job: str) -> None:
     command = [sys.executable, "-c", HELP, f"jobs.{job}"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)

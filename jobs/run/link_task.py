@@ -1,0 +1,70 @@
+"""Link prediction: what its task must know of the graph, and what the graph must have for it."""
+
+from dataclasses import asdict
+from typing import Any, Literal
+
+from cluster.tasks import LinkPrediction, Task
+from jobs.run.link_options import LinksOptions
+from jobs.run.link_samplers import SCORED
+from jobs.run.registry import Inputs
+from models.options.features import Features
+from storage.errors import ConfigError
+from storage.graph import StoredGraph
+from storage.manifest import Manifest
+from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_VALID, SPLITS, SourceInfo
+
+
+def link_inputs(data: Manifest | SourceInfo, options: LinksOptions) -> Inputs:
+    """What the graph and the decoder decide of the model, whose outputs are the nodes' states."""
+    return Inputs(node=Features(dim=data.feature_dim), out_dim=options.decoder.width, task="node")
+
+
+def link_identity(manifest: Manifest, options: LinksOptions) -> dict[str, Any]:
+    """What a run may not change between its parts, beside the graph."""
+    held_out = "" if manifest.links is None else manifest.links.digest[:16]
+    return {"held_out": held_out, "links": {**asdict(options), "ranking": ranking(manifest, options)}}
+
+
+def ranking(manifest: Manifest, options: LinksOptions) -> Literal["fixed", "sampled", "all"]:
+    """What links are scored against."""
+    if options.ranking != "auto":
+        return options.ranking
+    links = manifest.links
+    return "fixed" if links and all(links.has_negatives(SPLITS[name]) for name in SCORED) else "sampled"
+
+
+def link_task(manifest: Manifest, options: LinksOptions) -> Task:
+    """The run's task on this graph."""
+    shared = ranking(manifest, options) == "fixed" and manifest.links is not None and not sum(manifest.links.listed)
+    return LinkPrediction(options.metric, options.loss, options.margin, own_rivals=not shared)
+
+
+def check_links(graph: StoredGraph, options: LinksOptions, num_links: int) -> None:
+    """Raises ConfigError where the graph has not the features, edges and held-out links that the run needs.
+
+    `num_links`: training links that there must be at least.
+    """
+    manifest, links = graph.manifest, graph.manifest.links
+    if not manifest.feature_dim:
+        raise ConfigError(
+            f"{graph.url}: expected node features, the graph has none; ingest it with features (jobs/ingest.py --edge_list.features)"
+        )
+    if links is None:
+        raise ConfigError(
+            f"{graph.url}: expected a graph with links that are held out, got one without; ingest it with --links.valid 0.05 --links.test 0.1"
+        )
+    for code in (SPLIT_VALID, SPLIT_TEST):
+        name = SPLIT_NAMES[code]
+        if not links.positives[code]:
+            raise ConfigError(
+                f"{graph.url}: split {name}: expected at least one link, got none; ingest it with a larger --links.{name}"
+            )
+        if ranking(manifest, options) == "fixed" and not links.has_negatives(code):
+            raise ConfigError(
+                f"{graph.url}: ranking fixed: expected negatives stored for the split {name}, got none; set --task.ranking sampled or all"
+            )
+    if manifest.num_edges < num_links:
+        raise ConfigError(
+            f"{graph.url}: expected at least {num_links} edges to train on (one link per micro-batch of a step), got {manifest.num_edges}; lower "
+            "--fit.micro_batches (or, where it is auto, --workers)"
+        )

@@ -1,0 +1,128 @@
+"""Links that a graph is to be trained on and scored with, and the edges that are left out of it for them.
+
+A link that is held out, for validation or test, is no edge of the stored graph, in neither direction: so no sampler, encoding, statistic or
+partitioner sees it. Which edges these are is drawn here, a pure function of (seed, the edge's two nodes), or a source says it itself
+(`links`). Nodes are named by their rows in the source, which are their numbers in ascending permanent id.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from storage.counter_random import derive_key, hash_counters
+from storage.errors import DataError
+from storage.ingest_options import LinkSplitOptions
+from storage.links import Links
+from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, GraphSource, NodeChunk, SourceInfo
+
+_PURPOSE = 0x6C696E6B  # "link": keeps these draws apart from others of the seed
+
+
+@runtime_checkable
+class LinkSource(Protocol):
+    """A source that says itself which links are held out."""
+
+    @property
+    def links(self) -> Links | None:
+        """None: none."""
+        ...
+
+    @property
+    def repeats_links(self) -> bool:
+        """Whether held-out links may be edges too, since the data set's publisher has it so (ogbl-collab: pairs that meet again)."""
+        ...
+
+
+class MessageEdges:
+    """A source without the edges that are held out; what these are is known once all edges have passed."""
+
+    def __init__(
+        self, source: GraphSource, options: LinkSplitOptions, given: Links | None, *, may_repeat: bool
+    ) -> None:
+        self._source, self._options, self._given, self._may_repeat = source, options, given, may_repeat
+        self._found: list[Links] = []
+        self.num_repeated = 0  # edges that are held-out links too
+        self._known = np.empty(0, np.int64)
+        if given is not None:
+            given.check(source.info.num_nodes, source.info.name)
+            held = (given.is_link == 1) & (given.split != SPLIT_TRAIN)
+            self._known = np.unique(self._pair(given.source[held], given.destination[held]))
+
+    @property
+    def info(self) -> SourceInfo:
+        return self._source.info
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        return self._source.nodes(chunk_nodes)
+
+    def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
+        """Raises DataError for an edge that is a held-out link, or the reverse of one."""
+        self._found, self.num_repeated = [], 0
+        for chunk in self._source.edges(chunk_edges):
+            if self._given is not None:
+                self._check(chunk)
+                yield chunk
+                continue
+            code = split_of_edges(chunk.src, chunk.dst, self._options)
+            held = code > 0
+            if held.any():
+                self._found.append(Links.of(chunk.src[held], chunk.dst[held], code[held]))
+                weight, feature = (None if one is None else one[~held] for one in (chunk.weight, chunk.feature))
+                chunk = EdgeChunk(chunk.src[~held], chunk.dst[~held], weight, feature)
+            yield chunk
+
+    def links(self, *, symmetric: bool) -> Links:
+        """All links, in their canonical order; after the edges have passed."""
+        if self._given is not None:
+            return self._given.canonical(symmetric=symmetric)
+        none = np.empty(0, np.int64)
+        links = Links.join([Links.of(none, none, 0), *self._found])
+        links.check(self.info.num_nodes, self.info.name)
+        return links.canonical(symmetric=symmetric)
+
+    def _check(self, chunk: EdgeChunk) -> None:
+        pair = self._pair(chunk.src, chunk.dst)
+        repeated = np.flatnonzero(np.isin(pair, self._known))
+        self.num_repeated += len(repeated)
+        if len(repeated) and not self._may_repeat:
+            first = int(repeated[0])
+            raise DataError(
+                f"{self.info.name}: expected no held-out link, nor its reverse, among the edges, found "
+                f"{int(chunk.src[first])} to {int(chunk.dst[first])}; take these edges out"
+            )
+
+    def _pair(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """int64: the same number for a pair and its reverse."""
+        low, high = np.minimum(one, other).astype(np.int64), np.maximum(one, other).astype(np.int64)
+        return low * self.info.num_nodes + high
+
+
+def split_of_edges(src: np.ndarray, dst: np.ndarray, options: LinkSplitOptions) -> np.ndarray:
+    """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0. The same for an edge, its copies and its reverse; 0 for a loop."""
+    low, high = np.minimum(src, dst), np.maximum(src, dst)
+    key = derive_key(options.seed, _PURPOSE)
+    hashed = hash_counters(key, hash_counters(key, low) + high.astype(np.uint64))
+    # Bounds of 53 bits, exact on every machine.
+    share = hashed >> np.uint64(11)
+    test, held = (np.uint64(round(part * 2**53)) for part in (options.test, options.test + options.valid))
+    code = np.where(share < test, SPLIT_TEST, np.where(share < held, SPLIT_VALID, 0)).astype(np.int8)
+    return np.where(low == high, 0, code).astype(np.int8)
+
+
+def without_held_out(source: GraphSource, options: LinkSplitOptions | None) -> GraphSource:
+    """The source without the edges that are to be held out; itself where none are.
+
+    Raises DataError where the source has links of its own and more are to be drawn.
+    """
+    given = source.links if isinstance(source, LinkSource) else None
+    options = options or LinkSplitOptions()
+    drawn = options.valid + options.test > 0
+    if given is not None and drawn:
+        raise DataError(
+            f"{source.info.name}: expected no --links, for the set has splits of its links, got some; leave them out"
+        )
+    if given is None and not drawn:
+        return source
+    may_repeat = isinstance(source, LinkSource) and source.repeats_links
+    return MessageEdges(source, options, given, may_repeat=may_repeat)

@@ -1,0 +1,114 @@
+"""Pairs of nodes that a graph holds beside its edges: links that are held out for validation and test, and pairs that are no links.
+
+Nodes are named by their rows in the graph's source, which are their numbers in ascending permanent id: no partition changes them.
+"""
+
+import hashlib
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage.arrow_files import array_from_numpy, check_split_codes, neighbor_lists, numpy_column, struct_column
+from storage.errors import DataError, FormatError
+from storage.manifest import StoredLinks
+from storage.packed_graphs import pointers
+from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN
+
+_DTYPES = {"source": "int64", "destination": "int64", "split": "int8", "is_link": "int8"}
+
+
+@dataclass(frozen=True)
+class Links:
+    """Pairs of nodes with their split: links, and pairs that are none, against which links of the same split are ranked."""
+
+    source: np.ndarray  # int64 [m], rows of nodes
+    destination: np.ndarray  # int64 [m]
+    split: np.ndarray  # int8 [m], SPLIT_* codes but that of none
+    is_link: np.ndarray  # int8 [m]: 1, or 0 for a pair that is no link
+    # int64 [m + 1]: a link's own negatives, ends in place of its destination, are negative[negative_ptr[i]:negative_ptr[i + 1]]
+    negative_ptr: np.ndarray
+    negative: np.ndarray  # int64
+
+    @classmethod
+    def of(cls, source: Any, destination: Any, split: Any, is_link: Any = 1, negative: Any = None) -> "Links":
+        """`split` and `is_link`: of all, or of each; `negative`: int [m, k], or None."""
+        source, destination = np.asarray(source, np.int64), np.asarray(destination, np.int64)
+        count = len(source)
+        width = 0 if negative is None else np.asarray(negative).shape[1]
+        flat = np.empty(0, np.int64) if negative is None else np.asarray(negative, np.int64).reshape(-1)
+        codes, truth = (np.broadcast_to(np.asarray(one, np.int8), (count,)) for one in (split, is_link))
+        return cls(source, destination, codes, truth, np.arange(count + 1, dtype=np.int64) * width, flat)
+
+    @classmethod
+    def join(cls, parts: "list[Links]") -> "Links":
+        counts = np.concatenate([[0], *(np.diff(part.negative_ptr) for part in parts)])[1:]
+        names = [field.name for field in fields(cls) if field.name != "negative_ptr"]
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(**columns, negative_ptr=pointers(counts))
+
+    def take(self, rows: np.ndarray) -> "Links":
+        """These rows, in their order."""
+        counts = np.diff(self.negative_ptr)[rows]
+        at = np.repeat(self.negative_ptr[:-1][rows] - pointers(counts)[:-1], counts) + np.arange(counts.sum())
+        columns = {name: getattr(self, name)[rows] for name in _DTYPES}
+        return Links(**columns, negative_ptr=pointers(counts), negative=self.negative[at])
+
+    def canonical(self, *, symmetric: bool) -> "Links":
+        """In ascending (split, source, destination), each pair of a split once; in a symmetric graph the lower node of a pair comes first, unless
+        the link has negatives of its own, which are ends beside its source."""
+        source, destination = self.source, self.destination
+        if symmetric:
+            swap = (source > destination) & (np.diff(self.negative_ptr) == 0)
+            source, destination = np.where(swap, destination, source), np.where(swap, source, destination)
+        order = np.lexsort((destination, source, 1 - self.is_link, self.split))
+        keys = np.stack([self.split, self.is_link, source, destination])[:, order]
+        is_new = np.ones(len(order), bool)
+        is_new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+        ordered = Links(source, destination, self.split, self.is_link, self.negative_ptr, self.negative)
+        return ordered.take(order[is_new])
+
+    def check(self, num_nodes: int, name: str) -> None:
+        """Raises DataError for a node that is not there, a link from a node to itself, and a split without a name."""
+        for what, ids in (("link", self.source), ("link", self.destination), ("negative", self.negative)):
+            bad = np.flatnonzero((ids < 0) | (ids >= num_nodes))
+            if len(bad):
+                raise DataError(f"{name}: {what}s: expected node ids in [0, {num_nodes}), got {int(ids[bad[0]])}")
+        loops = np.flatnonzero((self.source == self.destination) & (self.is_link == 1))
+        if len(loops):
+            raise DataError(f"{name}: links: expected two nodes each, got node {int(self.source[loops[0]])} twice")
+        if len(self.split) and not SPLIT_TRAIN <= int(self.split.min()) <= int(self.split.max()) <= SPLIT_TEST:
+            raise DataError(f"{name}: links: expected the splits {', '.join(SPLIT_NAMES[1:])}, got another code")
+
+    def columns(self) -> dict[str, pa.Array]:
+        """What a file holds of them."""
+        plain = {name: array_from_numpy(getattr(self, name)) for name in _DTYPES}
+        return plain | {"negatives": neighbor_lists(self.negative_ptr, {"destination": self.negative})}
+
+    @classmethod
+    def read(cls, batch: pa.RecordBatch, num_nodes: int, path: str) -> "Links":
+        """As views over a file. Raises FormatError where it is not as `columns` makes it, or names a node that is not there."""
+        columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in _DTYPES.items()}
+        negative_ptr, lists = struct_column(batch, "negatives", path)
+        links = cls(**columns, negative_ptr=negative_ptr, negative=numpy_column(lists, "destination", "int64", path))
+        check_split_codes(links.split, SPLIT_TEST, path)
+        try:
+            links.check(num_nodes, path)
+        except DataError as error:
+            raise FormatError(f"{error}; the file is corrupt") from None
+        return links
+
+    def stored(self) -> StoredLinks:
+        """How many there are of each kind, by split, and the digest of all."""
+        digest = hashlib.sha256()
+        for field in fields(self):
+            digest.update(np.ascontiguousarray(getattr(self, field.name)).tobytes())
+        codes = range(len(SPLIT_NAMES))
+        per_link = np.diff(self.negative_ptr)
+        return StoredLinks(
+            positives=tuple(int(((self.split == code) & (self.is_link == 1)).sum()) for code in codes),
+            negatives=tuple(int(((self.split == code) & (self.is_link == 0)).sum()) for code in codes),
+            listed=tuple(int(per_link[self.split == code].sum()) for code in codes),
+            digest=digest.hexdigest(),
+        )
