@@ -10,7 +10,7 @@ import importlib.util
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,22 +40,16 @@ def ogb_graph(
     Errors: ConfigError for a name that is no OGB node set; DataError for sets of another kind (hetero, many tasks), for data that
     is missing and cannot be downloaded (the line says what to put where), incomplete, or unreadable; MissingDependencyError.
     """
-    meta = _meta(name)
-    folder = Path(root) / name.replace("-", "_")
-    if not folder.exists() or not any(folder.iterdir()):
-        _fetch(name, meta, folder, download, progress)
+    meta = _node_meta(name)
+    folder = set_folder(name, meta, root, download, progress)
     _check_layout(name, meta, folder)
-    readers = _import_readers()
+    import_readers()
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            graph = _read_graph(readers, meta, folder / "raw")
+        graph = read_raw_graph(meta, folder / "raw")
         label = _read_label(meta, folder / "raw")
         parts = [_read_csv(folder / "split" / meta["split"] / f"{part}.csv.gz").T[0] for part in _PARTS]
-    except (RuntimeError, ValueError, LookupError, EOFError, OSError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{folder}: ogb cannot read this folder ({type(error).__name__}: {' '.join(str(error).split())}); "
-            f"remove it and run again to get {meta['url']} anew"
-        ) from error
+    except READ_ERRORS as error:
+        raise unreadable(folder, meta, error) from error
     num_nodes = int(graph["num_nodes"])
     src, dst = edge_rows(graph["edge_index"], name)
     edge_feature = graph.get("edge_feat")
@@ -75,14 +69,28 @@ def ogb_graph(
 
 def is_directed(name: str) -> bool:
     """Whether `ogb` gives this set's edges in one direction only: citations, whose reverse a model wants too."""
-    return _meta(name)["add_inverse_edge"] == "False"
+    meta = read_meta("linkproppred", name) if name.startswith("ogbl-") else _node_meta(name)
+    return meta["add_inverse_edge"] == "False"
 
 
-def _read_graph(readers: ModuleType, meta: Mapping[str, str], raw: Path) -> dict[str, Any]:
-    """OGB's dictionary of the one graph: edge_index [2, num_edges], edge_feat, node_feat, num_nodes."""
-    add_inverse = meta["add_inverse_edge"] == "True"
+READ_ERRORS = (RuntimeError, ValueError, LookupError, EOFError, OSError, zlib.error, zipfile.BadZipFile)
+
+
+def unreadable(folder: Path, meta: Mapping[str, str], error: Exception) -> DataError:
+    """What to say where ogb's readers raise one of READ_ERRORS."""
+    return DataError(
+        f"{folder}: ogb cannot read this folder ({type(error).__name__}: {' '.join(str(error).split())}); "
+        f"remove it and run again to get {meta['url']} anew"
+    )
+
+
+def read_raw_graph(meta: Mapping[str, str], raw: Path, edge_files: Sequence[str] = ()) -> dict[str, Any]:
+    """OGB's dictionary of the one graph: edge_index [2, num_edges], edge_feat, node_feat, num_nodes, and these columns of edges."""
+    readers, add_inverse = import_readers(), meta["add_inverse_edge"] == "True"
+    more = {"additional_edge_files": list(edge_files)} if edge_files else {}
     read = readers.read_binary_graph_raw if meta["binary"] == "True" else readers.read_csv_graph_raw
-    graphs = read(str(raw), add_inverse_edge=add_inverse)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        graphs = read(str(raw), add_inverse_edge=add_inverse, **more)
     if len(graphs) != 1:
         raise ValueError(f"expected one graph, found {len(graphs)}")
     return graphs[0]
@@ -102,31 +110,47 @@ def _read_csv(path: Path) -> np.ndarray:
     return pandas.read_csv(path, compression="gzip", header=None).to_numpy()
 
 
-def _import_readers() -> ModuleType:
+def import_readers() -> ModuleType:
+    """ogb's readers of raw files. Raises MissingDependencyError."""
     try:
         return import_ogb("ogb.io.read_graph_raw")
     except ImportError as error:
         raise MissingDependencyError(f"OGB sets need the ogb package: pip install -e '.[ogb]' ({error})") from error
 
 
-def _meta(name: str) -> Mapping[str, str]:
-    """OGB's own table of this set: version, url, download_name, split, num classes … Read without importing ogb (seconds)."""
+def read_meta(kind: str, name: str) -> Mapping[str, str]:
+    """OGB's own table of this set ("nodeproppred", "linkproppred"): version, url, download_name, split … Read without importing ogb (seconds).
+
+    Raises ConfigError for a name that is not in it, MissingDependencyError.
+    """
     package = importlib.util.find_spec("ogb")
     if package is None or not package.submodule_search_locations:
         raise MissingDependencyError("OGB sets need the ogb package: pip install -e '.[ogb]'")
-    table = Path(package.submodule_search_locations[0]) / "nodeproppred" / "master.csv"
+    table = Path(package.submodule_search_locations[0]) / kind / "master.csv"
     with table.open(newline="") as file:
         rows = list(csv.reader(file))
     if name not in rows[0][1:]:
-        raise ConfigError(f"unknown OGB node set {name!r}: expected one of {', '.join(rows[0][1:])}")
+        raise ConfigError(f"unknown OGB {kind[:4]} set {name!r}: expected one of {', '.join(rows[0][1:])}")
     column = rows[0].index(name)
-    meta = {row[0]: row[column] for row in rows[1:]}
+    return {row[0]: row[column] for row in rows[1:]}
+
+
+def _node_meta(name: str) -> Mapping[str, str]:
+    meta = read_meta("nodeproppred", name)
     if meta["is hetero"] == "True" or int(meta["num tasks"]) != 1:
         kind = "several node types" if meta["is hetero"] == "True" else f"{meta['num tasks']} labels per node"
         raise DataError(
             f"{name} has {kind}: expected one node type with one label, such as ogbn-products or ogbn-arxiv"
         )
     return meta
+
+
+def set_folder(name: str, meta: Mapping[str, str], root: str | Path, download: bool, progress: Progress | None) -> Path:
+    """Where the set lies; it is downloaded where it does not, if `download`. Raises DataError that says what to put where."""
+    folder = Path(root) / name.replace("-", "_")
+    if not folder.exists() or not any(folder.iterdir()):
+        _fetch(name, meta, folder, download, progress)
+    return folder
 
 
 def _fetch(name: str, meta: Mapping[str, str], folder: Path, download: bool, progress) -> None:

@@ -253,8 +253,10 @@ def test_downloads_without_a_prompt(tmp_path, monkeypatch, archive_server):
     with zipfile.ZipFile(tmp_path / "www/products.zip", "w") as archive:
         for path in sorted((tmp_path / "made").rglob("*")):
             archive.write(path, path.relative_to(tmp_path / "made"))
-    original = ogb_nodes._meta
-    monkeypatch.setattr(ogb_nodes, "_meta", lambda name: {**original(name), "url": f"{archive_server}/products.zip"})
+    original = ogb_nodes._node_meta
+    monkeypatch.setattr(
+        ogb_nodes, "_node_meta", lambda name: {**original(name), "url": f"{archive_server}/products.zip"}
+    )
     seen = []
     graph = ogb_graph("ogbn-products", tmp_path / "sets", progress=lambda *step: seen.append(step))
     assert graph.num_nodes == NUM_NODES
@@ -267,8 +269,10 @@ def test_downloads_without_a_prompt(tmp_path, monkeypatch, archive_server):
 def test_failed_download_leaves_nothing(tmp_path, monkeypatch, archive_server, served):
     if served is not None:
         (tmp_path / "www/products.zip").write_bytes(served)
-    original = ogb_nodes._meta
-    monkeypatch.setattr(ogb_nodes, "_meta", lambda name: {**original(name), "url": f"{archive_server}/products.zip"})
+    original = ogb_nodes._node_meta
+    monkeypatch.setattr(
+        ogb_nodes, "_node_meta", lambda name: {**original(name), "url": f"{archive_server}/products.zip"}
+    )
     with pytest.raises(GraphmillError, match=r"products\.zip"):
         ogb_graph("ogbn-products", tmp_path / "sets")
     assert list((tmp_path / "sets").iterdir()) == []

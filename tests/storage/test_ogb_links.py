@@ -1,0 +1,122 @@
+"""OGB link sets in OGB's real raw layout, made small, read by the real `ogb` package's readers."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from storage.errors import ConfigError, DataError
+from storage.graph import open_graph
+from storage.importers.ogb_links import NAMES, ogb_link_graph
+from storage.importers.ogb_nodes import is_directed
+from storage.ingest import IngestOptions, ingest
+from storage.source import SPLIT_TEST, SPLIT_VALID
+
+pytest.importorskip("ogb")
+
+NUM_NODES = 30
+SPLIT = {"ogbl-collab": "time", "ogbl-citation2": "time", "ogbl-ppa": "throughput"}
+
+
+def _write_csv(path: Path, rows: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        np.savetxt(file, np.asarray(rows).reshape(len(rows), -1), fmt="%.6g", delimiter=",")
+
+
+def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
+    """The files that a downloaded set consists of, arrays in the splits as OGB has them; returns what they hold."""
+    random = np.random.default_rng(7)
+    edge = np.stack([np.arange(NUM_NODES - 1), np.arange(1, NUM_NODES)], axis=1)
+    weight, feature = random.integers(1, 5, len(edge)), random.normal(size=(NUM_NODES, 5)).astype(np.float32).round(3)
+    (folder / "processed").mkdir(parents=True)
+    (folder / "RELEASE_v1.txt").touch()
+    _write_csv(folder / "raw/edge.csv.gz", edge)
+    _write_csv(folder / "raw/node-feat.csv.gz", feature)
+    _write_csv(folder / "raw/num-node-list.csv.gz", np.array([NUM_NODES]))
+    _write_csv(folder / "raw/num-edge-list.csv.gz", np.array([len(edge)]))
+    truth = {"edge": edge, "feature": feature, "weight": weight}
+    if name == "ogbl-collab":
+        _write_csv(folder / "raw/edge_weight.csv.gz", weight)
+        _write_csv(folder / "raw/edge_year.csv.gz", np.full(len(edge), 2016))
+    if name == "ogbl-citation2":
+        _write_csv(folder / "raw/node_year.csv.gz", np.full(NUM_NODES, 2016))
+    for number, part in enumerate(("train", "valid", "test")):
+        held = np.stack([np.arange(6), np.arange(6) + 10 + number], axis=1)
+        if part == "train":
+            held = edge
+        if name == "ogbl-citation2":
+            content = {"source_node": held[:, 0], "target_node": held[:, 1]}
+            if part != "train":
+                content["target_node_neg"] = random.integers(0, NUM_NODES, (len(held), 4))
+                truth[f"{part}_negative"] = content["target_node_neg"]
+        else:
+            content = {"edge": held}
+            if name == "ogbl-collab":
+                content |= {"weight": np.ones(len(held)), "year": np.full(len(held), 2017)}
+            if part != "train":
+                content["edge_neg"] = np.stack([np.arange(9), np.arange(9) + 20], axis=1)
+        (folder / "split" / SPLIT[name]).mkdir(parents=True, exist_ok=True)
+        torch.save(content, folder / "split" / SPLIT[name] / f"{part}.pt", pickle_protocol=4)
+        truth[part] = held
+    return truth
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reads_the_real_layout(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name.replace("-", "_")
+    truth = write_raw_layout(folder, name)
+    source = ogb_link_graph(name, tmp_path, download=False)
+    edges = set(map(tuple, truth["edge"].tolist()))
+    both = edges | {(b, a) for a, b in edges}
+    assert is_directed(name) == (name == "ogbl-citation2")
+    assert set(zip(source.src.tolist(), source.dst.tolist(), strict=True)) == (edges if is_directed(name) else both)
+    assert source.info.has_edge_weight == (name == "ogbl-collab")
+    np.testing.assert_allclose(source.feature, truth["feature"], rtol=1e-6)
+    ingest(source, str(tmp_path / "g"), IngestOptions(num_partitions=2, undirected=is_directed(name) or None))
+    graph = open_graph(str(tmp_path / "g"))
+    graph.verify()
+    assert graph.manifest.symmetric
+    stored = graph.manifest.links
+    assert stored is not None
+    assert stored.positives == (0, 0, 6, 6)
+    listed = name == "ogbl-citation2"
+    assert stored.negatives == ((0, 0, 0, 0) if listed else (0, 0, 9, 9))
+    assert stored.listed == ((0, 0, 24, 24) if listed else (0, 0, 0, 0))
+    for partition in graph.partitions():
+        assert partition.links is not None
+        for i, source_node in enumerate(partition.links.source.tolist()):
+            code, destination = partition.links.split[i], int(partition.links.destination[i])
+            part = {SPLIT_VALID: "valid", SPLIT_TEST: "test"}[code]
+            if partition.links.is_link[i]:
+                row = truth[part].tolist().index([source_node, destination])
+                if listed:
+                    own = partition.links.negative[slice(*partition.links.negative_ptr[i : i + 2])]
+                    assert own.tolist() == truth[f"{part}_negative"][row].tolist()
+    if name == "ogbl-collab":
+        np.testing.assert_array_equal(np.sort(source.edge_weight), np.sort(np.repeat(truth["weight"], 2)))
+    assert list((folder / "processed").iterdir()) == []
+
+
+def test_what_is_missing_or_something_else_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected one of ogbl-collab, ogbl-citation2, ogbl-ppa"):
+        ogb_link_graph("ogbl-ddi", tmp_path)
+    with pytest.raises(DataError, match=r"downloading is off; download http.*collab\.zip"):
+        ogb_link_graph("ogbl-collab", tmp_path, download=False)
+    folder = tmp_path / "ogbl_collab"
+    write_raw_layout(folder, "ogbl-collab")
+    valid = folder / "split/time/valid.pt"
+    for content, message in (
+        ({"edge": np.zeros((3, 3), np.int64), "edge_neg": np.zeros((1, 2), np.int64)}, r"edge of shape \[3, 3\]"),
+        ({"edge": np.zeros((3, 2), np.float32)}, "edge: float32"),
+        ([1, 2], "expected a dictionary of arrays"),
+        ({"edge": np.zeros((3, 2), np.int64)}, "edge_neg: expected an array, found NoneType"),
+    ):
+        torch.save(content, valid)
+        with pytest.raises(DataError, match=message):
+            ogb_link_graph("ogbl-collab", tmp_path, download=False)
+    valid.unlink()
+    with pytest.raises(DataError, match=r"split/time/valid\.pt missing"):
+        ogb_link_graph("ogbl-collab", tmp_path, download=False)
