@@ -12,6 +12,7 @@ NAMES = (
     "gpu",
     "gradients",
     "ingest",
+    "links",
     "molecules",
     "parallel",
     "planned",
