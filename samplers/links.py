@@ -41,9 +41,9 @@ class DrawsAround(Protocol):
         ...
 
 
-def sampler_around(router: Router, options: Any) -> DrawsAround:
+def sampler_around(router: Router, options: Any, num_ranks: int) -> DrawsAround:
     """The sampler of these options. Raises ConfigError where it cannot draw around given nodes."""
-    sampler = build_sampler(options, router, 1)
+    sampler = build_sampler(options, router, num_ranks)
     if not isinstance(sampler, DrawsAround):
         raise ConfigError(
             f"sampler: links need one that draws around given nodes (a method draw_around), {type(sampler).__name__} has none; set --sampler neighbor"
@@ -59,7 +59,7 @@ class LinkSampler:
     def __init__(self, router: Router, options: LinkOptions, num_ranks: int = 1) -> None:
         self._router, self.options, self._num_ranks = router, options, num_ranks
         self._tables: LinkTables = router.link_tables
-        self._around = sampler_around(router, options.around)
+        self._around = sampler_around(router, options.around, num_ranks)
         self._links = _Links.of(self._tables, options)
         if options.negatives == "in_batch" and len(self._links) < 2 * self.num_batches:
             raise ConfigError(
@@ -302,7 +302,7 @@ class TopLinkSampler:
 
     def __init__(self, router: Router, options: TopLinkOptions, num_ranks: int = 1) -> None:
         self._router, self.options = router, options
-        self._around = sampler_around(router, options.around)
+        self._around = sampler_around(router, options.around, num_ranks)
         if options.top_k > router.manifest.num_nodes - 1:
             raise ConfigError(
                 f"top_k: expected less than the number of nodes ({router.manifest.num_nodes}), got {options.top_k}; set --top_k"
