@@ -4,8 +4,6 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.importers.ogb_links import ogb_link_graph
-
 from jobs.run.config import NodeDataOptions
 from jobs.run.progress import progress
 from storage.encode import encode
@@ -14,6 +12,7 @@ from storage.encodings import find_encoding
 from storage.errors import ConfigError, ConflictError, FormatError
 from storage.graph import StoredGraph, open_graph
 from storage.importers.data_sets import check_ingested
+from storage.importers.ogb_links import ogb_link_graph
 from storage.importers.ogb_nodes import is_directed, ogb_graph
 from storage.ingest import IngestOptions, ingest
 from storage.snapshots import has_graph
