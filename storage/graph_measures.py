@@ -211,11 +211,11 @@ class EdgeMeasure:
 
 
 def _edge_columns(bucket: Bucket) -> np.ndarray:
-    """uint32 [num_edges, c]: the bits of all columns that an edge and its reverse have in common."""
+    """uint32 [num_edges, c]: the bits of all columns that an edge and its reverse have in common; -0 counts as 0, to which it is equal."""
     columns = [bucket.columns[name] for name in ("weight", "feature") if name in bucket.columns]
     columns = [column[:, None] if column.ndim == 1 else column for column in columns]
     joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-    return np.ascontiguousarray(joined).view(np.uint32)
+    return (joined + np.float32(0)).view(np.uint32)
 
 
 def _is_symmetric(sums: np.ndarray) -> bool:

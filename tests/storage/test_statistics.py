@@ -222,6 +222,8 @@ def test_weights_that_differ_between_an_edge_and_its_reverse_are_seen_though_the
     assert (found.symmetric_edges, found.symmetric_columns) == (True, True)
     found = ingested(ListedGraph(40, edges, weight=[*weight, *weight[:-1], 2.0]), IngestOptions())
     assert (found.symmetric_edges, found.symmetric_columns, found.symmetric) == (True, False, False)
+    zeros = [0.0] * 500
+    assert ingested(ListedGraph(40, edges, weight=[*zeros, *zeros[1:], -0.0]), IngestOptions()).symmetric_columns
 
 
 def test_a_symmetric_source_that_does_not_say_so_is_stored_once(tmp_path: Path) -> None:
