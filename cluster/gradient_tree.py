@@ -58,15 +58,25 @@ class Seat:
     rank: int
     num_ranks: int
     num_positions: int
+    places: tuple[int, ...] = ()  # of the ranks in the order of positions; empty: they stand in their own order
+
+    @property
+    def place(self) -> int:
+        return self.places[self.rank] if self.places else self.rank
 
     @property
     def positions(self) -> range:
-        return own_positions(self.rank, self.num_ranks, self.num_positions)
+        return self.positions_of_ranks[self.rank]
+
+    @cached_property
+    def positions_of_ranks(self) -> tuple[range, ...]:
+        places = self.places or range(self.num_ranks)
+        return tuple(own_positions(place, self.num_ranks, self.num_positions) for place in places)
 
     @cached_property
     def nodes_of_ranks(self) -> tuple[tuple[Node[None], ...], ...]:
         """The nodes that each rank is left with."""
-        ranks = (own_positions(rank, self.num_ranks, self.num_positions) for rank in range(self.num_ranks))
+        ranks = self.positions_of_ranks
         return tuple(tuple(self.fold((leaf(position, None) for position in own), _add_none)) for own in ranks)
 
     def fold(self, nodes: Iterable[Node[Value]], add: Callable[[Value, Value], Value]) -> list[Node[Value]]:
@@ -107,8 +117,8 @@ class TreeSum:
         self._work.wait()
         nodes = [node for of_rank in self._seat.nodes_of_ranks for node in of_rank]
         slices = self._received.view(len(nodes), -1)
-        received = (Node(node.start, node.stop, values) for node, values in zip(nodes, slices, strict=True))
-        (total,) = self._seat.fold(received, Tensor.add_)
+        received = [Node(node.start, node.stop, values) for node, values in zip(nodes, slices, strict=True)]
+        (total,) = self._seat.fold(sorted(received, key=lambda node: node.start), Tensor.add_)
         self._work = dist.all_gather(
             list(self._sum.view(self._seat.num_ranks, -1).unbind()), total.value, async_op=True
         )

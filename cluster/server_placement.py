@@ -54,7 +54,8 @@ def assign(
     """The host of each partition; None where no host can have it.
 
     `holders`: by partition, the node ids of the hosts that have its files; `now`: by partition, the node that serves it already, which it
-    keeps where that is as even. `can_fetch`: a host that lacks the files can get them. Hosts with GPUs serve only what no other host can.
+    keeps where that is as even. `can_fetch`: a host that lacks the files can get them. Hosts with GPUs serve only what no other host can. Where
+    several can, a host gets partitions that follow each other: those of a graph with locality groups are near each other.
     """
     plain = [host for host in hosts if not host.has_gpus] or list(hosts)
     choices = []
@@ -69,6 +70,12 @@ def assign(
         if stay is not None and load[stay] < len(holders) // len(plain):
             chosen[partition] = stay
             load[stay] += 1
+    wanted = [plain[partition * len(plain) // len(holders)] for partition in range(len(holders))] if plain else []
+    for partition, host in sorted(enumerate(wanted), key=lambda each: len(choices[each[0]])):
+        is_served = now[partition] in {each.node_id for each in choices[partition]}
+        if not is_served and host in choices[partition] and load[host] < wanted.count(host):
+            chosen[partition] = host
+            load[host] += 1
     for partition in fewest_choices_first:
         if chosen[partition] is None and choices[partition]:
             host = min(choices[partition], key=lambda host: (load[host], host.node_id != now[partition]))

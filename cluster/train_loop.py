@@ -134,8 +134,8 @@ class Worker:
     ) -> None:
         self.spec, self.options, self.reporter, self.writer = spec, spec.options, reporter, writer
         self.rank, self.world_size, self.device = rank, world_size, device
-        self.seat = Seat(rank, world_size, spec.options.micro_batches or world_size)
         self.data, self.task = spec.data.open(), spec.task
+        self.seat = Seat(rank, world_size, spec.options.micro_batches or world_size, self._places())
         torch.manual_seed(spec.options.seed)
         self.model = spec.build_model().to(self.device)
         _take_first_ranks(self.model)
@@ -161,6 +161,14 @@ class Worker:
         self.peers = PeerWait(is_measured=device.type == "cpu")
         self.stragglers = StragglerWatch(gather_objects(host))
         self.rank_seconds: dict[str, list[float]] = {}  # on rank 0: of each rank, since they were last reported
+
+    def _places(self) -> tuple[int, ...]:
+        """Of the ranks in the order of positions: by locality groups that of the nodes that they read themselves. A collective call then."""
+        if getattr(self.spec.sampler, "root_order", "") != "groups":
+            return ()
+        middles = gather_objects(self.data.near_middle())
+        in_order = sorted(range(len(middles)), key=lambda rank: (middles[rank], rank))
+        return tuple(in_order.index(rank) for rank in range(len(middles)))
 
     @property
     def scored(self) -> torch.nn.Module:
@@ -264,19 +272,19 @@ class Worker:
     def loader(self, sampler_options: Any) -> Loader:
         """This rank's training batches."""
         sampler = self.data.sampler(sampler_options, self.seat.num_positions)
-        return self._loader(sampler, self.seat.num_positions, self.spec.loader)
+        return self._loader(sampler, self.seat.num_positions, self.spec.loader, self.seat.place)
 
     def split_loader(self, sampler_options: Any) -> Loader:
         """This rank's batches of a split to be scored; ranks beyond the positions have the last one's, too, and do not count."""
         dealt = deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size)
-        return self._loader(*dealt, replace(self.spec.loader, cache_bytes=0))  # the room is for training
+        return self._loader(*dealt, replace(self.spec.loader, cache_bytes=0), self.rank)  # the room is for training
 
-    def _loader(self, sampler: Sampler, num_positions: int, options: LoaderOptions) -> Loader:
+    def _loader(self, sampler: Sampler, num_positions: int, options: LoaderOptions, place: int) -> Loader:
         num_ranks = min(self.world_size, num_positions)
         return Loader(
             sampler,
             options,
-            rank=min(self.rank, num_ranks - 1),
+            rank=min(place, num_ranks - 1),
             num_ranks=num_ranks,
             num_positions=num_positions,
             num_epochs=self.options.epochs,
@@ -312,7 +320,7 @@ class Worker:
                 reported = now
                 self.reporter.push({"kind": "step", "epoch": epoch, "step": step + 1, "num_steps": num_steps})
             if request != CheckpointRequest.NONE and step + 1 < num_steps:
-                rows = tuple(tuple(row) for row in gather_rows(sums).tolist())
+                rows = tuple(tuple(row) for row in self._by_position(sums).tolist())
                 self.part = EpochProgress(step + 1, loader.state_dict(), rows, clock.spent())
                 self.checkpoint()
                 if request == CheckpointRequest.SAVE_AND_STOP:
@@ -322,7 +330,7 @@ class Worker:
         self.part = None
         self._copy_buffers()
         spent = clock.spent() | {"batches": float(self.seat.num_positions * num_steps)}
-        loss_sum, weight, roots, nodes, edges = gather_rows(sums).sum(dim=0).tolist()
+        loss_sum, weight, roots, nodes, edges = self._by_position(sums).sum(dim=0).tolist()
         return {
             "train_loss": loss_sum / weight if weight else 0.0,
             "learning_rate": self.optimizer.param_groups[0]["lr"],
@@ -332,6 +340,13 @@ class Worker:
             "nodes_per_s": nodes / spent["train_s"],
             "edges_per_s": edges / spent["train_s"],
         }, request
+
+    def _by_position(self, rows: Tensor) -> Tensor:
+        """The rows of all ranks' positions, in the order of positions; a collective call."""
+        gathered = gather_rows(rows)
+        in_order = torch.empty_like(gathered)
+        in_order[[position for own in self.seat.positions_of_ranks for position in own]] = gathered
+        return in_order
 
     def _set_rates(self, step: int, steps_per_epoch: int) -> None:
         """Sets the learning rates of optimizer step `step`, counted from the run's start."""

@@ -55,6 +55,10 @@ class OpenData(Protocol):
         """int8: the split (storage.source.SPLITS) of each of those that are predicted; None where a batch is of one split."""
         ...
 
+    def near_middle(self) -> float:
+        """Where, from 0 to 1, the middle of what this process reads itself lies in all that is stored."""
+        ...
+
     def check(self) -> None:
         """Raises FormatError naming a file that was touched since it was opened; costs no reading where none was."""
         ...
@@ -103,6 +107,12 @@ class OpenNodes:
 
     def split_codes(self, batch: TorchBatch) -> Tensor | None:
         return batch.predicted_split
+
+    def near_middle(self) -> float:
+        """Of the stored nodes."""
+        ends = np.asarray(self.router.manifest.partition_offsets) / self.router.manifest.num_nodes
+        near, middles = self.router.is_near, (ends[:-1] + ends[1:]) / 2
+        return float(np.average(middles, weights=np.diff(ends) * near)) if (np.diff(ends) * near).any() else 0.5
 
     def check(self) -> None:
         if self._files is not None:
@@ -188,6 +198,9 @@ class OpenGraphs:
 
     def split_codes(self, batch: TorchGraphBatch) -> None:
         return None
+
+    def near_middle(self) -> float:
+        return 0.5  # every worker has the whole store
 
     def check(self) -> None:
         if self._stamps is not None:

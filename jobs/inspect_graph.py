@@ -94,7 +94,11 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("out-degree", f"{_spread(measured.out_degree)}; {measured.num_isolated:,} nodes without any edge"),
         ("features", f"{manifest.feature_dim} per node{dtype}, {manifest.edge_feature_dim} per edge"),
         ("values", _values(measured.feature)),
-        ("partitions", f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')})"),
+        (
+            "partitions",
+            f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')}"
+            + (f", of {manifest.num_groups:,} locality groups)" if manifest.num_groups else ")"),
+        ),
         ("balance", f"nodes {_balance(balance.nodes_per_partition)}; edges {_balance(balance.edges_per_partition)}"),
         ("edge cut", f"{balance.num_cut_edges:,} edges, {_share(balance.num_cut_edges, manifest.num_edges)}"),
         *_split_lines(measured),

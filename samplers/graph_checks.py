@@ -7,6 +7,10 @@ from storage.errors import ConfigError
 from storage.manifest import Manifest
 
 NO_EDGE_IDS = "edge ids: the graph keeps none; ingest it with --edge-ids"
+NO_GROUPS = (
+    "root_order: expected a graph with locality groups, this one has none; ingest it with --partitioner ldg (or metis) and --groups, or leave out "
+    "--sampler.root_order"
+)
 NO_EDGE_FEATURES = (
     "edge features: the graph has none of these edges (they lie beside in-edges only); use direction 'in'"
 )

@@ -131,6 +131,20 @@ class FindNodes:
 
 
 @dataclass(frozen=True)
+class ListGroups:
+    """Tell the locality group of each node."""
+
+    node: np.ndarray  # [n]
+
+
+@dataclass(frozen=True)
+class NodeGroups:
+    """Reply: in the order asked for."""
+
+    group: np.ndarray  # int32 [n]
+
+
+@dataclass(frozen=True)
 class NodeList:
     """Reply: nodes with the numbers that order them."""
 
@@ -183,11 +197,12 @@ Request = (
     | ListLinks
     | ListChunk
     | FindNodes
+    | ListGroups
     | ListNeighbors
     | InducedSubgraphs
     | StepWalks
 )
-Reply = NeighborLists | NodeRows | NodeList | DegreeLists | LinkRows
+Reply = NeighborLists | NodeRows | NodeList | NodeGroups | DegreeLists | LinkRows
 
 
 def join_columns(pieces: list[np.ndarray | None]) -> np.ndarray | None:

@@ -9,6 +9,8 @@ from storage.errors import ConfigError
 from storage.option_checks import check_options, more_than_0
 from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLITS
 
+RootOrder = Literal["shuffled", "groups"]
+
 
 @dataclass(frozen=True)
 class NeighborOptions:
@@ -19,6 +21,9 @@ class NeighborOptions:
     """Neighbors per hop; -1: all."""
     batch_size: int = 1024
     """Roots per batch."""
+    root_order: RootOrder = "shuffled"
+    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
+    groups, shuffled, so that most of what it needs lies on one host."""
     edges: Literal["sampled", "induced"] = "sampled"
     """Edges drawn, or all edges among the nodes found."""
     seed: int = 0
@@ -74,6 +79,9 @@ class Node2SubgraphOptions:
     """Of the search: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
     """Roots per batch, one subgraph each."""
+    root_order: RootOrder = "shuffled"
+    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
+    groups, shuffled, so that most of what it needs lies on one host."""
     fixed: bool = False
     """True: the same subgraphs in every epoch."""
     seed: int = 0
@@ -180,6 +188,9 @@ class PprOptions:
     """Of a walk's steps: against edges ("in"), along them ("out"), or either."""
     batch_size: int = 128
     """Roots per batch, one subgraph each."""
+    root_order: RootOrder = "shuffled"
+    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
+    groups, shuffled, so that most of what it needs lies on one host."""
     seed: int = 0
     split_set: int = 0
     root_split: int | None = SPLIT_TRAIN

@@ -10,6 +10,7 @@ import numpy as np
 
 from samplers.array_pool import ArrayPool
 from samplers.feature_kernels import decode_rows
+from samplers.graph_checks import NO_GROUPS
 from samplers.list_draws import edge_columns, edge_lists, sample_lists
 from samplers.messages import (
     DegreeLists,
@@ -19,10 +20,12 @@ from samplers.messages import (
     InducedSubgraphs,
     LinkRows,
     ListChunk,
+    ListGroups,
     ListLinks,
     ListNeighbors,
     ListSplit,
     NeighborLists,
+    NodeGroups,
     NodeList,
     NodeRows,
     Reply,
@@ -219,6 +222,12 @@ class PartitionOwner:
         row = np.searchsorted(owned, wanted)
         inside = np.flatnonzero(row < len(owned))
         return self._node_list(row[inside[owned[row[inside]] == wanted[inside]]])
+
+    @_answer.register
+    def _list_groups(self, request: ListGroups) -> NodeGroups:
+        if self._partition.group is None:
+            raise ConfigError(NO_GROUPS)
+        return NodeGroups(self._partition.group[self._rows(request.node)])
 
     def _node_list(self, row: np.ndarray) -> NodeList:
         return NodeList(node=row + self._partition.start, original_id=self._partition.original_id[row])

@@ -83,6 +83,11 @@ class Roots:
         return np.isin(batch.split, self._codes)
 
     @cached_property
+    def groups(self) -> np.ndarray:
+        """int32 [roots]: the locality group of each of `nodes`."""
+        return self._router.groups_of(self.nodes.node)
+
+    @cached_property
     def content_hash(self) -> str:
         """Of the graph, whatever its partitions, and, where they are given, of the roots."""
         graph = self._router.manifest.measured.graph_digest

@@ -23,10 +23,12 @@ from samplers.messages import (
     InducedSubgraphs,
     LinkRows,
     ListChunk,
+    ListGroups,
     ListLinks,
     ListNeighbors,
     ListSplit,
     NeighborLists,
+    NodeGroups,
     NodeList,
     NodeRows,
     Reply,
@@ -50,7 +52,7 @@ from storage.packed_graphs import pointers
 
 EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_feature")
 
-ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, DegreeLists, LinkRows)
+ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, DegreeLists, LinkRows)
 
 
 class Pending(Protocol):
@@ -285,6 +287,12 @@ class Router:
                 "which it does not have"
             )
         return listed.node[place]
+
+    def groups_of(self, node: np.ndarray) -> np.ndarray:
+        """int32: the locality group of each node."""
+        node = integer_ids(node)
+        parts, groups = self._ask_at(node, lambda at: ListGroups(node[at]))
+        return _scatter([expect(reply, NodeGroups).group for reply in parts], groups, len(node))
 
     def list_split(self, split_set: int, code: int) -> NodeList:
         """All nodes with this split code, ascending in permanent id."""

@@ -60,6 +60,7 @@ class Partition:
     feature: np.ndarray | None = None  # [n, ·], as `feature_rows` says
     label: np.ndarray | None = None  # int64 or float32 [n], or int8 [n, num_classes]: answers
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
+    group: np.ndarray | None = None  # int32 [n], the locality group
     # float32 [n, dim] by name (`storage.encodings`), mapped when asked for; KeyError for one that is not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
     links: Links | None = None  # those from its nodes; None: no edge was held out
@@ -289,7 +290,7 @@ class _PartitionReader:
         out_indptr, out_topology = (indptr, topology) if manifest.symmetric else (None, {})
         if manifest.has_out_edges:
             out_indptr, out_topology = self._topology("out_topology")
-        original_id, label, splits = self.nodes()
+        original_id, label, splits, group = self.nodes()
         feature = edge_feature = None
         if (rows := manifest.feature_rows) is not None:
             features, path = self._batch("features", num_owned)
@@ -316,13 +317,14 @@ class _PartitionReader:
             feature=feature,
             label=label,
             split=_read_only(np.stack(splits)) if splits else None,
+            group=group,
             encodings=StoredEncodings(self.graph, self.index, verify=self.verify),
             links=self._links(),
             stored_rows=manifest.feature_rows,
         )
 
-    def nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray]]:
-        """Original ids, labels and split codes, in range."""
+    def nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray], np.ndarray | None]:
+        """Original ids, labels, split codes and groups, in range."""
         nodes, path = self._batch("nodes", self.stop - self.start)
         kind = self.manifest.label_kind
         label = None
@@ -331,8 +333,9 @@ class _PartitionReader:
             label = numpy_column(nodes, "label", LABEL_DTYPES[kind], path, width)
         splits = [numpy_column(nodes, f"split_{i}", "int8", path) for i in range(self.manifest.num_split_sets)]
         original_id = numpy_column(nodes, "original_id", "int64", path)
-        self._check_nodes(original_id, label, splits, path)
-        return original_id, label, splits
+        group = numpy_column(nodes, "group", "int32", path) if self.manifest.num_groups else None
+        self._check_nodes(original_id, label, splits, group, path)
+        return original_id, label, splits, group
 
     def _links(self) -> Links | None:
         if self.manifest.links is None:
@@ -364,7 +367,12 @@ class _PartitionReader:
         return indptr, columns
 
     def _check_nodes(
-        self, original_id: np.ndarray, label: np.ndarray | None, splits: list[np.ndarray], path: str
+        self,
+        original_id: np.ndarray,
+        label: np.ndarray | None,
+        splits: list[np.ndarray],
+        group: np.ndarray | None,
+        path: str,
     ) -> None:
         if np.any(original_id[1:] <= original_id[:-1]):
             raise FormatError(f"{path}: expected strictly ascending original ids, found others; ingest the graph again")
@@ -375,3 +383,8 @@ class _PartitionReader:
                 raise FormatError(f"{path}: expected labels in [-1, {end}), found {low} to {high}")
         for split in splits:
             check_split_codes(split, SPLIT_TEST, path)
+        num_groups = self.manifest.num_groups
+        if group is not None and len(group) and not 0 <= int(group.min()) <= int(group.max()) < num_groups:
+            raise FormatError(
+                f"{path}: expected locality groups in [0, {num_groups}), found {int(group.min())} to {int(group.max())}"
+            )

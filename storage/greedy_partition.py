@@ -1,4 +1,4 @@
-"""The compiled inner loops of the LDG partitioner (`storage.partitioners.assign_ldg`)."""
+"""The compiled inner loops of the LDG partitioner (`storage.partitioners.ldg_groups`)."""
 
 import numpy as np
 
@@ -11,32 +11,36 @@ NUM_RESTREAMS = 8
 _BLOCK_EDGES = 512  # looked up ahead
 
 
-def place_window(src: np.ndarray, dst: np.ndarray, partition: np.ndarray, size: np.ndarray, capacity: int) -> None:
-    """Places, in order of first appearance, the window's nodes that have no partition yet; edges count both ways.
+def place_window(
+    src: np.ndarray, dst: np.ndarray, partition: np.ndarray, seen: np.ndarray, size: np.ndarray, capacity: int
+) -> None:
+    """Places, in order of first appearance, the window's nodes of which no window before has shown more edges; edges count both ways.
 
-    src, dst: int64 [k]. Updates partition (int32 [num_nodes], -1: not placed) and size (int64 [num_partitions]).
+    src, dst: int64 [k]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: edges in the window that a node was placed
+    by) and size (int64 [num_partitions]).
     """
-    new_id, degree, ends, _ = _number_new(src, dst, partition)
-    if not len(new_id):
-        return
-    indptr = np.concatenate([[0], np.cumsum(degree)])
-    neighbour = _neighbours(ends, indptr)
-    place = np.full(len(new_id), -1, np.int32)
+    node, degree, before, ends, _ = _number(src, dst, partition)
+    is_placed = degree >= seen[node]
+    seen[node] = np.maximum(seen[node], degree)
+    indptr = np.concatenate([[0], np.cumsum(np.where(is_placed, degree, 0))])
+    neighbour = _neighbours(ends, indptr, is_placed)
+    size -= np.bincount(before[is_placed & (before >= 0)], minlength=len(size))
+    place = np.where(is_placed, -1, before)
     for _ in range(1 + NUM_RESTREAMS):
-        if not _sweep(indptr, neighbour, place, size, capacity):
+        if not _sweep(indptr, neighbour, is_placed, place, size, capacity):
             break  # from the same state, the next sweep would move none either
-    partition[new_id] = place
+    partition[node] = place
 
 
 @compiled
-def _number_new(src, dst, partition):
-    """(ids, degrees, ends, a value to ignore): the nodes without a partition in order of first appearance, and int32 [k, 2], each edge's ends.
+def _number(src, dst, partition):
+    """(ids, degrees, partitions, ends, a value to ignore): the nodes in order of first appearance, and int32 [k, 2], the numbers of each edge's ends.
 
-    An end is a new node's number, or -1 - p where it has partition p. Number k is left in `partition` as -2 - k, so that no table of
-    all nodes is needed; a node is looked up there once per edge, for tables of all nodes do not stay in cache.
+    Number k stands in `partition` as -2 - k meanwhile, so that no table of all nodes is needed; a node is looked up there once per
+    edge, for tables of all nodes do not stay in cache.
     """
     room = 1024
-    new_id, degree = np.empty(room, np.int64), np.empty(room, np.int64)
+    node, degree, before = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int32)
     ends = np.empty((len(src), 2), np.int32)
     count = touched = 0
     for i in range(len(src)):
@@ -45,44 +49,44 @@ def _number_new(src, dst, partition):
             for k in range(i, min(i + _BLOCK_EDGES, len(src))):
                 touched += partition[src[k]] + partition[dst[k]]
         for end in range(2):
-            node = src[i] if end == 0 else dst[i]
-            part = partition[node]
-            if part >= 0:
-                ends[i, end] = -1 - part
-                continue
-            if part == -1:
+            one = src[i] if end == 0 else dst[i]
+            part = partition[one]
+            if part >= -1:
                 if count == room:
                     room *= 2
-                    new_id = np.concatenate((new_id, np.empty(count, np.int64)))
+                    node = np.concatenate((node, np.empty(count, np.int64)))
                     degree = np.concatenate((degree, np.empty(count, np.int64)))
+                    before = np.concatenate((before, np.empty(count, np.int32)))
+                node[count], degree[count], before[count] = one, 0, part
                 part = -2 - count
-                partition[node] = part
-                new_id[count], degree[count] = node, 0
+                partition[one] = part
                 count += 1
             ends[i, end] = -2 - part
             degree[-2 - part] += 1
-    return new_id[:count].copy(), degree[:count].copy(), ends, touched
+    for number in range(count):
+        partition[node[number]] = before[number]
+    return node[:count].copy(), degree[:count].copy(), before[:count].copy(), ends, touched
 
 
 @compiled
-def _neighbours(ends, indptr):
-    """int32: the new nodes' neighbours in the window, as ends."""
+def _neighbours(ends, indptr, is_placed):
+    """int32: the neighbours, in the window, of the nodes that are placed, by number."""
     neighbour = np.empty(indptr[-1], np.int32)
     fill = indptr[:-1].copy()
     for i in range(len(ends)):
         one, other = ends[i, 0], ends[i, 1]
-        if one >= 0:
+        if is_placed[one]:
             neighbour[fill[one]] = other
             fill[one] += 1
-        if other >= 0:
+        if is_placed[other]:
             neighbour[fill[other]] = one
             fill[other] += 1
     return neighbour
 
 
 @compiled
-def _sweep(indptr, neighbour, place, size, capacity):
-    """One greedy sweep over the new nodes; one that has a partition (`place`) leaves it first and may come back.
+def _sweep(indptr, neighbour, is_placed, place, size, capacity):
+    """One greedy sweep over the nodes to be placed; one that has a partition (`place`) leaves it first and may come back.
 
     Returns how many have moved.
     """
@@ -94,14 +98,15 @@ def _sweep(indptr, neighbour, place, size, capacity):
     for p in range(num_partitions):
         space[p] = 1.0 - size[p] / capacity
     for row in range(len(place)):
+        if not is_placed[row]:
+            continue
         left = place[row]
         if left >= 0:
             size[left] -= 1
             space[left] = 1.0 - size[left] / capacity
         num_touched = 0
         for position in range(indptr[row], indptr[row + 1]):
-            other = neighbour[position]
-            owner = place[other] if other >= 0 else -1 - other
+            owner = place[neighbour[position]]
             if owner >= 0:
                 if count[owner] == 0:
                     touched[num_touched] = owner
@@ -134,3 +139,12 @@ def fill_up(partition, size):
             smallest = np.argmin(size)
             partition[row] = smallest
             size[smallest] += 1
+
+
+@compiled
+def count_links(src, dst, partition, links):
+    """Adds each edge whose ends have partitions to links[partition of src, partition of dst]."""
+    for i in range(len(src)):
+        one, other = partition[src[i]], partition[dst[i]]
+        if one >= 0 and other >= 0:
+            links[one, other] += 1

@@ -111,11 +111,14 @@ class _Ingestion:
         nodes = _NodeSpool(self.source, self.options, self.scratch, self.progress)
         options = self.options
         self.progress("assign", 0, None)
-        part_of_row = assign_partitions(options.partitioner, self.source, options.num_partitions, options.seed)
-        counts = np.bincount(part_of_row, minlength=options.num_partitions)
+        assigned = assign_partitions(
+            options.partitioner, self.source, options.num_partitions, options.seed, options.groups
+        )
+        counts = np.bincount(assigned.partition, minlength=options.num_partitions)
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        id_of_row, row_of_id = _renumber(part_of_row, offsets, self.index_dtype)
-        del part_of_row
+        id_of_row, row_of_id = _renumber(assigned.partition, offsets, self.index_dtype)
+        group_of_row, num_groups = assigned.group, assigned.num_groups
+        del assigned
 
         self.progress("edges", 0, self.info.num_edges)
         buckets = {"topology": self._new_buckets("edges", offsets, self.columns)}
@@ -139,7 +142,7 @@ class _Ingestion:
                 owned = slice(offsets[partition], offsets[partition + 1])
                 most = buckets["topology"].num_spilled(partition)
                 self._write_edges("topology", lists, owned.stop - owned.start, most, directory)
-                nodes.write(row_of_id[owned].astype(np.int64), directory)
+                nodes.write(row_of_id[owned].astype(np.int64), group_of_row, directory)
                 for file in directory.iterdir():
                     self._add(file)
                 self.progress("write", partition + 1, options.num_partitions)
@@ -165,6 +168,7 @@ class _Ingestion:
             num_nodes=self.info.num_nodes,
             num_edges=statistics.in_degree.total,
             partition_offsets=tuple(int(offset) for offset in offsets),
+            num_groups=num_groups,
             feature_dim=self.info.feature_dim,
             feature_dtype=options.feature_dtype if nodes.feature_rows else None,
             feature_layout=nodes.feature_rows.layout if nodes.feature_rows else "dense",
@@ -532,11 +536,13 @@ class _NodeSpool:
     def feature_statistics(self) -> FeatureStatistics | None:
         return None if self._feature is None else self._feature_measure.result()
 
-    def write(self, rows: np.ndarray, directory: Path) -> None:
+    def write(self, rows: np.ndarray, group_of_row: np.ndarray | None, directory: Path) -> None:
         """Writes nodes.arrow and features.arrow of the partition that owns `rows`."""
         columns = {"original_id": rows if self._original_id is None else self._original_id[rows]}
         if self._label is not None:
             columns["label"] = self._label[rows]
+        if group_of_row is not None:
+            columns["group"] = group_of_row[rows]
         for index in range(self.info.num_split_sets):
             columns[f"split_{index}"] = np.ascontiguousarray(self._split[rows, index])
         write_batch(directory / "nodes.arrow", {name: array_from_numpy(values) for name, values in columns.items()})

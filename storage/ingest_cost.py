@@ -51,8 +51,9 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     node_features = (
         num_nodes * FeatureRows(info.feature_dim, options.feature_dtype).row_bytes
     )  # before zeros are left out
+    finds_groups = options.partitioner in ("ldg", "metis") and (num_partitions > 1 or options.groups is not None)
     label_bytes = info.num_classes or 0 if info.is_multilabel else 8 * info.has_label
-    node_columns = 8 + label_bytes + info.num_split_sets
+    node_columns = 8 + label_bytes + info.num_split_sets + 4 * finds_groups
     graph = list_bytes + lists * 8 * (num_nodes + num_partitions) + num_nodes * node_columns + node_features
 
     # Spilled buckets are deleted while the partitions' files are written: the peak is at the first partition or at the last.

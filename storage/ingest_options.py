@@ -35,6 +35,9 @@ class IngestOptions:
     num_partitions: int = 1
     partitioner: Partitioner = "random"
     """random and range: equal shares, edges unseen; ldg: streaming greedy, fewer cut edges; metis: fewest, in memory."""
+    groups: int | None = None
+    """Locality groups that ldg and metis find: partitions are ranges of them, and training roots may be drawn by them. None: 16 for each
+    partition, at least 64; of a graph of few nodes the partitions are the groups, and one partition has none."""
     seed: int = 0
     """Of the partitioner; a synthetic graph has a seed of its own."""
     undirected: bool | None = None
@@ -69,7 +72,7 @@ class IngestOptions:
         partitioners, feature_dtypes = get_args(Partitioner), get_args(FeatureDtype)
         check_options(
             self,
-            at_least(self, 1, "num_classes", "num_threads")
+            at_least(self, 1, "num_classes", "num_threads", "groups")
             | {
                 "num_partitions": (1 <= self.num_partitions <= MAX_PARTITIONS, f"1 to {MAX_PARTITIONS}"),
                 "feature_dtype": (self.feature_dtype in feature_dtypes, f"one of {', '.join(feature_dtypes)}"),

@@ -64,6 +64,7 @@ class Manifest:
     num_nodes: int
     num_edges: int
     partition_offsets: tuple[int, ...]  # partition p owns the ids [offsets[p], offsets[p + 1])
+    num_groups: int = 0  # locality groups of nodes; 0: none are stored
     feature_dim: int = 0
     feature_dtype: FeatureDtype | None = None
     feature_layout: FeatureLayout = "dense"  # of the stored rows (`storage.feature_rows`)
@@ -272,7 +273,8 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "partition_offsets": ManifestReader.offsets,
     "feature_dim": ManifestReader.width,
     "feature_dtype": lambda reader, key: reader.choice(key, get_args(FeatureDtype)),
-    # Graphs of 0.2 have neither.
+    # Graphs of 0.2 have none of these three.
+    "num_groups": lambda reader, key: reader.optional_count(key) or 0,
     "feature_layout": lambda reader, key: reader.choice(key, get_args(FeatureLayout)) or "dense",
     "feature_slots": lambda reader, key: reader.optional_count(key) or 0,
     "label_kind": lambda reader, key: reader.choice(key, tuple(LABEL_DTYPES)),

@@ -1,84 +1,144 @@
 """Which partition owns which node: `assign_partitions(name, source, num_partitions, seed)`.
 
-A partitioner is a pure function of the source and its arguments, returns int32 [num_nodes], and leaves no partition empty. Sizes differ by at
-most one for `random` and `range`; `ldg` puts at most (1 + `LDG_SLACK`) times the mean in one; `metis` keeps METIS's tolerance (about 3 %).
+A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` see no edge, and sizes
+differ by at most one. `ldg` and `metis` find locality groups, which stand in an order in which neighbors are near (`storage.group_order`); a partition is a range
+of them, within a group of the even one. `ldg` puts at most `LOOSE` times the mean in a group, so that communities of many sizes find room, or (1 + `LDG_SLACK`)
+times where groups are the partitions; `metis` keeps METIS's tolerance (about 3 %).
 Memory is O(num_nodes) and up to four windows of edges; `metis` holds the graph.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from storage.counter_random import Permutation, derive_key
-from storage.errors import DataError, MissingDependencyError
+from storage.errors import ConfigError, DataError, MissingDependencyError
+from storage.group_order import even_ranges, order_groups
 from storage.ordered_map import ordered_map
 from storage.source import GraphSource
 
-LDG_SLACK = 0.03
+LDG_SLACK, LOOSE = 0.03, 4.0
 # Edges that LDG sees at once, about 60 bytes each: the more, the better the partitions. A constant, not an option: the same
 # graph gets the same partitions on every machine.
 LDG_WINDOW_EDGES = 1 << 21
 
+# As many groups for each partition, of at least so many nodes; few partitions have as many as so many do, and the same ones.
+PARTITION_GROUPS, GROUP_NODES, FEW_PARTITIONS = 16, 32, 4
+MOST_GROUPS = 4096  # that are ordered: edges are counted from each to each
+
 _READ_EDGES = 1 << 20
 
 
-def assign_partitions(name: str, source: GraphSource, num_partitions: int, seed: int) -> np.ndarray:
-    """int32 [num_nodes]: the partition of every row, by the partitioner `name`. Edges count both ways, whether or not the
-    source gives both.
+@dataclass(frozen=True)
+class Assignment:
+    """Of every row of a graph."""
 
-    Errors: DataError for an edge whose id is out of range (`ldg`, `metis`); MissingDependencyError for `metis` without pymetis.
+    partition: np.ndarray  # int32 [num_nodes]
+    group: np.ndarray | None = (
+        None  # int32 [num_nodes], ascending from partition to partition; None: there are no groups
+    )
+    num_groups: int = 0
+
+
+def assign_partitions(
+    name: str, source: GraphSource, num_partitions: int, seed: int, num_groups: int | None = None
+) -> Assignment:
+    """The partition of every row, by the partitioner `name`, and its locality group where there are such (`automatic_groups` says how many, if
+    nobody else does). Edges count both ways, whether or not the source gives both.
+
+    Errors: DataError for an edge whose id is out of range (`ldg`, `metis`); MissingDependencyError for `metis` without pymetis; ConfigError for
+    groups that cannot be.
     """
+    num_nodes = source.info.num_nodes
+    if name in SHARES:
+        if num_groups:
+            raise ConfigError(
+                f"groups: expected a partitioner that finds some, ldg or metis, got {name}; leave them out"
+            )
+        return Assignment(SHARES[name](num_nodes, num_partitions, seed))
+    if num_groups is None:
+        num_groups = automatic_groups(num_nodes, num_partitions)
+    elif not num_partitions <= num_groups <= min(num_nodes, MOST_GROUPS):
+        raise ConfigError(
+            f"groups: expected at least one for each of {num_partitions} partitions, at most {MOST_GROUPS} and one for each of {num_nodes} nodes, got "
+            f"{num_groups}"
+        )
+    if num_groups == 1:
+        return Assignment(np.zeros(num_nodes, np.int32))
+    links = np.zeros((num_groups, num_groups), np.int64) if num_groups <= MOST_GROUPS else None
+    slack = LDG_SLACK if num_groups == num_partitions else LOOSE - 1
+    group = _without_empty(GROUPERS[name](source, num_groups, seed, links, slack), num_groups)
+    size = np.bincount(group, minlength=num_groups)
+    order = np.arange(num_groups) if links is None else order_groups(links, size)
+    number = np.empty(num_groups, np.int32)
+    number[order] = np.arange(num_groups)
+    bounds = even_ranges(size[order], num_partitions)
+    partition_of = np.repeat(np.arange(num_partitions, dtype=np.int32), np.diff(bounds))
+    group = number[group]
+    return Assignment(partition_of[group], group, num_groups)
+
+
+def automatic_groups(num_nodes: int, num_partitions: int) -> int:
+    """How many locality groups there are where nobody says it: one partition needs none, and of a small graph they are the partitions."""
     if num_partitions == 1:
-        return np.zeros(source.info.num_nodes, dtype=np.int32)
-    return PARTITIONERS[name](source, num_partitions, seed)
+        return 1
+    many = PARTITION_GROUPS * max(num_partitions, FEW_PARTITIONS)
+    return many if many * GROUP_NODES <= num_nodes and many <= MOST_GROUPS else num_partitions
 
 
-def assign_random(source: GraphSource, num_partitions: int, seed: int) -> np.ndarray:
-    """Equal shares of a keyed shuffle of the rows; reads no edge."""
+def random_shares(num_nodes: int, num_partitions: int, seed: int) -> np.ndarray:
+    """int32 [num_nodes]: equal shares of a keyed shuffle of the rows."""
     from storage.counter_kernels import shuffled_shares
 
-    num_nodes = source.info.num_nodes
     shuffle = Permutation(num_nodes, derive_key(seed, 0x7061_7274))  # "part"
     partition = np.empty(num_nodes, dtype=np.int32)
     shuffled_shares(shuffle.compiled_form, num_partitions, partition)
     return partition
 
 
-def assign_range(source: GraphSource, num_partitions: int, seed: int) -> np.ndarray:
-    """Consecutive rows in equal shares; reads no edge, and `seed` changes nothing."""
-    num_nodes = source.info.num_nodes
+def consecutive_shares(num_nodes: int, num_partitions: int, seed: int) -> np.ndarray:
+    """int32 [num_nodes]: consecutive rows in equal shares; `seed` changes nothing."""
     bound = np.arange(num_partitions + 1) * num_nodes // num_partitions
     return np.repeat(np.arange(num_partitions, dtype=np.int32), np.diff(bound))
 
 
-def assign_ldg(source: GraphSource, num_partitions: int, seed: int) -> np.ndarray:
-    """Linear deterministic greedy over the edge stream, in one pass; `seed` changes nothing.
+def ldg_groups(
+    source: GraphSource, num_groups: int, seed: int, links: np.ndarray | None, slack: float = LDG_SLACK
+) -> np.ndarray:
+    """int32 [num_nodes]: linear deterministic greedy over the edge stream, in one pass; `seed` changes nothing. A group has at most 1 + `slack` times the
+    mean. Adds to links[a, b], where that is given, the edges from group a to group b, as the groups are while these edges pass.
 
-    A node goes where most of its neighbours are, discounted by fullness: argmax of count_p · (1 - size_p / capacity), ties to
+    A node goes where most of its neighbours are, discounted by fullness: argmax of count_g · (1 - size_g / capacity), ties to
     the emptiest (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). There, nodes
-    arrive with all their neighbours. Here, edges arrive, so a node is placed at its first window of `LDG_WINDOW_EDGES` edges
-    by the neighbours seen there, in order of first appearance. Nodes without edges fill up the emptiest partitions.
+    arrive with all their neighbours. Here, edges arrive, so a node is placed by the neighbours seen in a window of `LDG_WINDOW_EDGES` edges, in
+    order of first appearance, and again in a later window that shows at least as many. Nodes without edges fill up the emptiest groups.
     """
     # imported here: only this partitioner waits for numba's compiler
-    from storage.greedy_partition import fill_up, place_window
+    from storage.greedy_partition import count_links, fill_up, place_window
 
     num_nodes = source.info.num_nodes
-    capacity = int(np.ceil(num_nodes / num_partitions * (1.0 + LDG_SLACK)))
-    partition = np.full(num_nodes, -1, dtype=np.int32)
-    size = np.zeros(num_partitions, dtype=np.int64)
+    capacity = int(np.ceil(num_nodes / num_groups * (1.0 + slack)))
+    group = np.full(num_nodes, -1, dtype=np.int32)
+    seen = np.zeros(num_nodes, np.int32)
+    size = np.zeros(num_groups, dtype=np.int64)
 
     def place(window: tuple[np.ndarray, np.ndarray]) -> None:
-        place_window(*window, partition, size, capacity)
+        place_window(*window, group, seen, size, capacity)
+        if links is not None:
+            count_links(*window, group, links)
 
     # Windows are read here while a thread places the one before.
     for _ in ordered_map(place, _windows(source, LDG_WINDOW_EDGES), 1):
         pass
-    fill_up(partition, size)
-    return _without_empty(partition, num_partitions)
+    fill_up(group, size)
+    return group
 
 
-def assign_metis(source: GraphSource, num_partitions: int, seed: int) -> np.ndarray:
-    """METIS's k-way partition of the undirected simple graph behind the edges; holds the whole graph in memory."""
+def metis_groups(
+    source: GraphSource, num_groups: int, seed: int, links: np.ndarray | None, slack: float = LDG_SLACK
+) -> np.ndarray:
+    """METIS's k-way partition of the undirected simple graph behind the edges, as `ldg_groups`, but with METIS's slack, and a group may be empty; holds the whole graph in memory."""
     try:
         import pymetis
     except ImportError as error:
@@ -86,6 +146,8 @@ def assign_metis(source: GraphSource, num_partitions: int, seed: int) -> np.ndar
             "the metis partitioner needs pymetis: pip install -e '.[metis]', or choose --partitioner ldg"
         ) from error
     from scipy.sparse import coo_array
+
+    from storage.greedy_partition import count_links
 
     num_nodes = source.info.num_nodes
     windows = list(_windows(source, _READ_EDGES))
@@ -100,16 +162,18 @@ def assign_metis(source: GraphSource, num_partitions: int, seed: int) -> np.ndar
     adjacency.sum_duplicates()  # and with it the order of neighbours no longer depends on the order of edges
     options = pymetis.Options(seed=seed & 0x7FFF_FFFF)
     _, parts = pymetis.part_graph(
-        num_partitions, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
+        num_groups, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
     )
-    return _without_empty(np.asarray(parts, dtype=np.int32), num_partitions)
+    group = np.asarray(parts, dtype=np.int32)
+    if links is not None:
+        count_links(src, dst, group, links)
+    return group
 
 
-PARTITIONERS: dict[str, Callable[[GraphSource, int, int], np.ndarray]] = {
-    "random": assign_random,
-    "range": assign_range,
-    "ldg": assign_ldg,
-    "metis": assign_metis,
+SHARES: dict[str, Callable[[int, int, int], np.ndarray]] = {"random": random_shares, "range": consecutive_shares}
+GROUPERS: dict[str, Callable[[GraphSource, int, int, np.ndarray | None, float], np.ndarray]] = {
+    "ldg": ldg_groups,
+    "metis": metis_groups,
 }
 
 
@@ -140,12 +204,12 @@ def _windows(source: GraphSource, window_edges: int) -> Iterator[tuple[np.ndarra
         yield np.concatenate([pair[0] for pair in pending]), np.concatenate([pair[1] for pair in pending])
 
 
-def _without_empty(partition: np.ndarray, num_partitions: int) -> np.ndarray:
-    """The same, after every empty partition has got the last row of the then largest one."""
-    size = np.bincount(partition, minlength=num_partitions)
+def _without_empty(group: np.ndarray, num_groups: int) -> np.ndarray:
+    """The same, after every empty group has got the last row of the then largest one."""
+    size = np.bincount(group, minlength=num_groups)
     for empty in np.flatnonzero(size == 0):
         largest = int(np.argmax(size))
-        partition[np.flatnonzero(partition == largest)[-1]] = empty
+        group[np.flatnonzero(group == largest)[-1]] = empty
         size[largest] -= 1
         size[empty] += 1
-    return partition
+    return group

@@ -2,11 +2,12 @@
 
     python -m jobs.bench planned                                     # 200,000 nodes, in this process, about 2 minutes
     python -m jobs.bench planned --nodes 2000000 --batch_size 1024   # 100 M edges; prepared once in 4 minutes
+    python -m jobs.bench planned --partitioner ldg --root_order groups   # roots by locality groups
     python -m jobs.bench planned --ray.address auto                  # over the links of a cluster, with partition servers; times count
 
-Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions, and loads the batches of rank 0 of as many
+Makes (once, under --data_dir) a synthetic graph of degree 50 in --partitions partitions, and loads the batches of one rank (0) of as many
 ranks, without a model: with every batch's rows fetched (off), then by plan for each of --budgets, in shares of all nodes' rows. In this
-process the first partition is read where it is and the others are asked as if they were elsewhere: bytes and requests count, times do not.
+process the rank's partition is read where it is and the others are asked as if they were elsewhere: bytes and requests count, times do not.
 Beside each stands what a static cache of the same rows would fetch, of those with most in-edges and of those that the same batches need most. You should
 see a table, kept as results.md and results.json under --out; every batch is compared with the unplanned one.
 """
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cluster.options import SessionOptions
 from jobs.bench.results import keep, machine, table
@@ -51,7 +52,13 @@ class PlannedConfig:
     """With scheme labor: hops share their coins."""
     partitions: int = 4
     """Partitions, and ranks."""
+    rank: int = 0
+    """Whose batches; in this process the partition of the same number is its own."""
     partitioner: Partitioner = "random"
+    groups: int | None = None
+    """Locality groups of ldg and metis; none: as many as ingestion chooses."""
+    root_order: Literal["shuffled", "groups"] = "shuffled"
+    """Of the batches' roots."""
     feature_dtype: FeatureDtype = "float32"
     """How features are stored, and so travel."""
     budgets: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
@@ -73,11 +80,16 @@ class PlannedConfig:
     ray: SessionOptions = field(default_factory=SessionOptions)
 
     def __post_init__(self) -> None:
-        whole = at_least(self, 1, "batch_size", "epochs", "steps", "threads", "fanouts") | at_least(
+        whole = at_least(self, 1, "batch_size", "epochs", "steps", "threads", "fanouts", "groups") | at_least(
             self, 0, "plan_bytes"
         )
         check_options(
-            self, whole | at_least(self, 2, "partitions") | at_least(self, 47, "nodes") | more_than_0(self, "budgets")
+            self,
+            whole
+            | {"rank": (0 <= self.rank < self.partitions, "a partition's number")}
+            | at_least(self, 2, "partitions")
+            | at_least(self, 47, "nodes")
+            | more_than_0(self, "budgets"),
         )
 
 
@@ -98,16 +110,16 @@ class Row(NamedTuple):
 class Asked:
     """Counts what owners elsewhere are asked for, and the CPU time that answering takes here."""
 
-    def __init__(self, *, here: bool) -> None:
-        """`here`: this process reads all partitions, and all but the first pass for another machine's."""
-        self._here = here
+    def __init__(self, own: int | None) -> None:
+        """`own`: this process reads all partitions, and all but this one pass for another machine's; None: some are elsewhere."""
+        self._own = own
         self.requests = self.rows = self.row_bytes = 0
         self.answer_cpu_s = 0.0
 
     def watch(self, owner: Any, partition: int) -> Any:
         from samplers.router import LocalOwner
 
-        is_near = partition == 0 if self._here else isinstance(owner, LocalOwner)
+        is_near = isinstance(owner, LocalOwner) if self._own is None else partition == self._own
         return owner if is_near else _Far(owner, self)
 
     def counts(self) -> dict[str, float]:
@@ -155,12 +167,12 @@ def load(config: PlannedConfig, router: "Router", asked: Asked, cache_bytes: int
     options = LoaderOptions(
         threads=config.threads, prefetch=config.threads + 1, cache_bytes=cache_bytes, plan_bytes=config.plan_bytes
     )
-    with Loader(sampler, options, num_ranks=config.partitions) as loader:
+    with Loader(sampler, options, rank=config.rank, num_ranks=config.partitions) as loader:
         for _ in islice(loader.epoch(10**6), 3):  # compiles
             pass
     digests = []
     epochs = config.epochs if config.steps is None else 0
-    with Loader(sampler, options, num_ranks=config.partitions, num_epochs=epochs) as loader:
+    with Loader(sampler, options, rank=config.rank, num_ranks=config.partitions, num_epochs=epochs) as loader:
         before, began, cpu = asked.counts(), time.perf_counter(), time.process_time() - time.thread_time()
         for epoch in range(config.epochs):
             for batch in islice(loader.epoch(epoch), config.steps):
@@ -183,6 +195,7 @@ def neighbors(config: PlannedConfig) -> "NeighborOptions":
     return NeighborOptions(
         fanouts=config.fanouts,
         batch_size=config.batch_size,
+        root_order=config.root_order,
         scheme=config.scheme,
         batch_dependency=config.batch_dependency,
         layer_dependency=config.layer_dependency,
@@ -207,15 +220,17 @@ def static_rows(config: PlannedConfig, graph: "StoredGraph") -> dict[str, list[f
     from samplers.neighbor import NeighborSampler
     from samplers.router import local_router
 
-    sampler, first = NeighborSampler(local_router(graph), neighbors(config), config.partitions), graph.offsets[1]
+    sampler = NeighborSampler(local_router(graph), neighbors(config), config.partitions)
     steps = min(sampler.num_batches // config.partitions, config.steps or sampler.num_batches)
     needed, degree = np.zeros(graph.manifest.num_nodes), np.concatenate([np.diff(p.indptr) for p in graph.partitions()])
     for epoch in range(config.epochs):
         for step in range(steps):
-            needed[sampler.draw(epoch, [step * config.partitions])[0].node] += 1
+            needed[sampler.draw(epoch, [step * config.partitions + config.rank])[0].node] += 1
+    far = np.ones(len(needed), bool)
+    far[slice(*graph.offsets[config.rank : config.rank + 2])] = False
     found = {}
     for what, wanted in (("most in-edges", degree), ("most needed", needed)):
-        left = needed[first:][np.argsort(-wanted[first:], kind="stable")]
+        left = needed[far][np.argsort(-wanted[far], kind="stable")]
         rows = [int(share * graph.manifest.num_nodes) for share in config.budgets]
         found[f"static, {what}"] = [left[count:].sum() / (1e3 * config.epochs * steps) for count in rows]
     return found
@@ -249,13 +264,18 @@ def main() -> None:
 
     torch.set_num_threads(1)
     check_writable(config.out, "--out")
-    url = config.data_dir / f"planned-{config.nodes}-{config.partitions}-{config.partitioner}-{config.feature_dtype}"
+    groups = "" if config.groups is None else f"-{config.groups}"
+    name = f"planned-{config.nodes}-{config.partitions}-{config.partitioner}{groups}-{config.feature_dtype}"
+    url = config.data_dir / name
     if not url.exists():
         ingest(
             SyntheticGraph(SyntheticOptions(num_nodes=config.nodes)),
             str(url),
             IngestOptions(
-                num_partitions=config.partitions, partitioner=config.partitioner, feature_dtype=config.feature_dtype
+                num_partitions=config.partitions,
+                partitioner=config.partitioner,
+                groups=config.groups,
+                feature_dtype=config.feature_dtype,
             ),
         )
     graph = open_graph(str(url))
@@ -265,14 +285,14 @@ def main() -> None:
     )
     with ExitStack() as stack:
         if config.ray.address is None:
-            asked = Asked(here=True)
+            asked = Asked(config.rank)
             router = local_router(graph, watch=asked.watch)
         else:
             from cluster.options import ServerOptions
             from cluster.partition_server import connect, partition_servers
             from cluster.session import ray_session
 
-            asked = Asked(here=False)
+            asked = Asked(None)
             stack.enter_context(ray_session(config.ray))
             servers = stack.enter_context(partition_servers(graph, ServerOptions(verify=False)))
             router = connect(servers, asked.watch)

@@ -119,6 +119,9 @@ class OpenShard:
     def split_codes(self, batch: TorchBatch) -> Tensor | None:
         return self._nodes.split_codes(batch)
 
+    def near_middle(self) -> float:
+        return self._nodes.near_middle()
+
     def check(self) -> None:
         """Nothing to do: the shard was copied into memory as it was opened."""
 

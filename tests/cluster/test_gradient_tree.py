@@ -43,6 +43,17 @@ def test_any_deal_of_positions_adds_up_to_the_bits_of_the_serial_tree(size, seed
     assert total.value == serial_tree(list(leaves))
 
 
+@given(sizes, st.randoms(use_true_random=False))
+def test_ranks_may_stand_in_any_order(size, random):
+    num_ranks, num_positions = size
+    places = list(range(num_ranks))
+    random.shuffle(places)
+    found = [Seat(rank, num_ranks, num_positions, tuple(places)) for rank in range(num_ranks)]
+    for rank, seat in enumerate(found):
+        assert seat.positions == seat.positions_of_ranks[rank] == seats(num_ranks, num_positions)[seat.place].positions
+    assert sorted(position for seat in found for position in seat.positions) == list(range(num_positions))
+
+
 @given(sizes)
 def test_positions_are_dealt_in_order_and_evenly(size):
     num_ranks, num_positions = size

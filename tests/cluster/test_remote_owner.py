@@ -31,6 +31,7 @@ from samplers.messages import (
     InducedEdges,
     InducedSubgraphs,
     ListChunk,
+    ListGroups,
     ListNeighbors,
     ListSplit,
     NodeRows,
@@ -52,7 +53,7 @@ from storage.ingest import IngestOptions, ingest
 from storage.ingest_options import FeatureDtype
 from tests.listed_graph import random_listed_graph
 
-NODE = np.array([150, 101, 199, 101])  # of partition 1
+NODE = np.array([150, 110, 199, 110])  # of partition 1, of 97 to 103 nodes
 REQUESTS: tuple[Request, ...] = (
     SampleNeighbors(NODE, 3, 2**64 - 1),
     SampleNeighbors(NODE.astype(np.int32), -1, 5, "both", "uniform", columns=("weight",)),
@@ -61,7 +62,7 @@ REQUESTS: tuple[Request, ...] = (
     SampleNeighbors(NODE, 2, 7, scheme="labor"),
     SampleNeighbors(NODE[:0], 2, 7),
     SampleForBatches(NODE, np.array([0, 3, 3, 4]), np.array([2**64 - 1, 0, 5], np.uint64), 3, columns=("id",)),
-    InducedEdges(np.array([150, 3, 101, 60]), columns=("id",)),
+    InducedEdges(np.array([150, 3, 110, 60]), columns=("id",)),
     FetchRows(NODE, split_set=1),
     FetchRows(NODE, feature=False),
     FetchRows(NODE, encodings=("rwse-3",)),
@@ -69,8 +70,9 @@ REQUESTS: tuple[Request, ...] = (
     ListSplit(0, 1),
     ListChunk(2**64 - 1, 1, 3),
     FindNodes(np.array([3, 180])),
+    ListGroups(NODE),
     ListNeighbors(NODE, "both", np.full(4, 12)),
-    InducedSubgraphs(np.array([150, 3, 101]), np.array([0, 2, 3])),
+    InducedSubgraphs(np.array([150, 3, 110]), np.array([0, 2, 3])),
     StepWalks(NODE, np.arange(4), 9),
 )
 
@@ -96,7 +98,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
         edge_feature=rng.random((1500, 2)).tolist(),
         edge_feature_dim=2,
     )
-    ingest(listed, url, IngestOptions(num_partitions=2, edge_ids=True, out_edges=True))
+    ingest(listed, url, IngestOptions(num_partitions=2, partitioner="ldg", edge_ids=True, out_edges=True))
     encode(open_graph(url), parse_encoding_name("rwse-3"))
     return open_graph(url)
 

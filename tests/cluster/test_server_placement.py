@@ -27,6 +27,13 @@ def test_partitions_that_any_host_can_have_are_spread_evenly_for_certain(hosts, 
     assert assign(hosts, held, nodes(chosen), can_fetch=not shared) == chosen, "what is even moves again"
 
 
+@given(hosts, st.integers(1, 20), st.booleans())
+def test_a_hosts_partitions_follow_each_other_where_any_host_can_have_them(hosts, num_partitions, shared):
+    held = [nodes(hosts) if shared else []] * num_partitions
+    chosen = assign(hosts, held, [None] * num_partitions, can_fetch=not shared)
+    assert [hosts.index(host) for host in chosen] == sorted(hosts.index(host) for host in chosen)
+
+
 @given(hosts, st.lists(st.sets(st.sampled_from(nodes(HOSTS))), min_size=1, max_size=12), st.booleans())
 def test_a_partition_is_served_where_its_files_are(hosts, held, can_fetch):
     chosen = assign(hosts, held, [None] * len(held), can_fetch=can_fetch)

@@ -35,7 +35,7 @@ def test_a_small_run_writes_its_table_and_nothing_else(tmp_path: Path) -> None:
     assert random["partitioner"] == "random"
     assert random["cut"] == pytest.approx(0.75, abs=0.03)
     assert ldg["cut"] < 0.5
-    assert ldg["node_balance"] < 1.04
+    assert ldg["node_balance"] < 1.13  # a partition is a range of 16 groups, of about its even size
     assert random["edges"] == ldg["edges"] == pytest.approx(160000, rel=0.1)
     for row in result["rows"]:
         assert row["graph_bytes"] == pytest.approx(result["cost"]["graph"], rel=0.1)
@@ -95,7 +95,7 @@ def test_cut_and_balance_are_counted_from_the_stored_graph(tmp_path: Path) -> No
     ingest(source, str(tmp_path / "graph"), options)
     from storage.partitioners import assign_partitions
 
-    part = assign_partitions("random", source, 3, 0)
+    part = assign_partitions("random", source, 3, 0).partition
     src, dst = (np.concatenate([getattr(chunk, end) for chunk in source.edges(1000)]) for end in ("src", "dst"))
     counted = bench_ingest.quality(str(tmp_path / "graph"))
     assert counted["cut"] == pytest.approx((part[src] != part[dst]).mean())

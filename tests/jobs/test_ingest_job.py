@@ -46,7 +46,7 @@ def test_inspect_prints_and_verifies(stored):
     assert done.returncode == 0, done.stderr
     lines = {line.strip().split("  ", 1)[0]: line.strip().split("  ", 1)[1] for line in done.stdout.splitlines()}
     assert lines["nodes"] == "2,000"
-    assert lines["partitions"] == "3 (ldg)"
+    assert lines["partitions"] == "3 (ldg, of 3 locality groups)"
     assert lines["split"] == "train 160, valid 40, test 1,800"
     assert lines["classes"].startswith("47, largest")
     assert "max/mean" in lines["balance"]

@@ -63,6 +63,7 @@ SAMPLERS: dict[str, Build] = {
         r, NeighborOptions((4, 3), 8, edge_columns=("id", "weight", "feature")), n
     ),
     "neighbor-fixed": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, shuffle=False), n),
+    "neighbor-groups": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, root_order="groups"), n),
     "neighbor-encodings": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, encodings=ENCODINGS), n),
     "random-partition": lambda r, n: RandomPartitionSampler(r, RandomPartitionOptions(num_chunks=5), n),
     "random-partition-unions": lambda r, n: RandomPartitionSampler(
@@ -131,7 +132,9 @@ def small_graphs() -> ArrayGraphStore:
 
 
 def stored(graph: ListedGraph, url: Path, partitions: int) -> StoredGraph:
-    ingest(graph, str(url), IngestOptions(num_partitions=partitions, edge_ids=True, out_edges=True))
+    # The same groups, whatever the partitions.
+    options = IngestOptions(num_partitions=partitions, partitioner="ldg", groups=8, edge_ids=True, out_edges=True)
+    ingest(graph, str(url), options)
     for encoding in ENCODINGS:
         encode(open_graph(str(url)), parse_encoding_name(encoding))
     return open_graph(str(url))

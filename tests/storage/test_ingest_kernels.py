@@ -113,16 +113,22 @@ def test_lists_in_memory_are_the_lists_on_disk(tmp_path: Path) -> None:
     assert seen[0]["edge_id"][1] == np.concatenate([columns[1] for columns in appended]).tolist()
 
 
-def reference_window(edges: list[tuple[int, int]], partition: list[int], size: list[int], capacity: int) -> None:
-    """`place_window`, as `assign_ldg` describes it."""
-    new = dict.fromkeys(node for edge in edges for node in edge if partition[node] < 0)
-    around: dict[int, list[int]] = {node: [] for node in new}
+def reference_window(
+    edges: list[tuple[int, int]], partition: list[int], seen: list[int], size: list[int], capacity: int
+) -> None:
+    """`place_window`, as `ldg_groups` describes it."""
+    around: dict[int, list[int]] = {node: [] for edge in edges for node in edge}
     for src, dst in edges:
-        for node, other in ((src, dst), (dst, src)):
-            if node in around:
-                around[node].append(other)
+        around[src].append(dst)
+        around[dst].append(src)
+    placed = [node for node, others in around.items() if len(others) >= seen[node]]
+    for node in placed:
+        seen[node] = len(around[node])
+        if partition[node] >= 0:
+            size[partition[node]] -= 1
+            partition[node] = -1
     for _ in range(1 + NUM_RESTREAMS):
-        for node in new:
+        for node in placed:
             if partition[node] >= 0:
                 size[partition[node]] -= 1
             count = [sum(partition[other] == p for other in around[node]) for p in range(len(size))]
@@ -141,13 +147,13 @@ def test_windows_are_placed_as_the_definition_says(
     edges: list[tuple[int, int]], window: int, num_partitions: int
 ) -> None:
     capacity = -(-20 // num_partitions) + 1
-    expected, expected_size = [-1] * 20, [0] * num_partitions
-    partition, size = np.full(20, -1, np.int32), np.zeros(num_partitions, np.int64)
+    expected, expected_seen, expected_size = [-1] * 20, [0] * 20, [0] * num_partitions
+    partition, seen, size = np.full(20, -1, np.int32), np.zeros(20, np.int32), np.zeros(num_partitions, np.int64)
     for start in range(0, len(edges), window):
         some = edges[start : start + window]
-        reference_window(some, expected, expected_size, capacity)
+        reference_window(some, expected, expected_seen, expected_size, capacity)
         src, dst = np.array(some, np.int64).reshape(-1, 2).T
-        place_window(src, dst, partition, size, capacity)
+        place_window(src, dst, partition, seen, size, capacity)
         assert partition.tolist() == expected
         assert size.tolist() == expected_size
 

@@ -276,7 +276,7 @@ def test_a_changed_field_is_refused_in_one_line(name: str) -> None:
     refuse(json.dumps(body), message)
 
 
-OF_0_3 = ("feature_layout", "feature_slots")
+OF_0_3 = ("feature_layout", "feature_slots", "num_groups")
 WHOLE = json.loads(with_encoding(make_manifest()).to_json())
 
 
@@ -295,12 +295,13 @@ def test_every_field_is_needed(where: str, key: str) -> None:
     refuse(json.dumps(body), "")
 
 
-def test_a_graph_of_0_2_has_dense_features() -> None:
+def test_a_graph_of_0_2_has_dense_features_and_no_groups() -> None:
     body = json.loads(json.dumps(WHOLE))
     for key in OF_0_3:
         del table(body, "nodes")[key]
-    rows = parse_manifest(json.dumps(body), "here").feature_rows
-    assert rows == FeatureRows(3, "float16")
+    manifest = parse_manifest(json.dumps(body), "here")
+    assert manifest.feature_rows == FeatureRows(3, "float16")
+    assert manifest.num_groups == 0
 
 
 @pytest.mark.parametrize(("layout", "slots"), [("indices", 0), ("entries", 4), ("bits", 1), ("csr", 0)])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import partitioners
-from storage.errors import DataError, MissingDependencyError
+from storage.errors import ConfigError, DataError, MissingDependencyError
 from storage.importers.array_graph import ArrayGraph
 from storage.partitioners import LDG_SLACK, assign_partitions
 from storage.synthetic import SyntheticGraph, SyntheticOptions
@@ -14,6 +14,41 @@ from storage.synthetic import SyntheticGraph, SyntheticOptions
 
 def _graph(num_nodes, src, dst):
     return ArrayGraph("test", num_nodes, np.asarray(src, np.int64), np.asarray(dst, np.int64))
+
+
+@pytest.mark.parametrize("name", ["ldg", "metis"])
+def test_partitions_are_unions_of_groups_that_do_not_depend_on_them(name):
+    if name == "metis":
+        pytest.importorskip("pymetis")
+    source = SyntheticGraph(SyntheticOptions(num_nodes=3000, feature_dim=1))
+    groups = assign_partitions(name, source, 2, 0).group
+    assert len(np.unique(groups)) == 64
+    for num_partitions in (1, 2, 3, 7, 40):
+        assigned = assign_partitions(name, source, num_partitions, 0, num_groups=64)
+        assert np.array_equal(assigned.group, groups)
+        by_group = assigned.partition[np.argsort(groups, kind="stable")]
+        assert (np.diff(by_group) >= 0).all()  # ranges of groups
+        pairs = np.unique(np.stack([groups, assigned.partition]), axis=1)
+        assert len(pairs[0]) == assigned.num_groups  # each group lies in one
+        size = np.bincount(assigned.partition)
+        assert len(size) == num_partitions
+        assert abs(size - 3000 / num_partitions).max() <= np.bincount(groups).max()
+
+
+def test_one_partition_and_those_that_see_no_edge_have_no_groups():
+    source = _graph(300, range(299), range(1, 300))
+    for name, num_partitions in (("ldg", 1), ("random", 3), ("range", 3)):
+        assigned = assign_partitions(name, source, num_partitions, 0)
+        assert (assigned.group, assigned.num_groups) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_groups", "message"),
+    [("random", 9, "ldg or metis, got random"), ("ldg", 2, "got 2"), ("ldg", 301, "got 301")],
+)
+def test_groups_that_cannot_be(name, num_groups, message):
+    with pytest.raises(ConfigError, match=rf"^groups: expected .*{message}"):
+        assign_partitions(name, _graph(300, [0], [1]), 3, 0, num_groups)
 
 
 def _edge_cut(source, partition):
@@ -34,7 +69,7 @@ def graphs(draw):
 @given(case=graphs(), seed=st.integers(0, 2**64 - 1))
 def test_every_node_has_a_partition_and_none_is_empty(name, case, seed):
     source, num_partitions = case
-    partition = assign_partitions(name, source, num_partitions, seed)
+    partition = assign_partitions(name, source, num_partitions, seed).partition
     assert partition.dtype == np.int32
     size = np.bincount(partition, minlength=num_partitions)
     assert len(size) == num_partitions
@@ -44,13 +79,13 @@ def test_every_node_has_a_partition_and_none_is_empty(name, case, seed):
     assert size.max() <= bound
     if name != "ldg":
         assert size.max() - size.min() <= 1
-    assert np.array_equal(partition, assign_partitions(name, source, num_partitions, seed))
+    assert np.array_equal(partition, assign_partitions(name, source, num_partitions, seed).partition)
 
 
 def test_metis_leaves_none_empty():
     pytest.importorskip("pymetis")
     star = _graph(12, [0] * 11, range(1, 12))
-    partition = assign_partitions("metis", star, 6, 0)
+    partition = assign_partitions("metis", star, 6, 0).partition
     assert np.bincount(partition, minlength=6).min() >= 1
 
 
@@ -59,9 +94,9 @@ def test_communities_stay_together(name):
     if name == "metis":
         pytest.importorskip("pymetis")
     source = SyntheticGraph(SyntheticOptions(num_nodes=5000, feature_dim=1))
-    random = _edge_cut(source, assign_partitions("random", source, 4, 0))
+    random = _edge_cut(source, assign_partitions("random", source, 4, 0).partition)
     assert random == pytest.approx(0.75, abs=0.02)
-    assert _edge_cut(source, assign_partitions(name, source, 4, 0)) < 0.3
+    assert _edge_cut(source, assign_partitions(name, source, 4, 0).partition) < 0.3
 
 
 def test_ldg_beats_random_even_where_edges_come_shuffled_and_in_small_windows(monkeypatch):
@@ -71,7 +106,7 @@ def test_ldg_beats_random_even_where_edges_come_shuffled_and_in_small_windows(mo
     order = np.random.default_rng(0).permutation(len(src))
     shuffled = _graph(5000, src[order], dst[order])
     monkeypatch.setattr(partitioners, "LDG_WINDOW_EDGES", len(src) // 8)
-    assert _edge_cut(shuffled, assign_partitions("ldg", shuffled, 4, 0)) < 0.55
+    assert _edge_cut(shuffled, assign_partitions("ldg", shuffled, 4, 0).partition) < 0.55
 
 
 def test_ldg_does_not_depend_on_the_sources_chunks(monkeypatch):
@@ -79,15 +114,15 @@ def test_ldg_does_not_depend_on_the_sources_chunks(monkeypatch):
     chunks = list(source.edges(1 << 20))
     flat = _graph(2000, np.concatenate([c.src for c in chunks]), np.concatenate([c.dst for c in chunks]))
     monkeypatch.setattr(partitioners, "LDG_WINDOW_EDGES", 10_000)
-    whole = assign_partitions("ldg", flat, 4, 0)
+    whole = assign_partitions("ldg", flat, 4, 0).partition
     monkeypatch.setattr(partitioners, "_READ_EDGES", 777)
-    assert np.array_equal(whole, assign_partitions("ldg", flat, 4, 0))
+    assert np.array_equal(whole, assign_partitions("ldg", flat, 4, 0).partition)
 
 
 def test_seed_changes_random_only():
     source = SyntheticGraph(SyntheticOptions(num_nodes=500, feature_dim=1))
     for name, differs in (("random", True), ("range", False), ("ldg", False)):
-        one, other = (assign_partitions(name, source, 3, seed) for seed in (0, 1))
+        one, other = (assign_partitions(name, source, 3, seed).partition for seed in (0, 1))
         assert (not np.array_equal(one, other)) == differs
 
 
@@ -117,6 +152,6 @@ def test_web_graph_is_cut_less_than_at_random(real_data):
     from storage.importers.edge_list import EdgeListGraph
 
     source = EdgeListGraph(real_data / "structure/web-NotreDame.txt.gz")
-    cut = {name: _edge_cut(source, assign_partitions(name, source, 4, 0)) for name in ("random", "ldg")}
+    cut = {name: _edge_cut(source, assign_partitions(name, source, 4, 0).partition) for name in ("random", "ldg")}
     assert cut["random"] == pytest.approx(0.737, abs=0.01)  # self-loops are never cut
     assert cut["ldg"] < 0.12

@@ -1,0 +1,117 @@
+"""In which order locality groups stand, so that neighbors in this order are neighbors in the graph: recursive bisection.
+
+All groups are cut into two halves of about equal size with few edges in between, each half again, and so on down to single groups (Kernighan and
+Lin, Bell System Technical Journal 49(2), 1970; Fiduccia and Mattheyses, DAC 1982; grown from several groups as METIS does on its coarsest
+graph, SIAM J. Sci. Comput. 20(1), 1998). Then any run of consecutive groups is about as local as a partition made for its size, and partitions of any
+number are ranges. Only whole numbers are compared, so every machine has the same order.
+"""
+
+import numpy as np
+
+_STARTS = 4  # groups that a half is grown from, the best one counts
+_PASSES = 8  # of moves over one bisection
+_PATIENCE = 64  # moves without a better cut, after which a pass ends
+_SLACK = 50  # a half differs from half of the size by at most one of so many parts, or by a group
+_NEVER = np.iinfo(np.int64).min
+
+
+def order_groups(links: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """int64 [groups]: the groups in their order.
+
+    links: int64 [groups, groups], edges between groups, in either direction; size: int64 [groups], nodes of each.
+    """
+    links = links + links.T
+    np.fill_diagonal(links, 0)
+    order: list[int] = []
+    waiting = [np.arange(len(size))]
+    while waiting:
+        groups = waiting.pop()
+        if len(groups) == 1:
+            order.append(int(groups[0]))
+            continue
+        is_left = _bisect(links[np.ix_(groups, groups)], size[groups])
+        waiting += [groups[~is_left], groups[is_left]]
+    return np.array(order, np.int64)
+
+
+def even_ranges(size: np.ndarray, num_ranges: int) -> np.ndarray:
+    """int64 [num_ranges + 1]: where each range begins when things of these sizes are cut, in order, into ranges of about equal size.
+
+    None is empty: expects as many things as ranges at least. An end is the nearest to the even one that leaves enough for the others.
+    """
+    ends = np.concatenate([[0], np.cumsum(size)])
+    even = ends[-1] * np.arange(num_ranges + 1) / num_ranges
+    after = np.clip(np.searchsorted(ends, even), 1, len(size))
+    bounds = after - (even - ends[after - 1] <= ends[after] - even)
+    number = np.arange(num_ranges + 1)
+    bounds = (
+        np.maximum.accumulate(np.maximum(bounds, number) - number) + number
+    )  # each at least one more than the one before
+    return np.minimum(bounds, len(size) - num_ranges + number)
+
+
+def _bisect(links: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """bool [groups]: the left half, of at least two groups."""
+    best, fewest = np.zeros(len(size), bool), None
+    for start in _starts(links):
+        is_left = _refine(links, size, _grow(links, size, start))
+        cut = int(links[is_left][:, ~is_left].sum())
+        if fewest is None or cut < fewest:
+            best, fewest = is_left, cut
+    return best
+
+
+def _starts(links: np.ndarray) -> list[int]:
+    """Groups far apart: the one of fewest links, then those with the smallest part of their links to the ones before."""
+    degree = np.maximum(links.sum(0), 1)
+    starts = [int(np.argmin(degree))]
+    near = links[starts[0]].copy()
+    while len(starts) < min(_STARTS, len(links)):
+        share = near / degree
+        share[starts] = np.inf
+        starts.append(int(np.argmin(share)))
+        near += links[starts[-1]]
+    return starts
+
+
+def _grow(links: np.ndarray, size: np.ndarray, start: int) -> np.ndarray:
+    """The half that begins with one group and takes the one that cuts fewest edges, until it is large enough; the last group stays out."""
+    degree, inside = links.sum(0), np.zeros(len(size), np.int64)
+    is_left = np.zeros(len(size), bool)
+    group, held, half = start, 0, int(size.sum()) // 2
+    while True:
+        is_left[group] = True
+        held += int(size[group])
+        inside += links[group]
+        if held >= half or is_left.sum() + 1 == len(size):
+            return is_left
+        group = int(np.argmax(np.where(is_left, _NEVER, 2 * inside - degree)))
+
+
+def _refine(links: np.ndarray, size: np.ndarray, is_left: np.ndarray) -> np.ndarray:
+    """Passes in which every group moves at most once, the one that saves most first; the best state of a pass begins the next."""
+    total = int(size.sum())
+    slack = max(total // _SLACK, int(size.max()))
+    for _ in range(_PASSES):
+        side, best, saved, most, since = is_left.copy(), None, 0, 0, 0
+        inside = links[side].sum(0)
+        gain = np.where(side, -1, 1) * (2 * inside - links.sum(0))
+        held, may_move = int(size[side].sum()), np.ones(len(size), bool)
+        while since < _PATIENCE:
+            # Twice what a half would differ from half of all.
+            off = np.abs(2 * np.where(side, held - size, held + size) - total)
+            fits = may_move & ((off <= 2 * slack) | (off < abs(2 * held - total)))
+            if not fits.any():
+                break
+            group = int(np.argmax(np.where(fits, gain, _NEVER)))
+            saved, since = saved + int(gain[group]), since + 1
+            held += int(-size[group] if side[group] else size[group])
+            side[group] = not side[group]
+            may_move[group] = False
+            gain += 2 * np.where(side == side[group], -links[group], links[group])
+            if saved > most and 0 < side.sum() < len(size) and abs(2 * held - total) <= 2 * slack:
+                best, most, since = side.copy(), saved, 0
+        if best is None:
+            break
+        is_left = best
+    return is_left

@@ -1,0 +1,156 @@
+"""Roots by locality groups in training: each rank takes the positions of what it reads itself, and the weights stay the same to the bit."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
+from cluster.checkpoints import LocalCheckpoints
+from cluster.options import TrainOptions
+from cluster.tasks import Classification
+from cluster.train_loop import Worker
+from cluster.train_spec import TrainSpec
+from cluster.training_data import OpenNodes
+from samplers.minibatch import TorchBatch
+from samplers.options import LoaderOptions, NeighborOptions
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.cluster.test_train_loop import CPU, Reports
+from tests.far_owner import FarOwner, far_router
+from tests.forked_ranks import run_ranks
+from tests.recording_reporter import write_at_once
+
+PARTITIONS, CLASSES = 4, 5
+# (workers, steps until they are asked to stop, rows kept); the second part ends within an epoch.
+RUNS = {
+    "alone": ((1, None, 0),),
+    "two": ((2, None, 0),),
+    "three": ((3, None, 60_000),),
+    "four": ((4, None, 0),),
+    "moved": ((4, 5, 60_000), (2, 3, 0), (4, None, 60_000)),
+}
+
+
+class Mean(nn.Module):
+    """A root and the mean of its neighbors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.other = nn.Linear(8, CLASSES), nn.Linear(8, CLASSES)
+
+    def forward(self, batch: TorchBatch) -> Tensor:
+        assert batch.x is not None
+        count = batch.indptr.diff()
+        mean = torch.segment_reduce(batch.x[batch.indices], "mean", lengths=count, axis=0, initial=0)
+        return (self.own(batch.x) + self.other(mean))[batch.root_index]
+
+
+class OfOneHost(OpenNodes):
+    """Keeps the owners elsewhere, which count."""
+
+    far: list[FarOwner]
+
+
+@dataclass(frozen=True)
+class OnHosts:
+    """Each rank's host has its share of the partitions, and the last rank's has the first ones."""
+
+    url: str
+
+    def open(self) -> OfOneHost:
+        ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+        near = np.array_split(np.arange(PARTITIONS), ranks)[ranks - 1 - rank]
+        router, far = far_router(open_graph(self.url), tuple(near))
+        data = OfOneHost(router)
+        data.far = far
+        return data
+
+
+def a_spec(url: str, cache_bytes: int) -> TrainSpec:
+    options = NeighborOptions(fanouts=(4, 3), batch_size=32, root_order="groups")
+    fixed = NeighborOptions(fanouts=(4,), batch_size=32, root_order="groups", shuffle=False, root_split=2)
+    return TrainSpec(
+        data=OnHosts(url),
+        build_model=Mean,
+        task=Classification(CLASSES),
+        model_config={},
+        identity={},
+        sampler=options,
+        evaluation={"valid": fixed, "test": fixed},
+        options=TrainOptions(epochs=3, learning_rate=1e-2, micro_batches=4, checkpoint_every=1000),
+        loader=LoaderOptions(cache_bytes=cache_bytes),
+    )
+
+
+def train(rank: int, num_workers: int, folder: Path, stop_after: int | None, cache_bytes: int) -> dict[str, Any]:
+    reporter = Reports()
+    writer = CheckpointWriter(LocalCheckpoints(folder), rank, None, write_at_once)
+    worker = Worker(a_spec(str(folder.parent / "graph"), cache_bytes), reporter, rank, num_workers, CPU, writer)
+    if stop_after is not None and rank == 0:
+        requests = [CheckpointRequest.NONE] * (stop_after - 1) + [CheckpointRequest.SAVE_AND_STOP] * 100
+        worker._request = iter(requests).__next__  # type: ignore[method-assign]
+    worker.restore(LocalCheckpoints(folder))
+    worker.run()
+    return {
+        "records": reporter.epochs,
+        "weights": {name: tensor.clone() for name, tensor in worker.model.state_dict().items()},
+        "positions": list(worker.seat.positions),
+        "asked": sum(owner.rows_asked for owner in worker.data.far),
+    }
+
+
+def run_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    for name, parts in RUNS.items():
+        for number, (num_workers, stop_after, cache_bytes) in enumerate(parts):
+            if rank >= num_workers:
+                continue
+            if num_workers > 1:
+                meeting = f"file://{folder}/meet-{name}-{number}"
+                dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=num_workers)
+            found = train(rank, num_workers, Path(folder) / name, stop_after, cache_bytes)
+            torch.save(found, f"{folder}/{name}-{number}-{rank}.pt")
+            if num_workers > 1:
+                dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("groups")
+    source = SyntheticGraph(
+        SyntheticOptions(num_nodes=2000, mean_degree=12, num_classes=CLASSES, feature_dim=8, train_share=0.3)
+    )
+    ingest(source, str(folder / "graph"), IngestOptions(num_partitions=PARTITIONS, partitioner="ldg"))
+    run_ranks(run_rank, (str(folder),), 4)
+    return folder
+
+
+def found(folder: Path, name: str, number: int, rank: int) -> dict[str, Any]:
+    return torch.load(folder / f"{name}-{number}-{rank}.pt", weights_only=True)
+
+
+@pytest.mark.slow
+def test_ranks_take_the_positions_of_what_they_read_themselves(folder):
+    for name, num_workers in (("two", 2), ("four", 4)):
+        positions = [found(folder, name, 0, rank)["positions"] for rank in range(num_workers)]
+        assert positions == [own.tolist() for own in np.array_split(np.arange(4), num_workers)[::-1]]
+    assert [len(found(folder, "three", 0, rank)["positions"]) for rank in range(3)] == [2, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_hosts_stops_and_kept_rows_change_no_bit(folder, name):
+    alone, parts = found(folder, "alone", 0, 0), RUNS[name]
+    records = [record for number in range(len(parts)) for record in found(folder, name, number, 0)["records"]]
+    assert len(records) == 3
+    assert records == alone["records"]
+    for rank in range(parts[-1][0]):
+        weights = found(folder, name, len(parts) - 1, rank)["weights"]
+        assert all(torch.equal(weights[key], tensor) for key, tensor in alone["weights"].items())
