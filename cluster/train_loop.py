@@ -41,14 +41,17 @@ from cluster.report_epochs import is_reported
 from cluster.reporter import ReporterEnd
 from cluster.schedule import rate_factor
 from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_rows
+from cluster.shared_rows import HostMates, share_rows
 from cluster.start_weights import load_start
 from cluster.straggler import PeerWait, StragglerWatch
 from cluster.tasks import Scores, StepOutput, Task, step_output
 from cluster.train_session import TrainSession
 from cluster.train_spec import TrainSpec
 from cluster.weight_average import build_average, update_average
+from samplers.drawn import DrawingSampler
 from samplers.loader import STAGE_SECONDS, Loader
 from samplers.options import LoaderOptions
+from samplers.planned_rows import SharedRows
 from samplers.protocol import Sampler
 from samplers.traffic import COLUMNS
 from storage.counter_random import derive_key
@@ -133,7 +136,7 @@ class Worker:
         host: str = "",
     ) -> None:
         self.spec, self.options, self.reporter, self.writer = spec, spec.options, reporter, writer
-        self.rank, self.world_size, self.device = rank, world_size, device
+        self.rank, self.world_size, self.device, self.host = rank, world_size, device, host
         self.data, self.task = spec.data.open(), spec.task
         self.seat = Seat(rank, world_size, spec.options.micro_batches or world_size, self._places())
         torch.manual_seed(spec.options.seed)
@@ -179,7 +182,7 @@ class Worker:
         """Trains to the end, or until the driver asks to stop."""
         options = self.options
         with ExitStack() as stack:
-            train = stack.enter_context(self.loader(self.spec.sampler))
+            train = stack.enter_context(self.loader(self.spec.sampler, is_sharing=self.spec.loader.shared_bytes > 0))
             valid_loader = stack.enter_context(self.split_loader(self.spec.evaluation["valid"]))
             valid = KeptBatches(valid_loader, self.spec.loader.kept_bytes)
             if self.rank == 0:
@@ -269,17 +272,35 @@ class Worker:
     def _where(self) -> str:
         return f"epoch {self.next_epoch}" + ("" if self.part is None else f", step {self.part.step}")
 
-    def loader(self, sampler_options: Any) -> Loader:
-        """This rank's training batches."""
-        sampler = self.data.sampler(sampler_options, self.seat.num_positions)
-        return self._loader(sampler, self.seat.num_positions, self.spec.loader, self.seat.place)
+    def loader(self, sampler_options: Any, *, is_sharing: bool = False) -> Loader:
+        """This rank's training batches; with rows that the host's ranks share, a collective call."""
+        sampler, num_positions = self.data.sampler(sampler_options, self.seat.num_positions), self.seat.num_positions
+        shared = None
+        if is_sharing and isinstance(sampler, DrawingSampler):
+            own = [
+                step * num_positions + place
+                for step in range(sampler.num_batches // num_positions)
+                for place in self.seat.positions
+            ]
+            mates = HostMates.of(self.rank, self.host)
+            shared = share_rows(sampler, self.next_epoch, own, self.spec.loader.shared_bytes, mates)
+        return self._loader(sampler, num_positions, self.spec.loader, self.seat.place, shared)
 
     def split_loader(self, sampler_options: Any) -> Loader:
         """This rank's batches of a split to be scored; ranks beyond the positions have the last one's, too, and do not count."""
         dealt = deal_split(self.data, sampler_options, self.seat.num_positions, self.world_size)
-        return self._loader(*dealt, replace(self.spec.loader, cache_bytes=0), self.rank)  # the room is for training
+        return self._loader(
+            *dealt, replace(self.spec.loader, cache_bytes=0, shared_bytes=0), self.rank
+        )  # the room is for training
 
-    def _loader(self, sampler: Sampler, num_positions: int, options: LoaderOptions, place: int) -> Loader:
+    def _loader(
+        self,
+        sampler: Sampler,
+        num_positions: int,
+        options: LoaderOptions,
+        place: int,
+        shared: SharedRows | None = None,
+    ) -> Loader:
         num_ranks = min(self.world_size, num_positions)
         return Loader(
             sampler,
@@ -288,6 +309,7 @@ class Worker:
             num_ranks=num_ranks,
             num_positions=num_positions,
             num_epochs=self.options.epochs,
+            shared=shared,
             device=self.device,
             collate=self.data.collate,
         )

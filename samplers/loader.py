@@ -18,7 +18,7 @@ from samplers.drawn import DrawingSampler
 from samplers.minibatch import to_torch
 from samplers.options import LoaderOptions
 from samplers.ordered_stream import Bounds, Delivery, OrderedStream
-from samplers.planned_rows import PlannedBatches
+from samplers.planned_rows import PlannedBatches, SharedRows
 from samplers.plans import own_positions
 from samplers.protocol import Sampler, sampler_fingerprint
 from samplers.stage_clock import stage
@@ -69,7 +69,9 @@ class _Position:
     stream: OrderedStream[_Ready] | None = field(default=None, repr=False)
 
 
-def _planned(sampler: Sampler, options: LoaderOptions, batches: list[int], num_epochs: int) -> PlannedBatches | None:
+def _planned(
+    sampler: Sampler, options: LoaderOptions, batches: list[int], num_epochs: int, shared: SharedRows | None
+) -> PlannedBatches | None:
     """What fetches the sampler's rows by plan; None where that is not asked for, or all partitions are read in this process.
 
     Raises ConfigError for a sampler that cannot tell a batch's nodes ahead.
@@ -81,7 +83,7 @@ def _planned(sampler: Sampler, options: LoaderOptions, batches: list[int], num_e
             f"cache_bytes: expected a sampler with a method `draw` (docs/guides/your_sampler.md), got {type(sampler).__name__}; leave out "
             "--loader.cache_bytes"
         )
-    return None if sampler.router.is_near.all() else PlannedBatches(sampler, options, batches, num_epochs)
+    return None if sampler.router.is_near.all() else PlannedBatches(sampler, options, batches, num_epochs, shared)
 
 
 class Loader:
@@ -98,7 +100,8 @@ class Loader:
     A step is one batch for each of `num_positions`, which are as many as the ranks unless there are more: then a rank walks through its
     own positions (`samplers.plans.own_positions`) step by step. Steps, and the state between two steps, do not depend on the ranks.
 
-    `num_epochs`: how many will be asked for, one after the other, as far as is known: rows are planned across their ends.
+    `num_epochs`: how many will be asked for, one after the other, as far as is known: rows are planned across their ends. `shared`: rows that
+    need no plan.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class Loader:
         num_ranks: int = 1,
         num_positions: int | None = None,
         num_epochs: int = 0,
+        shared: SharedRows | None = None,
         device: torch.device | str = "cpu",
         collate: Callable[[Any], Any] = to_torch,
     ) -> None:
@@ -128,7 +132,7 @@ class Loader:
         self.positions = own_positions(rank, num_ranks, num_positions)
         self._copy, self._collate = DeviceCopy(torch.device(device)), collate
         batches = [self._batch_of(number) for number in range(len(self))] if self._options.cache_bytes else []
-        self.planned = _planned(sampler, self._options, batches, num_epochs)
+        self.planned = _planned(sampler, self._options, batches, num_epochs, shared)
         self._position = _Position()
         self._largest_bytes = 0
         self._closed = False

@@ -320,6 +320,8 @@ class LoaderOptions:
     """Of rows of other machines' partitions, kept while a batch that is drawn ahead needs them; 0: every batch fetches all of its own."""
     plan_bytes: int = 1 << 30
     """With cache_bytes: of batches drawn ahead, before their rows are there. As far as that reaches, it is known which row is needed next."""
+    shared_bytes: int = 0
+    """With cache_bytes, and several workers on a host: of rows of other machines that these need most, in memory that they share, for as long as they live."""
     kept_bytes: int = 1 << 28
     """Of a worker's evaluation batches, which are the same every time: up to this they stay in its memory (its GPU's) from the first one on."""
     timeout_s: float = 300.0
@@ -328,5 +330,8 @@ class LoaderOptions:
     """Longest wait for threads at work when the loader is closed."""
 
     def __post_init__(self) -> None:
-        check_fields(self, threads=1, prefetch=1, max_bytes=0, cache_bytes=0, plan_bytes=0, kept_bytes=0)
-        check_options(self, more_than_0(self, "timeout_s", "close_timeout_s"))
+        check_fields(
+            self, threads=1, prefetch=1, max_bytes=0, cache_bytes=0, plan_bytes=0, shared_bytes=0, kept_bytes=0
+        )
+        needs_plan = {"shared_bytes": (not self.shared_bytes or self.cache_bytes > 0, "0 without --loader.cache_bytes")}
+        check_options(self, needs_plan | more_than_0(self, "timeout_s", "close_timeout_s"))

@@ -44,6 +44,14 @@ class PlanStats:
 
 
 @dataclass(frozen=True)
+class SharedRows:
+    """Rows of other machines that are there for good: in memory that the processes of a host share (`cluster.shared_rows`)."""
+
+    node: np.ndarray  # stored ids, distinct
+    rows: NodeRows  # theirs, features as they are stored
+
+
+@dataclass(frozen=True)
 class _Asked:
     """A batch whose rows are on their way."""
 
@@ -101,9 +109,15 @@ class PlannedBatches:
     """
 
     def __init__(
-        self, sampler: DrawingSampler, options: LoaderOptions, batches: Sequence[int], num_epochs: int = 0
+        self,
+        sampler: DrawingSampler,
+        options: LoaderOptions,
+        batches: Sequence[int],
+        num_epochs: int = 0,
+        shared: SharedRows | None = None,
     ) -> None:
         """`batches`: the sampler's numbers of a rank's batches of an epoch, in order."""
+        self._shared = shared
         self._sampler, self._router, self._options = sampler, sampler.router, options
         self._batches, self._num_epochs = batches, num_epochs
         self._kept: NodeRows | None = None  # by slot
@@ -243,9 +257,13 @@ class PlannedBatches:
         offsets = np.asarray(router.manifest.partition_offsets)
         one = router.empty_rows(1, **vars(columns), stored=True)
         self._row_bytes = sum(column.nbytes for column in vars(one).values() if column is not None)
-        num_slots = min(self._options.cache_bytes // self._row_bytes, int(np.diff(offsets)[~near].sum()))
+        num_shared = 0 if self._shared is None else len(self._shared.node)
+        num_far = int(np.diff(offsets)[~near].sum()) - num_shared
+        num_slots = min(self._options.cache_bytes // self._row_bytes, num_far)
         self._kept = router.empty_rows(num_slots, **vars(columns), stored=True)
         self._plan = RowPlan(offsets, near, num_slots)
+        if self._shared is not None:
+            self._plan.share(self._shared.node)
         self._plan.begin(self._planned, self._stop)
         return self._plan
 
@@ -259,6 +277,9 @@ class PlannedBatches:
             if len(near):
                 for place, group in self._router.ask_rows(drawn.node[near], **vars(drawn.columns))[0]:
                     place(rows, near[group])
+            shared = np.flatnonzero(step.place < NEAR)
+            if self._shared is not None and len(shared):
+                self._router.put_rows(self._shared.rows, NEAR - 1 - step.place[shared].astype(np.int64), rows, shared)
             replies = [(expect(pending.result(), NodeRows), group) for pending, group in asked.replies]
             for reply, group in replies:
                 row = np.flatnonzero(group < len(absent))
@@ -270,7 +291,7 @@ class PlannedBatches:
                 for reply, group in replies:
                     to = slot[group].astype(np.int64)
                     row = np.flatnonzero(to >= 0)
-                    _copy(reply, row, kept, to[row])
+                    copy_rows(reply, row, kept, to[row])
         return rows
 
 
@@ -284,7 +305,7 @@ def _joined(first: int, stop: int, length: int) -> list[int]:
     return bounds
 
 
-def _copy(source: NodeRows, row: np.ndarray, target: NodeRows, position: np.ndarray) -> None:
+def copy_rows(source: NodeRows, row: np.ndarray, target: NodeRows, position: np.ndarray) -> None:
     """target[position] = source[row], in every column, features as they are stored."""
     for name, column in vars(target).items():
         if column is not None:

@@ -15,7 +15,8 @@ import numpy as np
 from samplers.prefetch import prefetch
 from storage.compiled import compiled
 
-NEAR, ABSENT = -2, -1  # in place of a slot: a row of this process, a row that must be fetched
+# In place of a slot: a row of this process, a row that must be fetched. NEAR - 1 - i: row i of those that the host's processes share.
+NEAR, ABSENT = -2, -1
 _NONE = -1
 _COUNTER = (1 << 31) - 1  # occurrences are numbered up to here, and from 0 again
 _FIRST_RING = 1 << 16
@@ -34,7 +35,7 @@ def _admit(node, number, counter, table, ring, use, count):
             prefetch(ring, table[2 * node[i + _SOON] + 1] & mask)
         at, here = 2 * node[i], (counter + i) & _COUNTER
         slot, last = table[at], table[at + 1]
-        if slot == NEAR:
+        if slot <= NEAR:
             continue
         if last != _NONE:
             ring[last & mask] = number
@@ -59,7 +60,7 @@ def _look_up(node, counter, table, ring, use, count, place, taken, wanted):
             prefetch(use, max(table[2 * node[i + _SOON]], 0))
         at = 2 * node[i]
         slot = place[i] = table[at]
-        if slot == NEAR:
+        if slot <= NEAR:
             continue
         following = ring[(counter + i) & _COUNTER & mask]
         if following == never:
@@ -167,7 +168,7 @@ def _still_kept(node, keep, table):
 class Step:
     """What a batch does: it reads slots, then writes what it fetched to some."""
 
-    place: np.ndarray  # int32 [n]: the slot of each of its rows, NEAR, or ABSENT: it is fetched
+    place: np.ndarray  # int32 [n]: the slot of each of its rows, NEAR or below, or ABSENT: it is fetched
     keep: np.ndarray  # int32 [n]: the slot that a fetched row goes to, or ABSENT
     ahead: np.ndarray  # rows fetched with them, of batches that follow
     ahead_slot: np.ndarray  # int32: where these go
@@ -189,6 +190,10 @@ class RowPlan:
         self._counter = 0
         self.num_used = 0
         self.begin(0, 0)
+
+    def share(self, node: np.ndarray) -> None:
+        """Before the first batch: these nodes' rows lie in memory that processes share, in this order, and take no part."""
+        self._table[2 * node.astype(np.int64)] = NEAR - 1 - np.arange(len(node))
 
     @property
     def num_slots(self) -> int:

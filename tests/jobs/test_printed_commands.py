@@ -39,6 +39,10 @@ NOT_RUN = {
         "docs/guides/cluster.md",
         "python jobs/products_geco.py --data s3",
     ): "a bucket; tests/jobs/test_disk_cache.py reads a store by the cache",
+    (
+        "docs/guides/cluster.md",
+        "python jobs/ingest.py ogbn-products",
+    ): "a download of 1.4 GB; tests/cluster/test_root_groups.py trains with such roots",
     ("docs/guides/cluster.md", "ray "): "several machines; tests/cluster/test_launch_files.py checks the options",
     ("docs/guides/cluster.md", "#!/bin/bash"): "Slurm; tests/cluster/test_launch_files.py runs it with stand-ins",
     ("docs/guides/cluster.md", "sbatch"): "Slurm",

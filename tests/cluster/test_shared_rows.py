@@ -1,0 +1,136 @@
+"""Rows that the workers of a host share: the same weights to the bit, fewer rows asked for, and memory without a name."""
+
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from cluster.shared_rows import HostMates
+from cluster.train_loop import Worker
+from samplers.options import LoaderOptions
+from storage.errors import ConfigError
+from storage.graph import open_graph
+from storage.ingest import IngestOptions, ingest
+from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.cluster.test_root_groups import CLASSES, PARTITIONS, OfOneHost, a_spec
+from tests.cluster.test_train_loop import CPU, Reports
+from tests.far_owner import far_router
+from tests.forked_ranks import run_ranks
+
+RANKS = 4  # two on each of two hosts, which have two partitions each
+ROOM = 30_000
+SHARING = {"alone": 0, "sharing": ROOM}
+
+
+@dataclass(frozen=True)
+class OnTwoHosts:
+    url: str
+
+    def open(self) -> OfOneHost:
+        host = dist.get_rank() // 2
+        router, far = far_router(open_graph(self.url), (2 * host, 2 * host + 1))
+        data = OfOneHost(router)
+        data.far = far
+        return data
+
+
+def run_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    for name, shared_bytes in SHARING.items():
+        dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{name}", rank=rank, world_size=RANKS)
+        spec = a_spec("", ROOM)
+        loader = LoaderOptions(cache_bytes=ROOM, shared_bytes=shared_bytes)
+        reporter = Reports()
+        worker = Worker(
+            replace(spec, data=OnTwoHosts(f"{folder}/graph"), loader=loader),
+            reporter,
+            rank,
+            RANKS,
+            CPU,
+            host=f"host {rank // 2}",
+        )
+        worker.run()
+        found: dict[str, Any] = {
+            "records": reporter.epochs,
+            "weights": dict(worker.model.state_dict()),
+            "asked": sum(owner.rows_asked for owner in worker.data.far),
+        }
+        torch.save(found, f"{folder}/{name}-{rank}.pt")
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("shared")
+    source = SyntheticGraph(
+        SyntheticOptions(num_nodes=2000, mean_degree=12, num_classes=CLASSES, feature_dim=8, train_share=0.3)
+    )
+    ingest(source, str(folder / "graph"), IngestOptions(num_partitions=PARTITIONS, partitioner="ldg"))
+    run_ranks(run_rank, (str(folder),), RANKS)
+    return folder
+
+
+@pytest.mark.slow
+def test_shared_rows_change_no_bit_and_are_asked_for_once_a_host(folder):
+    found = {
+        name: [torch.load(folder / f"{name}-{rank}.pt", weights_only=True) for rank in range(RANKS)] for name in SHARING
+    }
+    for rank in range(RANKS):
+        ours, theirs = found["sharing"][rank], found["alone"][rank]
+        assert ours["records"] == theirs["records"]
+        assert all(torch.equal(ours["weights"][name], tensor) for name, tensor in theirs["weights"].items())
+    asked = {name: sum(each["asked"] for each in ranks) for name, ranks in found.items()}
+    assert asked["sharing"] < 0.9 * asked["alone"]
+
+
+def hold_until_killed(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    memory = HostMates.of(rank, "one").memory(1 << 26)
+    memory[rank] = 7
+    dist.barrier()
+    assert memory[:2].tolist() == [7, 7]
+    dist.barrier()
+    memory[:] = 1  # all of it is used
+    Path(folder, f"ready-{rank}").write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+@pytest.mark.slow
+def test_memory_is_free_again_after_a_kill(tmp_path):
+    start = multiprocessing.get_context("spawn")
+    processes = [start.Process(target=hold_until_killed, args=(rank, str(tmp_path))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    deadline = time.monotonic() + 120
+    while not all((tmp_path / f"ready-{rank}").exists() for rank in range(2)):
+        assert time.monotonic() < deadline
+        assert all(process.is_alive() for process in processes)
+        time.sleep(0.1)
+    inodes = [mapped_memory(process.pid) for process in processes]
+    assert len(inodes[0]) == 1
+    assert inodes[0] == inodes[1]  # one copy
+    for process in processes:
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(30)
+    assert not any(mapped_memory(int(pid)) & inodes[0] for pid in os.listdir("/proc") if pid.isdigit())
+
+
+def mapped_memory(pid: int) -> set[str]:
+    """Inodes of our memory files that a process maps."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:  # it has just ended, or is somebody else's
+        return set()
+    return {line.split()[4] for line in lines if "memfd:graphmill-rows" in line}
+
+
+def test_sharing_needs_rows_by_plan():
+    with pytest.raises(ConfigError, match=r"^shared_bytes: expected 0 without --loader.cache_bytes, got 5"):
+        LoaderOptions(shared_bytes=5)
