@@ -32,6 +32,7 @@ from samplers.messages import (
     InducedSubgraphs,
     ListChunk,
     ListGroups,
+    ListLinks,
     ListNeighbors,
     ListSplit,
     NodeRows,
@@ -50,7 +51,7 @@ from storage.encoding_names import parse_encoding_name
 from storage.errors import ConfigError, DeadlineError, StageError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
-from storage.ingest_options import FeatureDtype
+from storage.ingest_options import FeatureDtype, LinkSplitOptions
 from tests.listed_graph import random_listed_graph
 
 NODE = np.array([150, 110, 199, 110])  # of partition 1, of 97 to 103 nodes
@@ -71,6 +72,7 @@ REQUESTS: tuple[Request, ...] = (
     ListChunk(2**64 - 1, 1, 3),
     FindNodes(np.array([3, 180])),
     ListGroups(NODE),
+    ListLinks(3),
     ListNeighbors(NODE, "both", np.full(4, 12)),
     InducedSubgraphs(np.array([150, 3, 110]), np.array([0, 2, 3])),
     StepWalks(NODE, np.arange(4), 9),
@@ -98,7 +100,8 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
         edge_feature=rng.random((1500, 2)).tolist(),
         edge_feature_dim=2,
     )
-    ingest(listed, url, IngestOptions(num_partitions=2, partitioner="ldg", edge_ids=True, out_edges=True))
+    options = IngestOptions(num_partitions=2, partitioner="ldg", edge_ids=True, out_edges=True)
+    ingest(listed, url, replace(options, links=LinkSplitOptions(valid=0.05, test=0.1)))
     encode(open_graph(url), parse_encoding_name("rwse-3"))
     return open_graph(url)
 
