@@ -107,7 +107,7 @@ def test_it_is_train_nodes_with_the_task_links(workplace, trained) -> None:
     assert Outcome.of(workplace / "nodes") == Outcome.of(trained)
 
 
-@pytest.mark.parametrize("negatives", ["uniform", "in_batch"])
+@pytest.mark.parametrize("negatives", ["in_batch", pytest.param("uniform", marks=pytest.mark.long)])
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -126,8 +126,12 @@ def test_any_number_of_workers_trains_the_same(shared_ray, workplace, negatives)
     "words",
     [
         ["--task.decoder", "mlp", "--task.loss", "softmax", "--task.num_negatives", "5"],
-        ["--task.decoder", "transe", "--task.loss", "margin", "--task.negatives", "degree"],
-        ["--task.decoder", "distmult", "--task.ranking", "all", "--task.metric", "hits_10"],
+        pytest.param(
+            ["--task.decoder", "transe", "--task.loss", "margin", "--task.negatives", "degree"], marks=pytest.mark.long
+        ),
+        pytest.param(
+            ["--task.decoder", "distmult", "--task.ranking", "all", "--task.metric", "hits_10"], marks=pytest.mark.long
+        ),
         ["--evaluation", "sampled", "--task.ranking", "sampled", "--task.num_rivals", "20", "--task.metric", "auc"],
         ["--sampler", "random-partition", "--sampler.num_chunks", "1", "--task.exclude_own", "no"],
     ],
