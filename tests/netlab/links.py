@@ -12,6 +12,7 @@ A batch's CPU time is that of the loaders and servers of all hosts together, ove
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -128,8 +129,8 @@ def turn(
 ) -> dict[str, float]:
     """Starts `servers`, then `clients`, and measures between their warm-up and their end. `names`: what the processes that count are called."""
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*[a-z0-9]"):
-        if old.name.startswith(("warm", "done", "go", "stop")):
+    for old in folder.iterdir():
+        if re.fullmatch(r"(warm|done)\d+|go|stop", old.name):  # of the turn before
             old.unlink()
     processes, logs = [], []
     for role, host, command in [(kind, *each) for kind in commands for each in commands[kind]]:
