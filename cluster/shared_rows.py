@@ -18,7 +18,7 @@ from samplers.drawn import DrawingSampler
 from samplers.messages import NodeRows
 from samplers.planned_rows import SharedRows, copy_rows
 from samplers.plans import even_split
-from samplers.router import Router, expect
+from samplers.router import Router
 
 _COUNTED = 16  # batches by which rows are chosen; more found no better ones
 _ASKED_ROWS = 1 << 16  # in one question
@@ -82,7 +82,7 @@ def share_rows(
     for start in range(first, stop, _ASKED_ROWS):
         some = np.arange(start, min(start + _ASKED_ROWS, stop))
         for pending, group in router.ask_rows(node[some], **columns)[1]:
-            copy_rows(expect(pending.result(), NodeRows), np.arange(len(group)), rows, some[group])
+            copy_rows(pending.result(), np.arange(len(group)), rows, some[group])
     gather_objects(None)
     return SharedRows(node, rows) if len(node) else None
 

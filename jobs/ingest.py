@@ -21,12 +21,13 @@ where it was. PyG and DGL objects are ingested from Python: `ingest(pyg_graph(da
 
 import sys
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cluster.options import MoleculeIngestOptions, SessionOptions
 from jobs.run.exit_codes import run
-from jobs.run.reader import parse, read_words
+from jobs.run.reader import asks_help, option_names, parse, read_words
 from storage.errors import ConfigError
 from storage.importers.data_sets import DATA_SETS
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
@@ -131,6 +132,16 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
         check_options(self, at_least(self, 0, "holdout"))
         if self.holdout and self.source != "pcqm4mv2":
             raise ConfigError(f"holdout: expected the source pcqm4mv2, got {self.source}; leave it out")
+
+
+def refuse_options_of_one_graph(source: str, kind: type, named: Collection[str]) -> None:
+    """ConfigError where one of the options that were `named` is for a source that is one graph, and this is a set of many."""
+    for name in named:
+        if name in option_names(IngestConfig) and name not in option_names(kind):
+            flag = name.replace("_", "-")
+            raise ConfigError(
+                f"--{flag}: expected a source that is one graph, got {source}, a set of many graphs; leave --{flag} out"
+            )
 
 
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
@@ -348,11 +359,13 @@ def rejected(graphs: "StoredGraphs") -> str:
 
 
 def main() -> int | None:
-    sources = read_words(sys.argv[1:])[0]
+    sources, named = read_words(sys.argv[1:])
     name = sources[0] if sources else ""
     is_set = name in DATA_SETS and DATA_SETS[name].kind == "graphs"
     kind: type[IngestConfig | IngestMoleculesConfig | IngestSetConfig] = IngestSetConfig if is_set else IngestConfig
     kind = IngestMoleculesConfig if holds_molecules(name) else kind
+    if not asks_help(sys.argv[1:]):
+        refuse_options_of_one_graph(name, kind, named)
     config = parse(kind, __doc__, ("source", "url"))
     from jobs.run.progress import progress
 

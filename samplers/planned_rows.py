@@ -19,7 +19,7 @@ from samplers.messages import NodeRows
 from samplers.minibatch import MiniBatch
 from samplers.options import LoaderOptions
 from samplers.ordered_stream import Bounds, OrderedStream
-from samplers.router import Pending, expect
+from samplers.router import PendingRows
 from samplers.row_kernels import place_rows
 from samplers.row_plan import ABSENT, NEAR, RowPlan, Step
 from samplers.stage_clock import credit, stage
@@ -59,7 +59,7 @@ class _Asked:
     step: Step
     absent: np.ndarray  # positions of the rows that are fetched for it
     replies: list[
-        tuple[Pending, np.ndarray]
+        tuple[PendingRows, np.ndarray]
     ]  # with the positions of their rows among these, and those fetched ahead after them
 
 
@@ -280,7 +280,7 @@ class PlannedBatches:
             shared = np.flatnonzero(step.place < NEAR)
             if self._shared is not None and len(shared):
                 self._router.put_rows(self._shared.rows, NEAR - 1 - step.place[shared].astype(np.int64), rows, shared)
-            replies = [(expect(pending.result(), NodeRows), group) for pending, group in asked.replies]
+            replies = [(pending.result(), group) for pending, group in asked.replies]
             for reply, group in replies:
                 row = np.flatnonzero(group < len(absent))
                 self._router.put_rows(reply, row, rows, absent[group[row]])

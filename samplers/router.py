@@ -45,7 +45,7 @@ from samplers.partition_owner import PartitionOwner
 from samplers.row_kernels import group_by_owner, place_rows
 from storage.compiled import compiled
 from storage.encoding_names import encoding_columns
-from storage.errors import ConfigError
+from storage.errors import ConfigError, StageError
 from storage.graph import StoredGraph
 from storage.manifest import LABEL_DTYPES, Manifest
 from storage.packed_graphs import pointers
@@ -84,6 +84,24 @@ class _Answered:
 
     def result(self) -> Reply:
         return self._reply
+
+
+class PendingRows:
+    """Rows of one partition under way."""
+
+    def __init__(self, pending: Pending, partition: int, num_rows: int) -> None:
+        self._pending, self._partition, self._num_rows = pending, partition, num_rows
+
+    def result(self) -> NodeRows:
+        """As many as were asked for, in every column. Raises StageError for another number, and what the owner raised."""
+        rows = expect(self._pending.result(), NodeRows)
+        for name, column in vars(rows).items():
+            if column is not None and len(column) != self._num_rows:
+                raise StageError(
+                    f"partition {self._partition}: expected {self._num_rows} rows of {name}, got {len(column)}; run the same version of "
+                    "Graphmill on all hosts"
+                )
+        return rows
 
 
 class LocalOwner:
@@ -210,7 +228,7 @@ class Router:
         for place, group in near:  # while the others answer
             place(rows, group)
         for pending, group in far:
-            self.put_rows(expect(pending.result(), NodeRows), None, rows, group)
+            self.put_rows(pending.result(), None, rows, group)
         return rows
 
     def put_rows(self, stored: NodeRows, row: np.ndarray | None, into: NodeRows, position: np.ndarray) -> None:
@@ -234,18 +252,18 @@ class Router:
 
     def ask_rows(
         self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...]
-    ) -> tuple[list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]], list[tuple[Pending, np.ndarray]]]:
+    ) -> tuple[list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]], list[tuple[PendingRows, np.ndarray]]]:
         """Asks the owners for rows: of those in this process what places them, and of the others the replies under way, each with the
         positions of its nodes in `node`."""
         near: list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]] = []
-        far: list[tuple[Pending, np.ndarray]] = []
+        far: list[tuple[PendingRows, np.ndarray]] = []
         # One owner says itself which ids are not its own.
         for index, group in self._groups(node) if len(self._owners) > 1 else [(0, np.arange(len(node)))]:
             owner, request = self._owners[index], FetchRows(node[group], feature, split_set, encodings)
             if isinstance(owner, PlacesRows):
                 near.append((partial(owner.place_rows, request), group))
             else:
-                far.append((owner.submit(request), group))
+                far.append((PendingRows(owner.submit(request), index, len(group)), group))
         return near, far
 
     def empty_rows(

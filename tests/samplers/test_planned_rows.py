@@ -4,6 +4,7 @@ import threading
 import time
 from dataclasses import replace
 from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,6 +246,33 @@ def test_rows_that_an_owner_refused_are_asked_for_again(graph, threads, at):
         step = loader._position.delivered
         assert all(map(same, loader.epoch(0, step), plain.epoch(0, step)))
         assert all(map(same, loader.epoch(1), plain.epoch(1)))
+
+
+class _Short:
+    """A far owner whose replies lack the last entry of a column."""
+
+    def __init__(self, owner: LocalOwner, column: str) -> None:
+        self._owner, self._column = owner, column
+
+    def submit(self, request):
+        pending = self._owner.submit(request)
+        if not isinstance(request, FetchRows):
+            return pending
+        reply = pending.result()
+        return SimpleNamespace(result=lambda: replace(reply, **{self._column: getattr(reply, self._column)[:-1]}))
+
+
+@pytest.mark.parametrize("column", ["original_id", "feature", "label"])
+@pytest.mark.parametrize("rows", [0, 100])
+def test_a_reply_with_too_few_rows_is_an_error_not_a_wrong_batch(graph, column, rows):
+    router = local_router(graph, watch=lambda owner, i: _Short(owner, column) if i == 2 else owner)
+    with (
+        Loader(NeighborSampler(router, OPTIONS), planned(rows)) as loader,
+        pytest.raises(
+            StageError, match=rf"stage fetch.*: partition 2: expected \d+ rows of {column}, got \d+; run the"
+        ),
+    ):
+        list(loader.epoch(0))
 
 
 def test_bytes_of_the_plan_bound_what_is_known(graph):
