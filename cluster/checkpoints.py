@@ -8,8 +8,8 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +32,7 @@ from cluster.checkpoint import (
 from cluster.run_place import RunPlace
 from storage.disk_space import full_disk
 from storage.errors import FormatError
+from storage.owned_folder import orphans, owned
 from storage.stored_folder import DEADLINE_S, StoredFolder
 
 TRAIN = "train"  # the folder of a run that holds them
@@ -83,12 +84,14 @@ class Checkpoints(Protocol):
         ...
 
     def look(self, damaged: list[str]) -> str | None:
-        """As `newest`, for what wants its state alone: on a store, files of weights are not read."""
+        """The name of the newest, for what wants its state alone: on a store, files of weights are not read."""
         ...
 
-    def newest(self, damaged: list[str], latest: tuple[int, int] | None = None) -> str | None:
-        """The newest that is as it was saved; None where there is none. What is wrong with newer ones goes to `damaged`. `latest`: an
-        (epoch, step) that it may not lie behind."""
+    def newest(
+        self, damaged: list[str], latest: tuple[int, int] | None = None
+    ) -> AbstractContextManager[tuple[str, Path] | None]:
+        """The newest that is as it was saved, and a folder on this host with its files, as `opened`; None where there is none. What is
+        wrong with newer ones goes to `damaged`. `latest`: an (epoch, step) that it may not lie behind."""
         ...
 
     def opened(self, name: str) -> AbstractContextManager[Path]:
@@ -125,11 +128,14 @@ class LocalCheckpoints:
         return load_state(self.folder / name)
 
     def look(self, damaged: list[str]) -> str | None:
-        return self.newest(damaged)
-
-    def newest(self, damaged: list[str], latest: tuple[int, int] | None = None) -> str | None:
-        path = newest_whole(self.folder, damaged, latest)
+        path = newest_whole(self.folder, damaged)
         return None if path is None else path.name
+
+    def newest(
+        self, damaged: list[str], latest: tuple[int, int] | None = None
+    ) -> AbstractContextManager[tuple[str, Path] | None]:
+        path = newest_whole(self.folder, damaged, latest)
+        return nullcontext(None if path is None else (path.name, path))
 
     def opened(self, name: str) -> AbstractContextManager[Path]:
         return nullcontext(self.folder / name)
@@ -146,12 +152,9 @@ class LocalCheckpoints:
 
 @dataclass(frozen=True)
 class StoredCheckpoints:
-    """On an object store. They pass through the hosts' own temporary folders."""
+    """On an object store. They pass through the hosts' own temporary folders, each for the length of a block."""
 
     run: StoredFolder
-    _fetched: dict[str, Path] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # the one that `newest` chose, until it is opened
 
     @property
     def url(self) -> str:
@@ -177,25 +180,24 @@ class StoredCheckpoints:
                 return name
         return None
 
-    def newest(self, damaged: list[str], latest: tuple[int, int] | None = None) -> str | None:
-        for name in self.names():
-            try:
-                if latest is not None and self.state(name).position > latest:
-                    continue
-                self._fetched[name] = self._fetch(name)
-            except FormatError as error:
-                damaged.append(str(error))
-            else:
-                return name
-        return None
+    @contextmanager
+    def newest(self, damaged: list[str], latest: tuple[int, int] | None = None) -> Iterator[tuple[str, Path] | None]:
+        with ExitStack() as held:
+            found = None
+            for name in self.names():
+                try:
+                    if latest is None or self.state(name).position <= latest:
+                        found = (name, held.enter_context(self.opened(name)))
+                        break
+                except FormatError as error:
+                    damaged.append(str(error))
+            yield found
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Path]:
-        folder = self._fetched.pop(name, None) or self._fetch(name)
-        try:
+        with _scratch(name) as folder:
+            self._fetch(name, folder)
             yield folder
-        finally:
-            shutil.rmtree(folder.parent, ignore_errors=True)
 
     def unused_name(self, name: str) -> str:
         taken, unused, number = set(self._folders()), name, 0
@@ -205,8 +207,7 @@ class StoredCheckpoints:
         return unused
 
     def save(self, name: str, snapshot: Snapshot) -> None:
-        with tempfile.TemporaryDirectory(prefix=_SCRATCH) as scratch:
-            folder = Path(scratch)
+        with _scratch(name) as folder:
             write_files(folder, snapshot)
             names = sorted((path.name for path in folder.iterdir()), key=lambda file: file == _STATE)
             try:
@@ -233,20 +234,23 @@ class StoredCheckpoints:
     def _folders(self) -> list[str]:
         return sorted((name for name in self.run.names(TRAIN) if NAME.fullmatch(name)), reverse=True)
 
-    def _fetch(self, name: str) -> Path:
-        """A folder of this host with the checkpoint, verified; its parent is for whoever uses it to remove."""
-        scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    def _fetch(self, name: str, folder: Path) -> None:
+        """Brings the checkpoint into the folder, verified."""
+        present = self.run.names(f"{TRAIN}/{name}")
+        for file in (file for file in file_names() if file in present):
+            self.run.get(f"{TRAIN}/{name}/{file}", folder / file)
         try:
-            folder = scratch / name
-            folder.mkdir()
-            present = self.run.names(f"{TRAIN}/{name}")
-            for file in (file for file in file_names() if file in present):
-                self.run.get(f"{TRAIN}/{name}/{file}", folder / file)
             verify_checkpoint(folder)
         except FormatError as error:
-            shutil.rmtree(scratch, ignore_errors=True)
             raise FormatError(str(error).replace(str(folder), f"{self.run.url}/{TRAIN}/{name}")) from None
-        except OSError:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
-        return folder
+
+
+@contextmanager
+def _scratch(name: str) -> Iterator[Path]:
+    """A folder of this host for one checkpoint's files, removed with the block; those that killed processes left go first."""
+    for orphan in orphans(Path(tempfile.gettempdir()), _SCRATCH):
+        shutil.rmtree(orphan, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as made, owned(Path(made)):
+        folder = Path(made) / name
+        folder.mkdir()
+        yield folder

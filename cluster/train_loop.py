@@ -589,22 +589,24 @@ class Worker:
         FormatError where none is whole.
         """
         damaged: list[str] = []
-        choice: str | FormatError | None = None
-        if self.rank == 0:
-            try:
-                choice = _choose(checkpoints, damaged)
-            except FormatError as error:
-                choice = error
-        choice = gather_objects(choice)[0]
-        if isinstance(choice, FormatError):
-            raise choice
-        if choice is not None:
-            with checkpoints.opened(choice) as folder:
-                if self.rank:  # another node may read other bytes
-                    verify_checkpoint(folder)
+        with ExitStack() as held:
+            folder: Path | None = None
+            choice: str | FormatError | None = None
+            if self.rank == 0:
+                try:
+                    choice, folder = _choose(held, checkpoints, damaged)
+                except FormatError as error:
+                    choice = error
+            choice = gather_objects(choice)[0]
+            if isinstance(choice, FormatError):
+                raise choice
+            if choice is not None and folder is None:
+                folder = held.enter_context(checkpoints.opened(choice))
+                verify_checkpoint(folder)  # another node may read other bytes
+            if folder is not None:
                 self._load(folder)
-        elif self.options.start_from is not None:
-            self._begin_with(self.options.start_from)
+            elif self.options.start_from is not None:
+                self._begin_with(self.options.start_from)
         if self.rank == 0:
             for message in damaged:
                 self.reporter.push({"kind": "damage", "what": message})
@@ -667,12 +669,12 @@ def _param_groups(model: torch.nn.Module, options: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _choose(checkpoints: Checkpoints, damaged: list[str]) -> str | None:
-    """The checkpoint to continue from by name; None where there is none. Raises FormatError where none of them is whole."""
-    newest = checkpoints.newest(damaged)
+def _choose(held: ExitStack, checkpoints: Checkpoints, damaged: list[str]) -> tuple[str, Path] | tuple[None, None]:
+    """The checkpoint to continue from, and its folder as long as `held`; None where there is none. Raises FormatError where none is whole."""
+    newest = held.enter_context(checkpoints.newest(damaged))
     if newest is None and damaged:
         raise FormatError(f"{damaged[0]}; no older checkpoint is whole: start another run")
-    return newest
+    return newest or (None, None)
 
 
 def _take_first_ranks(model: torch.nn.Module) -> None:

@@ -133,7 +133,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     """The batch's loss as the run's workers would have it with the weights of the nearest checkpoint, its gradient, and each layer's output."""
     import torch
 
-    from cluster.checkpoint import load_weights
+    from cluster.checkpoint import load_state, load_weights
     from cluster.checkpoints import checkpoints_of
     from cluster.evaluation import autocast
     from cluster.run_place import RunPlace
@@ -145,15 +145,13 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     torch.manual_seed(fit.seed)
     model = batches.resolved.build_model()
     checkpoints = checkpoints_of(RunPlace(path))
-    checkpoint = checkpoints.newest([], (batch.epoch, step))
-    if checkpoint is None:
-        weights = "those that training began with: no checkpoint at or before this batch is kept"
-    else:
-        with checkpoints.opened(checkpoint) as folder:
+    weights = "those that training began with: no checkpoint at or before this batch is kept"
+    with checkpoints.newest([], (batch.epoch, step)) as found:
+        if found is not None:
+            name, folder = found
             load_weights(folder / "model.safetensors", model)
-        here = checkpoints.state(checkpoint).position
-        behind = "" if here == (batch.epoch, step) else ", which is earlier than the batch"
-        weights = f"of {checkpoint}{behind}"
+            behind = "" if load_state(folder).position == (batch.epoch, step) else ", which is earlier than the batch"
+            weights = f"of {name}{behind}"
     inputs = batches.data.collate(batch)
     target = batches.data.target(inputs)
     weight = batches.task.weight(target)

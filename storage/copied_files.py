@@ -1,6 +1,6 @@
 """Copies of a graph's partitions, or of a whole set of graphs, on a host's own disk: files of the origin, each verified once, while it is copied.
 
-    manifests/000001.json                          the origin's; a graph's names it
+    manifests/000001.json                          the origin's, which it names
     data/<snapshot>/part-00000/…                   files of those partitions that this host serves; the others are not there
     copied/part-00000.json                         how the files looked when they were verified: what looks so still is not read again
 
@@ -14,19 +14,19 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import fsspec
 
-from storage.arrow_files import is_local, split_url
+from storage.arrow_files import absolute_url, is_local, split_url
 from storage.durable import sync_file, write_durably
 from storage.errors import ConfigError, FormatError
 from storage.file_stamps import Stamp, take_stamps
 from storage.filesystem_errors import one_line_errors
 from storage.graph import PinnedGraph, StoredGraph, open_graph
-from storage.graph_set_manifest import parse_graph_set_manifest
+from storage.graph_set_manifest import GraphSetManifest, parse_graph_set_manifest
 from storage.manifest import partition_dir
 from storage.manifest_reader import FileEntry
 from storage.patience import patiently
@@ -90,11 +90,11 @@ def copy_graphs(origin: str, snapshot: int, url: str) -> int:
     """
     filesystem, path = split_url(origin)
     text, name = read_manifest(filesystem, path, origin, snapshot, "python jobs/ingest.py <source>")
-    manifest = parse_graph_set_manifest(text, name)
+    manifest = replace(parse_graph_set_manifest(text, name), origin=absolute_url(origin))
     where = Path(manifest_path(split_url(url)[1], snapshot))
     expected = f"{url} on {socket.gethostname()}: expected nothing, or a copy of {origin}, found "
     if where.exists():
-        if where.read_text() != text:
+        if where.read_text() != text and not _is_copy(where, manifest):
             raise ConfigError(f"{expected}another graph; choose another url")
     elif has_graph(url) and not Path(split_url(url)[1], COPIED, _WHOLE).exists():
         raise ConfigError(f"{expected}a graph that is none; choose another url")
@@ -103,8 +103,17 @@ def copy_graphs(origin: str, snapshot: int, url: str) -> int:
     num_bytes = _copy_files(url, _WHOLE, list(manifest.files.values()), lambda: (filesystem, path))
     with _writing(where):
         where.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(where, text.encode())
+        write_durably(where, manifest.to_json().encode())
     return num_bytes
+
+
+def _is_copy(where: Path, manifest: GraphSetManifest) -> bool:
+    """Whether the manifest there is of a copy with the same bytes, of whichever origin."""
+    try:
+        there = parse_graph_set_manifest(where.read_text(), str(where))
+    except (FormatError, ValueError):
+        return False
+    return there.origin is not None and there.content_hash == manifest.content_hash
 
 
 def _copy_files(

@@ -56,6 +56,7 @@ class GraphSetManifest:
     provenance: Mapping[str, str] = field(default_factory=dict)
     snapshot: int = 0  # its number; 0: not published yet
     created: float = 0.0  # seconds since 1970, by the writer's clock
+    origin: str | None = None  # of a copy on a host's own disk: the url of the set that it is a copy of
 
     @property
     def num_shards(self) -> int:
@@ -74,7 +75,10 @@ class GraphSetManifest:
         return hash_of_files(self.files)
 
     def to_json(self) -> str:
-        return manifest_json(MANY_GRAPHS, self, asdict(replace(self, files={}, provenance={})))
+        fields = asdict(replace(self, files={}, provenance={}))
+        return manifest_json(
+            MANY_GRAPHS, self, {name: value for name, value in fields.items() if name != "origin" or value is not None}
+        )
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ def parse_graph_set_manifest(text: str, where: str) -> GraphSetManifest:
         provenance=reader.texts("provenance"),
         snapshot=reader.count("snapshot"),
         created=reader.date("created"),
+        origin=reader.optional_text("origin"),
     )
     if not manifest.index_dtype:
         reader.fail("index_dtype", f"one of {_INDEX_DTYPES}", None)

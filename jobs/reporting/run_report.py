@@ -23,7 +23,12 @@ _LOWER_IS_BETTER = ("mae", "rmse", "mse", "loss")
 _LONGEST_NAME = 24
 _MOST_ROWS = 200  # of a table of partitions or ranks
 _MOST_EPOCHS = 1000  # of the table of epochs
-_NOT_COMPARED = ("run.run_dir", "run.resume")
+_NOT_COMPARED = (
+    "run.dir",
+    "run.resume",
+    "resolved.reasons",
+    "resolved.chosen",
+)  # where, how often it was begun, and words
 _FROM_0 = ("epoch", "best_epoch", "best_epoch_by_estimate")  # numbers of epochs, which a page counts from 1
 Item = TypeVar("Item")
 _RATES = {

@@ -22,7 +22,16 @@ from jobs.run.prepare_molecules import prepare_molecules
 from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.this_machine import local_session
-from jobs.run.training_run import check_resume, choose_run_dir, known_resources, print_end, train_and_score
+from jobs.run.training_run import (
+    check_resume,
+    choose_run_dir,
+    copied_from,
+    end_finished,
+    finished_summary,
+    known_resources,
+    print_end,
+    train_and_score,
+)
 from jobs.run.verdict import end_of_run
 from storage.file_stamps import take_stamps
 from storage.graph_store import StoredGraphs
@@ -50,8 +59,10 @@ def run_graphs(job: str, config: RunConfig) -> int:
     check_batches(data, samplers, resolved.micro_batches)
     if config.run.resume is not None:
         check_resume(run_dir, resolved)
+        if (done := finished_summary(run_dir, resolved)) is not None:
+            return end_finished(done, run_dir, config.run)
     print(
-        f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {store.url}; "
+        f"graphs {manifest.name}: {manifest.num_graphs:,} graphs, {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {store.url}{copied_from(manifest)}; "
         + (
             f"labelled {manifest.labelled}"
             if manifest.labelled

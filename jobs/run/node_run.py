@@ -25,7 +25,16 @@ from jobs.run.prepare_graph import prepare_graph, store_encoding
 from jobs.run.registry import PLACEHOLDERS, Inputs
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.this_machine import local_session
-from jobs.run.training_run import check_resume, choose_run_dir, known_resources, print_end, train_and_score
+from jobs.run.training_run import (
+    check_resume,
+    choose_run_dir,
+    copied_from,
+    end_finished,
+    finished_summary,
+    known_resources,
+    print_end,
+    train_and_score,
+)
 from jobs.run.verdict import end_of_run
 from jobs.run.whole_graph import ShardMemory, WholeGraphData
 from models.options.features import Features
@@ -59,9 +68,11 @@ def run_nodes(job: str, config: RunConfig) -> int:
     memory = shard_memory(manifest, resolved) if resolved.is_full_graph else None
     if config.run.resume is not None:
         check_resume(run_dir, resolved)
+        if (done := finished_summary(run_dir, resolved)) is not None:
+            return end_finished(done, run_dir, config.run)
     print(
         f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
-        f"{manifest.num_partitions} partitions at {graph.url}",
+        f"{manifest.num_partitions} partitions at {graph.url}" + copied_from(manifest),
         flush=True,
     )
     if resources is not None:  # else the cluster has a say

@@ -36,14 +36,23 @@ from jobs.run.resolve import ResolvedRun
 from jobs.run.run_record import RunRecord, read_run, stored_partitions
 from jobs.run.this_machine import local_session, this_machine
 from jobs.run.trackers import tracked
-from jobs.run.verdict import BASELINE_NAMES, judge
+from jobs.run.verdict import BASELINE_NAMES, end_of_run, judge
 from samplers.traffic import COLUMNS
 from storage.descriptions import counted
 from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.graph_set_manifest import GraphSetManifest
+from storage.manifest import Manifest
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
 _LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
 FEWEST_STEPS = 200  # fewer are warned of
+_DECIDES_THE_END = (
+    "model",
+    "task",
+    "evaluation",
+    "fit",
+    "baseline",
+)  # groups of options: with others a finished run is trained or scored again
 # Entries of a summary, one of which it has: which epoch's weights were kept, and how that is said.
 KEPT_EPOCH = {
     "best_epoch": "best epoch",
@@ -136,6 +145,11 @@ def _write_report(path: Path) -> None:
         print(f"no report: {' '.join(str(error).split())}", file=sys.stderr)
 
 
+def copied_from(manifest: Manifest | GraphSetManifest) -> str:
+    """What to say of data that is a copy on the hosts' own disks."""
+    return "" if manifest.origin is None else f", a copy of {manifest.origin}"
+
+
 def check_resume(run_dir: RunPlace, resolved: ResolvedRun) -> None:
     """Raises before anything of the run is touched where it is not the run that is asked for."""
     damaged: list[str] = []
@@ -154,6 +168,20 @@ def check_resume(run_dir: RunPlace, resolved: ResolvedRun) -> None:
             check_continues(state, {"model": asked}, resolved.identity, epochs, run_dir.url)
         except ConfigError as error:
             raise ConfigError(str(error).replace("this checkpoint is", "what it holds is")) from None
+
+
+def finished_summary(run_dir: RunPlace, resolved: ResolvedRun) -> Mapping[str, Any] | None:
+    """The summary of a run that is finished, where what is asked now would train and score nothing else; None where something is left to do."""
+    record = read_run(run_dir)
+    asked = json.loads(json.dumps(resolved.tree(), default=str))
+    same = all(record.config.get(name) == asked.get(name) for name in _DECIDES_THE_END)
+    return record.summary if record.state == "finished" and same else None
+
+
+def end_finished(summary: Mapping[str, Any], run_dir: RunPlace, run: RunOptions) -> int:
+    """The exit status of a command that repeats a finished run's; says that it is."""
+    print(f"{run_dir} is finished ({kept_line(summary)}), nothing is left to do; more --fit.epochs go on with it")
+    return end_of_run(summary, require_baselines=run.require_baselines)
 
 
 def known_resources(config: RunConfig) -> Resources | None:

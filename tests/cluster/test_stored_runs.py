@@ -57,6 +57,18 @@ def store(url: str) -> StoredFolder:
     return StoredFolder(url)
 
 
+def newest(checkpoints: StoredCheckpoints, damaged: list[str], latest: tuple[int, int] | None = None) -> str | None:
+    """Its name. No folder is left behind, whether it was whole or not."""
+    with checkpoints.newest(damaged, latest) as found:
+        assert found is None or found[1].name == found[0]
+    assert scratch_folders() == []
+    return None if found is None else found[0]
+
+
+def scratch_folders() -> list[Path]:
+    return [*Path(tempfile.gettempdir()).glob("graphmill-checkpoint-*")]
+
+
 def snapshot(epoch: int) -> Snapshot:
     tensors = {"weight": torch.full((3, 2), float(epoch)), "bias": torch.arange(3.0)}
     return Snapshot(replace(STATE, next_epoch=epoch), tensors, {k: v + 1 for k, v in tensors.items()}, {})
@@ -64,7 +76,7 @@ def snapshot(epoch: int) -> Snapshot:
 
 def test_a_checkpoint_comes_back_and_old_ones_go(store):
     checkpoints, damaged = StoredCheckpoints(store), list[str]()
-    assert checkpoints.newest(damaged) is None
+    assert newest(checkpoints, damaged) is None
     for epoch in (1, 2, 3):
         checkpoints.save(f"epoch-{epoch:06d}", snapshot(epoch))
     store.write("train/epoch-000001/notes.txt", b"mine")
@@ -73,15 +85,17 @@ def test_a_checkpoint_comes_back_and_old_ones_go(store):
     assert checkpoints.names() == ["epoch-000003", "epoch-000002"]
     assert store.names("train/epoch-000001") == ["notes.txt"]  # what is not ours stays
     assert store.names("train/other") == ["state.json"]
-    name = checkpoints.newest(damaged)
-    assert name == "epoch-000003"
-    assert checkpoints.state(name).next_epoch == 3
     model = torch.nn.Linear(2, 3)
-    with checkpoints.opened(name) as folder:
-        load_weights(folder / "model.safetensors", model)
-    assert model.weight.tolist() == [[3.0, 3.0]] * 3
-    assert not folder.exists()
-    assert checkpoints.newest(damaged, (2, 5)) == "epoch-000002"
+    for opened in (checkpoints.newest(damaged), checkpoints.opened("epoch-000003")):
+        with opened as found:
+            name, folder = found if isinstance(found, tuple) else ("epoch-000003", found)
+            load_weights(folder / "model.safetensors", model)
+        assert name == "epoch-000003"
+        assert model.weight.tolist() == [[3.0, 3.0]] * 3
+        assert scratch_folders() == []
+        torch.nn.init.zeros_(model.weight)
+    assert checkpoints.state("epoch-000003").next_epoch == 3
+    assert newest(checkpoints, damaged, (2, 5)) == "epoch-000002"
     assert checkpoints.unused_name("epoch-000003") == "epoch-000003+1"
     assert not damaged
 
@@ -102,17 +116,29 @@ def test_a_torn_upload_is_no_checkpoint_and_damage_is_named(store, monkeypatch):
         with pytest.raises(OSError, match="gone"):
             checkpoints.save("epoch-000002", snapshot(2))
     assert store.names("train/epoch-000002")
-    assert checkpoints.newest(damaged) == "epoch-000001"
+    assert newest(checkpoints, damaged) == "epoch-000001"
     checkpoints.sweep(2)
     assert store.names("train/epoch-000002") == []
     checkpoints.save("epoch-000002", snapshot(2))
     store.write("train/epoch-000002/model.safetensors", b"other bytes")
-    assert checkpoints.newest(damaged) == "epoch-000001"
+    assert newest(checkpoints, damaged) == "epoch-000001"
     assert damaged[0].startswith(
         f"{store.url}/train/epoch-000002/model.safetensors: expected the bytes that were saved"
     )
     store.remove(["train/epoch-000001/best.safetensors"])
-    assert checkpoints.newest(damaged) is None
+    assert newest(checkpoints, damaged) is None
+
+
+def test_what_a_killed_process_left_of_a_checkpoint_goes_with_the_next(store):
+    checkpoints = StoredCheckpoints(store)
+    checkpoints.save("epoch-000001", snapshot(1))
+    left, foreign = (Path(tempfile.mkdtemp(prefix="graphmill-checkpoint-")) for _ in range(2))
+    (left / "owner").touch()  # whose lock is free
+    with checkpoints.opened("epoch-000001"), checkpoints.opened("epoch-000001") as folder:
+        assert folder.exists()
+        assert len(scratch_folders()) == 3
+        assert not left.exists()
+    assert scratch_folders() == [foreign]
 
 
 def test_of_a_checkpoint_whose_last_answer_is_lost_nothing_stays(store, monkeypatch):
@@ -132,7 +158,7 @@ def test_of_a_checkpoint_whose_last_answer_is_lost_nothing_stays(store, monkeypa
             checkpoints.save("epoch-000002", snapshot(2))
     checkpoints.sweep(1)
     assert checkpoints.names() == ["epoch-000001"]
-    assert checkpoints.newest(damaged := []) == "epoch-000001"
+    assert newest(checkpoints, damaged := []) == "epoch-000001"
     assert not damaged
 
 

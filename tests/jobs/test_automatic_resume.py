@@ -96,7 +96,16 @@ def test_a_run_on_s3_is_read_from_there(bucket, workplace):
     done = run_job(replay.main, [where, "--epoch", "2", "--batch", "0", "--loss"], workplace)
     assert done.returncode == 0, done.stderr
     assert "of epoch-000002" in done.stdout
+    place = RunPlace(where)
     again = [*WORDS, "--fit.epochs", "3"]
+    before, summary = place.names(), place.read("summary.json")
+    done = run_job(train_nodes.main, [*again, "--run.dir", where], workplace)
+    (line,) = (line for line in done.stdout.splitlines() if where in line)
+    assert (done.returncode, line) == (
+        0,
+        f"{where} is finished (best epoch 3 of 3), nothing is left to do; more --fit.epochs go on with it",
+    )
+    assert (place.names(), place.read("summary.json")) == (before, summary)
     taken = run_job(train_nodes.main, [*again[:-4], "--fit.epochs", "3", "--run.dir", where], workplace)
     assert taken.returncode == 1
     assert "expected no run here, found one" in taken.stderr
@@ -104,17 +113,18 @@ def test_a_run_on_s3_is_read_from_there(bucket, workplace):
         other = run_job(train_nodes.main, [*again, change, "32", "--run.dir", where], workplace)
         assert other.returncode == 1, other.stderr
         assert told in other.stderr
-    place = RunPlace(where)
     assert place.store is not None
     for name in checkpoints_of(place).names():  # a run that ended before its first checkpoint
         place.store.remove([f"train/{name}/{file}" for file in place.store.names(f"train/{name}")])
     other = run_job(train_nodes.main, [*again, "--fit.seed", "5", "--run.dir", where], workplace)
     assert other.returncode == 1, other.stderr
     assert "what it holds is of another run (seed: 0 there, 5 here" in other.stderr
-    before = losses(place)
+    place.store.remove(["summary.json"])
+    told = losses(place)
     done = run_job(train_nodes.main, [*again, "--run.dir", where], workplace)
     assert done.returncode == 0, done.stderr
-    assert losses(place) == before
+    assert losses(place) == told
+    assert place.read("summary.json") is not None
 
 
 @pytest.mark.long

@@ -289,6 +289,22 @@ def test_a_comparison_lists_what_differs_and_draws_both_runs(tmp_path: Path) -> 
     ]
     assert sum("var(--series-0)" in one for one in dashed) >= 6
     assert "Both runs have the same settings." in text_of(run_page(one, None, one))
+    begun, continued = (
+        read_run(make_run(tmp_path / name, summary=SUMMARY, run=where, resolved=words))
+        for name, where, words in (
+            (
+                "begun",
+                {"dir": "begun", "resume": None, "parallel": "data"},
+                {"reasons": ["two nodes"], "chosen": ["--a 1: few"]},
+            ),
+            (
+                "continued",
+                {"dir": None, "resume": "continued", "parallel": "data"},
+                {"reasons": ["one node"], "chosen": []},
+            ),
+        )
+    )
+    assert "Both runs have the same settings." in text_of(run_page(begun, None, continued))
 
 
 def test_a_run_that_is_continued_is_not_finished_yet(tmp_path: Path) -> None:

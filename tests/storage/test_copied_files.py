@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +160,8 @@ def test_a_set_of_graphs_is_copied_whole_and_once(molecules, tmp_path):
     copied = open_graphs(url)
     copied.verify()
     assert copied.content_hash == molecules.content_hash
+    assert copied.manifest == replace(molecules.manifest, origin=molecules.url)
+    assert molecules.manifest.origin is None
     assert copy_graphs(molecules.url, 1, url) == 0
     stored_file(url, "part-00001/graphs.arrow").write_bytes(b"damaged")
     assert copy_graphs(molecules.url, 1, url) == molecules.manifest.files["part-00001/graphs.arrow"].num_bytes
@@ -176,6 +179,12 @@ def test_a_set_is_not_copied_over_anything_else(molecules, origin, tmp_path):
     with pytest.raises(ConfigError, match=r"found data/notes\.txt; choose another url"):
         copy_graphs(molecules.url, 1, str(tmp_path / "mine"))
     assert list((tmp_path / "mine").rglob("*.arrow")) == []
+    other = str(tmp_path / "other")
+    copy_graphs(molecules.url, 1, other)
+    for manifest in (origin.manifest, replace(molecules.manifest, name="an original, not a copy")):
+        Path(other, "manifests", "000001.json").write_text(manifest.to_json())
+        with pytest.raises(ConfigError, match="found another graph; choose another url"):
+            copy_graphs(molecules.url, 1, other)
 
 
 def test_a_damaged_origin_of_a_set_is_named(molecules, tmp_path):
