@@ -28,6 +28,7 @@ from cluster.trainer import train
 from storage.errors import ConfigError, ConflictError, DeadlineError, FormatError
 from storage.stored_folder import StoredFolder
 from tests.cluster.test_train_loop import spec
+from tests.gs_server import gs_bucket
 from tests.s3_server import s3_bucket
 
 STATE = TrainState(1, 0, 0.5, {"seed": 1}, {"width": 3})
@@ -40,15 +41,21 @@ def _temporary_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
+def s3() -> Iterator[str]:
     with s3_bucket() as url:
         yield url
 
 
-@pytest.fixture(params=["memory", "s3"])
+@pytest.fixture(scope="module")
+def gs() -> Iterator[str]:
+    with gs_bucket() as url:
+        yield url
+
+
+@pytest.fixture(params=["memory", "s3", pytest.param("gs", marks=pytest.mark.long)])
 def url(request) -> str:
     """Of a run that is not there yet."""
-    parent = "memory://runs" if request.param == "memory" else request.getfixturevalue("bucket")
+    parent = "memory://runs" if request.param == "memory" else request.getfixturevalue(request.param)
     return f"{parent}/{secrets.token_hex(4)}/mine"
 
 
@@ -425,7 +432,7 @@ def test_the_driver_follows_reports_on_a_store(store, monkeypatch):
     assert StoredReports.left(store) == []
 
 
-def test_a_url_of_no_bucket_or_no_package_is_one_line(bucket):
+def test_a_url_of_no_bucket_or_no_package_is_one_line(s3):
     with pytest.raises(ConfigError, match="expected a bucket"):
         StoredFolder("s3://no-such-bucket-here/run").check_bucket()
     with pytest.raises(FormatError, match="cannot open this kind of URL"):

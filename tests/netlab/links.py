@@ -61,7 +61,7 @@ COLUMNS = {
 }
 
 
-def load(folder: Path, url: str, address: str, epochs: int, threads: int) -> None:
+def load(folder: Path, url: str, address: str, epochs: int, threads: int, count: int) -> None:
     """The driver on h0: a server and a loader on each host."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -77,7 +77,9 @@ def load(folder: Path, url: str, address: str, epochs: int, threads: int) -> Non
     def load(servers: Any, rank: int, ranks: int) -> dict[str, Any]:
         traffic = Traffic(len(servers.handles))
         router = connect(servers, traffic.watch)
-        sampler = NeighborSampler(router, NeighborOptions(fanouts=FANOUTS, batch_size=ROOTS, features=True), ranks)
+        sampler = NeighborSampler(
+            router, NeighborOptions(fanouts=FANOUTS, batch_size=ROOTS, features=True), ranks, roots=chosen
+        )
         options = LoaderOptions(threads=threads, prefetch=threads + 1)
         loader = Loader(sampler, options, rank=rank, num_ranks=ranks, num_epochs=1 + epochs)
 
@@ -102,9 +104,11 @@ def load(folder: Path, url: str, address: str, epochs: int, threads: int) -> Non
             "bytes": spent[1] + spent[2],
         }
 
+    graph = open_graph(url)
+    chosen = training_nodes(graph, count) if count else None
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     nodes = sorted((node["NodeManagerAddress"], node["NodeID"]) for node in ray.nodes() if node["Alive"])
-    with partition_servers(open_graph(url), ServerOptions(verify=False)) as servers:
+    with partition_servers(graph, ServerOptions(verify=False)) as servers:
         found = [
             load.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
                 servers, rank, len(nodes)
@@ -195,7 +199,14 @@ def predicted(graph: StoredGraph, hosts: int, gigabits: float, threads: int) -> 
     return {"model": cost.step_s, "bound": cost.bound, "model MB": remote.total / 1e6, "model's": remote.requests}
 
 
-def peer_graph(graph: StoredGraph, path: Path) -> None:
+def training_nodes(graph: StoredGraph, count: int = 0) -> np.ndarray:
+    """The permanent ids of all of them, ascending, or of `count` that lie evenly among them."""
+    parts = graph.partitions(verify=False)
+    found = np.sort(np.concatenate([part.original_id[part.split[0] == 1] for part in parts]))
+    return found[np.linspace(0, len(found) - 1, count, dtype=np.int64)] if count else found
+
+
+def peer_graph(graph: StoredGraph, path: Path, count: int) -> None:
     """The same graph as arrays: src, dst, feat, label, and the ids of the training nodes as roots."""
     parts = list(graph.partitions(verify=False))
     original = np.concatenate([part.original_id for part in parts])
@@ -209,15 +220,33 @@ def peer_graph(graph: StoredGraph, path: Path) -> None:
         dst=np.concatenate([np.repeat(part.original_id, np.diff(part.indptr)) for part in parts]),
         feat=feat,
         label=label,
-        roots=np.sort(np.concatenate([part.original_id[part.split[0] == 1] for part in parts])),
+        roots=training_nodes(graph, count),
     )
+
+
+def prepared(shared: Path, said: argparse.Namespace, count: int) -> Path:
+    """The graph in a partition for each host."""
+    url = shared / f"graph-{said.nodes}-{said.degree:g}-{count}"
+    if not url.exists():
+        source = SyntheticGraph(SyntheticOptions(num_nodes=said.nodes, mean_degree=said.degree))
+        ingest(source, str(url), IngestOptions(num_partitions=count))
+    return url
+
+
+def prepared_for_peer(shared: Path, said: argparse.Namespace, count: int, graph: StoredGraph) -> Path:
+    """The rival's folder."""
+    name = f"{said.nodes}-{said.degree:g}-{said.roots}"
+    work, arrays = shared / f"peer-{name}-{count}", shared / f"graph-{name}.npz"
+    if not arrays.exists():
+        peer_graph(graph, arrays, said.roots)
+    if not work.exists():
+        subprocess.run([said.peer_python, said.peer, "partition", str(work), str(arrays), str(count)], check=True)
+    return work
 
 
 def rows(said: argparse.Namespace, count: int, shared: Path) -> list[dict[str, Any]]:
     """All turns on so many hosts."""
-    url = shared / f"graph-{said.nodes}-{count}"
-    if not url.exists():
-        ingest(SyntheticGraph(SyntheticOptions(num_nodes=said.nodes)), str(url), IngestOptions(num_partitions=count))
+    url = prepared(shared, said, count)
     graph, turns = open_graph(str(url)), dict[str, Callable[[Hosts, RayHosts], dict[str, float]]]()
 
     def ours(hosts: Hosts, cluster: RayHosts) -> dict[str, float]:
@@ -230,6 +259,7 @@ def rows(said: argparse.Namespace, count: int, shared: Path) -> list[dict[str, A
             cluster.address,
             str(said.epochs),
             str(said.threads),
+            str(said.roots),
         ]
         environment = ["env", *cluster.environment()]
         work = shared / f"ours-{count}"
@@ -239,12 +269,7 @@ def rows(said: argparse.Namespace, count: int, shared: Path) -> list[dict[str, A
 
     turns["ours"] = ours
     if said.peer is not None and count > 1:
-        work = shared / f"peer-{said.nodes}-{count}"
-        arrays = shared / f"graph-{said.nodes}.npz"
-        if not arrays.exists():
-            peer_graph(graph, arrays)
-        if not work.exists():
-            subprocess.run([said.peer_python, said.peer, "partition", str(work), str(arrays), str(count)], check=True)
+        work = prepared_for_peer(shared, said, count, graph)
         listed = subprocess.run(
             [said.peer_python, said.peer, "commands", str(work), str(count)], check=True, capture_output=True, text=True
         ).stdout.splitlines()
@@ -287,24 +312,41 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rates", nargs="+", default=["none", "1gbit"], help="of each link: none, 1gbit, 200mbit, ...")
     parser.add_argument("--nodes", type=int, default=100_000)
+    parser.add_argument("--degree", type=float, default=50.0, help="mean, of a node")
+    parser.add_argument(
+        "--prepare", action="store_true", help="make the graphs that are not there, and measure nothing"
+    )
+    parser.add_argument(
+        "--roots", type=int, default=0, help="so many training nodes are roots of an epoch; 0: all of them"
+    )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of each loader")
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--peer-python", help="an interpreter that has the rival")
     parser.add_argument("--peer", help="the rival's script")
     parser.add_argument("--out", type=Path, default=Path("runs/links"))
-    parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--load", nargs=5, help=argparse.SUPPRESS)
     said = parser.parse_args()
     if said.load:
-        load(said.out, said.load[0], said.load[1], int(said.load[2]), int(said.load[3]))
+        load(said.out, *said.load[:2], *map(int, said.load[2:]))
         return 0
     if why_not() is not None:
         print(why_not(), file=sys.stderr)
         return 1
     shared = (said.out / "files").resolve()
     shared.mkdir(parents=True, exist_ok=True)
+    if said.prepare:
+        for count in said.hosts:
+            graph = open_graph(str(prepared(shared, said, count)))
+            if said.peer is not None and count > 1:
+                prepared_for_peer(shared, said, count, graph)
+        return 0
     found = [row for count in said.hosts for row in rows(said, count, shared)]
-    text = [f"{said.nodes:,} nodes, {ROOTS} roots, fan-outs {FANOUTS}; {machine()}", "", *table(COLUMNS, found)]
+    text = [
+        f"{said.nodes:,} nodes of mean degree {said.degree:g}, {ROOTS} roots, fan-outs {FANOUTS}; {machine()}",
+        "",
+        *table(COLUMNS, found),
+    ]
     keep(said.out, vars(said), "\n".join(text), rows=found)
     print("\n".join(text))
     return 0

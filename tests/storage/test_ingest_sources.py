@@ -11,6 +11,7 @@ from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
 from storage.importers.npz_file import npz_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from tests.gs_server import gs_bucket
 from tests.s3_server import s3_bucket
 
 NUM_NODES, NUM_EDGES = 40, 200
@@ -52,13 +53,19 @@ def s3_url():
         yield url
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(scope="module")
+def gs_url():
+    with gs_bucket() as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "memory", "s3", "gs"])
 def base_url(request, tmp_path):
     if request.param == "local":
         return str(tmp_path)
     if request.param == "memory":
         return f"memory://{tmp_path.name}"
-    return f"{request.getfixturevalue('s3_url')}/{tmp_path.name}"
+    return f"{request.getfixturevalue(f'{request.param}_url')}/{tmp_path.name}"
 
 
 @pytest.mark.parametrize("partitioner", ["random", "range", "ldg", "metis"])

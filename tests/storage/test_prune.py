@@ -21,6 +21,7 @@ from storage.journal import CLOCK_MARGIN_S, JOURNAL, LEASE_S, Journal
 from storage.prune import prune
 from storage.snapshot_writer import SnapshotWriter
 from storage.snapshots import manifest_path, snapshot_numbers
+from tests.gs_server import gs_bucket
 from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
 from tests.s3_server import s3_bucket
 
@@ -28,10 +29,10 @@ OVER = IngestOptions(num_partitions=NUM_PARTITIONS, overwrite=True)
 LATER_S = LEASE_S + CLOCK_MARGIN_S + 60
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(params=["local", "memory", "s3", pytest.param("gs", marks=pytest.mark.long)])
 def url(request, tmp_path):
-    if request.param == "s3":
-        with s3_bucket() as bucket:
+    if request.param in ("s3", "gs"):
+        with s3_bucket() if request.param == "s3" else gs_bucket() as bucket:
             yield f"{bucket}/graph"
     else:
         yield str(tmp_path / "graph") if request.param == "local" else f"memory://{tmp_path.name}/graph"

@@ -27,6 +27,7 @@ from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import snapshot_numbers
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.conftest import REPOSITORY
+from tests.gs_server import gs_bucket
 from tests.marked_graph import NUM_PARTITIONS, MarkedGraph, check_mark
 from tests.s3_server import s3_bucket
 
@@ -40,13 +41,19 @@ def s3_url():
         yield url
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(scope="module")
+def gs_url():
+    with gs_bucket() as url:
+        yield url
+
+
+@pytest.fixture(params=["local", "memory", "s3", pytest.param("gs", marks=pytest.mark.long)])
 def url(request, tmp_path):
     if request.param == "local":
         return str(tmp_path / "graph")
     if request.param == "memory":
         return f"memory://{tmp_path.name}/graph"
-    return f"{request.getfixturevalue('s3_url')}/{tmp_path.name}/graph"
+    return f"{request.getfixturevalue(f'{request.param}_url')}/{tmp_path.name}/graph"
 
 
 def _tree(folder: Path) -> dict[str, bytes]:
