@@ -1,6 +1,6 @@
 """One Ray actor per partition: read-only, so that a restart is a re-map of unchanged files.
 
-The actor says where its server is, and Ray restarts it; the server answers requests over Arrow Flight (`cluster.flight_server`).
+The actor says where its server is, and Ray restarts it; the server answers requests over TCP (`cluster.message_server`).
 Requests are idempotent and may be retried; every wait has a deadline.
 """
 
@@ -17,7 +17,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util import get_node_ip_address
 
-from cluster.flight_server import Endpoint, FlightServer
+from cluster.connection import Endpoint
+from cluster.message_server import MessageServer
 from cluster.options import ServerOptions
 from cluster.remote_owner import RemoteOwner
 from cluster.server_placement import Host, assign, live_hosts, look_for_files, on_host
@@ -55,7 +56,7 @@ class PartitionServer:
     def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps, options: ServerOptions) -> None:
         """`stamps`: how the files were seen before; a restart reads those that look otherwise."""
         self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
-        self._server: FlightServer | None = None
+        self._server: MessageServer | None = None
         self._held = ExitStack()  # for as long as the process lives
 
     def open(self, verify: bool, is_asked: bool = True) -> ServerInfo:
@@ -81,7 +82,7 @@ class PartitionServer:
             folders.append(Path(self._graph.url))
         return [said for said in map(full_disk, folders) if said is not None]
 
-    def _started(self) -> FlightServer:
+    def _started(self) -> MessageServer:
         if self._server is None:  # after a restart: the files were verified when the run began
             self._start(verify=False, is_asked=False)
         assert self._server is not None
@@ -103,7 +104,7 @@ class PartitionServer:
         if is_asked:
             warm_up(owner, graph.manifest)
         options = self._options
-        self._server = FlightServer(owner.answer, get_node_ip_address(), options.ports, options.work_threads)
+        self._server = MessageServer(owner.answer, get_node_ip_address(), options.ports, options.work_threads)
 
     def _copied(self, graph: StoredGraph) -> CopiedPartition:
         cache = self._options.disk_cache

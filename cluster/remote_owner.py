@@ -1,123 +1,72 @@
-"""The owner of a partition in another process: asks its server over Arrow Flight, at the endpoint that the server's actor tells.
+"""The owner of a partition in another process: asks its server over connections that stay open, at the endpoint that the server's actor tells.
 
-Requests are idempotent. One whose connection is lost is sent again, to the endpoint that the actor tells then, until its deadline. Each piece of
-a reply that arrives moves the deadline: a slow link is no reason to give up, a silent one is.
+A request has a connection to itself until its reply is here; then the next request takes it. Requests are idempotent: one whose connection is
+lost is sent again on a new one, to the endpoint that the actor tells then, until its deadline. All bytes of a reply that arrive move the deadline: a
+slow link is no reason to give up, a silent one is.
 """
 
-import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.flight as flight
+from collections.abc import Callable
 
 import storage.errors
-from cluster.flight_server import TOKEN_HEADER, Endpoint
-from cluster.wire import MESSAGE_BYTES, Failure, pack, unpack
+from cluster.connection import Connection, Endpoint, connect
+from cluster.wire import Failure
 from samplers.messages import Reply, Request
 from samplers.router import Pending
 from storage.errors import DeadlineError, GraphmillError, StageError
 
-# A host that vanishes closes no connection: it is given up when it does not answer a ping either.
-_PING_AFTER_S, _PING_TIMEOUT_S = 10, 20
-_LOOK_S = 60.0  # between two looks at calls, where there are none
+_CONNECT_S = 10.0  # then another try: the endpoint may be another
+_KEPT = 16  # connections that wait for a request; each holds a thread of the server
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0  # between two tries
-_CHANNEL = [
-    ("grpc.keepalive_time_ms", 1000 * _PING_AFTER_S),
-    ("grpc.keepalive_timeout_ms", 1000 * _PING_TIMEOUT_S),
-    ("grpc.http2.ping_timeout_ms", 1000 * _PING_TIMEOUT_S),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MESSAGE_BYTES),
-    ("grpc.use_local_subchannel_pool", 1),  # a new connection shares no failures with the lost one
-    ("grpc.enable_http_proxy", 0),  # the nodes of a cluster reach each other
-]
-_DESCRIPTOR = flight.FlightDescriptor.for_command(b"answer")
-# The token is refused where another server has taken the port of one that died.
-_LOST = (flight.FlightUnavailableError, flight.FlightUnauthenticatedError)
-_ERRORS = (flight.FlightError, pa.ArrowException)
-
-
-class _Connection:
-    """A client of one server."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.location = endpoint.location
-        self._options = flight.FlightCallOptions(headers=[(TOKEN_HEADER.encode(), endpoint.token.encode())])
-        self._client = flight.FlightClient(endpoint.location, generic_options=_CHANNEL)
-
-    def exchange(self) -> tuple[Any, Any]:
-        """(writer, reader) of a new call."""
-        return self._client.do_exchange(_DESCRIPTOR, self._options)
-
-
-class _Deadlines:
-    """Cancels calls whose deadline is over, in a thread of its own: gRPC's deadlines cannot be moved."""
-
-    def __init__(self) -> None:
-        self._calls: set[_Call] = set()
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._wakes_s = 0.0  # when the thread looks next
-
-    def add(self, call: "_Call") -> None:
-        with self._changed:
-            self._calls.add(call)
-            if self._thread is None or not self._thread.is_alive():  # a forked process has none
-                self._wakes_s = call.until
-                self._thread = threading.Thread(target=self._run, name="graphmill-deadlines", daemon=True)
-                self._thread.start()
-            elif call.until < self._wakes_s:
-                self._changed.notify()
-
-    def remove(self, call: "_Call") -> None:
-        with self._changed:
-            self._calls.discard(call)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                late = [call for call in self._calls if call.until <= now]
-                self._calls.difference_update(late)
-                self._wakes_s = min((call.until for call in self._calls), default=now + _LOOK_S)
-                if not late:
-                    self._changed.wait(max(0.0, self._wakes_s - now))
-            for call in late:
-                call.cancel()
-
-
-_deadlines = _Deadlines()
 
 
 class RemoteOwner:
-    """Asks one server; safe to use from several threads, which share a connection.
+    """Asks one server; safe to use from several threads.
 
     `find` asks the server's actor for its endpoint, within so many seconds, and raises what is to be said where there is no server. Every
-    request has its reply, or an error that begins with `who`, within `timeout_s` of the last piece that came since it was waited for.
+    request has its reply, or an error that begins with `who`, within `timeout_s` of the last bytes that came since it was waited for.
     """
 
     def __init__(self, find: Callable[[float], Endpoint], who: str, timeout_s: float) -> None:
         self._find, self.who, self.timeout_s = find, who, timeout_s
-        self._connection: _Connection | None = None
+        self._endpoint: Endpoint | None = None
+        self._waiting: list[tuple[Endpoint, Connection]] = []  # append and pop are atomic
 
     def submit(self, request: Request) -> Pending:
         call = _Call(self, request)
         call.send()
         return call
 
-    def connection(self, timeout_s: float) -> _Connection:
-        """To the server; a new one where there is none. Raises what `find` raises."""
-        connection = self._connection
-        if connection is None:
-            connection = self._connection = _Connection(self._find(timeout_s))
-        return connection
+    def endpoint(self, timeout_s: float) -> Endpoint:
+        """Of the server. Raises what `find` raises."""
+        endpoint = self._endpoint
+        if endpoint is None:
+            endpoint = self._endpoint = self._find(timeout_s)
+        return endpoint
 
-    def lose(self, connection: _Connection) -> None:
+    def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
+        """One that no request uses. Raises OSError where nobody answers."""
+        while self._waiting:
+            try:
+                known, connection = self._waiting.pop()
+            except IndexError:  # another thread was faster
+                break
+            if known == endpoint and not connection.is_readable():
+                return connection
+            connection.close()  # of a server before, or ended by this one
+        return connect(endpoint, min(timeout_s, _CONNECT_S), self.timeout_s)
+
+    def keep(self, endpoint: Endpoint, connection: Connection) -> None:
+        """For the next request: no other message is under way on it."""
+        if len(self._waiting) < _KEPT:
+            self._waiting.append((endpoint, connection))
+        else:
+            connection.close()
+
+    def lose(self, endpoint: Endpoint) -> None:
         """The next call shall ask for the endpoint again."""
-        if self._connection is connection:
-            self._connection = None
+        if self._endpoint is endpoint:
+            self._endpoint = None
 
 
 class _ServerTraceback(Exception):
@@ -129,39 +78,38 @@ class _Call:
 
     def __init__(self, owner: RemoteOwner, request: Request) -> None:
         self._owner, self._request = owner, request
-        self.until = time.monotonic() + owner.timeout_s
-        self._is_late = False
-        self._connection: _Connection | None = None
-        self._streams: tuple[Any, Any] | None = None
-        self._lost: Exception | None = None
+        self._until = time.monotonic() + owner.timeout_s
+        self._endpoint: Endpoint | None = None
+        self._connection: Connection | None = None
+        self._lost = ""
 
     def send(self) -> None:
         """Sends the request. A lost connection is for `result` to mend."""
+        owner = self._owner
         try:
-            self._connection = self._owner.connection(self._left_s())
+            self._endpoint = owner.endpoint(self._left_s())
         except DeadlineError:
             raise self._late() from None
-        self._lost = None
         try:
-            self._streams = writer, _ = self._connection.exchange()
-            _deadlines.add(self)
-            for index, batch in enumerate(pack(self._request)):
-                if index == 0:
-                    writer.begin(batch.schema)
-                writer.write_batch(batch)
-            writer.done_writing()
-            _deadlines.remove(self)  # until somebody waits
-        except _ERRORS as error:
+            self._connection = owner.connection(self._endpoint, self._left_s())
+        except OSError as error:
+            self._lost = _line(error)
+            return
+        try:
+            self._connection.send(self._request, self._left_s())
+        except OSError as error:
             self._fail(error)
+        except StageError as error:
+            raise StageError(f"{owner.who}: {error}") from error
 
     def result(self) -> Reply:
-        pause_s, self.until = _FIRST_PAUSE_S, time.monotonic() + self._owner.timeout_s
+        pause_s, self._until = _FIRST_PAUSE_S, time.monotonic() + self._owner.timeout_s
         while (reply := self._receive()) is None:
-            assert self._connection is not None
-            self._owner.lose(self._connection)
+            assert self._endpoint is not None
+            self._owner.lose(self._endpoint)
             if self._left_s() < pause_s:
                 raise self._late(
-                    f"its actor is there, but nothing answers at {self._connection.location} ({_line(self._lost)}); open this port "
+                    f"its actor is there, but nothing answers at {self._endpoint} ({self._lost}); open this port "
                     "between the nodes, or set --servers.ports to some that are"
                 )
             time.sleep(pause_s)
@@ -171,49 +119,33 @@ class _Call:
 
     def _receive(self) -> Reply | None:
         """The reply; None where the connection was lost."""
-        if self._lost is not None:
+        connection, endpoint = self._connection, self._endpoint
+        if connection is None:
             return None
-        assert self._streams is not None
-        writer, reader = self._streams
-        _deadlines.add(self)
         try:
-            reply = unpack(self._pieces(reader))
-            writer.close()
-        except _ERRORS as error:
+            reply = connection.receive(self._left_s())
+        except OSError as error:
             self._fail(error)
             return None
-        except StageError as error:
+        except StageError as error:  # what else comes on this connection is unknown
+            self._connection = None
+            connection.close()
             raise StageError(f"{self._owner.who}: {error}") from error
-        finally:
-            _deadlines.remove(self)
+        assert endpoint is not None
+        self._connection = None
+        self._owner.keep(endpoint, connection)
         if isinstance(reply, Failure):
             raise self._failure(reply) from _ServerTraceback(reply.trace)
         return reply  # type: ignore[return-value]
 
-    def _pieces(self, reader: Any) -> Iterator[pa.RecordBatch]:
-        for chunk in reader:
-            self.until = time.monotonic() + self._owner.timeout_s
-            if chunk.data is not None:
-                yield chunk.data
-
-    def cancel(self) -> None:
-        """Ends the call: its deadline is over. Called by another thread than the one that waits."""
-        streams = self._streams
-        if streams is not None:
-            self._is_late = True
-            streams[1].cancel()
-
-    def _fail(self, error: Exception) -> None:
-        """Keeps what says that the connection is lost, raises any other error; the call is over."""
-        _deadlines.remove(self)
-        if self._streams is not None:
-            with contextlib.suppress(*_ERRORS):  # or Arrow prints the error when the call's memory is freed
-                self._streams[0].close()
-        self._streams, self._lost = None, error
-        if self._is_late:
+    def _fail(self, error: OSError) -> None:
+        """Keeps what says that the connection is lost; raises DeadlineError where no bytes moved in time. The server drops the request."""
+        assert self._connection is not None
+        self._connection.close()
+        self._until = max(self._until, self._connection.replied_s + self._owner.timeout_s)
+        self._connection, self._lost = None, _line(error)
+        if isinstance(error, TimeoutError) and error.errno is None:  # ours, not TCP's own
             raise self._late() from None
-        if not isinstance(error, _LOST):
-            raise StageError(f"{self._owner.who}: {type(error).__name__}: {_line(error)}") from error
 
     def _failure(self, failure: Failure) -> GraphmillError:
         """The server's error as one of the same class, where it is ours."""
@@ -226,9 +158,8 @@ class _Call:
         return DeadlineError(f"{self._owner.who}: no answer within {self._owner.timeout_s:g} s; {why}")
 
     def _left_s(self) -> float:
-        return max(0.001, self.until - time.monotonic())
+        return max(0.001, self._until - time.monotonic())
 
 
-def _line(error: BaseException | None) -> str:
-    """What gRPC says, without the context that it appends."""
-    return " ".join(str(error).partition(". gRPC client debug context")[0].split())[:300]
+def _line(error: OSError) -> str:
+    return " ".join(str(error).split())[:300]

@@ -4,8 +4,8 @@
     python -m jobs.bench transport --ray.address auto --server 10.0.0.2    # from this node of a cluster to that one
 
 A server holds --table-rows rows of --columns float32 in memory and answers requests for --rows random ones, each as `FetchRows` asks for them:
-by Arrow Flight as partition servers do (`do_exchange`); by Flight's `do_get`, with the request in the ticket; by an actor's reply;
-and by Ray's object plane, where the actor's reply is a reference. The ways take turns of ten requests in random order, as a loader's follow each other,
+over a TCP connection that stays open, as partition servers do; by Arrow Flight's `do_exchange`, in a call that stays open or in one for each request; by an actor's
+reply; and by Ray's object plane, where the actor's reply is a reference. The ways take turns of ten requests in random order, as a loader's follow each other,
 until each has --rounds; --warmup more begin its first turn. You should see a table of medians in ms, kept as results.md and results.json under --out. Nothing else should run meanwhile.
 """
 
@@ -25,6 +25,7 @@ from storage.errors import ConfigError
 from storage.option_checks import at_least, check_options
 
 if TYPE_CHECKING:
+    from cluster.connection import Endpoint
     from samplers.messages import FetchRows, NodeRows
 
 _TIMEOUT_S = 300.0
@@ -61,22 +62,14 @@ class RowServer:
 
     def __init__(self, table_rows: int, columns: int) -> None:
         import numpy as np
-        import pyarrow as pa
-        import pyarrow.flight as flight
         from ray.util import get_node_ip_address
 
-        from cluster.flight_server import FlightServer
-        from cluster.wire import pack, unpack
+        from cluster.message_server import MessageServer
+        from jobs.bench.flight_calls import FlightServer
         from samplers.partition_owner import PartitionOwner
         from storage.graph import Partition
 
-        class Server(FlightServer):
-            def do_get(self, context: Any, ticket: Any) -> Any:
-                with pa.ipc.open_stream(ticket.ticket) as stream:
-                    first, *others = pack(owner.answer(unpack(stream)))  # type: ignore[arg-type]
-                return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(first.schema, [first, *others]))
-
-        owner = self._owner = PartitionOwner(
+        self._owner = PartitionOwner(
             Partition(
                 index=0,
                 start=0,
@@ -88,10 +81,14 @@ class RowServer:
             ),
             table_rows,
         )
-        self._server = Server(owner.answer, get_node_ip_address(), None, 2)
+        host = get_node_ip_address()
+        self._server, self._flight = MessageServer(self._owner.answer, host, None, 2), FlightServer(self._owner, host)
 
-    def endpoint(self) -> Any:
+    def endpoint(self) -> "Endpoint":
         return self._server.endpoint
+
+    def flight_port(self) -> int:
+        return self._flight.port
 
     def reply(self, request: "FetchRows") -> "NodeRows":
         return self._owner.answer(request)  # type: ignore[return-value]
@@ -104,33 +101,23 @@ class RowServer:
 
 def ways(server: Any) -> dict[str, Way]:
     """The ways to ask this actor."""
-    import pyarrow as pa
-    import pyarrow.flight as flight
     import ray
 
-    from cluster.flight_server import TOKEN_HEADER
     from cluster.remote_owner import RemoteOwner
-    from cluster.wire import pack, unpack
+    from jobs.bench.flight_calls import FlightCalls
 
     endpoint = ray.get(server.endpoint.remote(), timeout=_TIMEOUT_S)
     owner = RemoteOwner(lambda _: endpoint, "the server", _TIMEOUT_S)
-    client = flight.FlightClient(endpoint.location)
-    header = [(TOKEN_HEADER.encode(), endpoint.token.encode())]
-
-    def do_get(request: "FetchRows") -> Any:
-        sink, (batch,) = pa.BufferOutputStream(), pack(request)
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        options = flight.FlightCallOptions(timeout=_TIMEOUT_S, headers=header)
-        return unpack(chunk.data for chunk in client.do_get(flight.Ticket(sink.getvalue().to_pybytes()), options))
+    calls = FlightCalls(endpoint.host, ray.get(server.flight_port.remote(), timeout=_TIMEOUT_S))
 
     def object_plane(request: "FetchRows") -> Any:
         (reference,) = ray.get(server.put.remote(request), timeout=_TIMEOUT_S)
         return ray.get(reference, timeout=_TIMEOUT_S)
 
     return {
-        "Flight do_exchange": lambda request: owner.submit(request).result(),  # type: ignore[dict-item,return-value]
-        "Flight do_get": do_get,
+        "open connection": lambda request: owner.submit(request).result(),  # type: ignore[dict-item,return-value]
+        "open Flight call": calls.ask,
+        "Flight call each": calls.ask_anew,
         "actor reply": lambda request: ray.get(server.reply.remote(request), timeout=_TIMEOUT_S),
         "object plane": object_plane,
     }

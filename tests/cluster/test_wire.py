@@ -1,17 +1,16 @@
-"""Messages as record batches and back: the same to the bit, in one piece or several; what is none is refused in one line."""
+"""Messages as bytes and back: the same to the bit; what is none is refused in one line."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import cluster.wire
-from cluster.wire import MESSAGE_BYTES, PIECE_BYTES, Failure, Message, pack, unpack
-from samplers.messages import FetchRows, InducedEdges, NodeList, NodeRows, Reply, Request, SampleNeighbors
+from cluster.wire import HEAD_BYTES, MESSAGE_BYTES, Failure, Message, pack, unpack
+from samplers.messages import FetchRows, NodeList, NodeRows, Reply, Request, SampleNeighbors
 from storage.errors import StageError
 
 KINDS = (*get_args(Request), *get_args(Reply), Failure)
@@ -59,15 +58,21 @@ def same(found: Message, expected: Message) -> None:
             assert (type(ours), ours) == (type(theirs), theirs)
 
 
-def through_bytes(batches: Any, offset: int = 0) -> list[pa.RecordBatch]:
-    """What a reader in another process has: its memory begins anywhere."""
-    first, *others = batches
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, first.schema) as stream:
-        for batch in (first, *others):
-            stream.write_batch(batch)
-    moved = bytearray(offset) + sink.getvalue().to_pybytes()
-    return list(pa.ipc.open_stream(pa.py_buffer(moved).slice(offset)))
+def reader(sent: bytes) -> Callable[[memoryview], None]:
+    """Fills memory with what comes next of these bytes."""
+    left = memoryview(sent)
+
+    def fill(memory: memoryview) -> None:
+        nonlocal left
+        if len(memory) > len(left):
+            raise EOFError
+        memory[:], left = left[: len(memory)], left[len(memory) :]
+
+    return fill
+
+
+def through_bytes(message: Message) -> Message:
+    return unpack(reader(b"".join(pack(message))))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,35 +80,20 @@ def through_bytes(batches: Any, offset: int = 0) -> list[pa.RecordBatch]:
 def test_every_message_arrives_as_it_was(kind: type, data: st.DataObject) -> None:
     hints = get_type_hints(kind)
     message = kind(**{field.name: data.draw(value_of(hints[field.name])) for field in fields(kind)})
-    assert len(list(pack(message))) == 1
-    same(unpack(through_bytes(pack(message), offset=data.draw(st.integers(0, 7)))), message)
+    same(through_bytes(message), message)
 
 
-@given(piece_bytes=st.integers(1, 5000), length=st.integers(0, 300))
-def test_pieces_are_put_together(piece_bytes: int, length: int) -> None:
-    rng = np.random.default_rng(length)
-    rows = NodeRows(rng.integers(0, 9, length), rng.random((length, 3), np.float32), None, np.ones(2 * length, np.int8))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster.wire, "PIECE_BYTES", piece_bytes)
-        pieces = through_bytes(pack(rows))
-    assert len(pieces) == max(1, -(-15 * length // piece_bytes))
-    same(unpack(pieces), rows)
+def test_messages_follow_each_other() -> None:
+    messages = [SampleNeighbors(np.arange(3), 2, 0), NodeList(np.arange(0), np.arange(0)), FetchRows(np.arange(9))]
+    fill = reader(b"".join(part for message in messages for part in pack(message)))
+    for message in messages:
+        same(unpack(fill), message)
 
 
-def test_pieces_fit_the_bound() -> None:
-    node = np.arange(3 * MESSAGE_BYTES // 8)
-    pieces = list(pack(InducedEdges(node.astype(np.float64), columns=("id", "weight", "feature"))))
-    assert len(pieces) == 3 * MESSAGE_BYTES // PIECE_BYTES
-    assert max(piece.nbytes for piece in pieces) < MESSAGE_BYTES
-    same(unpack(pieces), InducedEdges(node.astype(np.float64), columns=("id", "weight", "feature")))
-
-
-def test_one_batch_is_read_where_it_lies() -> None:
+def test_arrays_are_sent_from_where_they_lie() -> None:
     rows = NodeRows(np.arange(1000), np.zeros((1000, 3), np.float32), None, None)
-    (batch,) = pack(rows)
-    found = unpack([batch])
-    assert isinstance(found, NodeRows)
-    assert np.shares_memory(found.feature, rows.feature)
+    _, _, feature = pack(rows)
+    assert np.shares_memory(np.asarray(feature), rows.feature)
 
 
 def test_integers_travel_in_the_narrowest_type() -> None:
@@ -114,41 +104,48 @@ def test_integers_travel_in_the_narrowest_type() -> None:
         label=rng.integers(-1, 47, 1000),
         split=rng.integers(0, 4, 1000).astype(np.int8),
     )
-    (batch,) = pack(rows)
-    assert batch.nbytes - 1000 * (4 + 12 + 1 + 1) < 100
-    same(unpack([batch]), rows)
+    head, *arrays = pack(rows)
+    assert [len(array) for array in arrays] == [4000, 12_000, 1000, 1000]
+    assert len(head) < 300
+    same(through_bytes(rows), rows)
 
 
-def retold(batch: pa.RecordBatch, old: str, new: str) -> pa.RecordBatch:
+def retold(message: Message, old: str, new: str) -> bytes:
     """With other words about what it holds."""
-    told = batch.schema.metadata[b"message"]
+    head, *arrays = pack(message)
+    told = bytes(head[4:])
     assert old.encode() in told
-    return batch.replace_schema_metadata({b"message": told.replace(old.encode(), new.encode())})
+    told = told.replace(old.encode(), new.encode())
+    return b"".join([len(told).to_bytes(4, "little"), told, *arrays])
 
 
 @pytest.mark.parametrize("dtype", ["|O", "O", "<M8[s]", "float", ""])
 def test_arrays_of_no_numbers_are_refused(dtype: str) -> None:
-    (batch,) = pack(FetchRows(np.arange(3)))
     with pytest.raises(StageError, match="expected arrays of numbers, got"):
-        unpack([retold(batch, "<i8", dtype)])
+        unpack(reader(retold(FetchRows(np.arange(3)), "<i8", dtype)))
+
+
+def told(head: bytes) -> bytes:
+    return len(head).to_bytes(4, "little") + head
 
 
 def test_what_is_no_message() -> None:
-    (batch,) = pack(SampleNeighbors(np.arange(3), 2, 0))
-    wide = np.zeros((2 * PIECE_BYTES // 8, 1))
-    first, second = pack(NodeList(wide[: len(wide) // 2], wide[: len(wide) // 2]))
-    for batches, words in (
-        ([], "expected a message, got an empty stream"),
-        ([batch.replace_schema_metadata({})], "expected a message, got b''; is Graphmill the same on all nodes"),
-        ([batch.replace_schema_metadata({b"message": b"[1, 2]"})], "expected a message, got"),
-        ([batch.replace_schema_metadata({b"message": b"7"})], "expected a message, got"),
-        ([retold(batch, "SampleNeighbors", "os.system")], "expected one of SampleNeighbors, .*, got 'os.system'; is"),
-        ([retold(batch, "SampleNeighbors", "FetchRows")], "expected the fields of FetchRows: .*'fanout'"),
-        ([retold(batch, "[3]", "[4]")], "expected 4 bytes of SampleNeighbors's node, got 3"),
-        ([retold(batch, '"node"', '"edge"'), second], "expected the fields of SampleNeighbors: .*'edge'"),
-        ([first], "expected a NodeList in 2 pieces, got 1"),
-        ([first, batch], "expected .* bytes of NodeList's node, got 3"),
+    sample, rows = SampleNeighbors(np.arange(3), 2, 0), NodeRows(np.arange(4), np.zeros((4, 2)), None, None)
+    for sent, words in (
+        (told(b""), "expected a message, got b''; is Graphmill the same on all nodes"),
+        (told(b"[1, 2]"), "expected a message, got"),
+        (told(b"7"), "expected a message, got"),
+        (told(b"[" * 20_000), "expected a message, got"),
+        (told(b'["FetchRows", {"node": ["<i8", "<i8", [-1]]}, {}]'), "expected a message, got"),
+        (told(b'["FetchRows", {"node": ["<i8", "<i8", [1e9]]}, {}]'), "expected a message, got"),
+        (told(b'["FetchRows", {}, []]'), "expected a message, got"),
+        (b"\xff\xff\xff\xff", f"expected a message's head of at most {HEAD_BYTES} bytes, got 4294967295"),
+        (retold(sample, "SampleNeighbors", "os.system"), "expected one of SampleNeighbors, .*, got 'os.system'; is"),
+        (retold(sample, "SampleNeighbors", "FetchRows"), "expected the fields of FetchRows: .*'fanout'"),
+        (retold(sample, '"node"', '"edge"'), "expected the fields of SampleNeighbors: .*'edge'"),
+        (retold(rows, "[4, 2]", f"[{MESSAGE_BYTES}, 1]"), f"expected at most {MESSAGE_BYTES} bytes of NodeRows, got"),
+        (retold(rows, "[4, 2]", f"[0, {2**70}]"), "expected an array that fits in memory, got one of the shape"),
     ):
         with pytest.raises(StageError, match=words) as refused:
-            unpack(batches)
+            unpack(reader(sent))
         assert "\n" not in str(refused.value)

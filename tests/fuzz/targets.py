@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from storage.errors import GraphmillError
+from storage.errors import GraphmillError, StageError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.manifest import parse_head, parse_manifest
@@ -233,6 +233,30 @@ def _run_record(folder: Path) -> tuple[list[bytes], Run]:
     return [valid], run
 
 
+def _message(folder: Path) -> tuple[list[bytes], Run]:
+    """What a partition's server is sent, and what it replies."""
+    from cluster.wire import pack, unpack
+    from samplers.messages import NodeRows, SampleNeighbors
+
+    sent = (
+        SampleNeighbors(np.arange(9), 2, 2**64 - 1, columns=("weight",)),
+        NodeRows(np.arange(9), np.eye(9, dtype=np.float32), None, np.ones(9, np.int8)),
+    )
+
+    def run(data: bytes) -> None:
+        left = memoryview(data)
+
+        def fill(memory: memoryview) -> None:
+            nonlocal left
+            if len(memory) > len(left):
+                raise StageError("the connection ended")
+            memory[:], left = left[: len(memory)], left[len(memory) :]
+
+        unpack(fill)
+
+    return [b"".join(pack(message)) for message in sent], run
+
+
 def _npz(folder: Path) -> tuple[list[bytes], Run]:
     from storage.importers.npz_file import npz_graph
 
@@ -409,6 +433,7 @@ TARGETS = {
         Target("weights", _tensors("model")),
         Target("moments", _tensors("optimizer")),
         Target("run_record", _run_record),
+        Target("message", _message),
         Target("npz", _npz),
         Target("edge_csv", _edge_csv),
         Target("edge_parquet", _edge_parquet),
