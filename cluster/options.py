@@ -164,7 +164,7 @@ class ServerOptions:
     ports: tuple[int, ...] | None = None
     """First and last port that servers may answer at, for a firewall between the nodes; a server takes the first free one. None: any free port."""
     timeout_s: float = 120.0
-    """Longest wait for the next piece of a reply (2 MiB), restarts included: a minute's pause is survived, and a link as slow as it may be."""
+    """Longest wait for the next bytes of a reply, restarts included: a minute's pause is survived, and a link as slow as it may be."""
     start_timeout_s: float = 120.0
     """Longest wait for a server to start; the time that its checksums take on a slow disk comes on top."""
     verify: bool = True
