@@ -16,8 +16,8 @@ from storage.errors import MissingDependencyError
 def to_dgl(batch: TorchBatch) -> Any:
     """The batch as one `DGLGraph`, messages along its edges; its CSC is the batch's own but for `indices`, which become int64.
 
-    ndata: feat, label, _ID (permanent ids), is_root, split, hop, score, loss_weight, degree and stored encodings by name; edata: _ID, weight, feat,
-    edge_coefficient; as far as the batch has them.
+    ndata: feat, label, _ID (permanent ids), is_root, split, hop, score, loss_weight, degree, root_time and stored encodings by name; edata: _ID,
+    weight, feat, edge_coefficient, edge_time; as far as the batch has them.
     """
     dgl = _import_dgl()
     graph = dgl.graph(
@@ -27,10 +27,10 @@ def to_dgl(batch: TorchBatch) -> Any:
     is_root[batch.root_index] = True
     _put(graph.ndata, feat=batch.x, label=batch.y, is_root=is_root, **{dgl.NID: batch.node_id})
     _put(graph.ndata, split=batch.split, hop=batch.hop, score=batch.score)
-    _put(graph.ndata, loss_weight=batch.loss_weight, degree=batch.degree)
+    _put(graph.ndata, loss_weight=batch.loss_weight, degree=batch.degree, root_time=batch.root_time)
     _put(graph.ndata, **batch.encodings)
     _put(graph.edata, weight=batch.edge_weight, feat=batch.edge_feature, **{dgl.EID: batch.edge_id})
-    _put(graph.edata, edge_coefficient=batch.edge_coefficient)
+    _put(graph.edata, edge_coefficient=batch.edge_coefficient, edge_time=batch.edge_time)
     return graph
 
 

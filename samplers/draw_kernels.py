@@ -2,7 +2,8 @@
 
 Every kernel gets lists as `first[i]` (position of list i's first entry) and `degree[i]`, and one key per list made from the node's
 permanent id; it returns how many entries each list gives and their positions, ascending within a list. Entry j of a list is the same
-edge however the graph is partitioned, since lists ascend in permanent id; so are all draws.
+edge however the graph is partitioned, since lists ascend in permanent id, or in time and permanent id; so are all draws. A list up to a time
+is its first entries (`samplers.neighbor_kernels.degrees_until`), so every draw is one from the past, too.
 """
 
 import numba
@@ -146,6 +147,23 @@ def draw_uniform(first, degree, keys, fanout):
         else:
             _draw_hashed(keys[i], degree[i], take, first[i], position[end : end + take])
         end += take
+    return count, position
+
+
+@compiled
+def draw_last(first, degree, fanout):
+    """The last `fanout` entries of each list (-1: all): (count, position)."""
+    count = np.empty(len(degree), np.int64)
+    total = 0
+    for i in range(len(degree)):
+        count[i] = degree[i] if fanout < 0 else min(degree[i], fanout)
+        total += count[i]
+    position = np.empty(total, np.int64)
+    end = 0
+    for i in range(len(degree)):
+        for j in range(degree[i] - count[i], degree[i]):
+            position[end] = first[i] + j
+            end += 1
     return count, position
 
 

@@ -7,6 +7,9 @@ from storage.errors import ConfigError
 from storage.manifest import Manifest
 
 NO_EDGE_IDS = "edge ids: the graph keeps none; ingest it with --edge-ids"
+NO_EDGE_TIMES = "times: the graph's edges have none; ingest a source with times (--edge-list.time of an edge list)"
+LAST_OF_BOTH = "scheme 'last': expected in-edges or out-edges alone, whose lists ascend in time, got both of a directed graph; set direction"
+NO_ROOT_TIMES = "time: expected roots with times, the graph's nodes have none; set --sampler.as_of, or ingest a source with times of nodes"
 NO_GROUPS = (
     "root_order: expected a graph with locality groups, this one has none; ingest it with --partitioner ldg (or metis) and --groups, or leave out "
     "--sampler.root_order"
@@ -30,6 +33,7 @@ def check_graph(
     scheme: Scheme = "uniform",
     edge_columns: tuple[EdgeColumn, ...] = (),
     induced: bool = False,
+    timed: bool = False,
 ) -> None:
     """Raises ConfigError where the graph lacks what these options need.
 
@@ -42,6 +46,10 @@ def check_graph(
         raise no_out_edges(direction)
     if "weight" in (scheme, *edge_columns) and not manifest.has_edge_weight:
         raise ConfigError(f"{manifest.name}: the graph has no edge weights; ingest a source that has them")
+    if (timed or scheme == "last" or "time" in edge_columns) and not manifest.has_edge_time:
+        raise ConfigError(NO_EDGE_TIMES)
+    if scheme == "last" and direction == "both" and not manifest.symmetric:
+        raise ConfigError(LAST_OF_BOTH)
     of_out_edges = direction != "in" and not manifest.symmetric and not induced
     if "id" in edge_columns and not manifest.has_edge_id and (of_out_edges or manifest.num_partitions > 1):
         # In one partition the place of an in-edge is its id; several do not know how many edges lie before theirs.

@@ -88,7 +88,10 @@ def without_links(batch: MiniBatch, source: np.ndarray, destination: np.ndarray)
         return batch
     kept = np.ones(batch.num_edges, bool)
     kept[left_out] = False
-    columns = {name: getattr(batch, name) for name in ("edge_coefficient", "edge_id", "edge_weight", "edge_feature")}
+    columns = {
+        name: getattr(batch, name)
+        for name in ("edge_coefficient", "edge_id", "edge_weight", "edge_time", "edge_feature")
+    }
     return replace(
         batch,
         indptr=pointers(degree - np.bincount(row[left_out], minlength=batch.num_nodes)),

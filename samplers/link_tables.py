@@ -133,7 +133,8 @@ class LinkTables:
             none = np.empty(0, np.int64)
             return LinkTable(none, none, 0, np.zeros(1, np.int64), none)
         replies = self._router.list_links(split)
-        columns = {name: np.concatenate([getattr(one, name) for one in replies]) for name in vars(replies[0])}
+        names = ("source", "destination", "is_link", "count", "negative")
+        columns = {name: np.concatenate([getattr(one, name) for one in replies]) for name in names}
         source, destination, is_link = columns["source"], columns["destination"], columns["is_link"]
         count, start = columns["count"], pointers(columns["count"])[:-1]
         order = np.lexsort((destination, source, 1 - is_link))

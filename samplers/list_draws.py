@@ -1,6 +1,6 @@
 """Answers `SampleNeighbors` from one partition: bounds of the lists, a draw of their entries, and the columns of each entry.
 
-A node's list holds its in-edges, its out-edges, or first these and then those; of a symmetric graph, whose in-edges and out-edges are
+Where edges have times, lists ascend in them: a list up to a time is shorter, and all else is as it is for whole lists. A node's list holds its in-edges, its out-edges, or first these and then those; of a symmetric graph, whose in-edges and out-edges are
 one, "both" means the list once. Entry j of a list is the same edge however the graph is partitioned, and so is every draw.
 """
 
@@ -9,11 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from samplers import draw_kernels as draws
-from samplers.graph_checks import NO_EDGE_FEATURES, NO_EDGE_IDS, no_out_edges
+from samplers.graph_checks import LAST_OF_BOTH, NO_EDGE_FEATURES, NO_EDGE_IDS, NO_EDGE_TIMES, no_out_edges
 from samplers.messages import EdgeColumn, NeighborLists, SampleNeighbors, WalkDirection
-from samplers.neighbor_kernels import all_positions, entries, joined_entries, joined_positions, list_bounds
+from samplers.neighbor_kernels import (
+    all_positions,
+    degrees_until,
+    entries,
+    joined_entries,
+    joined_positions,
+    list_bounds,
+)
 from samplers.node_tables import NodeTables
-from samplers.random_streams import hash_ids
+from samplers.random_streams import hash_again, hash_ids
 from storage.errors import ConfigError, DataError
 from storage.graph import Partition
 
@@ -26,6 +33,7 @@ class EdgeLists:
     indices: np.ndarray
     edge_id: np.ndarray | None
     weight: np.ndarray | None
+    time: np.ndarray | None
     feature: np.ndarray | None
 
 
@@ -34,16 +42,14 @@ def edge_lists(partition: Partition, direction: WalkDirection) -> tuple[EdgeList
 
     A symmetric graph stores no out-edges: they are its in-edges, and columns are those of the reverse edge.
     """
-    inward = EdgeLists(
-        partition.indptr, partition.indices, partition.edge_id, partition.edge_weight, partition.edge_feature
-    )
+    in_columns = (partition.edge_id, partition.edge_weight, partition.edge_time, partition.edge_feature)
+    inward = EdgeLists(partition.indptr, partition.indices, *in_columns)
     if direction == "in" or partition.out_indptr is partition.indptr:
         return inward, None
     if partition.out_indptr is None or partition.out_indices is None:
         raise no_out_edges(direction)
-    outward = EdgeLists(
-        partition.out_indptr, partition.out_indices, partition.out_edge_id, partition.out_edge_weight, None
-    )
+    out_columns = (partition.out_edge_id, partition.out_edge_weight, partition.out_edge_time, None)
+    outward = EdgeLists(partition.out_indptr, partition.out_indices, *out_columns)
     return (outward, None) if direction == "out" else (inward, outward)
 
 
@@ -54,17 +60,23 @@ def _take(lists: EdgeLists, more: EdgeLists | None, name: str, place: np.ndarray
 
 
 class _Lists:
-    """The lists of some nodes, in one or two pieces each."""
+    """The lists of some nodes, in one or two pieces each; with `until`, of each list what is no later."""
 
-    def __init__(self, lists: EdgeLists, more: EdgeLists | None, row: np.ndarray) -> None:
+    def __init__(
+        self, lists: EdgeLists, more: EdgeLists | None, row: np.ndarray, until: np.ndarray | None = None
+    ) -> None:
         self._lists, self._more = lists, more
-        self.start, self.degree = list_bounds(lists.indptr, row)
+        self.start, self.degree = _bounds(lists, row, until)
         self.first = self.start
         if more is not None:
             self._in_degree = self.degree
-            self._out_start, out_degree = list_bounds(more.indptr, row)
+            self._out_start, out_degree = _bounds(more, row, until)
             self.degree = self._in_degree + out_degree
             self.first = np.zeros(len(row), np.int64)  # entries are drawn relative to their list
+
+    @property
+    def are_joined(self) -> bool:
+        return self._more is not None
 
     def place(self, count: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Positions of drawn entries in the stored columns."""
@@ -81,12 +93,22 @@ class _Lists:
         return self.place(self.degree, position)
 
 
+def _bounds(lists: EdgeLists, row: np.ndarray, until: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """(start, degree) of the rows' lists. Raises ConfigError where there is a time and edges have none."""
+    start, degree = list_bounds(lists.indptr, row)
+    if until is None:
+        return start, degree
+    if lists.time is None:
+        raise ConfigError(NO_EDGE_TIMES)
+    return start, degrees_until(start, degree, lists.time, until)
+
+
 def sample_lists(
     partition: Partition, num_nodes: int, row: np.ndarray, request: SampleNeighbors, tables: NodeTables | None
 ) -> NeighborLists:
     """The reply to a request about the partition's rows `row`; `num_nodes` are the graph's."""
     lists, more = edge_lists(partition, request.direction)
-    some = _Lists(lists, more, row)
+    some = _Lists(lists, more, row, request.until)
     count, position = _draw(partition, row, some, request, tables)
     place = some.place(count, position)
     whole = partition.num_nodes == num_nodes
@@ -107,7 +129,15 @@ def _draw(
         source = lists.take("indices", lists.everything())
         coin = hash_ids(key, entries(_permanent_id(partition, tables), source))
         return draws.draw_labor(first, degree, fanout, coin)
+    if request.scheme == "last":
+        if partition.edge_time is None:
+            raise ConfigError(NO_EDGE_TIMES)
+        if lists.are_joined:
+            raise ConfigError(LAST_OF_BOTH)
+        return draws.draw_last(first, degree, fanout)
     keys = hash_ids(key, entries(partition.original_id, row))
+    if request.until is not None:  # a node's draws at two times have nothing to do with each other
+        keys = hash_again(keys, request.until)
     if request.scheme == "uniform":
         if request.replace:
             return draws.draw_with_replacement(first, degree, keys, fanout)
@@ -150,7 +180,7 @@ def edge_columns(
     """What `columns` ask for of the entries at `place`, by its name in `NeighborLists`.
 
     An edge's id is its row in the source, where the graph keeps that. Without it, in-edges of a graph in one partition
-    (`has_ranks`) have their rank by permanent ids of destination and source. Raises ConfigError where a column is not stored.
+    (`has_ranks`) have their rank by permanent ids of destination and source (by destination, time and source where there are times). Raises ConfigError where a column is not stored.
     """
     taken = {}
     if "id" in columns:
@@ -164,6 +194,10 @@ def edge_columns(
         if lists.weight is None:
             raise ConfigError("edge weights: the graph has none; ingest a source that has them")
         taken["edge_weight"] = _take(lists, more, "weight", place)
+    if "time" in columns:
+        if lists.time is None:
+            raise ConfigError(NO_EDGE_TIMES)
+        taken["edge_time"] = _take(lists, more, "time", place)
     if "feature" in columns:
         if lists.feature is None or more is not None:
             raise ConfigError(NO_EDGE_FEATURES)

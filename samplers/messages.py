@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 
 WalkDirection = Literal["in", "out", "both"]
-Scheme = Literal["uniform", "weight", "degree", "labor"]
-EdgeColumn = Literal["id", "weight", "feature"]
+Scheme = Literal["uniform", "weight", "degree", "labor", "last"]
+EdgeColumn = Literal["id", "weight", "time", "feature"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class SampleNeighbors:
     scheme: Scheme = "uniform"
     replace: bool = False
     columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge drawn
+    until: np.ndarray | None = None  # int64 [n]: edges of node i no later than this alone; None: of all times
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class SampleForBatches:
     scheme: Scheme = "uniform"
     replace: bool = False
     columns: tuple[EdgeColumn, ...] = ()
+    until: np.ndarray | None = None  # int64 [n]
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,13 @@ class InducedEdges:
 
 @dataclass(frozen=True)
 class NeighborLists:
-    """Reply: for node i, count[i] entries of `neighbor`, in ascending permanent id."""
+    """Reply: for node i, count[i] entries of `neighbor`, in ascending permanent id or, where edges have times, in (time, permanent id)."""
 
     count: np.ndarray  # int64 [n]
     neighbor: np.ndarray  # [sum(count)]: node ids, or positions for InducedEdges
     edge_id: np.ndarray | None = None  # int64 [sum(count)]
     edge_weight: np.ndarray | None = None  # float32 [sum(count)]
+    edge_time: np.ndarray | None = None  # int64 [sum(count)]
     edge_feature: np.ndarray | None = None  # float32 [sum(count), edge_feature_dim]
 
 
@@ -108,6 +111,7 @@ class LinkRows:
     is_link: np.ndarray  # int8 [m]
     count: np.ndarray  # int64 [m]: negatives of its own
     negative: np.ndarray  # int64 [sum(count)], ends in place of the destination
+    time: np.ndarray | None = None  # int64 [m], in a graph whose edges have times
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,11 @@ class NodeList:
 
     node: np.ndarray  # [n]
     original_id: np.ndarray  # int64 [n]
+    time: np.ndarray | None = None  # int64 [n], in a graph whose nodes have times
+
+    def take(self, rows: np.ndarray | slice) -> "NodeList":
+        """Some of them, in this order."""
+        return NodeList(self.node[rows], self.original_id[rows], None if self.time is None else self.time[rows])
 
 
 @dataclass(frozen=True)
@@ -181,7 +190,7 @@ class StepWalks:
 
 @dataclass(frozen=True)
 class DegreeLists:
-    """Reply: lists in the order asked for, each as stored: in ascending permanent id."""
+    """Reply: lists in the order asked for, each as stored (`NeighborLists`)."""
 
     degree: np.ndarray  # int64 [n]
     count: np.ndarray  # int64 [n]: the degree, or 0 where the list was left out

@@ -44,6 +44,8 @@ class Subgraph(Generic[Array]):
     degree: Array | None = None  # int64 [n], in-edges in the whole graph: of those the coefficients make estimates
     edge_id: Array | None = None  # int64 [e], permanent ids
     edge_weight: Array | None = None  # float32 [e]
+    edge_time: Array | None = None  # int64 [e]
+    root_time: Array | None = None  # int64 [n], of the root that each copy of a node was reached from
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
     encoding: Array | None = None  # float32 [n, sum of dims]: the stored encodings asked for, side by side
     encoding_names: tuple[str, ...] = ()

@@ -2,11 +2,12 @@
 
 Each node is expanded once, at the hop where it first appears. Positions follow discovery: roots, then hop after hop in frontier
 order, lists in ascending permanent id; so the lists of position i come before those of i + 1 and no sort is needed, and the
-batch's layers are slices of it (`samplers.layers`).
+batch's layers are slices of it (`samplers.layers`). Where only the past of a root may be drawn, all this holds of copies of nodes
+(`samplers.node_copies`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from samplers.drawn import Columns, Drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.messages import NeighborLists, NodeList, NodeRows, join_columns
 from samplers.minibatch import MiniBatch
+from samplers.node_copies import NodeCopies
 from samplers.options import NeighborOptions
 from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, stream_key
@@ -28,13 +30,18 @@ from storage.packed_graphs import pointers
 
 
 class NeighborSampler:
-    """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct)."""
+    """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct), as of `root_time` (int64, one for each)."""
 
     __repr__, __len__ = sampler_repr, sampler_len
     content_hash, num_batches = plan_hash, plan_length
 
     def __init__(
-        self, router: Router, options: NeighborOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+        self,
+        router: Router,
+        options: NeighborOptions,
+        num_ranks: int = 1,
+        roots: np.ndarray | None = None,
+        root_time: np.ndarray | None = None,
     ) -> None:
         self._router, self.options, self._num_ranks = router, options, num_ranks
         self._maps = PositionMaps(router.manifest.num_nodes)
@@ -45,8 +52,9 @@ class NeighborSampler:
             scheme=options.scheme,
             edge_columns=options.edge_columns,
             induced=options.edges == "induced",
+            timed=options.time != "all",
         )
-        self._root_batches = RootBatches(router, options, num_ranks, roots)
+        self._root_batches = RootBatches(router, options, num_ranks, roots, root_time)
 
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
         """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
@@ -61,33 +69,40 @@ class NeighborSampler:
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         """Several batches take one request per owner and hop, as one does."""
-        return self._draw([self._root_batches.roots(epoch, batch).node for batch in batches], epoch, batches)
+        return self.draw_around([self._root_batches.roots(epoch, batch) for batch in batches], epoch, batches)
 
-    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> MiniBatch:
+    def sample_roots(
+        self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None
+    ) -> MiniBatch:
         """The minibatch around these roots, whatever their split: distinct permanent ids, which keep their order.
 
-        `epoch` and `batch` choose the draws, and are the batch's own numbers. One more request per owner finds the roots. Raises
-        ConfigError where a root is repeated, or is no node of the graph.
+        `epoch` and `batch` choose the draws, and are the batch's own numbers. `time`: int64, one for each in place of its own; a node may then be
+        there at several times. One more request per owner finds the roots. Raises ConfigError where a root is repeated, or is no node of the
+        graph.
         """
-        return with_rows(self._router, *self.draw_roots(node_id, epoch, batch))
+        return with_rows(self._router, *self.draw_roots(node_id, epoch, batch, time))
 
-    def draw_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> list[Drawn]:
+    def draw_roots(
+        self, node_id: np.ndarray, epoch: int = 0, batch: int = 0, time: np.ndarray | None = None
+    ) -> list[Drawn]:
         """The same before its rows are fetched."""
-        return self._draw([find_roots(self._router, node_id, distinct=True).node], epoch, [batch])
+        time = None if self.options.time == "all" else time
+        return self.draw_around([find_roots(self._router, node_id, time, distinct=True)], epoch, [batch])
 
     def draw_around(self, roots: Sequence[NodeList], epoch: int, batches: Sequence[int]) -> list[Drawn]:
-        """Batches around these distinct nodes, before their rows are fetched."""
-        return self._draw([one.node for one in roots], epoch, batches)
-
-    def _draw(self, roots: Sequence[np.ndarray], epoch: int, batches: Sequence[int]) -> list[Drawn]:
-        """The minibatches around these stored ids."""
+        """Batches around these distinct nodes (with times: distinct pairs of both), before their rows are fetched."""
         options = self.options
         columns = Columns.of(self._router, options.split_set, options.encodings, feature=options.features)
         with stage("sample"):
             grown = self._expand(roots, epoch if options.shuffle else 0, batches)
             drawn = []
-            for batch, (relabeler, lists, sources, layer_sizes) in zip(batches, grown, strict=True):
+            for batch, (relabeler, copies, lists, sources, layer_sizes) in zip(batches, grown, strict=True):
                 node = relabeler.node.copy()
+                place = root_time = None
+                if copies is not None:
+                    root_time = copies.root_time_of(node)
+                    distinct = Relabeler(np.empty(0, np.int64))
+                    place, node = distinct.add(copies.node(node)), distinct.node.copy()
                 if options.edges == "induced":
                     lists = [self._router.induced_edges(node, options.edge_columns)]
                     sources = [lists[0].neighbor]
@@ -97,46 +112,66 @@ class NeighborSampler:
                     np.concatenate([one.count for one in lists]).astype(np.int32),
                     np.concatenate(sources),
                     edge_columns,
+                    place,
+                    root_time,
                 )
                 complete = partial(edges.minibatch, epoch, batch, options.encodings)
                 drawn.append(Drawn(node, columns, complete, node.nbytes + edges.num_bytes))
         return drawn
 
     def _expand(
-        self, roots: Sequence[np.ndarray], draw_epoch: int, batches: Sequence[int]
-    ) -> list[tuple[Relabeler, list[NeighborLists], list[np.ndarray], list[int]]]:
-        """Draws hop after hop, for all batches at once: of each (nodes, lists, positions of their neighbors, number of nodes found)."""
+        self, roots: Sequence[NodeList], draw_epoch: int, batches: Sequence[int]
+    ) -> list[tuple[Relabeler, NodeCopies | None, list[NeighborLists], list[np.ndarray], list[int]]]:
+        """Draws hop after hop, for all batches at once: of each (nodes, their copies, lists, positions of their neighbors, number of nodes found)."""
         options = self.options
-        relabelers = [Relabeler(some, self._maps) for some in roots]
-        grown: list[tuple[Relabeler, list[NeighborLists], list[np.ndarray], list[int]]] = [
-            (relabeler, [], [], [relabeler.num_nodes]) for relabeler in relabelers
+        if options.as_of is not None:
+            roots = [replace(some, time=np.full(len(some.node), options.as_of)) for some in roots]
+        of_all = [self._copies(some) for some in roots]
+        relabelers = [
+            Relabeler(some.node, self._maps) if copies is None else Relabeler(copies.number(some))
+            for some, copies in zip(roots, of_all, strict=True)
+        ]
+        grown: list[tuple[Relabeler, NodeCopies | None, list[NeighborLists], list[np.ndarray], list[int]]] = [
+            (relabeler, copies, [], [], [relabeler.num_nodes])
+            for relabeler, copies in zip(relabelers, of_all, strict=True)
         ]
         shares_map = len(batches) > 1  # which serves them in turn
         if shares_map:
             for relabeler in relabelers:
                 relabeler.close()
         for hop, fanout in enumerate(options.fanouts):
-            frontiers = [one.node[one.num_nodes - sizes[-1] :] for one, _, _, sizes in grown]
+            frontiers = [one.node[one.num_nodes - sizes[-1] :] for one, *_, sizes in grown]
+            nodes, untils = _as_of(frontiers, of_all)
             keys = [self._key(draw_epoch, batch, hop) for batch in batches]
             drawn = self._router.sample_neighbors_of(
-                frontiers,
+                nodes,
                 fanout,
                 keys,
                 options.direction,
+                untils=untils,
                 scheme=options.scheme,
                 replace=options.replace,
                 columns=() if options.edges == "induced" else options.edge_columns,
             )
-            for (relabeler, lists, sources, layer_sizes), found in zip(grown, drawn, strict=True):
+            for (relabeler, copies, lists, sources, layer_sizes), frontier, found in zip(
+                grown, frontiers, drawn, strict=True
+            ):
                 if shares_map:
                     relabeler.open()
                 known = relabeler.num_nodes
                 lists.append(found)
-                sources.append(relabeler.add(found.neighbor))
+                neighbor = found.neighbor if copies is None else copies.neighbors(frontier, found)
+                sources.append(relabeler.add(neighbor))
                 layer_sizes.append(relabeler.num_nodes - known)
                 if shares_map or hop + 1 == len(options.fanouts):
                     relabeler.close()
         return grown
+
+    def _copies(self, roots: NodeList) -> NodeCopies | None:
+        """None: edges of all times are drawn, so a node is there once."""
+        if self.options.time == "all":
+            return None
+        return NodeCopies.of(self._router.manifest.num_nodes, roots, before=self.options.time == "before")
 
     def _key(self, epoch: int, batch: int, hop: int) -> int:
         """The stream of a batch's draws at a hop."""
@@ -144,6 +179,16 @@ class NeighborSampler:
         if options.batch_dependency > 1:  # one stream for all ranks and steps of a window
             batch = batch // self._num_ranks // options.batch_dependency
         return int(stream_key(options.seed, Purpose.NEIGHBORS, epoch, batch, 0 if options.layer_dependency else hop))
+
+
+def _as_of(
+    frontiers: list[np.ndarray], of_all: Sequence[NodeCopies | None]
+) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
+    """Stored ids of each batch's frontier, and until when their edges may be; None: whenever."""
+    timed = [(each, copies) for each, copies in zip(frontiers, of_all, strict=True) if copies is not None]
+    if not timed:
+        return frontiers, None
+    return [copies.node(each) for each, copies in timed], [copies.until_of(each) for each, copies in timed]
 
 
 @dataclass(frozen=True)
@@ -156,18 +201,24 @@ class _Edges:
     )  # of the nodes of all hops but the last, which have no sampled edges; of all nodes where edges are induced
     source: np.ndarray
     columns: dict[str, np.ndarray | None]
+    place: np.ndarray | None = None  # int32: of each copy its node's place among the rows; None: nodes are there once
+    root_time: np.ndarray | None = None  # int64, of each copy
 
     @property
     def num_bytes(self) -> int:
-        arrays = (self.count, self.source, *self.columns.values())
+        arrays = (self.count, self.source, self.place, self.root_time, *self.columns.values())
         return sum(array.nbytes for array in arrays if array is not None)
 
     def minibatch(self, epoch: int, batch: int, encodings: tuple[str, ...], rows: NodeRows) -> MiniBatch:
+        if self.place is not None:
+            columns = {name: None if rows_of is None else rows_of[self.place] for name, rows_of in vars(rows).items()}
+            rows = NodeRows(**columns)  # type: ignore[arg-type]  # permanent ids are always there
         count = np.zeros(len(rows.original_id), np.int64)
         count[: len(self.count)] = self.count
         hop = np.repeat(np.arange(len(self.layer_sizes), dtype=np.int16), self.layer_sizes)
         roots = np.arange(self.layer_sizes[0])
-        return build_minibatch(epoch, batch, rows, count, self.source, roots, encodings, hop=hop, **self.columns)
+        columns = {"hop": hop, "root_time": self.root_time, **self.columns}
+        return build_minibatch(epoch, batch, rows, count, self.source, roots, encodings, **columns)
 
 
 def draw_induced(router: Router, epoch: int, batch: int, node: np.ndarray, options: Any) -> Drawn:

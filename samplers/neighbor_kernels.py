@@ -20,6 +20,22 @@ def list_bounds(indptr, row):
 
 
 @compiled
+def degrees_until(start, degree, time, until):
+    """int64 [n]: how many entries list i, which begins at `start[i]` and ascends in time, has up to the time `until[i]`, that included."""
+    kept = np.empty(len(start), np.int64)
+    for i in range(len(start)):
+        low, high = start[i], start[i] + degree[i]
+        while low < high:
+            middle = (low + high) // 2
+            if time[middle] <= until[i]:
+                low = middle + 1
+            else:
+                high = middle
+        kept[i] = low - start[i]
+    return kept
+
+
+@compiled
 def entries(values, position):
     """values[position] of a one-dimensional array."""
     taken = np.empty(len(position), values.dtype)

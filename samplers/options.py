@@ -35,7 +35,12 @@ class NeighborOptions:
     direction: WalkDirection = "in"
     """neighbors: sources of in-edges, ends of out-edges, or both."""
     scheme: Scheme = "uniform"
-    """Uniform; by edge weight; by the neighbor's in-degree (at least 1); or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations."""
+    """Uniform; by edge weight; by the neighbor's in-degree (at least 1); the last, most recent edges; or LABOR-0 (arXiv:2210.13339): one coin per neighbor and hop, shared by all nodes of the frontier, so that they draw the same ones: fanouts are then expectations."""
+    time: Literal["all", "until", "before"] = "all"
+    """Edges of all times; at every hop those until the root's time, that included (PyG's temporal sampling); or those before it. A node that is
+    reached from roots of two times is there twice."""
+    as_of: int | None = None
+    """With time: the time of every root. None: its own, of the node table or of its link."""
     batch_dependency: int = 1
     """With scheme labor: so many consecutive steps share their coins, and so most of their nodes (arXiv:2310.12403). A step by itself is drawn as with 1."""
     layer_dependency: bool = False
@@ -43,7 +48,7 @@ class NeighborOptions:
     replace: bool = False
     """Draw each of the `fanout` neighbors independently."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge: "id", "weight", "feature"."""
+    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
     features: bool = True
     """Fetch node features."""
     encodings: tuple[str, ...] = ()
@@ -51,15 +56,24 @@ class NeighborOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=1, batch_dependency=1)
+        if self.time == "all" and self.as_of is not None:
+            raise ConfigError(
+                f"as_of: expected time until or before beside it, got all and {self.as_of}; set --sampler.time"
+            )
+        if self.time != "all" and (self.edges == "induced" or self.scheme == "degree"):
+            what = "edges 'induced'" if self.edges == "induced" else "scheme 'degree'"
+            raise ConfigError(
+                f"time: expected sampled edges by another scheme than degree, for {what} would look at edges of all times, got {self.time!r}; set time"
+            )
         if self.scheme != "labor" and (self.batch_dependency > 1 or self.layer_dependency):
             raise ConfigError(
                 f"batch_dependency and layer_dependency: expected them with scheme 'labor' alone, got {self.scheme!r}; set scheme"
             )
         if not self.fanouts or any(fanout < -1 for fanout in self.fanouts):
             raise ConfigError(f"fanouts: expected one count >= 0 (or -1: all) per hop, got {self.fanouts}; set fanouts")
-        if self.replace and (self.scheme == "labor" or -1 in self.fanouts):
+        if self.replace and (self.scheme in ("labor", "last") or -1 in self.fanouts):
             raise ConfigError(
-                f"replace: expected a scheme other than 'labor' and fanouts >= 0, got {self.scheme!r} and {self.fanouts}"
+                f"replace: expected a scheme other than 'labor' and 'last', and fanouts >= 0, got {self.scheme!r} and {self.fanouts}"
             )
 
 

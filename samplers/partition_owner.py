@@ -5,6 +5,7 @@ The one implementation of every request: a partition server forwards to it, and 
 
 from collections.abc import Iterator
 from functools import singledispatchmethod
+from itertools import pairwise
 
 import numpy as np
 
@@ -95,10 +96,13 @@ class PartitionOwner:
     @_answer.register
     def _sample_for_batches(self, request: SampleForBatches) -> NeighborLists:
         draw = vars(request).copy()
-        node, start, key = (draw.pop(name) for name in ("node", "start", "key"))
+        node, start, key, until = (draw.pop(name) for name in ("node", "start", "key", "until"))
+        some = [slice(first, stop) for first, stop in pairwise(start)]
         drawn = [
-            self._sample_neighbors(SampleNeighbors(node[first:stop], key=int(one), **draw))
-            for first, stop, one in zip(start[:-1], start[1:], key, strict=True)
+            self._sample_neighbors(
+                SampleNeighbors(node[own], key=int(one), until=None if until is None else until[own], **draw)
+            )
+            for own, one in zip(some, key, strict=True)
         ]
         columns = {name: join_columns([getattr(one, name) for one in drawn]) for name in vars(drawn[0])}
         return NeighborLists(**columns)  # type: ignore[arg-type]  # counts and neighbors are always there
@@ -204,7 +208,7 @@ class PartitionOwner:
                 "links: expected a graph with links that are held out, got one without; ingest it with --links.valid and --links.test"
             )
         own = links.take(np.flatnonzero(links.split == request.split))
-        return LinkRows(own.source, own.destination, own.is_link, np.diff(own.negative_ptr), own.negative)
+        return LinkRows(own.source, own.destination, own.is_link, np.diff(own.negative_ptr), own.negative, own.time)
 
     @_answer.register
     def _list_chunk(self, request: ListChunk) -> NodeList:
@@ -230,7 +234,9 @@ class PartitionOwner:
         return NodeGroups(self._partition.group[self._rows(request.node)])
 
     def _node_list(self, row: np.ndarray) -> NodeList:
-        return NodeList(node=row + self._partition.start, original_id=self._partition.original_id[row])
+        partition = self._partition
+        time = None if partition.time is None else partition.time[row]
+        return NodeList(node=row + partition.start, original_id=partition.original_id[row], time=time)
 
     def _walk_lists(self, direction: WalkDirection) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, bool]:
         """Two pairs (indptr, indices), and whether the second counts; in a symmetric graph both directions are one."""

@@ -32,7 +32,7 @@ def to_pyg(batch: TorchBatch) -> Data:
 
     Tensors are the batch's own, but for `edge_index` [2, e], which PyG wants as int64 pairs: source, destination. Where the roots come
     first, as a neighbor sampler's do, `batch_size` says how many they are; `root_index` names them in any case. Packed subgraphs get
-    `batch` and `ptr`. Stored encodings go by their own names (`data["rwse-20"]`); `loss_weight`, `edge_coefficient`, `degree`, `score`,
+    `batch` and `ptr`. `edge_time` and `root_time` are called as in the batch. Stored encodings go by their own names (`data["rwse-20"]`); `loss_weight`, `edge_coefficient`, `degree`, `score`,
     `split` and `hop` are called as in the batch.
     """
     destination = torch.repeat_interleave(batch.indptr.diff(), output_size=len(batch.indices))
@@ -52,6 +52,8 @@ def to_pyg(batch: TorchBatch) -> Data:
     for name, value in (
         ("e_id", batch.edge_id),
         ("edge_weight", batch.edge_weight),
+        ("edge_time", batch.edge_time),
+        ("root_time", batch.root_time),
         ("edge_attr", batch.edge_feature),
         ("split", batch.split),
         ("hop", batch.hop),

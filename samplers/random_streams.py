@@ -42,6 +42,15 @@ def below(hashed, bound):
 
 
 @compiled
+def hash_again(hashed, numbers):
+    """uint64 [n]: hash64(hashed[i], numbers[i]), where each of two numbers counts."""
+    again = np.empty(len(hashed), np.uint64)
+    for i in range(len(hashed)):
+        again[i] = hash64(hashed[i], np.uint64(numbers[i]))
+    return again
+
+
+@compiled
 def hash_ids(key, ids):
     """uint64 [n]: hash64(key, id) of every id."""
     hashed = np.empty(len(ids), np.uint64)

@@ -45,9 +45,10 @@ class RootBatches:
         options: NeighborOptions | Node2SubgraphOptions | PprOptions,
         num_ranks: int,
         given: np.ndarray | None = None,
+        given_time: np.ndarray | None = None,
     ) -> None:
         codes = None if options.root_split is None else (options.root_split,)
-        self._roots = Roots(router, options.split_set, codes, given)
+        self._roots = Roots(router, options.split_set, codes, given, given_time)
         self._options, self._num_ranks = options, num_ranks
         self._by_groups = options.shuffle and options.root_order == "groups"
         if self._by_groups and not router.manifest.num_groups:
@@ -70,15 +71,13 @@ class RootBatches:
         check_batch(batch, self.num_batches)
         roots, options = self._roots.nodes, self._options
         if not options.shuffle:
-            start, stop = even_split(len(roots.node), self.num_batches, batch)
-            return NodeList(node=roots.node[start:stop], original_id=roots.original_id[start:stop])
+            return roots.take(slice(*even_split(len(roots.node), self.num_batches, batch)))
         of_epoch, order = self._last_order  # one read: another thread may put another epoch's order there
         if of_epoch != epoch:
             key = stream_key(options.seed, Purpose.ROOT_ORDER, epoch)
             order = np.lexsort((hash_ids(key, roots.original_id), self._share))
             self._last_order = (epoch, order)
-        chosen = order[slice(*self._bounds(batch))]
-        return NodeList(node=roots.node[chosen], original_id=roots.original_id[chosen])
+        return roots.take(order[slice(*self._bounds(batch))])
 
     @property
     def _num_shares(self) -> int:

@@ -4,35 +4,51 @@ Callers name nodes by permanent ids, as batches do. Stored ids depend on the par
 """
 
 import hashlib
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
-from samplers.router import Router
+from samplers.router import Router, ascending_nodes
 from samplers.stage_clock import stage
 from storage.errors import ConfigError
 from storage.source import SPLIT_TRAIN
 
 
 @stage("plan")
-def find_roots(router: Router, permanent_id: np.ndarray, *, distinct: bool = False) -> NodeList:
-    """The nodes that a caller names, in the order given; one request to every owner.
+def find_roots(
+    router: Router, permanent_id: np.ndarray, time: np.ndarray | None = None, *, distinct: bool = False
+) -> NodeList:
+    """The nodes that a caller names, in the order given, each with its own time or with that of `time`; one request to every owner.
 
-    Raises ConfigError for an id that is no node's and, where they must be `distinct`, for one that is there twice.
+    Raises ConfigError for an id that is no node's, for times of another number or type and, where they must be `distinct`, for a node that
+    is there twice: with `time`, twice at the same time.
     """
     try:
-        node = router.find_nodes(permanent_id)
+        nodes = router.list_found(permanent_id)
     except ConfigError as error:
         raise ConfigError(f"roots: {error}") from None
-    original_id = np.asarray(permanent_id).astype(np.int64)
+    if time is not None:
+        nodes = replace(nodes, time=_given_times(time, len(nodes.node)))
     if distinct:
-        in_order = np.sort(original_id)
-        repeated = np.flatnonzero(in_order[1:] == in_order[:-1])
+        when = np.zeros(len(nodes.node), np.int64) if time is None or nodes.time is None else nodes.time
+        pairs = np.stack([when, nodes.original_id])[:, np.lexsort((when, nodes.original_id))]
+        repeated = np.flatnonzero((pairs[:, 1:] == pairs[:, :-1]).all(axis=0))
         if len(repeated):
-            raise ConfigError(f"roots: expected distinct nodes, got node {int(in_order[repeated[0]])} twice")
-    return NodeList(node=node, original_id=original_id)
+            raise ConfigError(f"roots: expected distinct nodes, got node {int(pairs[1, repeated[0]])} twice")
+    return nodes
+
+
+def _given_times(time: np.ndarray, count: int) -> np.ndarray:
+    """int64 [count]. Raises ConfigError for anything else than one whole number for each root."""
+    time = np.asarray(time)
+    if time.shape != (count,) or time.dtype.kind not in "iu":
+        raise ConfigError(
+            f"roots: expected a time for each of the {count} roots, whole numbers, got {time.dtype} of shape {list(time.shape)}"
+        )
+    return time.astype(np.int64)
 
 
 class Roots:
@@ -47,8 +63,10 @@ class Roots:
         split_set: int,
         codes: tuple[int, ...] | None,
         given: np.ndarray | None = None,
+        given_time: np.ndarray | None = None,
     ) -> None:
-        """Looks given roots up at once. Raises ConfigError where the graph has no such splits or nodes."""
+        """Looks given roots up at once; `given_time`: their times, in place of their own. Raises ConfigError where the graph has no such splits or
+        nodes."""
         has_splits = router.manifest.num_split_sets > 0
         if given is None and codes is not None and not has_splits and SPLIT_TRAIN not in codes:
             raise ConfigError(
@@ -57,7 +75,13 @@ class Roots:
             )
         self._router, self._split_set = router, split_set
         self._codes = codes if has_splits else None
-        self._given = None if given is None else _ascending(find_roots(router, given, distinct=True))
+        self._given = None
+        if given is not None:
+            self._given = ascending_nodes([find_roots(router, given, distinct=True)])
+            if given_time is not None:
+                order = np.argsort(np.asarray(given), kind="stable")
+                self._given = replace(self._given, time=_given_times(given_time, len(order))[order])
+        self._has_given_times = given_time is not None
         if self._given is not None and not len(self._given.node):
             raise ConfigError("roots: expected at least one, got none")
 
@@ -69,8 +93,7 @@ class Roots:
         if self._codes is None:
             return self._router.list_chunk(key=0, chunk=0, num_chunks=1)
         lists = [self._router.list_split(self._split_set, code) for code in self._codes]
-        node, original_id = (np.concatenate([getattr(one, name) for one in lists]) for name in ("node", "original_id"))
-        return NodeList(node, original_id) if len(lists) == 1 else _ascending(NodeList(node, original_id))
+        return lists[0] if len(lists) == 1 else ascending_nodes(lists)
 
     def among(self, batch: MiniBatch) -> np.ndarray:
         """bool [n]: which of a batch's nodes are roots."""
@@ -93,9 +116,7 @@ class Roots:
         graph = self._router.manifest.measured.graph_digest
         if self._given is None:
             return graph
-        return hashlib.sha256(graph.encode() + self._given.original_id.tobytes()).hexdigest()
-
-
-def _ascending(nodes: NodeList) -> NodeList:
-    order = np.argsort(nodes.original_id, kind="stable")
-    return NodeList(node=nodes.node[order], original_id=nodes.original_id[order])
+        told = hashlib.sha256(graph.encode() + self._given.original_id.tobytes())
+        if self._has_given_times and self._given.time is not None:
+            told.update(self._given.time.tobytes())
+        return told.hexdigest()

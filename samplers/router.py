@@ -38,6 +38,7 @@ from samplers.messages import (
     Scheme,
     StepWalks,
     WalkDirection,
+    join_columns,
 )
 from samplers.neighbor_kernels import all_positions
 from samplers.node_tables import NodeTables
@@ -50,7 +51,7 @@ from storage.graph import StoredGraph
 from storage.manifest import LABEL_DTYPES, Manifest
 from storage.packed_graphs import pointers
 
-EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_feature")
+EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_time", "edge_feature")
 
 ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, DegreeLists, LinkRows)
 
@@ -147,11 +148,12 @@ class Router:
         scheme: Scheme = "uniform",
         replace: bool = False,
         columns: tuple[EdgeColumn, ...] = (),
+        until: np.ndarray | None = None,
     ) -> NeighborLists:
         """Up to `fanout` neighbors of each node (-1: all), drawn as `SampleNeighbors` says."""
-        node = integer_ids(node)
-        return self._neighbor_lists(
-            node, lambda owned: SampleNeighbors(owned, fanout, key, direction, scheme, replace, columns)
+        node, draw = integer_ids(node), (fanout, key, direction, scheme, replace, columns)
+        return self._neighbor_lists_at(
+            node, lambda at: SampleNeighbors(node[at], *draw, None if until is None else until[at])
         )
 
     def sample_neighbors_of(
@@ -160,11 +162,15 @@ class Router:
         fanout: int,
         keys: Sequence[int],
         direction: WalkDirection = "in",
+        *,
+        untils: Sequence[np.ndarray] | None = None,
         **draw: Any,
     ) -> list[NeighborLists]:
         """`sample_neighbors` of each array of nodes by its key, with one request per owner for all of them."""
         if len(nodes) == 1:
-            return [self.sample_neighbors(nodes[0], fanout, keys[0], direction, **draw)]
+            until = None if untils is None else untils[0]
+            return [self.sample_neighbors(nodes[0], fanout, keys[0], direction, until=until, **draw)]
+        until = None if untils is None else np.concatenate(untils)
         node, start, key = (
             np.concatenate(nodes),
             pointers(np.array([len(one) for one in nodes])),
@@ -173,7 +179,8 @@ class Router:
 
         def build(at: np.ndarray | slice) -> Request:
             own_start = start if isinstance(at, slice) else np.searchsorted(at, start)
-            return SampleForBatches(node[at], own_start, key, fanout, direction, **draw)
+            own_until = None if until is None else until[at]
+            return SampleForBatches(node[at], own_start, key, fanout, direction, until=own_until, **draw)
 
         lists = self._neighbor_lists_at(node, build)
         ends = pointers(lists.count)[start]
@@ -293,7 +300,11 @@ class Router:
         )
 
     def find_nodes(self, permanent_id: np.ndarray) -> np.ndarray:
-        """int64: the stored ids of these permanent ids, in their order. Asks every owner; no table of all nodes is made."""
+        """int64: the stored ids of these permanent ids, in their order."""
+        return self.list_found(permanent_id).node
+
+    def list_found(self, permanent_id: np.ndarray) -> NodeList:
+        """The nodes with these permanent ids, in their order. Asks every owner; no table of all nodes is made."""
         wanted = integer_ids(permanent_id).astype(np.int64, copy=False)
         listed = self._list_nodes(self._owners, FindNodes(np.sort(wanted)))
         place = np.searchsorted(listed.original_id, wanted)
@@ -304,7 +315,7 @@ class Router:
                 f"expected ids of nodes of the graph {self.manifest.name}, as its source numbers them, got {int(wanted[missing[0]])}, "
                 "which it does not have"
             )
-        return listed.node[place]
+        return listed.take(place)
 
     def groups_of(self, node: np.ndarray) -> np.ndarray:
         """int32: the locality group of each node."""
@@ -342,10 +353,7 @@ class Router:
         """What these owners list, all asked at once, ascending in permanent id."""
         pending = [owner.submit(request) for owner in owners]
         replies = [expect(one.result(), NodeList) for one in pending]
-        node = np.concatenate([reply.node for reply in replies])
-        original_id = np.concatenate([reply.original_id for reply in replies])
-        order = np.argsort(original_id, kind="stable")
-        return NodeList(node=node[order], original_id=original_id[order])
+        return ascending_nodes(replies)
 
     def _ask_at(
         self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]
@@ -375,9 +383,6 @@ class Router:
         ]
         return groups or [(0, order)]
 
-    def _neighbor_lists(self, node: np.ndarray, build: Callable[[np.ndarray], Request]) -> NeighborLists:
-        return self._neighbor_lists_at(node, lambda at: build(node[at]))
-
     def _neighbor_lists_at(self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]) -> NeighborLists:
         parts, groups = self._ask_at(node, build)
         return _merge_lists([expect(reply, NeighborLists) for reply in parts], groups, len(node))
@@ -396,6 +401,14 @@ def local_router(
     num_nodes, tables = graph.manifest.num_nodes, NodeTables(graph)
     owners = [LocalOwner(PartitionOwner(partition, num_nodes, tables)) for partition in graph.partitions(verify=verify)]
     return Router(graph.manifest, [watch(owner, index) for index, owner in enumerate(owners)])
+
+
+def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:
+    """The nodes of several lists as one, ascending in permanent id."""
+    node, original_id, time = (join_columns([getattr(one, name) for one in lists]) for name in vars(lists[0]))
+    assert node is not None
+    assert original_id is not None
+    return NodeList(node, original_id, time).take(np.argsort(original_id, kind="stable"))
 
 
 def expect(reply: Reply, kind: type[ReplyKind]) -> ReplyKind:

@@ -95,7 +95,7 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
     """Edges into the asked entries whose node has a long list and is in many sets.
 
     Returns (start [n], count [n], source): entry i's sources are source[start[i] : start[i] + count[i]]; start -1: not such a node.
-    One table per such node maps a neighbor to its first place in the list; equal neighbors follow each other there.
+    One table per such node maps a neighbor to its first place in the list, from which its other places are found one after the other.
     """
     start = np.full(len(row), -1, np.int64)
     count = np.zeros(len(row), np.int64)
@@ -111,6 +111,7 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
     entry = entry[np.argsort(row[entry], kind="mergesort")]
     source = np.empty(16, np.int32)
     table_id, table_place = np.empty(0, indices.dtype), np.empty(0, np.int64)
+    place, members = np.empty(16, np.int64), np.empty(16, np.int32)
     end, low = 0, 0
     while low < num_long:
         high = low + 1
@@ -122,32 +123,29 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
             if len(table_id) < 1 << bits:
                 table_id, table_place = np.empty(1 << bits, indices.dtype), np.empty(1 << bits, np.int64)
             table_id[: 1 << bits] = -1
-            for e in range(first, last):
+            following = np.empty(last - first, np.int64)  # the next place of the same neighbor; -1: there is none
+            for e in range(last - 1, first - 1, -1):
                 slot = find_slot(table_id, 0, bits, indices[e])
-                if table_id[slot] == -1:
-                    table_id[slot] = indices[e]
-                    table_place[slot] = e
+                following[e - first] = table_place[slot] if table_id[slot] != -1 else -1
+                table_id[slot] = indices[e]
+                table_place[slot] = e
             for i in entry[low:high]:
                 g = np.searchsorted(graph_ptr, position[i], side="right") - 1
-                place = np.empty(graph_ptr[g + 1] - graph_ptr[g], np.int64)
-                members = np.empty(len(place), np.int32)
-                num_members = 0
                 for p in range(graph_ptr[g], graph_ptr[g + 1]):
                     slot = find_slot(table_id, 0, bits, member[p])
-                    if table_id[slot] != -1:
-                        place[num_members] = table_place[slot]
-                        members[num_members] = p
-                        num_members += 1
+                    at = table_place[slot] if table_id[slot] != -1 else np.int64(-1)
+                    while at != -1:
+                        if count[i] == len(place):
+                            place, members = grown(place, 0), grown(members, 0)
+                        place[count[i]], members[count[i]] = at, p
+                        count[i] += 1
+                        at = following[at - first]
                 start[i] = end
-                for j in np.argsort(place[:num_members]):
-                    e = place[j]
-                    while e < last and indices[e] == indices[place[j]]:
-                        if end == len(source):
-                            source = grown(source, 0)
-                        source[end] = members[j]
-                        end += 1
-                        e += 1
-                count[i] = end - start[i]
+                if end + count[i] > len(source):
+                    source = grown(source, end + count[i])
+                for j in np.argsort(place[: count[i]]):
+                    source[end] = members[j]
+                    end += 1
         low = high
     return start, count, source
 

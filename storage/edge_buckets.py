@@ -24,15 +24,23 @@ _MAX_VIEWS = 1024  # that one writev takes (IOV_MAX)
 Result = TypeVar("Result")
 
 
-# Columns of edges beside their two ends, as far as there are any: edge_id int64 [k], weight float32 [k], feature float32 [k, edge_feature_dim].
+# Columns of edges beside their two ends, as far as there are any: edge_id int64 [k], weight float32 [k], time int64 [k],
+# feature float32 [k, edge_feature_dim].
 Columns = Mapping[str, np.ndarray]
 ColumnTypes = Mapping[str, tuple[np.dtype, int]]  # dtype, and width; 0: one number per edge
 
 
-def edge_column_types(*, edge_id: bool = False, weight: bool = False, feature_dim: int = 0) -> ColumnTypes:
-    float32 = np.dtype(np.float32)
-    types: ColumnTypes = {"edge_id": (np.dtype(np.int64), 0), "weight": (float32, 0), "feature": (float32, feature_dim)}
-    there = {"edge_id": edge_id, "weight": weight, "feature": feature_dim > 0}
+def edge_column_types(
+    *, edge_id: bool = False, weight: bool = False, time: bool = False, feature_dim: int = 0
+) -> ColumnTypes:
+    int64, float32 = np.dtype(np.int64), np.dtype(np.float32)
+    types: ColumnTypes = {
+        "edge_id": (int64, 0),
+        "weight": (float32, 0),
+        "time": (int64, 0),
+        "feature": (float32, feature_dim),
+    }
+    there = {"edge_id": edge_id, "weight": weight, "time": time, "feature": feature_dim > 0}
     return {name: kind for name, kind in types.items() if there[name]}
 
 
@@ -47,7 +55,7 @@ class SortedLists:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Edges of consecutive destinations, sorted by (destination, source row, position in the source)."""
+    """Edges of consecutive destinations, sorted by (destination, time where there are times, source row, position in the source)."""
 
     key: np.ndarray  # int64 [k]: (new id - low) · 2^row_bits + source row
     low: int
@@ -139,7 +147,9 @@ class EdgeBuckets:
         record_bytes = _row_bytes(self._columns)
         # Sorting holds the records, an int64 key, an int64 order and the sorted copy; with threads, each has two results beside it.
         result_bytes = record_bytes - index_dtype.itemsize
-        sorted_bytes = 2 * record_bytes + 16 + (2 * result_bytes if num_threads else 0)
+        sorted_bytes = (
+            2 * record_bytes + 16 + (16 if "time" in columns else 0) + (2 * result_bytes if num_threads else 0)
+        )
         max_records = max(1024, memory_budget_bytes // 2 // sorted_bytes)
         num_partitions = len(offsets) - 1
         wanted = -(-expected_edges // max_records)
@@ -233,7 +243,7 @@ class EdgeBuckets:
         """Yields (partition, then(bucket)) in ascending destination order, at least one bucket for each partition, and deletes the spill
         files that are done. Threads sort and call `then` ahead of the consumer.
 
-        `drop_duplicates` keeps the first of equal edges; with `sum_columns` it gets the sums of their weights and features.
+        `drop_duplicates` keeps the first of edges with equal ends and times; with `sum_columns` it gets the sums of their weights and features.
         """
         self._flush()
 
@@ -312,17 +322,31 @@ class EdgeBuckets:
             if drop_duplicates:
                 key = key[np.concatenate([[True], np.diff(key) != 0])] if len(key) else key
         else:
-            order = np.argsort(key, kind="stable")
+            time = extras.get("time")
+            if time is None:
+                order = np.argsort(key, kind="stable")
+            else:
+                order = np.lexsort((key, time, key >> self._row_bits))
+                time = time[order]
             key = key[order]
             first, kept = order[:0], order
             if drop_duplicates and len(key):
-                first = np.flatnonzero(np.concatenate([[True], np.diff(key) != 0]))
+                first = np.flatnonzero(~is_repeated(key, time))
                 key, kept = key[first], order[first]
             summed = {"weight", "feature"} if sum_columns and len(kept) < len(order) else set()
             extras = {
                 name: _sums(column[order], first) if name in summed else column[kept] for name, column in extras.items()
             }
         return Bucket(key, piece.low, piece.high - piece.low, self._row_bits, extras)
+
+
+def is_repeated(key: np.ndarray, time: np.ndarray | None) -> np.ndarray:
+    """bool [k]: which of the sorted edges have the ends, and the time, of the one before them."""
+    repeated = np.zeros(len(key), bool)
+    repeated[1:] = key[1:] == key[:-1]
+    if time is not None:
+        repeated[1:] &= time[1:] == time[:-1]
+    return repeated
 
 
 def _shape(length: int, width: int) -> tuple[int, ...]:

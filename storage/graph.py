@@ -47,20 +47,23 @@ class Partition:
     start: int
     stop: int
     indptr: np.ndarray  # int64 [n + 1]
-    indices: np.ndarray  # int32/int64 [m], source ids; each list ascends in original id
+    indices: np.ndarray  # int32/int64 [m], source ids; each list ascends in original id or, where edges have times, in (time, original id)
     original_id: np.ndarray  # int64 [n], ascending
     # The same for out-edges: lists of destinations; the very arrays above if the graph is symmetric, None if they were not stored.
     out_indptr: np.ndarray | None = None
     out_indices: np.ndarray | None = None
     out_edge_id: np.ndarray | None = None
     out_edge_weight: np.ndarray | None = None
+    out_edge_time: np.ndarray | None = None
     edge_id: np.ndarray | None = None  # int64 [m], row of the edge in its source
     edge_weight: np.ndarray | None = None  # float32 [m]
+    edge_time: np.ndarray | None = None  # int64 [m]
     edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
     feature: np.ndarray | None = None  # [n, ·], as `feature_rows` says
     label: np.ndarray | None = None  # int64 or float32 [n], or int8 [n, num_classes]: answers
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     group: np.ndarray | None = None  # int32 [n], the locality group
+    time: np.ndarray | None = None  # int64 [n]
     # float32 [n, dim] by name (`storage.encodings`), mapped when asked for; KeyError for one that is not stored
     encodings: Mapping[str, np.ndarray] = field(default_factory=dict)
     links: Links | None = None  # those from its nodes; None: no edge was held out
@@ -229,25 +232,33 @@ class StoredGraph:
     def _verify_partition(self, index: int, original_id: np.ndarray) -> dict[str, int]:
         """Number of edges per topology file, after all checks of one partition; its memory is released."""
         partition = self.partition(index, verify=True)
-        lists = {"topology": (partition.indptr, partition.indices)}
+        lists = {"topology": (partition.indptr, partition.indices, partition.edge_time)}
         if self.manifest.has_out_edges and partition.out_indptr is not None and partition.out_indices is not None:
-            lists["out_topology"] = (partition.out_indptr, partition.out_indices)
-        for name, (indptr, indices) in lists.items():
-            row = _first_unordered_list(indptr, indices, original_id)
+            lists["out_topology"] = (partition.out_indptr, partition.out_indices, partition.out_edge_time)
+        order = "(time, original id)" if self.manifest.has_edge_time else "original id"
+        for name, (indptr, indices, time) in lists.items():
+            row = _first_unordered_list(indptr, indices, original_id, time)
             if row is not None:
                 raise FormatError(
-                    f"{self.path}/{partition_dir(index)}/{name}.arrow: expected neighbor lists ascending in original id, "
+                    f"{self.path}/{partition_dir(index)}/{name}.arrow: expected neighbor lists ascending in {order}, "
                     f"found the list of node {partition.start + row} in another order; ingest the graph again"
                 )
-        return {name: len(indices) for name, (_, indices) in lists.items()}
+        return {name: len(indices) for name, (_, indices, _) in lists.items()}
 
 
-def _first_unordered_list(indptr: np.ndarray, indices: np.ndarray, original_id: np.ndarray) -> int | None:
-    """The first row whose list does not ascend in original id, read in blocks of edges."""
+def _first_unordered_list(
+    indptr: np.ndarray, indices: np.ndarray, original_id: np.ndarray, time: np.ndarray | None = None
+) -> int | None:
+    """The first row whose list does not ascend in original id (in time before that), read in blocks of edges."""
     for start in range(0, len(indices), _CHECK_EDGES):
-        block = original_id[indices[start : start + _CHECK_EDGES + 1]]
+        some = slice(start, start + _CHECK_EDGES + 1)
+        block = original_id[indices[some]]
+        is_lower = block[1:] < block[:-1]
+        if time is not None:
+            when = time[some]
+            is_lower = (when[1:] < when[:-1]) | (is_lower & (when[1:] == when[:-1]))
         # The first entry of a list may be lower than the last of the list before.
-        falls = start + 1 + np.flatnonzero(block[1:] < block[:-1])
+        falls = start + 1 + np.flatnonzero(is_lower)
         row = np.searchsorted(indptr, falls, side="right") - 1
         inside = indptr[row] != falls
         if inside.any():
@@ -290,7 +301,7 @@ class _PartitionReader:
         out_indptr, out_topology = (indptr, topology) if manifest.symmetric else (None, {})
         if manifest.has_out_edges:
             out_indptr, out_topology = self._topology("out_topology")
-        original_id, label, splits, group = self.nodes()
+        original_id, label, splits, group, time = self.nodes()
         feature = edge_feature = None
         if (rows := manifest.feature_rows) is not None:
             features, path = self._batch("features", num_owned)
@@ -310,21 +321,26 @@ class _PartitionReader:
             out_indices=out_topology.get("index"),
             out_edge_id=out_topology.get("edge_id"),
             out_edge_weight=out_topology.get("weight"),
+            out_edge_time=out_topology.get("time"),
             edge_id=topology.get("edge_id"),
             edge_weight=topology.get("weight"),
+            edge_time=topology.get("time"),
             edge_feature=edge_feature,
             original_id=original_id,
             feature=feature,
             label=label,
             split=_read_only(np.stack(splits)) if splits else None,
             group=group,
+            time=time,
             encodings=StoredEncodings(self.graph, self.index, verify=self.verify),
             links=self._links(),
             stored_rows=manifest.feature_rows,
         )
 
-    def nodes(self) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray], np.ndarray | None]:
-        """Original ids, labels, split codes and groups, in range."""
+    def nodes(
+        self,
+    ) -> tuple[np.ndarray, np.ndarray | None, list[np.ndarray], np.ndarray | None, np.ndarray | None]:
+        """Original ids, labels, split codes and groups, in range, and times."""
         nodes, path = self._batch("nodes", self.stop - self.start)
         kind = self.manifest.label_kind
         label = None
@@ -334,14 +350,15 @@ class _PartitionReader:
         splits = [numpy_column(nodes, f"split_{i}", "int8", path) for i in range(self.manifest.num_split_sets)]
         original_id = numpy_column(nodes, "original_id", "int64", path)
         group = numpy_column(nodes, "group", "int32", path) if self.manifest.num_groups else None
+        time = numpy_column(nodes, "time", "int64", path) if self.manifest.has_node_time else None
         self._check_nodes(original_id, label, splits, group, path)
-        return original_id, label, splits, group
+        return original_id, label, splits, group, time
 
     def _links(self) -> Links | None:
         if self.manifest.links is None:
             return None
         batch, path = self._batch("links", None)
-        return Links.read(batch, self.manifest.num_nodes, path)
+        return Links.read(batch, self.manifest.num_nodes, path, has_time=self.manifest.has_edge_time)
 
     def _batch(self, name: str, num_rows: int | None) -> tuple[pa.RecordBatch, str]:
         relative = f"{partition_dir(self.index)}/{name}.arrow"
@@ -357,6 +374,8 @@ class _PartitionReader:
             dtypes["edge_id"] = "int64"
         if self.manifest.has_edge_weight:
             dtypes["weight"] = "float32"
+        if self.manifest.has_edge_time:
+            dtypes["time"] = "int64"
         columns = {name: numpy_column(values, name, dtype, path) for name, dtype in dtypes.items()}
         ids = columns["index"]
         # Viewed as unsigned, a negative id is huge, so one pass finds both kinds. manifest.num_nodes fits the signed type.

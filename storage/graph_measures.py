@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from storage.edge_buckets import Bucket, SortedLists
+from storage.edge_buckets import Bucket, SortedLists, is_repeated
 from storage.source import SPLIT_NAMES, SPLIT_TRAIN
 from storage.statistics import (
     MAX_CLASS_COUNTS,
@@ -86,6 +86,7 @@ class NodeColumns:
     )  # int64 [n] with -1, or float32 [n] with NaN, where there is none; or int8 [n, num_classes]: answers, -1: not known
     num_classes: int | None
     split: np.ndarray  # int8 [n, num_split_sets]
+    time: np.ndarray | None = None  # int64 [n]
 
     @property
     def num_sets(self) -> int:
@@ -164,6 +165,8 @@ class EdgeMeasure:
         ends, columns = (np.zeros((3, 2), np.uint64) for _ in range(2))
         counts, agreement = np.zeros(2, np.int64), np.zeros((self._num_sets, 2), np.int64)
         measure_edges(*where, ends, counts)
+        if "time" in bucket.columns:
+            counts[1] = np.count_nonzero(is_repeated(bucket.key, bucket.columns["time"]))
         if len(self._factor):
             measure_edge_columns(*where, _edge_columns(bucket), self._factor, columns)
         for index, trains in enumerate(self._training):
@@ -212,10 +215,12 @@ class EdgeMeasure:
 
 def _edge_columns(bucket: Bucket) -> np.ndarray:
     """uint32 [num_edges, c]: the bits of all columns that an edge and its reverse have in common; -0 counts as 0, to which it is equal."""
-    columns = [bucket.columns[name] for name in ("weight", "feature") if name in bucket.columns]
-    columns = [column[:, None] if column.ndim == 1 else column for column in columns]
-    joined = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
-    return (joined + np.float32(0)).view(np.uint32)
+    numbers = [bucket.columns[name] for name in ("weight", "feature") if name in bucket.columns]
+    numbers = [column[:, None] if column.ndim == 1 else column for column in numbers]
+    columns = [(column + np.float32(0)).view(np.uint32) for column in numbers]
+    if "time" in bucket.columns:
+        columns.append(np.ascontiguousarray(bucket.columns["time"], "<i8").view("<u4").reshape(-1, 2))
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
 
 
 def _is_symmetric(sums: np.ndarray) -> bool:
@@ -349,6 +354,9 @@ def _column_digest(nodes: NodeColumns) -> "hashlib._Hash":
     digest.update(b"none" if nodes.label is None else nodes.label.dtype.str.encode())
     if nodes.label is not None:
         digest.update(nodes.label.reshape(-1).data)
+    if nodes.time is not None:
+        digest.update(b"time")
+        digest.update(nodes.time.astype("<i8", copy=False).data)
     return digest
 
 

@@ -46,6 +46,8 @@ class MessageEdges:
         self._known = np.empty(0, np.int64)
         if given is not None:
             given.check(source.info.num_nodes, source.info.name)
+            if source.info.has_edge_time and given.time is None:
+                raise DataError(f"{source.info.name}: links: expected times, which the edges have, got none")
             held = (given.is_link == 1) & (given.split != SPLIT_TRAIN)
             self._known = np.unique(self._pair(given.source[held], given.destination[held]))
 
@@ -67,9 +69,8 @@ class MessageEdges:
             code = split_of_edges(chunk.src, chunk.dst, self._options)
             held = code > 0
             if held.any():
-                self._found.append(Links.of(chunk.src[held], chunk.dst[held], code[held]))
-                weight, feature = (None if one is None else one[~held] for one in (chunk.weight, chunk.feature))
-                chunk = EdgeChunk(chunk.src[~held], chunk.dst[~held], weight, feature)
+                out, chunk = _rows(chunk, held), _rows(chunk, ~held)
+                self._found.append(Links.of(out.src, out.dst, code[held], time=out.time))
             yield chunk
 
     def links(self, *, symmetric: bool) -> Links:
@@ -77,7 +78,8 @@ class MessageEdges:
         if self._given is not None:
             return self._given.canonical(symmetric=symmetric)
         none = np.empty(0, np.int64)
-        links = Links.join([Links.of(none, none, 0), *self._found])
+        time = none if self.info.has_edge_time else None
+        links = Links.join([Links.of(none, none, 0, time=time), *self._found])
         links.check(self.info.num_nodes, self.info.name)
         return links.canonical(symmetric=symmetric)
 
@@ -96,6 +98,11 @@ class MessageEdges:
         """int64: the same number for a pair and its reverse."""
         low, high = np.minimum(one, other).astype(np.int64), np.maximum(one, other).astype(np.int64)
         return low * self.info.num_nodes + high
+
+
+def _rows(chunk: EdgeChunk, some: np.ndarray) -> EdgeChunk:
+    others = (None if one is None else one[some] for one in (chunk.weight, chunk.feature, chunk.time))
+    return EdgeChunk(chunk.src[some], chunk.dst[some], *others)
 
 
 def split_of_edges(src: np.ndarray, dst: np.ndarray, options: LinkSplitOptions) -> np.ndarray:

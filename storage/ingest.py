@@ -2,7 +2,7 @@
 
 Spool node rows → assign rows to partitions → renumber → spill edges into buckets of consecutive destinations → sort each bucket → write the
 partition's files, which threads hash and sync meanwhile → publish a snapshot (`storage.snapshot_writer`). Memory: 12 bytes per node (20 from 2^31
-nodes on), 8 for labels (one for each of several), one for each split set and up to 9 for the statistics, plus `memory_budget_bytes`; features and edges pass through
+nodes on), 8 for times and 8 for labels (one for each of several), one for each split set and up to 9 for the statistics, plus `memory_budget_bytes`; features and edges pass through
 scratch files in the snapshot's folder. The snapshot appears whole or not at all.
 """
 
@@ -42,6 +42,8 @@ from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, Progress, SourceInfo
 from storage.statistics import FeatureStatistics, GraphStatistics
+
+_NO_TIME = np.int64(np.iinfo(np.int64).min)  # numpy's NaT
 
 
 def ingest(
@@ -100,9 +102,14 @@ class _Ingestion:
         self.drop_duplicates = options.drop_duplicates or self.sum_duplicates
         self.symmetric = self.add_reverse or self.info.symmetric
         self.out_edges = options.out_edges and not self.symmetric
+        # Without times of their own, edges are as old as the younger of their ends.
+        self.has_edge_time = self.info.has_edge_time or self.info.has_node_time
         self.index_dtype = np.dtype(np.int32 if self.info.num_nodes < 2**31 else np.int64)
         self.columns = edge_column_types(
-            edge_id=options.edge_ids, weight=self.info.has_edge_weight, feature_dim=self.info.edge_feature_dim
+            edge_id=options.edge_ids,
+            weight=self.info.has_edge_weight,
+            time=self.has_edge_time,
+            feature_dim=self.info.edge_feature_dim,
         )
         num_threads = num_cores() if options.num_threads is None else options.num_threads
         self.num_threads = num_threads if num_threads > 1 else 0  # besides this one
@@ -118,6 +125,7 @@ class _Ingestion:
         offsets = np.concatenate([[0], np.cumsum(counts)])
         id_of_row, row_of_id = _renumber(assigned.partition, offsets, self.index_dtype)
         group_of_row, num_groups = assigned.group, assigned.num_groups
+        self.node_time = None if self.info.has_edge_time else nodes.columns.time
         del assigned
 
         self.progress("edges", 0, self.info.num_edges)
@@ -131,7 +139,7 @@ class _Ingestion:
         measure = EdgeMeasure(
             row_of_id,
             nodes.columns,
-            num_edge_columns=self.info.has_edge_weight + self.info.edge_feature_dim,
+            num_edge_columns=self.info.has_edge_weight + 2 * self.has_edge_time + self.info.edge_feature_dim,
             is_symmetric=self.symmetric,  # a source that says so and is not is refused below
             max_edges=sum(buckets["topology"].num_spilled(partition) for partition in range(options.num_partitions)),
         )
@@ -176,6 +184,8 @@ class _Ingestion:
             edge_feature_dim=self.info.edge_feature_dim,
             has_edge_id=options.edge_ids,
             has_edge_weight=self.info.has_edge_weight,
+            has_edge_time=self.has_edge_time,
+            has_node_time=self.info.has_node_time,
             symmetric=symmetric,
             has_out_edges=has_out_edges,
             label_kind=nodes.label_kind,
@@ -246,16 +256,26 @@ class _Ingestion:
                     f"{info.name}: edge {first + row}: expected node ids in [0, {info.num_nodes}), got {int(ids[row])}; "
                     f"{int(bad.sum())} such ids in this chunk"
                 )
+        if self.node_time is not None:
+            columns["time"] = self._time_of_ends(chunk.src, chunk.dst)
+        if count and columns.get("time", _NO_TIME + 1).min() == _NO_TIME:
+            raise DataError(
+                f"{info.name}: edge times: expected numbers above {_NO_TIME}, which stands for none, got it"
+            )
         if options.edge_ids:
             columns["edge_id"] = np.arange(first, first + count, dtype=np.int64)
         edges = SpilledEdges(chunk.src, chunk.dst, columns)
         return edges.where(edges.src != edges.dst) if options.drop_self_loops else edges
 
+    def _time_of_ends(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        assert self.node_time is not None
+        return np.maximum(self.node_time[src], self.node_time[dst])
+
     def _is_symmetric(self, statistics: GraphStatistics) -> bool:
         """Whether the lists of in-edges are those of out-edges. Raises DataError where the source says so and it is not."""
         if self.info.symmetric and not statistics.symmetric:
             expected = (
-                "each edge's reverse with its weight and features"
+                "each edge's reverse with its weight, time and features"
                 if statistics.symmetric_edges
                 else "the reverse of each edge"
             )
@@ -278,6 +298,8 @@ class _Ingestion:
         if not isinstance(self.source, MessageEdges):
             return None
         links = self.source.links(symmetric=symmetric)
+        if self.node_time is not None:
+            links = replace(links, time=self._time_of_ends(links.source, links.destination))
         owner = np.searchsorted(offsets, id_of_row[links.source], side="right") - 1
         for partition in range(len(offsets) - 1):
             own = links.take(np.flatnonzero(owner == partition))
@@ -359,10 +381,11 @@ def _renumber(part_of_row: np.ndarray, offsets: np.ndarray, index_dtype: np.dtyp
 
 
 def _edge_columns(info: SourceInfo, chunk: EdgeChunk, allow_nonfinite: bool) -> dict[str, np.ndarray]:
-    """A chunk's weights and features. Raises DataError where they do not fit `info`."""
-    count, columns = len(chunk.src), {"weight": chunk.weight, "feature": chunk.feature}
+    """A chunk's weights, times and features. Raises DataError where they do not fit `info`."""
+    count, columns = len(chunk.src), {"weight": chunk.weight, "time": chunk.time, "feature": chunk.feature}
     shapes = {
         "weight": (count,) if info.has_edge_weight else None,
+        "time": (count,) if info.has_edge_time else None,
         "feature": (count, info.edge_feature_dim) if info.edge_feature_dim else None,
     }
     for name, values in columns.items():
@@ -393,6 +416,7 @@ class _NodeSpool:
         self._label: np.ndarray | None = None
         self._split = np.zeros((num_nodes, info.num_split_sets), np.int8)
         self._original_id: np.ndarray | None = None
+        self._time = np.zeros(num_nodes, np.int64) if info.has_node_time else None
         self._scratch = scratch
         self._feature_measure, self._row_measure = FeatureMeasure(info.feature_dim), RowMeasure()
         # A quarter of the budget, counting the caller's float32 rows and our converted copy.
@@ -413,7 +437,10 @@ class _NodeSpool:
 
     def _take(self, chunk: NodeChunk, row: int) -> int:
         info = self.info
-        columns = [c for c in (chunk.feature, chunk.label, chunk.split, chunk.original_id) if c is not None]
+        if (self._time is None) != (chunk.time is None):
+            expected, found = ("times", "none") if chunk.time is None else ("no times", "some")
+            raise DataError(f"{info.name}: node rows {row}…: expected {expected}, got {found}")
+        columns = [c for c in vars(chunk).values() if c is not None]
         if not columns:  # a graph of bare nodes
             return info.num_nodes
         count = len(columns[0])
@@ -465,6 +492,8 @@ class _NodeSpool:
             if bad.size:
                 raise DataError(f"{info.name}: splits: expected codes 0 to {SPLIT_TEST}, got {int(bad[0])}")
             self._split[row:stop] = chunk.split
+        if self._time is not None and chunk.time is not None:
+            self._time[row:stop] = chunk.time
         if chunk.original_id is not None:
             if self._original_id is None:
                 self._original_id = np.arange(info.num_nodes, dtype=np.int64)
@@ -520,7 +549,9 @@ class _NodeSpool:
 
     @property
     def columns(self) -> NodeColumns:
-        return NodeColumns(self.info.num_nodes, self._original_id, self._label, self.num_classes, self._split)
+        return NodeColumns(
+            self.info.num_nodes, self._original_id, self._label, self.num_classes, self._split, self._time
+        )
 
     @cached_property
     def feature_rows(self) -> FeatureRows | None:
@@ -543,6 +574,8 @@ class _NodeSpool:
             columns["label"] = self._label[rows]
         if group_of_row is not None:
             columns["group"] = group_of_row[rows]
+        if self._time is not None:
+            columns["time"] = self._time[rows]
         for index in range(self.info.num_split_sets):
             columns[f"split_{index}"] = np.ascontiguousarray(self._split[rows, index])
         write_batch(directory / "nodes.arrow", {name: array_from_numpy(values) for name, values in columns.items()})

@@ -40,7 +40,7 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     num_edges = (info.num_edges or 16 * num_nodes) * (2 if add_reverse else 1)
     with_out_edges = options.out_edges and not (add_reverse or info.symmetric)
     index_bytes = 4 if num_nodes < 2**31 else 8
-    extra_bytes = 8 * options.edge_ids + 4 * info.has_edge_weight
+    extra_bytes = 8 * options.edge_ids + 4 * info.has_edge_weight + 8 * (info.has_edge_time or info.has_node_time)
     feature_bytes = 4 * info.edge_feature_dim  # beside the in-edges alone
     lists = 2 if with_out_edges else 1
     list_bytes = num_edges * (lists * (index_bytes + extra_bytes) + feature_bytes)
@@ -53,7 +53,7 @@ def ingest_cost(info: SourceInfo, options: IngestOptions) -> IngestCost:
     )  # before zeros are left out
     finds_groups = options.partitioner in ("ldg", "metis") and (num_partitions > 1 or options.groups is not None)
     label_bytes = info.num_classes or 0 if info.is_multilabel else 8 * info.has_label
-    node_columns = 8 + label_bytes + info.num_split_sets + 4 * finds_groups
+    node_columns = 8 + 8 * info.has_node_time + label_bytes + info.num_split_sets + 4 * finds_groups
     graph = list_bytes + lists * 8 * (num_nodes + num_partitions) + num_nodes * node_columns + node_features
 
     # Spilled buckets are deleted while the partitions' files are written: the peak is at the first partition or at the last.

@@ -4,7 +4,7 @@ Nodes are named by their rows in the graph's source, which are their numbers in 
 """
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from storage.packed_graphs import pointers
 from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN
 
 _DTYPES = {"source": "int64", "destination": "int64", "split": "int8", "is_link": "int8"}
+_TIME = {"time": "int64"}
 
 
 @dataclass(frozen=True)
@@ -30,43 +31,58 @@ class Links:
     # int64 [m + 1]: a link's own negatives, ends in place of its destination, are negative[negative_ptr[i]:negative_ptr[i + 1]]
     negative_ptr: np.ndarray
     negative: np.ndarray  # int64
+    time: np.ndarray | None = None  # int64 [m], in graphs whose edges have times
 
     @classmethod
-    def of(cls, source: Any, destination: Any, split: Any, is_link: Any = 1, negative: Any = None) -> "Links":
+    def of(
+        cls,
+        source: Any,
+        destination: Any,
+        split: Any,
+        is_link: Any = 1,
+        negative: Any = None,
+        time: np.ndarray | None = None,
+    ) -> "Links":
         """`split` and `is_link`: of all, or of each; `negative`: int [m, k], or None."""
         source, destination = np.asarray(source, np.int64), np.asarray(destination, np.int64)
         count = len(source)
         width = 0 if negative is None else np.asarray(negative).shape[1]
         flat = np.empty(0, np.int64) if negative is None else np.asarray(negative, np.int64).reshape(-1)
         codes, truth = (np.broadcast_to(np.asarray(one, np.int8), (count,)) for one in (split, is_link))
-        return cls(source, destination, codes, truth, np.arange(count + 1, dtype=np.int64) * width, flat)
+        return cls(source, destination, codes, truth, np.arange(count + 1, dtype=np.int64) * width, flat, time)
 
     @classmethod
     def join(cls, parts: "list[Links]") -> "Links":
         counts = np.concatenate([[0], *(np.diff(part.negative_ptr) for part in parts)])[1:]
-        names = [field.name for field in fields(cls) if field.name != "negative_ptr"]
+        names = [*parts[0]._columns, "negative"]
         columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
         return cls(**columns, negative_ptr=pointers(counts))
+
+    @property
+    def _columns(self) -> dict[str, str]:
+        """Types of the columns with a number for each link."""
+        return _DTYPES if self.time is None else _DTYPES | _TIME
 
     def take(self, rows: np.ndarray) -> "Links":
         """These rows, in their order."""
         counts = np.diff(self.negative_ptr)[rows]
         at = np.repeat(self.negative_ptr[:-1][rows] - pointers(counts)[:-1], counts) + np.arange(counts.sum())
-        columns = {name: getattr(self, name)[rows] for name in _DTYPES}
+        columns = {name: getattr(self, name)[rows] for name in self._columns}
         return Links(**columns, negative_ptr=pointers(counts), negative=self.negative[at])
 
     def canonical(self, *, symmetric: bool) -> "Links":
-        """In ascending (split, source, destination), each pair of a split once; in a symmetric graph the lower node of a pair comes first, unless
+        """In ascending (split, source, destination, time), each of a split once; in a symmetric graph the lower node of a pair comes first, unless
         the link has negatives of its own, which are ends beside its source."""
         source, destination = self.source, self.destination
         if symmetric:
             swap = (source > destination) & (np.diff(self.negative_ptr) == 0)
             source, destination = np.where(swap, destination, source), np.where(swap, source, destination)
-        order = np.lexsort((destination, source, 1 - self.is_link, self.split))
-        keys = np.stack([self.split, self.is_link, source, destination])[:, order]
+        time = np.zeros(len(source), np.int64) if self.time is None else self.time
+        order = np.lexsort((time, destination, source, 1 - self.is_link, self.split))
+        keys = np.stack([self.split, self.is_link, source, destination, time])[:, order]
         is_new = np.ones(len(order), bool)
         is_new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
-        ordered = Links(source, destination, self.split, self.is_link, self.negative_ptr, self.negative)
+        ordered = replace(self, source=source, destination=destination)
         return ordered.take(order[is_new])
 
     def check(self, num_nodes: int, name: str) -> None:
@@ -83,13 +99,14 @@ class Links:
 
     def columns(self) -> dict[str, pa.Array]:
         """What a file holds of them."""
-        plain = {name: array_from_numpy(getattr(self, name)) for name in _DTYPES}
+        plain = {name: array_from_numpy(getattr(self, name)) for name in self._columns}
         return plain | {"negatives": neighbor_lists(self.negative_ptr, {"destination": self.negative})}
 
     @classmethod
-    def read(cls, batch: pa.RecordBatch, num_nodes: int, path: str) -> "Links":
+    def read(cls, batch: pa.RecordBatch, num_nodes: int, path: str, *, has_time: bool = False) -> "Links":
         """As views over a file. Raises FormatError where it is not as `columns` makes it, or names a node that is not there."""
-        columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in _DTYPES.items()}
+        dtypes = _DTYPES | _TIME if has_time else _DTYPES
+        columns = {name: numpy_column(batch, name, dtype, path) for name, dtype in dtypes.items()}
         negative_ptr, lists = struct_column(batch, "negatives", path)
         links = cls(**columns, negative_ptr=negative_ptr, negative=numpy_column(lists, "destination", "int64", path))
         check_split_codes(links.split, SPLIT_TEST, path)
@@ -103,7 +120,8 @@ class Links:
         """How many there are of each kind, by split, and the digest of all."""
         digest = hashlib.sha256()
         for field in fields(self):
-            digest.update(np.ascontiguousarray(getattr(self, field.name)).tobytes())
+            if (column := getattr(self, field.name)) is not None:
+                digest.update(np.ascontiguousarray(column).tobytes())
         codes = range(len(SPLIT_NAMES))
         per_link = np.diff(self.negative_ptr)
         return StoredLinks(

@@ -72,6 +72,8 @@ class Manifest:
     edge_feature_dim: int = 0
     has_edge_id: bool = False
     has_edge_weight: bool = False
+    has_edge_time: bool = False  # lists ascend in (time, original id) and not in original id alone
+    has_node_time: bool = False
     symmetric: bool = False  # every edge's reverse is there too: lists of in-edges serve as lists of out-edges
     has_out_edges: bool = False  # lists of out-edges are stored beside those of in-edges
     label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value" or None
@@ -280,6 +282,7 @@ _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "label_kind": lambda reader, key: reader.choice(key, tuple(LABEL_DTYPES)),
     "num_classes": ManifestReader.optional_count,
     "num_split_sets": ManifestReader.width,
+    "has_node_time": ManifestReader.optional_flag,
 }
 _EDGE_TYPE = {"source": "node", "relation": "edge", "target": "node"}
 _EDGE_NAMES = {"feature_dim": "edge_feature_dim"}  # where the field of `Manifest` has another name
@@ -287,4 +290,5 @@ _EDGE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
     "num_edges": ManifestReader.count,
     "feature_dim": ManifestReader.width,
     **dict.fromkeys(("has_edge_id", "has_edge_weight", "symmetric", "has_out_edges"), ManifestReader.flag),
+    "has_edge_time": ManifestReader.optional_flag,  # graphs of 0.2 have none, nor of nodes
 }

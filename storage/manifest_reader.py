@@ -112,6 +112,10 @@ class ManifestReader:
     def flag(self, key: str) -> bool:
         return bool(self._checked(key, "true or false", lambda value: isinstance(value, bool)))
 
+    def optional_flag(self, key: str) -> bool:
+        """False where there is no such field."""
+        return key in self._body and self.flag(key)
+
     def text(self, key: str) -> str:
         return str(self._checked(key, "a string", _is_text))
 

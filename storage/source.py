@@ -26,6 +26,7 @@ class EdgeChunk:
     dst: np.ndarray  # int64 [k], node rows
     weight: np.ndarray | None = None  # float32 [k]
     feature: np.ndarray | None = None  # float32 [k, edge_feature_dim]
+    time: np.ndarray | None = None  # int64 [k], when the edge came to be, in any unit
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class NodeChunk:
     label: np.ndarray | None = None
     split: np.ndarray | None = None  # int8 [k, num_split_sets], SPLIT_* codes
     original_id: np.ndarray | None = None  # int64 [k], ascending over the whole graph; absent: the row number itself
+    time: np.ndarray | None = None  # int64 [k], in the unit of the edges' times
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class SourceInfo:
     feature_dim: int = 0  # 0: the graph has no node features
     edge_feature_dim: int = 0
     has_edge_weight: bool = False
+    has_edge_time: bool = False
+    has_node_time: bool = False
     has_label: bool = False
     num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
     is_multilabel: bool = False  # labels are num_classes answers, yes or no, for each node

@@ -32,6 +32,8 @@ class ListedGraph:
     num_classes: int | None = None
     undirected_once: bool = False
     edge_feature_dim: int = 0
+    edge_time: list[int] | None = None
+    node_time: list[int] | None = None
     edges_per_chunk: int = 1 << 20
     nodes_per_chunk: int = 1 << 20
     name: str = field(default="listed")
@@ -45,6 +47,8 @@ class ListedGraph:
             feature_dim=len(self.feature[0]) if self.feature else 0,
             edge_feature_dim=self.edge_feature_dim,
             has_edge_weight=self.weight is not None,
+            has_edge_time=self.edge_time is not None,
+            has_node_time=self.node_time is not None,
             has_label=self.label is not None,
             num_classes=self.num_classes,
             num_split_sets=len(self.split[0]) if self.split else 0,
@@ -61,6 +65,7 @@ class ListedGraph:
                 dst=pairs[:, 1],
                 weight=None if self.weight is None else np.asarray(self.weight[some], np.float32),
                 feature=None if self.edge_feature is None else np.asarray(self.edge_feature[some], np.float32),
+                time=None if self.edge_time is None else np.asarray(self.edge_time[some], np.int64),
             )
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
@@ -73,6 +78,7 @@ class ListedGraph:
                 label=label if label is None or label.dtype == np.int64 else label.astype(np.float32),
                 split=None if self.split is None else np.asarray(self.split[some], np.int8),
                 original_id=None if self.original_id is None else np.asarray(self.original_id[some], np.int64),
+                time=None if self.node_time is None else np.asarray(self.node_time[some], np.int64),
             )
 
 
@@ -84,6 +90,7 @@ class ListedEdge:
     edge_id: int | None
     weight: float | None
     feature: tuple[float, ...] | None
+    time: int | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,7 @@ class NodeRow:
     feature: tuple[float, ...] | None
     label: float | None
     split: tuple[int, ...] | None
+    time: int | None = None
 
 
 def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, NodeRow]:
@@ -105,6 +113,9 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
     permanent = graph.original_id or list(range(graph.num_nodes))
     in_lists: dict[int, list[tuple[int, int]]] = {row: [] for row in range(graph.num_nodes)}
     out_lists: dict[int, list[tuple[int, int]]] = {row: [] for row in range(graph.num_nodes)}
+    times = graph.edge_time
+    if times is None and graph.node_time is not None:
+        times = [max(graph.node_time[src], graph.node_time[dst]) for src, dst in graph.edges_listed]
     for position, (src, dst) in enumerate(graph.edges_listed):
         if src == dst and options.drop_self_loops:
             continue
@@ -115,11 +126,13 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
 
     def listed(lists: dict[int, list[tuple[int, int]]], row: int, with_feature: bool) -> tuple[ListedEdge, ...]:
         kept, seen = [], set()
-        for other_end, position in sorted(lists[row]):  # the edge given first comes first among equals
-            if drop_duplicates and other_end in seen:
+        # By time where there is one, then by id; the edge given first comes first among equals.
+        in_order = sorted((times[position] if times else 0, end, position) for end, position in lists[row])
+        for time, other_end, position in in_order:
+            if drop_duplicates and (time, other_end) in seen:
                 continue
-            seen.add(other_end)
-            equal = [one for end, one in lists[row] if end == other_end] if summed else [position]
+            seen.add((time, other_end))
+            equal = [one for when, end, one in in_order if (when, end) == (time, other_end)] if summed else [position]
             feature = None
             if graph.edge_feature is not None and with_feature:
                 feature = np.sum(
@@ -131,6 +144,7 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
                     edge_id=position if options.edge_ids else None,
                     weight=None if graph.weight is None else _sum(graph.weight, equal),
                     feature=None if feature is None else _floats(feature, np.float32),
+                    time=time if times else None,
                 )
             )
         return tuple(kept)
@@ -146,6 +160,7 @@ def expected_graph(graph: ListedGraph, options: IngestOptions) -> dict[int, Node
             feature=None if graph.feature is None else _floats(graph.feature[row], np.dtype(options.feature_dtype)),
             label=None if graph.label is None else graph.label[row],
             split=None if graph.split is None else tuple(graph.split[row]),
+            time=None if graph.node_time is None else graph.node_time[row],
         )
     return rows
 
@@ -154,7 +169,7 @@ def is_symmetric(in_edges: dict[int, tuple[ListedEdge, ...]], *, with_columns: b
     """Whether each edge is there as often as its reverse, with its weight and features."""
 
     def numbers(edge: ListedEdge) -> tuple[float, ...]:
-        columns = (() if edge.weight is None else (edge.weight,)) + (edge.feature or ())
+        columns = tuple(x for x in (edge.weight, edge.time) if x is not None) + (edge.feature or ())
         # Bits are compared: -0 is not 0.
         return tuple(math.copysign(math.inf, x) if x == 0 else x for x in columns) if with_columns else ()
 
@@ -167,13 +182,14 @@ def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
     partitions = list(graph.partitions(verify=True))
     permanent = np.concatenate([partition.original_id for partition in partitions])
 
-    def listed(row: int, indptr, indices, edge_id, weight, feature) -> tuple[ListedEdge, ...]:
+    def listed(row: int, indptr, indices, edge_id, weight, time, feature) -> tuple[ListedEdge, ...]:
         return tuple(
             ListedEdge(
                 other_end=int(permanent[indices[e]]),
                 edge_id=None if edge_id is None else int(edge_id[e]),
                 weight=None if weight is None else float(weight[e]),
                 feature=None if feature is None else _floats(feature[e]),
+                time=None if time is None else int(time[e]),
             )
             for e in range(int(indptr[row]), int(indptr[row + 1]))
         )
@@ -183,14 +199,16 @@ def stored_graph(graph: StoredGraph) -> dict[int, NodeRow]:
         features = part.feature_numbers()
         assert list(part.original_id) == sorted(part.original_id)
         for row in range(part.num_nodes):
-            in_arrays = (part.indptr, part.indices, part.edge_id, part.edge_weight, part.edge_feature)
-            out_arrays = (part.out_indptr, part.out_indices, part.out_edge_id, part.out_edge_weight, None)
+            in_arrays = (part.indptr, part.indices, part.edge_id, part.edge_weight, part.edge_time, part.edge_feature)
+            out_columns = (part.out_edge_id, part.out_edge_weight, part.out_edge_time, None)
+            out_arrays = (part.out_indptr, part.out_indices, *out_columns)
             rows[int(part.original_id[row])] = NodeRow(
                 in_edges=listed(row, *in_arrays),
                 out_edges=None if part.out_indptr is None else listed(row, *out_arrays),
                 feature=None if features is None else _floats(features[row]),
                 label=None if part.label is None else part.label[row].item(),
                 split=None if part.split is None else tuple(int(code) for code in part.split[:, row]),
+                time=None if part.time is None else int(part.time[row]),
             )
     return rows
 
@@ -201,6 +219,10 @@ def _sum(values: list[float], positions: list[int]) -> float:
 
 def _floats(values, dtype=None) -> tuple[float, ...]:
     return tuple(float(value) for value in np.asarray(values, dtype))
+
+
+# Few of them, so that many are equal; the ends of the type too.
+TIMES = st.integers(-2, 4) | st.sampled_from((1 - 2**63, 2**63 - 1))
 
 
 @st.composite
@@ -228,6 +250,8 @@ def listed_graphs(draw: st.DrawFn) -> ListedGraph:
         num_classes=None if labels is None else 4,
         split=rows(num_nodes, split_sets, st.integers(0, 3)) if split_sets else None,
         original_id=None if gaps is None else np.cumsum(gaps).tolist(),
+        edge_time=draw(st.none() | st.lists(TIMES, min_size=len(edges), max_size=len(edges))),
+        node_time=draw(st.none() | st.lists(TIMES, min_size=num_nodes, max_size=num_nodes)),
         undirected_once=draw(st.booleans()),
         edges_per_chunk=draw(st.integers(1, 41)),
         nodes_per_chunk=draw(st.integers(1, 13)),

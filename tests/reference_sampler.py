@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samplers.minibatch import MiniBatch
-from tests.listed_graph import NodeRow
+from tests.listed_graph import ListedEdge, NodeRow
 
 MASK = (1 << 64) - 1
 ROOT_ORDER, NEIGHBORS, CHUNKS = 1, 2, 3
@@ -43,12 +43,19 @@ def floyd(key: int, degree: int, take: int) -> list[int]:
     return sorted(chosen)
 
 
-def draw(rows: dict[int, NodeRow], node: int, fanout: int, key: int) -> list[int]:
-    """The sources drawn of a node's in-edges."""
-    sources = [edge.other_end for edge in rows[node].in_edges]
-    if fanout < 0 or len(sources) <= fanout:
-        return sources
-    return [sources[position] for position in floyd(hash64(key, node), len(sources), fanout)]
+def draw(
+    rows: dict[int, NodeRow], node: int, fanout: int, key: int, until: int | None = None, scheme: str = "uniform"
+) -> list[ListedEdge]:
+    """What is drawn of a node's in-edges, or of those that are no later than `until`."""
+    edges = [edge for edge in rows[node].in_edges if until is None or edge.time is None or edge.time <= until]
+    if fanout < 0 or len(edges) <= fanout:
+        return edges
+    if scheme == "last":
+        return edges[len(edges) - fanout :]
+    own = hash64(key, node)
+    if until is not None:
+        own = hash64(own, until & MASK)
+    return [edges[position] for position in floyd(own, len(edges), fanout)]
 
 
 def share(count: int, parts: int, part: int) -> slice:
@@ -74,7 +81,7 @@ def neighbor_batch(
         key = stream_key(seed, NEIGHBORS, epoch, batch, hop)
         found = []
         for node in frontier:
-            drawn = draw(rows, node, fanout, key)
+            drawn = [edge.other_end for edge in draw(rows, node, fanout, key)]
             for source in drawn:
                 if source not in position:
                     position[source] = len(position)
@@ -86,6 +93,46 @@ def neighbor_batch(
     if edges == "induced":
         in_lists = induced(rows, node)
     return Expected(node, in_lists, list(range(len(roots))))
+
+
+@dataclass(frozen=True)
+class ExpectedPast(Expected):
+    root_time: list[int]  # by position
+    edge_time: list[int]
+
+
+def past_batch(
+    rows: dict[int, NodeRow],
+    roots: list[tuple[int, int]],
+    fanouts: tuple[int, ...],
+    seed: int,
+    epoch: int,
+    batch: int,
+    time: str,
+    scheme: str,
+) -> ExpectedPast:
+    """Around roots (node, time): each pair is a copy of its own, expanded by edges until its time, or before it, alone."""
+    position: dict[tuple[int, int], int] = {root: i for i, root in enumerate(roots)}
+    in_lists: list[list[int]] = []
+    edge_time: list[int] = []
+    frontier = list(roots)
+    for hop, fanout in enumerate(fanouts):
+        key = stream_key(seed, NEIGHBORS, epoch, batch, hop)
+        found = []
+        for node, when in frontier:
+            until = when if time == "until" else max(when, 1 - 2**63) - 1
+            drawn = [(edge.other_end, edge.time) for edge in draw(rows, node, fanout, key, until, scheme)]
+            for source, of_edge in drawn:
+                edge_time.append(of_edge or 0)
+                if (source, when) not in position:
+                    position[source, when] = len(position)
+                    found.append((source, when))
+            in_lists.append([position[source, when] for source, _ in drawn])
+        frontier = found
+    copies = list(position)
+    in_lists += [[]] * (len(copies) - len(in_lists))
+    node, when = [one for one, _ in copies], [one for _, one in copies]
+    return ExpectedPast(node, in_lists, list(range(len(roots))), when, edge_time)
 
 
 def induced(rows: dict[int, NodeRow], node: list[int]) -> list[list[int]]:

@@ -35,6 +35,8 @@ class ArrayGraph:
     dst: np.ndarray  # integer [num_edges]
     edge_weight: np.ndarray | None = None  # [num_edges]
     edge_feature: np.ndarray | None = None  # [num_edges, edge_feature_dim]
+    edge_time: np.ndarray | None = None  # [num_edges], as given; then as `time_column` makes it
+    node_time: np.ndarray | None = None  # [num_nodes], the same
     feature: Any = None  # [num_nodes, feature_dim]: numpy, or a scipy CSR array (made dense chunk by chunk)
     label: np.ndarray | None = None  # [num_nodes] or [num_nodes, L], as given; then as `label_column` makes it
     split: np.ndarray | None = None  # int8 [num_nodes, num_split_sets]
@@ -50,13 +52,26 @@ class ArrayGraph:
     def __post_init__(self) -> None:
         if self.label is not None:
             object.__setattr__(self, "label", label_column(self.label, self.name))
-        rows = (("features", self.feature), ("labels", self.label), ("splits", self.split))
+        for entry in ("edge_time", "node_time"):
+            if (given := getattr(self, entry)) is not None:
+                object.__setattr__(self, entry, time_column(given, f"{self.name}: {entry}"))
+        rows = (
+            ("features", self.feature),
+            ("labels", self.label),
+            ("splits", self.split),
+            ("node times", self.node_time),
+        )
         for label, column in rows:
             if column is not None and column.shape[0] != self.num_nodes:
                 raise DataError(
                     f"{self.name}: {label} must have one row per node: {self.num_nodes} nodes, got {column.shape[0]} rows"
                 )
-        columns = (("dst", self.dst), ("edge weights", self.edge_weight), ("edge features", self.edge_feature))
+        columns = (
+            ("dst", self.dst),
+            ("edge weights", self.edge_weight),
+            ("edge features", self.edge_feature),
+            ("edge times", self.edge_time),
+        )
         for label, values in columns:
             if values is not None and len(values) != len(self.src):
                 raise DataError(f"{self.name}: {label} must have one row per edge: {len(self.src)}, got {len(values)}")
@@ -77,6 +92,8 @@ class ArrayGraph:
             feature_dim=0 if self.feature is None else self.feature.shape[1],
             edge_feature_dim=0 if self.edge_feature is None else self.edge_feature.shape[1],
             has_edge_weight=self.edge_weight is not None,
+            has_edge_time=self.edge_time is not None,
+            has_node_time=self.node_time is not None,
             has_label=self.label is not None,
             num_classes=self.num_classes if self.label is None or self.label.ndim == 1 else self.label.shape[1],
             is_multilabel=self.is_multilabel,
@@ -93,10 +110,11 @@ class ArrayGraph:
                 dst=self.dst[some].astype(np.int64),
                 weight=None if self.edge_weight is None else self.edge_weight[some].astype(np.float32),
                 feature=None if self.edge_feature is None else self.edge_feature[some].astype(np.float32),
+                time=None if self.edge_time is None else self.edge_time[some],
             )
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        return node_chunks(self.num_nodes, chunk_nodes, self.feature, self.label, self.split)
+        return node_chunks(self.num_nodes, chunk_nodes, self.feature, self.label, self.split, time=self.node_time)
 
 
 def node_chunks(
@@ -106,12 +124,13 @@ def node_chunks(
     label: np.ndarray | None,
     split: np.ndarray | None,
     original_id: np.ndarray | None = None,
+    time: np.ndarray | None = None,
 ) -> Iterator[NodeChunk]:
     """The node columns in chunks; `feature`: a numpy matrix or a scipy CSR array, made dense float32 chunk by chunk."""
     for start in range(0, num_nodes, chunk_nodes):
         dense, *others = (
             None if column is None else column[start : start + chunk_nodes]
-            for column in (feature, label, split, original_id)
+            for column in (feature, label, split, original_id, time)
         )
         if dense is not None:
             dense = np.asarray(dense if isinstance(dense, np.ndarray) else dense.toarray(), dtype=np.float32)
@@ -125,6 +144,33 @@ def edge_rows(edge_index: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray
             f"{name}: edges must be integers of shape [2, num_edges], got {edge_index.dtype} {list(edge_index.shape)}"
         )
     return edge_index[0], edge_index[1]
+
+
+def time_column(time: np.ndarray, what: str) -> np.ndarray:
+    """int64 of whole numbers, in whatever unit; of dates (numpy's datetime64) the microseconds since 1970.
+
+    DataError for other shapes and types, a number that is not whole, and a date that is missing or out of range.
+    """
+    if time.ndim == 2 and time.shape[1] == 1:
+        time = time[:, 0]
+    if time.ndim != 1 or time.dtype.kind not in "iufM":
+        raise DataError(
+            f"{what}: times must be whole numbers or dates, one each, got {time.dtype} {list(time.shape)}; convert them"
+        )
+    if time.dtype.kind == "M":
+        converted = time.astype("datetime64[us]")
+        bad, whole = np.isnat(converted), converted.astype(np.int64)
+    elif time.dtype.kind == "f":
+        bad = ~((np.floor(time) == time) & (np.abs(time) < 2.0**63))
+        whole = np.where(bad, 0, time).astype(np.int64)
+    else:
+        bad = time.astype(np.uint64, copy=False) >= 2**63 if time.dtype.kind == "u" else np.zeros(len(time), bool)
+        whole = time.astype(np.int64, copy=False)
+    if bad.any():
+        raise DataError(
+            f"{what}: times must be whole numbers (seconds since 1970, say) or dates, got {time[bad][0]}, {int(bad.sum())} such; multiply or round them"
+        )
+    return whole
 
 
 def label_column(label: np.ndarray, name: str) -> np.ndarray:

@@ -15,13 +15,15 @@ def dgl_graph(
     label: str = "label",
     edge_weight: str | None = None,
     edge_feature: str | None = None,
+    edge_time: str | None = None,
+    node_time: str | None = None,
     num_classes: int | None = None,
     name: str = "dgl",
 ) -> ArrayGraph:
     """The graph of a homogeneous `dgl.DGLGraph`, edges as they are.
 
-    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight` and `edge_feature` entries of
-    `edata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask, as far as they are there.
+    `feature` and `label` name entries of `ndata` (absent entries: no features, no labels), `edge_weight`, `edge_feature` and `edge_time` entries of
+    `edata` and `node_time` one of `ndata`, which must then exist. Splits are `ndata`'s train_mask, val_mask and test_mask, as far as they are there.
 
     Errors: DataError for a heterogeneous graph, a named edge entry that is absent, shapes that disagree.
     """
@@ -29,9 +31,10 @@ def dgl_graph(
         raise DataError(f"{name}: expected a homogeneous DGL graph, got node types {list(graph.ntypes)}")
     src, dst = (_array(ids) for ids in graph.edges())
     num_nodes = int(graph.num_nodes())
-    for entry in (edge_weight, edge_feature):
-        if entry is not None and entry not in graph.edata:
-            raise DataError(f"{name}: edata has no {entry!r}, only {sorted(graph.edata.keys())}")
+    named = [("edata", entry) for entry in (edge_weight, edge_feature, edge_time)] + [("ndata", node_time)]
+    for frame, entry in named:
+        if entry is not None and entry not in getattr(graph, frame):
+            raise DataError(f"{name}: {frame} has no {entry!r}, only {sorted(getattr(graph, frame).keys())}")
     node_feature = _array(graph.ndata[feature]) if feature in graph.ndata else None
     weight = None if edge_weight is None else _array(graph.edata[edge_weight])
     edge_columns = None if edge_feature is None else _array(graph.edata[edge_feature])
@@ -42,6 +45,8 @@ def dgl_graph(
         dst=dst,
         edge_weight=weight[:, 0] if weight is not None and weight.ndim == 2 and weight.shape[1] == 1 else weight,
         edge_feature=edge_columns[:, None] if edge_columns is not None and edge_columns.ndim == 1 else edge_columns,
+        edge_time=None if edge_time is None else _array(graph.edata[edge_time]),
+        node_time=None if node_time is None else _array(graph.ndata[node_time]),
         feature=node_feature,
         label=_array(graph.ndata[label]) if label in graph.ndata else None,
         split=mask_split(

@@ -17,7 +17,7 @@ from storage.errors import DataError
 from storage.importers.array_graph import node_chunks
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.importers.matrix_market import MatrixMarket, read_matrix_market
-from storage.importers.node_columns import read_features, read_labels, read_splits
+from storage.importers.node_columns import arrow_times, read_features, read_labels, read_splits, read_times
 from storage.importers.text_table import TextTable, column_values, is_number
 from storage.source import EdgeChunk, NodeChunk, SourceInfo
 
@@ -34,6 +34,7 @@ class _RawEdges:
     src: np.ndarray  # int64 [k], not negative
     dst: np.ndarray
     weight: np.ndarray | None
+    time: np.ndarray | None
     base: int  # the file's number of node 0
     where: Callable[[int], str]  # "line 7" of the file, for one of these edges
 
@@ -60,6 +61,7 @@ class EdgeListGraph:
         self._features = None if self.options.features is None else read_features(self.options.features, node_header)
         self._labels = None if self.options.labels is None else read_labels(self.options.labels, node_header)
         self._splits = None if self.options.splits is None else read_splits(self.options.splits, node_header)
+        self._times = None if self.options.node_times is None else read_times(self.options.node_times, node_header)
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -69,6 +71,8 @@ class EdgeListGraph:
             num_edges=self._num_edges,
             feature_dim=0 if self._features is None else self._features.shape[1],
             has_edge_weight=self.options.weight is not None,
+            has_edge_time=self.options.time is not None,
+            has_node_time=self._times is not None,
             has_label=self._labels is not None,
             num_split_sets=0 if self._splits is None else self._splits.shape[1],
             undirected_once=self.options.undirected_once or (self._matrix is not None and self._matrix.symmetric),
@@ -90,10 +94,11 @@ class EdgeListGraph:
                 self._check_range(raw, num_nodes)
             for start in range(0, len(src), chunk_edges):
                 some = slice(start, start + chunk_edges)
-                yield EdgeChunk(src[some], dst[some], weight=None if raw.weight is None else raw.weight[some])
+                weight, time = (None if column is None else column[some] for column in (raw.weight, raw.time))
+                yield EdgeChunk(src[some], dst[some], weight=weight, time=time)
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        columns = (self._features, self._labels, self._splits, self._ids)
+        columns = (self._features, self._labels, self._splits, self._ids, self._times)
         if all(column is None for column in columns):
             yield NodeChunk()  # an empty chunk means that nodes have no columns
             return
@@ -140,8 +145,9 @@ class EdgeListGraph:
     def _num_nodes(self) -> int:
         named = ((self.options.features, self._features), (self.options.labels, self._labels))
         rows = [(file, len(column)) for file, column in named if column is not None]
-        if self._splits is not None:
-            rows.append((self.options.splits, len(self._splits)))
+        for name, column in ((self.options.splits, self._splits), (self.options.node_times, self._times)):
+            if column is not None:
+                rows.append((name, len(column)))
         if self.options.compact_ids:
             num_nodes, counted = len(cast(np.ndarray, self._ids)), "ids occur in the edges"
         elif self.options.num_nodes is not None:
@@ -183,13 +189,14 @@ class EdgeListGraph:
 
     @property
     def _wanted(self) -> list[str]:
-        return [self.options.src, self.options.dst, *([self.options.weight] if self.options.weight else [])]
+        options = self.options
+        return [options.src, options.dst, *(name for name in (options.weight, options.time) if name)]
 
     def _check_columns(self, names: list[str]) -> None:
         if any(names.count(name) != 1 for name in self._wanted):
             raise DataError(
                 f"{self.path}: expected one column each of {', '.join(self._wanted)}, found {', '.join(names)[:200]}; "
-                "set --edge-list.src, --edge-list.dst and --edge-list.weight"
+                "set --edge-list.src, --edge-list.dst, --edge-list.weight and --edge-list.time"
             )
 
     def _parquet(self) -> pa_parquet.ParquetFile:
@@ -206,7 +213,7 @@ class EdgeListGraph:
                 for batch in file.iter_batches(batch_size=_READ_EDGES, columns=self._wanted):
                     where = partial(_row, done)
                     src, dst = (self._integers(batch, name, where) for name in self._wanted[:2])
-                    yield _RawEdges(src, dst, self._weights(batch), 0, where)
+                    yield _RawEdges(src, dst, self._weights(batch), self._edge_times(batch), 0, where)
                     done += batch.num_rows
             except _UNREADABLE as error:
                 problem = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
@@ -232,6 +239,11 @@ class EdgeListGraph:
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
             raise DataError(f"{self.path}: column {self.options.weight!r}: expected numbers, found {column.type}")
         return column.to_numpy(zero_copy_only=False).astype(np.float32)
+
+    def _edge_times(self, batch: pa.RecordBatch) -> np.ndarray | None:
+        if not self.options.time:
+            return None
+        return arrow_times(batch.column(self.options.time), f"{self.path}: column {self.options.time!r}")
 
     @cached_property
     def _text(self) -> TextTable:
@@ -270,16 +282,20 @@ class EdgeListGraph:
         if not names:
             return
         self._check_columns(names)
-        source, target, *weights = (names.index(name) for name in self._wanted)
-        kinds = dict.fromkeys(weights, pa.float64()) | {source: pa.int64(), target: pa.int64()}
+        place = {name: names.index(name) for name in self._wanted}
+        kinds = dict.fromkeys(place.values(), pa.int64())
+        if self.options.weight:
+            kinds[place[self.options.weight]] = pa.float64()
         done, base = 0, 0 if matrix is None or self.options.compact_ids else 1
         for block in text.blocks(kinds, required=True, skip_blank=True):
-            src, dst = (column_values(block.table.column(str(index))) for index in (source, target))
+            column = {name: column_values(block.table.column(str(index))) for name, index in place.items()}
+            src, dst = column[self.options.src], column[self.options.dst]
             if base:
                 src, dst = src - base, dst - base
-            weight = column_values(block.table.column(str(weights[0]))).astype(np.float32) if weights else None
+            weight = column[self.options.weight].astype(np.float32) if self.options.weight else None
+            time = column[self.options.time] if self.options.time else None
             done += len(src)
-            yield _RawEdges(src, dst, weight, base, partial(_line, block.line_of))
+            yield _RawEdges(src, dst, weight, time, base, partial(_line, block.line_of))
         if matrix is not None and done != matrix.num_entries:
             raise DataError(f"{self.path}: expected the {matrix.num_entries} entries of its size line, found {done}")
 

@@ -16,6 +16,8 @@ class EdgeListOptions:
     """Columns of the edge file; where it has no header, the first two columns are meant."""
     weight: str | None = None
     """Column with edge weights (in a file without header: `2` is the third column); None: no weights."""
+    time: str | None = None
+    """Column with the times of edges: whole numbers, or in Parquet dates, which become microseconds since 1970; None: no times."""
     header: bool | None = None
     """Whether a text file of edges starts with column names; None: it does if its first two fields are not numbers."""
     node_header: bool | None = None
@@ -33,6 +35,9 @@ class EdgeListOptions:
     """`.npy` [num_nodes], Parquet or CSV (column `label`, or the only one), rows in ascending id."""
     splits: str | None = None
     """`.npy` [num_nodes] or [num_nodes, sets] of 0 none, 1 train, 2 valid, 3 test; Parquet or CSV: such or named columns."""
+    node_times: str | None = None
+    """`.npy` [num_nodes], Parquet or CSV (column `time`, or the only one), rows in ascending id. Without times of edges, an edge is as old as the
+    younger of its ends."""
     undirected_once: bool = False
     """The file gives each undirected edge once: ingestion adds the reverse."""
 

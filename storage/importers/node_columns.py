@@ -1,4 +1,4 @@
-"""Node columns from their own files: features, labels and splits as `.npy`, Parquet or text, one row per node.
+"""Node columns from their own files: features, labels, splits and times as `.npy`, Parquet or text, one row per node.
 
 A `.npy` is mapped, whatever its size; Parquet and text are read into memory. In text, a blank line is a node
 without a label or a split, so that nothing shifts; among features it is refused.
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pa_parquet
 
 from storage.errors import DataError
-from storage.importers.array_graph import NPY_ERRORS, label_column
+from storage.importers.array_graph import NPY_ERRORS, label_column, time_column
 from storage.importers.text_table import NULLS, TEXT_ENDINGS, TextTable, column_values, is_number
 from storage.ordered_map import num_cores
 from storage.source import SPLIT_NAMES, SPLIT_TEST
@@ -56,11 +56,11 @@ def read_labels(path: str | Path, header: bool | None = None) -> np.ndarray:
         return label_column(_load_npy(path), str(path))
     if path.name.endswith(TEXT_ENDINGS):
         text = _text(path, header)
-        index = _label_index(text.names, path)
+        index = _column_index(text.names, "label", path)
         column = _first_that_fits(text, [index], (pa.int64(), pa.bool_(), pa.float64())).column(0)
     else:
         table = _read_parquet(path)
-        column = table.column(_label_index(table.column_names, path))
+        column = table.column(_column_index(table.column_names, "label", path))
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(f"{path}: expected numbers as labels, found {column.type}")
     if pa.types.is_boolean(column.type):
@@ -108,10 +108,34 @@ def _text(path: Path, header: bool | None) -> TextTable:
     return TextTable(path, _is_row, option=_OPTION, header=header)
 
 
-def _label_index(names: list[str], path: Path) -> int:
-    if names.count("label") != 1 and len(names) != 1:
-        raise DataError(f"{path}: expected a column 'label' or one column, found {', '.join(names)[:200] or 'none'}")
-    return names.index("label") if "label" in names else 0
+def read_times(path: str | Path, header: bool | None = None) -> np.ndarray:
+    """int64 [num_nodes]: a `.npy`, or the column `time`, or the only column, of a Parquet or text file."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return time_column(_load_npy(path), str(path))
+    if path.name.endswith(TEXT_ENDINGS):
+        text = _text(path, header)
+        index = _column_index(text.names, "time", path)
+        blocks = text.blocks({index: pa.int64()}, required=True, skip_blank=False)
+        return np.concatenate([np.empty(0, np.int64), *(column_values(block.table.column(0)) for block in blocks)])
+    table = _read_parquet(path)
+    return arrow_times(table.column(_column_index(table.column_names, "time", path)), str(path))
+
+
+def arrow_times(column: pa.Array | pa.ChunkedArray, what: str) -> np.ndarray:
+    """int64: whole numbers, or dates as microseconds since 1970. Raises DataError for others, and for an empty field."""
+    if column.null_count:
+        row = int(np.argmax(np.asarray(column.is_null())))
+        raise DataError(f"{what}: expected a time in every row, found an empty field in row {row + 1}")
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        return np.asarray(column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()))
+    return time_column(np.asarray(column), what)
+
+
+def _column_index(names: list[str], wanted: str, path: Path) -> int:
+    if names.count(wanted) != 1 and len(names) != 1:
+        raise DataError(f"{path}: expected a column '{wanted}' or one column, found {', '.join(names)[:200] or 'none'}")
+    return names.index(wanted) if wanted in names else 0
 
 
 def _first_that_fits(text: TextTable, indices: Sequence[int], kinds: tuple[pa.DataType, ...]) -> pa.Table:

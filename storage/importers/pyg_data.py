@@ -13,7 +13,8 @@ def pyg_graph(
 ) -> ArrayGraph:
     """The graph of a homogeneous `torch_geometric.data.Data`.
 
-    Read are `edge_index`, `x`, `y`, `edge_weight`, `edge_attr`, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
+    Read are `edge_index`, `x`, `y`, `edge_weight`, `edge_attr`, times of edges (`edge_time`) and of nodes (`node_time`), or of either in `time`,
+    as PyG has them, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
     [num_nodes, num_split_sets]) or, in their place, `split_idx` with rows under train, valid and test (OGB's form); any of the
     three may be missing. The edges are taken as they are: PyG holds both directions of an undirected graph. `num_classes` defaults to `data.num_classes`, where that is set.
 
@@ -29,11 +30,22 @@ def pyg_graph(
     edge_feature = _optional(getattr(data, "edge_attr", None), "edge_attr", name)
     if edge_feature is not None and edge_feature.ndim == 1:
         edge_feature = edge_feature[:, None]
+    edge_time, node_time = (_optional(getattr(data, entry, None), entry, name) for entry in ("edge_time", "node_time"))
+    time = _optional(getattr(data, "time", None), "time", name)
+    if time is not None:
+        if (len(time) == len(src)) == (len(time) == num_nodes):
+            raise DataError(
+                f"{name}: time: expected one for each of the {num_nodes} nodes or of the {len(src)} edges, got {len(time)}; "
+                "call it node_time or edge_time"
+            )
+        edge_time, node_time = (time, node_time) if len(time) == len(src) else (edge_time, time)
     return ArrayGraph(
         name=name,
         num_nodes=num_nodes,
         src=src,
         dst=dst,
+        edge_time=edge_time,
+        node_time=node_time,
         edge_weight=_optional(getattr(data, "edge_weight", None), "edge_weight", name),
         edge_feature=edge_feature,
         feature=feature,

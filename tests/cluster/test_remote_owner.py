@@ -63,8 +63,13 @@ REQUESTS: tuple[Request, ...] = (
     SampleNeighbors(NODE, 4, 5, scheme="weight", replace=True, columns=("id", "weight", "feature")),
     SampleNeighbors(NODE, 2, 7, "out", scheme="degree"),
     SampleNeighbors(NODE, 2, 7, scheme="labor"),
+    SampleNeighbors(NODE, 2, 7, "both", columns=("time",), until=np.array([5, -(2**63), 2**63 - 1, 30])),
+    SampleNeighbors(NODE, 2, 7, scheme="last", until=np.array([5, 20, 40, 10])),
     SampleNeighbors(NODE[:0], 2, 7),
     SampleForBatches(NODE, np.array([0, 3, 3, 4]), np.array([2**64 - 1, 0, 5], np.uint64), 3, columns=("id",)),
+    SampleForBatches(
+        NODE, np.array([0, 3, 4]), np.array([1, 5], np.uint64), 3, columns=("time",), until=np.array([5, 20, 40, 10])
+    ),
     InducedEdges(np.array([150, 3, 110, 60]), columns=("id",)),
     FetchRows(NODE, split_set=1),
     FetchRows(NODE, feature=False),
@@ -101,6 +106,8 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> StoredGraph:
         weight=rng.random(1500).tolist(),
         edge_feature=rng.random((1500, 2)).tolist(),
         edge_feature_dim=2,
+        edge_time=rng.integers(0, 50, 1500).tolist(),
+        node_time=rng.integers(0, 50, 200).tolist(),
     )
     options = IngestOptions(num_partitions=2, partitioner="ldg", edge_ids=True, out_edges=True)
     ingest(listed, url, replace(options, links=LinkSplitOptions(valid=0.05, test=0.1)))

@@ -62,6 +62,10 @@ SAMPLERS: dict[str, Build] = {
     "neighbor-columns": lambda r, n: NeighborSampler(
         r, NeighborOptions((4, 3), 8, edge_columns=("id", "weight", "feature")), n
     ),
+    "neighbor-until": lambda r, n: NeighborSampler(
+        r, NeighborOptions((4, 3), 8, time="until", edge_columns=("time",)), n
+    ),
+    "neighbor-last": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, time="before", scheme="last"), n),
     "neighbor-fixed": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, shuffle=False), n),
     "neighbor-groups": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, root_order="groups"), n),
     "neighbor-encodings": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, encodings=ENCODINGS), n),
@@ -113,6 +117,8 @@ def rich_graph() -> ListedGraph:
         weight=rng.random(1400).tolist(),
         edge_feature=feature.tolist(),
         edge_feature_dim=2,
+        edge_time=rng.integers(0, 50, 1400).tolist(),
+        node_time=rng.integers(20, 50, NUM_NODES).tolist(),
         original_id=PERMANENT_ID.tolist(),
     )
 

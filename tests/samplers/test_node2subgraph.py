@@ -203,9 +203,11 @@ def test_hub_with_very_many_neighbors():
         assert batch.node_id[hub_sources].tolist() == sorted(batch.node_id[low : low + 20].tolist())[1:]
 
 
-@given(memory_graphs(max_nodes=20, max_edges=150), st.integers(0, 3))
-def test_edges_of_hubs_equal_edges_read_in_full(graph, seed):
+@given(memory_graphs(max_nodes=20, max_edges=150), st.integers(0, 3), st.booleans())
+def test_edges_of_hubs_equal_edges_read_in_full(graph, seed, by_time):
+    """Also where equal neighbors do not follow each other, as in lists by time."""
     lists, rng = graph.lists("in"), np.random.default_rng(seed)
+    lists = [rng.permutation(one).tolist() for one in lists] if by_time else lists
     sets = [rng.permutation(graph.num_nodes)[: rng.integers(1, graph.num_nodes + 1)] for _ in range(12)]
     member = np.concatenate(sets).astype(np.int32)
     graph_ptr = np.concatenate([[0], np.cumsum([len(one) for one in sets])])

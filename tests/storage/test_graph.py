@@ -487,16 +487,23 @@ def test_counts_that_do_not_add_up(stored: Path) -> None:
     assert "expected 160 edges in all out_topology.arrow, found 159" in refusal(stored, verify=True)
 
 
-@given(lists=st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=6), block=st.integers(1, 5))
-def test_the_order_of_lists_is_checked_over_blocks_and_empty_lists(lists: list[list[int]], block: int) -> None:
+@given(
+    lists=st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=4), max_size=6),
+    block=st.integers(1, 5),
+    timed=st.booleans(),
+)
+def test_the_order_of_lists_is_checked_over_blocks_and_empty_lists(
+    lists: list[list[tuple[int, int]]], block: int, timed: bool
+) -> None:
     original_id = np.array([5, 9, 7, 1])
     indptr = np.cumsum([0, *map(len, lists)])
-    indices = np.array([entry for each in lists for entry in each], np.int32)
-    listed = [original_id[each].tolist() for each in lists]
+    indices = np.array([entry for each in lists for entry, _ in each], np.int32)
+    time = np.array([when for each in lists for _, when in each], np.int64) if timed else None
+    listed = [[(when if timed else 0, original_id[entry]) for entry, when in each] for each in lists]
     expected = next((row for row, each in enumerate(listed) if each != sorted(each)), None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage.graph, "_CHECK_EDGES", block)
-        assert _first_unordered_list(indptr, indices, original_id) == expected
+        assert _first_unordered_list(indptr, indices, original_id, time) == expected
 
 
 def test_an_original_id_in_two_partitions(stored: Path) -> None:

@@ -276,7 +276,7 @@ def test_a_changed_field_is_refused_in_one_line(name: str) -> None:
     refuse(json.dumps(body), message)
 
 
-OF_0_3 = ("feature_layout", "feature_slots", "num_groups")
+OF_0_3 = ("feature_layout", "feature_slots", "num_groups", "has_node_time", "has_edge_time")
 WHOLE = json.loads(with_encoding(make_manifest()).to_json())
 
 
@@ -298,7 +298,7 @@ def test_every_field_is_needed(where: str, key: str) -> None:
 def test_a_graph_of_0_2_has_dense_features_and_no_groups() -> None:
     body = json.loads(json.dumps(WHOLE))
     for key in OF_0_3:
-        del table(body, "nodes")[key]
+        del table(body, "edges" if key == "has_edge_time" else "nodes")[key]
     manifest = parse_manifest(json.dumps(body), "here")
     assert manifest.feature_rows == FeatureRows(3, "float16")
     assert manifest.num_groups == 0

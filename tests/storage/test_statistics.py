@@ -40,7 +40,11 @@ def cases(draw: st.DrawFn) -> tuple[ListedGraph, IngestOptions, IngestOptions]:
         edges = graph.edges_listed
         columns = {
             name: None if values is None else values + values
-            for name, values in (("weight", graph.weight), ("edge_feature", graph.edge_feature))
+            for name, values in (
+                ("weight", graph.weight),
+                ("edge_feature", graph.edge_feature),
+                ("edge_time", graph.edge_time),
+            )
         }
         graph = replace(graph, edges_listed=edges + [(v, u) for u, v in edges], **columns)
     options = IngestOptions(
@@ -109,7 +113,9 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
     out = Counter(u for u, _ in edges)
     in_edges = {node: row.in_edges for node, row in rows.items()}
     permanent = sorted(rows)
-    has_columns = graph.weight is not None or graph.edge_feature_dim > 0
+    timed = [(edge.other_end, node, edge.time) for node, row in rows.items() for edge in row.in_edges]
+    has_times = graph.edge_time is not None or graph.node_time is not None
+    has_columns = graph.weight is not None or graph.edge_feature_dim > 0 or has_times
     label = None if graph.label is None else dict(zip(permanent, graph.label, strict=True))
     is_class = label is not None and isinstance(next(iter(label.values())), int)
     known = {node for node, value in (label or {}).items() if not is_class or value >= 0}
@@ -136,6 +142,8 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
         else:
             column = np.array([label[node] for node in permanent], np.int64 if is_class else np.float32)
             digest.update(column.dtype.str.encode() + column.tobytes())
+        if graph.node_time is not None:
+            digest.update(b"time" + np.array(graph.node_time, "<i8").tobytes())
         digest.update(b"split" + bytes(code[node] for node in permanent))
         splits.append(
             SplitStatistics(
@@ -153,7 +161,7 @@ def reference(graph: ListedGraph, rows: dict[int, NodeRow], options: IngestOptio
         out_degree=spread([out[node] for node in rows]),
         num_isolated=sum(not row.in_edges and not out[node] for node, row in rows.items()),
         num_self_loops=sum(u == v for u, v in edges),
-        num_duplicate_edges=sum(count - 1 for count in Counter(edges).values()),
+        num_duplicate_edges=sum(count - 1 for count in Counter(timed).values()),
         symmetric_edges=is_symmetric(in_edges, with_columns=False),
         symmetric_columns=is_symmetric(in_edges) if has_columns else None,
         edge_fingerprint="",
