@@ -1,26 +1,46 @@
 """The last stages of a batch: into page-locked memory, and from there to the GPU beside the computation. Nothing to do on a CPU."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 
 from samplers.stage_clock import stage
 
-Batch = TypeVar("Batch")  # a frozen dataclass, some of whose fields are tensors
+Batch = TypeVar("Batch")  # a frozen dataclass, some of whose fields are tensors, or dictionaries of such dataclasses
 
 
 def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    """The batch with every tensor changed."""
-    changed: dict[str, Any] = {n: change(value) for n, value in vars(batch).items() if isinstance(value, torch.Tensor)}
-    return replace(batch, **changed)  # type: ignore[type-var]
+    """The batch with every tensor changed, its tables' too."""
+
+    def changed(value: Any) -> Any:
+        return {key: map_tensors(part, change) for key, part in value.items()} if _is_tables(value) else change(value)
+
+    fields = {
+        n: changed(value) for n, value in vars(batch).items() if isinstance(value, torch.Tensor) or _is_tables(value)
+    }
+    return replace(batch, **fields)  # type: ignore[type-var]
+
+
+def _is_tables(value: Any) -> bool:
+    """Whether it is a dictionary of dataclasses: a typed batch's parts, by type or relation."""
+    return isinstance(value, dict) and all(map(is_dataclass, value.values()))
+
+
+def batch_tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors that are the batch's own fields or its tables'."""
+    for value in getattr(batch, "__dict__", {}).values():
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif _is_tables(value):
+            for part in value.values():
+                yield from batch_tensors(part)
 
 
 def tensor_bytes(batch: Any) -> int:
-    """Bytes of the tensors that are the batch's own fields."""
-    fields = getattr(batch, "__dict__", {}).values()
-    return sum(value.numel() * value.element_size() for value in fields if isinstance(value, torch.Tensor))
+    """Bytes of the tensors that are the batch's own fields or its tables'."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in batch_tensors(batch))
 
 
 class DeviceCopy:
@@ -49,7 +69,6 @@ class DeviceCopy:
         if arrived is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_event(arrived)
-            for value in vars(batch).values():
-                if isinstance(value, torch.Tensor):
-                    value.record_stream(current)  # its memory is not used again before this stream is done with it
+            for tensor in batch_tensors(batch):
+                tensor.record_stream(current)  # its memory is not used again before this stream is done with it
         return batch

@@ -1,13 +1,14 @@
 """Options of every sampler and of the loader: those that a user chooses, and those that the run fills in (GIVEN)."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from samplers.messages import EdgeColumn, Scheme, WalkDirection
 from samplers.option_checks import check_fields
 from storage.errors import ConfigError
 from storage.option_checks import check_options, more_than_0
-from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLITS
+from storage.source import SPLIT_NONE, SPLIT_TEST, SPLIT_TRAIN, SPLITS, Relation
 
 RootOrder = Literal["shuffled", "groups"]
 
@@ -75,6 +76,55 @@ class NeighborOptions:
             raise ConfigError(
                 f"replace: expected a scheme other than 'labor' and 'last', and fanouts >= 0, got {self.scheme!r} and {self.fanouts}"
             )
+
+
+@dataclass(frozen=True)
+class TypedNeighborOptions:
+    """How roots of one type become batches of a typed graph."""
+
+    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle")
+    fanouts: tuple[int, ...] = (10, 10)
+    """Neighbors per hop, of each relation; -1: all."""
+    relation_fanouts: Mapping[Relation, tuple[int, ...]] = field(default_factory=dict)
+    """Those of some relations, (source, name, target), in place of `fanouts`; 0 leaves the relation out of a hop."""
+    root_type: str | None = None
+    """The roots' type; none: the only type that has labels."""
+    batch_size: int = 1024
+    """Roots per batch."""
+    root_order: RootOrder = "shuffled"
+    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
+    groups, shuffled, so that most of what it needs lies on one host."""
+    seed: int = 0
+    split_set: int = 0
+    root_split: int | None = SPLIT_TRAIN
+    """None: all nodes of the type; where it has no splits all of them train."""
+    shuffle: bool = True
+    """False: roots in ascending permanent id, and the same draws in every epoch."""
+    scheme: Literal["uniform", "weight"] = "uniform"
+    """Uniform; or by edge weight in the relations that have weights, and uniform in the others."""
+    replace: bool = False
+    """Draw each of the `fanout` neighbors independently."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge, in the relations that have it: "id", "weight", "feature"."""
+    features: bool = True
+    """Fetch node features."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, batch_size=1)
+        of_relations = {Relation(*name): tuple(counts) for name, counts in sorted(self.relation_fanouts.items())}
+        object.__setattr__(self, "relation_fanouts", of_relations)
+        for name, counts in {"fanouts": self.fanouts, **{str(one): own for one, own in of_relations.items()}}.items():
+            if not counts or any(count < -1 for count in counts):
+                raise ConfigError(f"{name}: expected one count >= 0 (or -1: all) per hop, got {counts}; set fanouts")
+            if len(counts) != len(self.fanouts):
+                raise ConfigError(
+                    f"{name}: expected as many hops as fanouts has, {len(self.fanouts)}, got {counts}; set relation_fanouts"
+                )
+            if self.replace and -1 in counts:
+                raise ConfigError(f"replace: expected fanouts >= 0, got {counts}")
+
+    def fanout(self, relation: Relation, hop: int) -> int:
+        return self.relation_fanouts.get(relation, self.fanouts)[hop]
 
 
 _MOST_HOPS = (1 << 15) - 1

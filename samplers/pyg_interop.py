@@ -1,21 +1,23 @@
-"""Batches as PyG `Data`, and a stored graph behind PyG's `FeatureStore` and `GraphStore`. Needs torch-geometric (extra: pyg).
+"""Batches as PyG `Data` or `HeteroData`, and a stored graph behind PyG's `FeatureStore` and `GraphStore`. Needs torch-geometric (extra: pyg).
 
 PyG numbers nodes as the stored graph does; `original_id` is an attribute of theirs. Written against torch-geometric 2.8.
 """
 
 import warnings
+from typing import overload
 
 import numpy as np
 import torch
 
 from samplers.minibatch import TorchBatch
 from samplers.router import Router
+from samplers.typed_batch import TypedBatch
 from storage.errors import ConfigError, MissingDependencyError
 from storage.graph import StoredGraph
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
 
 try:
-    from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, TensorAttr
+    from torch_geometric.data import Data, EdgeAttr, FeatureStore, GraphStore, HeteroData, TensorAttr
     from torch_geometric.data.graph_store import EdgeLayout
 except ImportError as error:
     raise MissingDependencyError(
@@ -27,8 +29,21 @@ EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
 _MASKS = {"train_mask": SPLIT_TRAIN, "val_mask": SPLIT_VALID, "test_mask": SPLIT_TEST}
 
 
-def to_pyg(batch: TorchBatch) -> Data:
-    """The batch as PyG has them: x, edge_index, y, n_id (permanent ids), and what else the batch holds.
+@overload
+def to_pyg(batch: TorchBatch) -> Data: ...
+
+
+@overload
+def to_pyg(batch: TypedBatch[torch.Tensor]) -> HeteroData: ...
+
+
+def to_pyg(batch: TorchBatch | TypedBatch[torch.Tensor]) -> Data | HeteroData:
+    """The batch as PyG's loaders give it: a TorchBatch as `Data`, a typed batch as `HeteroData`."""
+    return _hetero_data(batch) if isinstance(batch, TypedBatch) else _data(batch)
+
+
+def _data(batch: TorchBatch) -> Data:
+    """A batch of a plain graph: x, edge_index, y, n_id (permanent ids), and what else the batch holds.
 
     Tensors are the batch's own, but for `edge_index` [2, e], which PyG wants as int64 pairs: source, destination. Where the roots come
     first, as a neighbor sampler's do, `batch_size` says how many they are; `root_index` names them in any case. Packed subgraphs get
@@ -65,6 +80,36 @@ def to_pyg(batch: TorchBatch) -> Data:
     ):
         if value is not None:
             data[name] = value
+    return data
+
+
+def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
+    """A typed batch, for heterogeneous models and `trim_to_layer`.
+
+    `data[type]` has x, y, n_id (permanent ids), hop, split, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
+    edge_attr and `num_sampled_edges` by hop. The roots come first among the nodes of their type, which has `batch_size` and `root_index`. All
+    types and relations of the graph are there. Tensors are the batch's own, but for edge_index.
+    """
+    data = HeteroData()
+    for name, nodes in batch.nodes.items():
+        columns = {"x": nodes.x, "y": nodes.y, "n_id": nodes.node_id, "split": nodes.split, "hop": nodes.hop}
+        for column, value in columns.items():
+            if value is not None:
+                data[name][column] = value
+        data[name].num_nodes = len(nodes)
+        data[name].num_sampled_nodes = batch.layer_sizes(name)
+    data[batch.root_type].batch_size = batch.num_roots
+    data[batch.root_type].root_index = batch.root_index
+    for relation, edges in batch.edges.items():
+        target = torch.repeat_interleave(edges.indptr.diff(), output_size=len(edges))
+        store = data[tuple(relation)]
+        store.edge_index = torch.stack([edges.indices.long(), target])
+        columns = {"e_id": edges.edge_id, "edge_weight": edges.edge_weight, "edge_attr": edges.edge_feature}
+        for column, value in columns.items():
+            if value is not None:
+                store[column] = value
+        within = torch.tensor([0, *batch.layer_sizes(relation.target)[:-1]]).cumsum(0)  # nodes that hops have expanded
+        store.num_sampled_edges = edges.indptr.cpu()[within].diff().tolist()
     return data
 
 

@@ -35,8 +35,11 @@ def hash_counters(key: int, counters: np.ndarray) -> np.ndarray:
 def derive_key(seed: int, *path: int) -> int:
     """A 64-bit key for one purpose (`path` names it), independent of the keys of other purposes and seeds."""
     key = seed & _MASK
-    for step in (0, *path):
-        key = int(hash_counters(key, np.array([step & _MASK], dtype=np.uint64))[0])
+    for step in (0, *path):  # `hash_counters` in Python's integers, which for one number is ten times as fast
+        x = (key + ((step & _MASK) + 1) * _GOLDEN) & _MASK
+        x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+        x = ((x ^ x >> 27) * 0x94D049BB133111EB) & _MASK
+        key = x ^ x >> 31
     return key
 
 

@@ -6,7 +6,7 @@ numbers its node rows 0 … num_nodes-1; edges refer to these numbers.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +16,17 @@ Progress = Callable[[str, int, int | None], None]  # told the stage, units done,
 SPLIT_NONE, SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST = 0, 1, 2, 3
 SPLIT_NAMES = ("none", "train", "valid", "test")
 SPLITS = {"train": SPLIT_TRAIN, "valid": SPLIT_VALID, "test": SPLIT_TEST}  # that a run trains on or scores
+
+
+class Relation(NamedTuple):
+    """A type of edges of a typed graph, with the types of nodes that they join."""
+
+    source: str
+    name: str
+    target: str
+
+    def __str__(self) -> str:
+        return "--".join(self)
 
 
 @dataclass(frozen=True)

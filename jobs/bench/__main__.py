@@ -20,6 +20,7 @@ NAMES = (
     "speed",
     "training",
     "transport",
+    "typed",
 )
 
 

@@ -28,18 +28,22 @@ from samplers.options import (
     PprOptions,
     RandomPartitionOptions,
     SaintOptions,
+    TypedNeighborOptions,
 )
 from samplers.ppr import PprSampler
 from samplers.protocol import Sampler
 from samplers.random_partition import RandomPartitionSampler
 from samplers.router import Router, local_router
 from samplers.saint import SaintSampler
+from samplers.typed_batch import TypedBatch, typed_to_torch
+from samplers.typed_neighbor import TypedNeighborSampler
+from samplers.typed_router import TypedRouter
 from storage.encode import encode
 from storage.encoding_names import parse_encoding_name
 from storage.errors import ConfigError
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
-from storage.source import SPLIT_NONE, SPLIT_TRAIN
+from storage.source import SPLIT_NONE, SPLIT_TRAIN, Relation
 from tests.array_graph_store import ArrayGraphStore
 from tests.far_owner import far_router
 from tests.listed_graph import ListedGraph, random_listed_graph
@@ -91,6 +95,9 @@ SAMPLERS: dict[str, Build] = {
     ),
     "ppr": lambda r, n: PprSampler(r, PprOptions(epsilon=1e-3, top_k=6, batch_size=8), n),
     "saint": lambda r, n: SaintSampler(r, SaintOptions(num_walks=10, num_presamples=20), n),
+    "typed-neighbor": lambda r, n: TypedNeighborSampler(
+        one_type(r), TypedNeighborOptions((4, 3), batch_size=8, edge_columns=("id", "weight", "feature")), n
+    ),
     "graph-batches": lambda r, n: GraphBatchSampler(small_graphs(), GraphBatchOptions(max_nodes=40), n),
 }
 # Samplers that deal every root (or graph) of an epoch exactly once over all ranks.
@@ -101,6 +108,8 @@ CUT_BLIND = [name for name in SAMPLERS if name not in BY_PARTITION]
 
 # Samplers of one graph's nodes.
 OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
+# Samplers that tell a batch's nodes before their rows are fetched.
+BY_PLAN = [name for name in OF_NODES if name != "typed-neighbor"]
 # Samplers that make a batch around whatever nodes are named.
 AROUND_ROOTS = [name for name in OF_NODES if not name.startswith(("random-partition", "saint"))]
 PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # of no node its number in the store
@@ -186,17 +195,29 @@ def remote(graphs, shared_ray) -> Iterator[Router]:
         yield connect(servers)
 
 
-def content(batch: Any) -> dict[str, Any]:
-    """All of a batch, down to the bytes."""
+def one_type(router: Router) -> TypedRouter:
+    """A plain graph as a typed one, of one type and one relation."""
+    return TypedRouter({"node": router}, {Relation("node", "edge", "node"): router})
+
+
+def columns_of(batch: Any) -> Iterator[tuple[str, Any]]:
+    """A batch's fields by name; of a typed batch those of its tables too."""
     assert is_dataclass(batch)
-    found: dict[str, Any] = {}
     for field in fields(batch):
         value = getattr(batch, field.name)
-        if isinstance(value, np.ndarray):
-            found[field.name] = (value.dtype.str, value.shape, value.tobytes())
+        if isinstance(batch, TypedBatch) and isinstance(value, dict):
+            for table, columns in value.items():
+                yield from ((f"{table} {name}", column) for name, column in columns_of(columns))
         else:
-            found[field.name] = value
-    return found
+            yield field.name, value
+
+
+def content(batch: Any) -> dict[str, Any]:
+    """All of a batch, down to the bytes."""
+    return {
+        name: (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+        for name, value in columns_of(batch)
+    }
 
 
 def epoch_of(sampler: Sampler, epoch: int = 0) -> list[dict[str, Any]]:
@@ -209,14 +230,16 @@ def tensors_of(sampler: Sampler, batch: Any) -> dict[str, Any]:
         name: (value.numpy().dtype.str, tuple(value.shape), value.numpy().tobytes())
         if hasattr(value, "numpy")
         else value
-        for name, value in vars(batch).items()
+        for name, value in columns_of(batch)
     }
 
 
-def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None) -> Sampler:
-    """A sampler of the same kind and options over this router or store; `roots` given by permanent id (numbers of graphs)."""
+def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None, **changed: Any) -> Sampler:
+    """A sampler of the same kind and options, but those changed, over this router or store; `roots` given by permanent id (numbers of
+    graphs)."""
     build: Any = type(sampler)
-    return build(source, sampler.options, num_ranks, roots)
+    source = one_type(source) if build is TypedNeighborSampler else source
+    return build(source, replace(sampler.options, **changed), num_ranks, roots)
 
 
 def given_roots(name: str) -> np.ndarray:
@@ -226,6 +249,8 @@ def given_roots(name: str) -> np.ndarray:
 
 
 def collate_of(sampler: Sampler) -> Callable[[Any], Any]:
+    if isinstance(sampler, TypedNeighborSampler):
+        return typed_to_torch
     return graphs_to_torch if isinstance(sampler, GraphBatchSampler) else to_torch
 
 
@@ -260,10 +285,16 @@ def _shown(value: Any) -> str:
 
 def members(batch: Any) -> list[int]:
     """Permanent ids of the roots, or the numbers of the graphs."""
+    if isinstance(batch, TypedBatch):
+        return batch.predicted_id.tolist()
     return (batch.node_id[batch.root_index] if hasattr(batch, "root_index") else batch.graph_id).tolist()
 
 
-@pytest.mark.parametrize("name", OF_NODES)
+def has_splits(batch: Any) -> bool:
+    return (batch.roots if isinstance(batch, TypedBatch) else batch).split is not None
+
+
+@pytest.mark.parametrize("name", BY_PLAN)
 @pytest.mark.parametrize("cache_bytes", [1, 60 * 33])
 def test_rows_by_plan_change_nothing(name, graphs, cache_bytes):
     """Whatever room there is for rows, for batches ahead and for threads; a second epoch too, and the rest of one."""
@@ -299,8 +330,7 @@ class TestEverySampler:
     def test_seeds_differ(self, name, router):
         sampler = SAMPLERS[name](router, 1)
         source = small_graphs() if name == "graph-batches" else router
-        build: Any = type(sampler)
-        other = build(source, replace(sampler.options, seed=sampler.options.seed + 1))
+        other = rebuilt(sampler, source, seed=sampler.options.seed + 1)
         assert epoch_of(sampler) != epoch_of(other)
 
     def test_epochs_differ_unless_told_otherwise(self, name, router):
@@ -403,7 +433,7 @@ class TestEverySampler:
 
     def test_batches_say_how_large_they_are(self, name, router):
         batch = SAMPLERS[name](router, 1).sample(0, 0)
-        arrays = [value for value in vars(batch).values() if isinstance(value, np.ndarray)]
+        arrays = [value for _, value in columns_of(batch) if isinstance(value, np.ndarray)]
         assert batch.num_bytes == sum(array.nbytes for array in arrays)
         assert batch.num_nodes > 0
         assert batch.num_edges >= 0
@@ -453,7 +483,7 @@ def test_graphs_without_splits_or_with_training_nodes_alone(name, which, sparsel
         assert dealt == trained.tolist()
     else:
         assert set(dealt) <= set(trained.tolist())
-    assert all((batch.split is None) == (which == "none") for batch in batches)
+    assert all(has_splits(batch) == (which != "none") for batch in batches)
     if name in CUT_BLIND:
         parted = SAMPLERS[name](local_router(sparsely_split[which, 2]), 1)
         assert_same(epoch_of(parted), [content(batch) for batch in batches])
@@ -464,8 +494,7 @@ def test_graphs_without_splits_or_with_training_nodes_alone(name, which, sparsel
 def test_all_nodes_as_roots(name, which, sparsely_split, graphs):
     router = local_router(graphs[1] if which == "all splits" else sparsely_split[which, 1])
     sampler, every = SAMPLERS[name](router, 1), "root_splits" if name.startswith("random-partition") else "root_split"
-    build: Any = type(sampler)
-    sampler = build(router, replace(sampler.options, **{every: None}))
+    sampler = rebuilt(sampler, router, **{every: None})
     dealt = [root for batch in range(sampler.num_batches) for root in members(sampler.sample(0, batch))]
     assert set(dealt) <= set(PERMANENT_ID.tolist())
     if name in COVERING:

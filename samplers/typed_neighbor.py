@@ -1,0 +1,225 @@
+"""Neighbor sampling in a typed graph: batches of roots of one type, each node with up to fanouts[h] neighbors of every relation at hop h
+(GraphSAGE, arXiv:1706.02216, one relation at a time as in R-GCN, arXiv:1703.06103).
+
+In a hop each relation draws for the nodes of its target type that the hop before has found. Each node is expanded once, so the lists of a relation
+come in the order of positions, as in `samplers.neighbor`. A relation's stream of draws is keyed by its names, and its counters are permanent ids
+of the target: other relations, their order and the partitions change no draw.
+"""
+
+import hashlib
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from samplers.messages import NeighborLists, join_columns
+from samplers.options import TypedNeighborOptions
+from samplers.protocol import sampler_len, sampler_repr
+from samplers.random_streams import Purpose, stream_key
+from samplers.relabel import PositionMaps, Relabeler
+from samplers.root_batches import RootBatches, plan_length
+from samplers.roots import find_roots
+from samplers.router import EDGE_COLUMNS
+from samplers.stage_clock import stage
+from samplers.typed_batch import TypedBatch, TypedEdges, TypedNodes
+from samplers.typed_router import TypedRouter
+from storage.errors import ConfigError
+from storage.manifest import Manifest
+from storage.packed_graphs import pointers
+from storage.source import Relation
+
+
+class TypedNeighborSampler:
+    """Minibatches around the roots of one split of a type, or around given `roots` (permanent ids of that type, distinct)."""
+
+    __repr__, __len__ = sampler_repr, sampler_len
+    num_batches = plan_length
+
+    def __init__(
+        self, router: TypedRouter, options: TypedNeighborOptions, num_ranks: int = 1, roots: np.ndarray | None = None
+    ) -> None:
+        """Raises ConfigError where the graph lacks what the options name."""
+        self._router, self.options = router, options
+        self.root_type = _root_type(router, options.root_type)
+        _check_relations(router, options)
+        _check_splits(router.nodes[self.root_type].manifest, self.root_type, options.split_set)
+        self._maps = {name: PositionMaps(each.manifest.num_nodes) for name, each in router.nodes.items()}
+        self._names = {relation: _name_hash(relation) for relation in router.edges}
+        self._root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots)
+
+    @property
+    def router(self) -> TypedRouter:
+        return self._router
+
+    @cached_property
+    def content_hash(self) -> str:
+        """Of the whole graph and, where they are given, of the roots."""
+        return hashlib.sha256(f"{self._router.content_hash} {self._root_batches.content_hash}".encode()).hexdigest()
+
+    def roots_of(self, epoch: int, batch: int) -> np.ndarray:
+        """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
+        return self._root_batches.roots(epoch, batch).original_id
+
+    def sample(self, epoch: int, batch: int) -> TypedBatch[np.ndarray]:
+        return self._around(self._root_batches.roots(epoch, batch).node, epoch, batch)
+
+    def sample_roots(self, node_id: np.ndarray, epoch: int = 0, batch: int = 0) -> TypedBatch[np.ndarray]:
+        """The minibatch around these roots, whatever their split: distinct permanent ids, which keep their order.
+
+        `epoch` and `batch` choose the draws, and are the batch's own numbers. Raises ConfigError where a root is repeated, or is no node of
+        the type.
+        """
+        roots = find_roots(self._router.nodes[self.root_type], node_id, distinct=True)
+        return self._around(roots.node, epoch, batch)
+
+    def _around(self, roots: np.ndarray, epoch: int, batch: int) -> TypedBatch[np.ndarray]:
+        options, router = self.options, self._router
+        with stage("sample"):
+            grown = _Growth(roots, self.root_type, self._maps, list(router.edges))
+            for hop in range(len(options.fanouts)):
+                frontier = grown.frontier()
+                for relation in router.edges:
+                    key = self._key(relation, epoch if options.shuffle else 0, batch, hop)
+                    grown.add(
+                        relation, self._draw(relation, frontier[relation.target], options.fanout(relation, hop), key)
+                    )
+            grown.close()
+            edges = {relation: grown.edges(relation) for relation in router.edges}
+        with stage("fetch"):
+            nodes_of = {name: self._rows(name, grown) for name in router.nodes}
+        return TypedBatch(
+            epoch=epoch,
+            index=batch,
+            num_hops=len(options.fanouts),
+            root_type=self.root_type,
+            root_index=np.arange(len(roots)),
+            nodes=nodes_of,
+            edges=edges,
+        )
+
+    def _draw(self, relation: Relation, node: np.ndarray, fanout: int, key: int) -> NeighborLists:
+        options, router = self.options, self._router.edges[relation]
+        manifest = router.manifest
+        lists = router.sample_neighbors(
+            node if fanout else node[:0],  # which still tells the types of the columns
+            fanout,
+            key,
+            scheme="weight" if options.scheme == "weight" and manifest.has_edge_weight else "uniform",
+            replace=options.replace,
+            columns=tuple(name for name in options.edge_columns if _has_column(manifest, name)),
+        )
+        return lists if fanout else replace(lists, count=np.zeros(len(node), np.int64))
+
+    def _rows(self, node_type: str, grown: "_Growth") -> TypedNodes[np.ndarray]:
+        router, split_set = self._router.nodes[node_type], self.options.split_set
+        node, sizes = grown.nodes(node_type)
+        has_split = split_set < router.manifest.num_split_sets
+        rows = router.fetch(node, feature=self.options.features, split_set=split_set if has_split else None)
+        return TypedNodes(
+            node_id=rows.original_id,
+            hop=np.repeat(np.arange(len(sizes), dtype=np.int16), sizes),
+            split=rows.split,
+            x=rows.feature,
+            y=rows.label,
+        )
+
+    def _key(self, relation: Relation, epoch: int, batch: int, hop: int) -> int:
+        """The stream of a relation's draws at a hop of a batch."""
+        seed, name = self.options.seed, self._names[relation]
+        return int(stream_key(seed, Purpose.NEIGHBORS, epoch, batch, hop, name))
+
+
+class _Growth:
+    """The nodes of every type and the lists of every relation, while a batch grows hop by hop."""
+
+    def __init__(
+        self, roots: np.ndarray, root_type: str, maps: dict[str, PositionMaps], relations: list[Relation]
+    ) -> None:
+        nothing = np.empty(0, np.int64)
+        self._of_type = {name: Relabeler(roots if name == root_type else nothing, of) for name, of in maps.items()}
+        self._sizes: dict[str, list[int]] = {name: [] for name in maps}  # nodes that each hop before this one has found
+        self._lists: dict[Relation, list[NeighborLists]] = {relation: [] for relation in relations}
+        self._sources: dict[Relation, list[np.ndarray]] = {relation: [] for relation in relations}
+
+    def frontier(self) -> dict[str, np.ndarray]:
+        """Begins a hop: the nodes of each type that the hop before has found."""
+        found = {}
+        for name, relabeler in self._of_type.items():
+            known = sum(self._sizes[name])
+            found[name] = relabeler.node[known:]
+            self._sizes[name].append(len(found[name]))
+        return found
+
+    def add(self, relation: Relation, lists: NeighborLists) -> None:
+        """What a relation has drawn for its frontier of this hop."""
+        self._lists[relation].append(lists)
+        self._sources[relation].append(self._of_type[relation.source].add(lists.neighbor))
+
+    def close(self) -> None:
+        """Ends the last hop."""
+        self.frontier()
+        for relabeler in self._of_type.values():
+            relabeler.close()
+
+    def nodes(self, node_type: str) -> tuple[np.ndarray, list[int]]:
+        """(stored ids, how many each hop has found)."""
+        return self._of_type[node_type].node.copy(), self._sizes[node_type]
+
+    def edges(self, relation: Relation) -> TypedEdges[np.ndarray]:
+        lists, sources = self._lists[relation], self._sources[relation]
+        count = np.zeros(self._of_type[relation.target].num_nodes, np.int64)  # the last hop's nodes have no lists
+        expanded = np.concatenate([one.count for one in lists])
+        count[: len(expanded)] = expanded
+        return TypedEdges(
+            indptr=pointers(count),
+            indices=np.concatenate(sources),
+            **{name: join_columns([getattr(one, name) for one in lists]) for name in EDGE_COLUMNS},
+        )
+
+
+def _name_hash(relation: Relation) -> int:
+    """64 bits of a relation's three names."""
+    return int.from_bytes(hashlib.sha256("\0".join(relation).encode()).digest()[:8], "little")
+
+
+def _root_type(router: TypedRouter, given: str | None) -> str:
+    """The roots' type. Raises ConfigError where it is not there, or none is given and not exactly one has labels."""
+    if given is not None:
+        if given not in router.nodes:
+            raise ConfigError(f"root_type: expected one of {', '.join(router.nodes)}, got {given!r}; set root_type")
+        return given
+    labelled = [name for name, each in router.nodes.items() if each.manifest.label_kind is not None]
+    if len(labelled) != 1:
+        raise ConfigError(
+            f"root_type: expected a type of nodes, for {' and '.join(labelled) or 'no type'} of {', '.join(router.nodes)} "
+            "has labels; set root_type"
+        )
+    return labelled[0]
+
+
+def _check_splits(manifest: Manifest, node_type: str, split_set: int) -> None:
+    if not 0 <= split_set < max(manifest.num_split_sets, 1):
+        held = f"one of {node_type}'s {manifest.num_split_sets}" if manifest.num_split_sets else "0, it has none"
+        raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
+
+
+def _check_relations(router: TypedRouter, options: TypedNeighborOptions) -> None:
+    """Raises ConfigError for a relation that is not there, and where no relation has what is asked of all."""
+    for relation in options.relation_fanouts:
+        if relation not in router.edges:
+            raise ConfigError(
+                f"relation_fanouts: expected relations among {', '.join(map(str, router.edges))}, got {relation}"
+            )
+    wanted = (*options.edge_columns, *(["weight"] if options.scheme == "weight" else []))
+    for name in wanted:
+        if not any(_has_column(each.manifest, name) for each in router.edges.values()):
+            raise ConfigError(f"edge column {name!r}: no relation has it; ingest a source that has it")
+
+
+def _has_column(manifest: Manifest, name: str) -> bool:
+    """Whether a relation stores this column of its edges."""
+    return {
+        "id": manifest.has_edge_id,
+        "weight": manifest.has_edge_weight,
+        "feature": manifest.edge_feature_dim > 0,
+    }[name]

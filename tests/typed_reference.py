@@ -1,0 +1,117 @@
+"""The slow reference of typed neighbor sampling: Python integers, dicts and lists over `tests.typed_memory_graph`.
+
+It pins the numbers of every draw, as `tests.reference_sampler` does for a plain graph.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from samplers.typed_batch import TypedBatch
+from storage.source import Relation
+from tests.reference_sampler import MASK, NEIGHBORS, floyd, hash64, stream_key
+from tests.typed_memory_graph import TypedMemoryGraph
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A batch in lists."""
+
+    node: dict[str, list[int]]
+    hop: dict[str, list[int]]
+    in_lists: dict[Relation, list[list[int]]]  # positions of sources, by position of the target
+    edge_rows: dict[Relation, list[int]]  # rows of the edges in their table
+
+
+def name_number(relation: Relation) -> int:
+    return int.from_bytes(hashlib.sha256(b"\0".join(one.encode() for one in relation)).digest()[:8], "little")
+
+
+def typed_batch(
+    graph: TypedMemoryGraph,
+    root_type: str,
+    roots: list[int],
+    fanouts: dict[Relation, tuple[int, ...]],
+    seed: int,
+    epoch: int,
+    batch: int,
+) -> Expected:
+    position: dict[str, dict[int, int]] = {name: {} for name in graph.node_types}
+    hop_of: dict[str, list[int]] = {name: [] for name in graph.node_types}
+    in_lists: dict[Relation, list[list[int]]] = {relation: [] for relation in graph.relations}
+    edge_rows: dict[Relation, list[int]] = {relation: [] for relation in graph.relations}
+    stored = {relation: graph.in_edges(relation) for relation in graph.relations}
+    frontier: dict[str, list[int]] = {name: [] for name in graph.node_types}
+    frontier[root_type] = roots
+    position[root_type] = {root: i for i, root in enumerate(roots)}
+    hop_of[root_type] = [0] * len(roots)
+    for hop in range(len(next(iter(fanouts.values())))):
+        found: dict[str, list[int]] = {name: [] for name in graph.node_types}
+        for relation in graph.relations:
+            key = stream_key(seed, NEIGHBORS, epoch, batch, hop, name_number(relation) & MASK)
+            places = position[relation.source]
+            for node in frontier[relation.target]:
+                edges, fanout = stored[relation][node], fanouts[relation][hop]
+                if 0 <= fanout < len(edges):
+                    edges = [edges[place] for place in floyd(hash64(key, node), len(edges), fanout)]
+                for source, row in edges:
+                    if source not in places:
+                        places[source] = len(places)
+                        found[relation.source].append(source)
+                        hop_of[relation.source].append(hop + 1)
+                    edge_rows[relation].append(row)
+                in_lists[relation].append([places[source] for source, _ in edges])
+        frontier = found
+    for relation in graph.relations:
+        in_lists[relation] += [[]] * (len(position[relation.target]) - len(in_lists[relation]))
+    return Expected({name: list(places) for name, places in position.items()}, hop_of, in_lists, edge_rows)
+
+
+def assert_is(batch: TypedBatch, expected: Expected, graph: TypedMemoryGraph, num_roots: int) -> None:
+    """The batch is what the reference says, rows included."""
+    assert list(batch.nodes) == list(graph.node_types)
+    assert list(batch.edges) == list(graph.relations)
+    for name, nodes in batch.nodes.items():
+        ids, table = expected.node[name], graph.tables[name]
+        assert nodes.node_id.tolist() == ids
+        assert nodes.hop.tolist() == expected.hop[name]
+        rows = [table.ids.index(one) for one in ids]
+        assert (nodes.x is None) == (table.feature is None)
+        if table.feature is not None:
+            np.testing.assert_array_equal(nodes.x, table.feature[rows])
+        assert (nodes.y is None) == (not table.labelled)
+        if table.labelled:
+            assert nodes.y.tolist() == [one % 5 for one in ids]
+        assert (nodes.split is None) == (table.split is None)
+        if table.split is not None:
+            assert nodes.split.tolist() == [table.split[row] for row in rows]
+    for relation, edges in batch.edges.items():
+        lists = expected.in_lists[relation]
+        assert edges.indptr.tolist() == np.cumsum([0, *map(len, lists)]).tolist()
+        assert edges.indices.tolist() == [source for one in lists for source in one]
+        assert (edges.indptr.dtype, edges.indices.dtype) == (np.int64, np.int32)
+    assert batch.root_index.tolist() == list(range(num_roots))
+
+
+def arrays_of(batch: TypedBatch) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """All arrays of a batch by type, shape and bytes."""
+    found = {"root_index": batch.root_index}
+    for tables in (batch.nodes, batch.edges):
+        for name, table in tables.items():
+            found |= {f"{name} {column}": array for column, array in vars(table).items() if array is not None}
+    return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in found.items()}
+
+
+def assert_same(one: TypedBatch, other: TypedBatch) -> None:
+    """Equal to the bit."""
+    first, second = arrays_of(one), arrays_of(other)
+    assert first.keys() == second.keys()
+    wrong = [name for name, value in first.items() if second[name] != value]
+    assert not wrong, wrong
+    assert (one.epoch, one.index, one.num_hops, one.root_type) == (
+        other.epoch,
+        other.index,
+        other.num_hops,
+        other.root_type,
+    )
