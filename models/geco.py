@@ -38,6 +38,7 @@ from models.dropout import Dropout, MaskRows
 from models.features import NodeInput
 from models.filters import ImplicitFilter
 from models.gated_convolution import gated_convolve
+from models.graphs import Graphs
 from models.heads import ACTIVATIONS
 from models.hyena import HyenaBlock
 from models.layer_norm import LayerNorm
@@ -302,6 +303,20 @@ class GECO(nn.Module):
             shape = None if tensor is None else tuple(tensor.shape)
             if shape != expected:
                 raise ValueError(f"{name} must be {list(expected)}, a row for each node, got {shape}; {advice}")
+
+
+class NodeGECO(nn.Module):
+    """GECO over `models.graphs.Graphs`, called as the other models are."""
+
+    def __init__(self, config: GECOConfig) -> None:
+        super().__init__()
+        self.model = GECO(config)
+
+    def forward(self, graphs: Graphs, *, epoch: int = 0) -> Tensor:
+        """Returns [r, out_dim], the predictions of the roots (of all nodes without roots)."""
+        assert graphs.x is not None
+        y_ND = self.model(graphs.x, graphs.adjacency, node_id_N=graphs.node_id, epoch=epoch)
+        return y_ND if graphs.root_index is None else y_ND[graphs.root_index]
 
 
 def param_groups(model: nn.Module, lr: float, weight_decay: float, filter_lr: float | None = None) -> list[dict]:

@@ -69,10 +69,10 @@ class Adjacency:
         degree: Tensor | None = None,
     ) -> None:
         """Raises ValueError when the arrays do not describe N rows of ids in [0, N); ids are read on the CPU only."""
-        self._rows = _checked_rows(indptr, indices, edge_weight, "indptr")
+        self._rows = check_lists(indptr, indices, edge_weight, "indptr")
         self._columns: SourceLists | None = self._rows if symmetric else None
         if transposed is not None:
-            self._columns = _checked_rows(*transposed, "the transposed indptr")
+            self._columns = check_lists(*transposed, "the transposed indptr")
             if self._columns.indices.numel() != self.num_edges or self._columns.indptr.numel() != indptr.numel():
                 raise ValueError(
                     f"transposed needs {self.num_nodes} rows and {self.num_edges} edges like the adjacency, got "
@@ -155,7 +155,7 @@ class Adjacency:
     def _degree(self, *, transposed: bool = False) -> Tensor:
         """[N, 1]: the degrees that were given, or of these edges."""
         if self._own_degree is None:
-            return _degree(self.rows(transposed))
+            return edge_sums(self.rows(transposed))
         return self._own_degree.to(torch.float64 if self._own_degree.device.type == "cpu" else torch.float32).unsqueeze(
             1
         )
@@ -230,7 +230,10 @@ def sum_rows_csr(rows: SourceLists, x_ND: Tensor) -> Tensor:
         return (matrix @ wide_ND).to(x_ND.dtype)
 
 
-def _checked_rows(indptr: Tensor, indices: Tensor, weight: Tensor | None, name: str) -> SourceLists:
+def check_lists(
+    indptr: Tensor, indices: Tensor, weight: Tensor | None, name: str, num_sources: int | None = None
+) -> SourceLists:
+    """The lists in one dtype of integers. Raises ValueError where they are none; ids may name `num_sources` nodes (None: as many as rows)."""
     if indptr.dim() != 1 or indptr.numel() == 0 or indices.dim() != 1:
         raise ValueError(
             "adjacency needs indptr [N+1] and indices [E], "
@@ -247,7 +250,8 @@ def _checked_rows(indptr: Tensor, indices: Tensor, weight: Tensor | None, name: 
             f"{tuple(weight.shape)} of {weight.dtype}; pass the weights of the same edges"
         )
     if indices.device.type == "cpu":
-        num_nodes, num_edges = indptr.numel() - 1, indices.numel()
+        num_edges = indices.numel()
+        num_nodes = indptr.numel() - 1 if num_sources is None else num_sources
         if int(indptr[0]) != 0 or int(indptr[-1]) != num_edges or bool((indptr.diff() < 0).any()):
             raise ValueError(
                 f"{name} must rise from 0 to the number of edges {num_edges}, got {int(indptr[0])} to {int(indptr[-1])}"
@@ -263,7 +267,7 @@ def _checked_rows(indptr: Tensor, indices: Tensor, weight: Tensor | None, name: 
     return SourceLists(indptr.to(dtype), indices.to(dtype), weight)
 
 
-def _degree(rows: SourceLists) -> Tensor:
+def edge_sums(rows: SourceLists) -> Tensor:
     """Float [N, 1]: the number of edges per row, or the sum of their weights."""
     if rows.weight is None:
         return rows.indptr.diff().to(torch.float64 if rows.indptr.device.type == "cpu" else torch.float32).unsqueeze(1)

@@ -1,0 +1,208 @@
+"""R-SAGE and relational layers against dense matrices and loops in float64; the five models behind them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from models.geco import NodeGECO
+from models.grit import GRIT
+from models.message_passing import MessagePassing
+from models.options.features import Features
+from models.options.geco import GECOConfig
+from models.options.grit import GRITConfig
+from models.options.message_passing import SAGEConfig
+from models.options.ppgt import PPGTConfig
+from models.options.primphormer import PrimphormerConfig
+from models.options.relational import RelationalConfig, RSAGEConfig
+from models.options.tokengt import TokenGTConfig
+from models.ppgt import PPGT
+from models.primphormer import Primphormer
+from models.relational import RSAGE, OverTypes, RelationalConvolution, RelationalLayers, RelationLists, TypedGraphs
+from models.tokengt import TokenGT
+
+SIZES = {"paper": 5, "author": 7, "place": 2}
+DIMS = {"paper": 3, "author": 2, "place": 0}
+WRITES, WRITTEN, CITES, EMPLOYS = (
+    ("author", "writes", "paper"),
+    ("paper", "written by", "author"),
+    ("paper", "cites", "paper"),
+    ("place", "employs", "author"),
+)
+RELATIONS = (WRITES, WRITTEN, CITES, EMPLOYS)
+CONFIG = RSAGEConfig(DIMS, RELATIONS, width=6, num_layers=2, num_bases=2, out_dim=4)
+
+
+def pairs(relation: tuple[str, str, str]) -> list[tuple[int, int]]:
+    """(source, target), some of them twice; the first target has none."""
+    generator = torch.Generator().manual_seed(len(relation[1]))
+    source = torch.randint(SIZES[relation[0]], (11,), generator=generator).tolist()
+    target = torch.randint(1, SIZES[relation[2]], (11,), generator=generator).tolist()
+    return list(zip(source, target, strict=True))
+
+
+def csc(relation: tuple[str, str, str], edges: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    lists = [[s for s, t in edges if t == row] for row in range(SIZES[relation[2]])]
+    indptr = torch.tensor([0, *(len(one) for one in lists)]).cumsum(0)
+    return indptr, torch.tensor([s for one in lists for s in one], dtype=torch.int32)
+
+
+def typed(edges: dict | None = None) -> TypedGraphs:
+    torch.manual_seed(1)
+    edges = {relation: pairs(relation) for relation in RELATIONS} if edges is None else edges
+    return TypedGraphs(
+        node_id={name: 5 + torch.arange(size) for name, size in SIZES.items()},
+        x={name: torch.randn(SIZES[name], dim).double() if dim else None for name, dim in DIMS.items()},
+        edges={relation: csc(relation, some) for relation, some in edges.items()},
+        root_type="author",
+        root_index=torch.tensor([4, 0, 6]),
+    )
+
+
+def mean_matrix(relation: tuple[str, str, str]) -> torch.Tensor:
+    matrix = torch.zeros(SIZES[relation[2]], SIZES[relation[0]]).double()
+    for source, target in pairs(relation):
+        matrix[target, source] += 1
+    return matrix / matrix.sum(1, keepdim=True).clamp_min(1)
+
+
+@pytest.mark.parametrize("num_bases", [0, 1, 2, 4, 9])
+def test_r_sage_is_its_formula(num_bases: int) -> None:
+    torch.manual_seed(0)
+    model = RSAGE(replace(CONFIG, num_bases=num_bases)).double().eval()
+    graphs = typed()
+    layers = model.layers
+    h = {name: layers.input[f"type {name}"](graphs.x[name]) for name in ("paper", "author")}
+    h["place"] = layers.vector["type place"].repeat(SIZES["place"], 1)
+    for convolution, norm in zip(layers.convolutions, layers.norms, strict=True):
+        out = {name: convolution.own(rows) for name, rows in h.items()}
+        for number, relation in enumerate(RELATIONS):
+            if num_bases in (1, 2):
+                terms = zip(convolution.share_RB[number], convolution.basis_BFD, strict=True)
+                weight = sum(share * basis for share, basis in terms)
+            else:
+                weight = convolution.basis_BFD[number]
+            out[relation[2]] = out[relation[2]] + mean_matrix(relation) @ h[relation[0]] @ weight
+        h = {name: norm(rows).relu() for name, rows in out.items()}
+    expected = model.head(h["author"][[4, 0, 6]])
+    torch.testing.assert_close(model(graphs), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_bases_are_shared() -> None:
+    wide, narrow = (RelationalConvolution(6, 6, 4, bases) for bases in (0, 2))
+    assert (wide.weights().shape, wide.share_RB) == ((4, 6, 6), None)
+    assert narrow.weights().shape == (4, 6, 6)
+    assert torch.linalg.matrix_rank(narrow.weights().flatten(1)) == 2
+    assert sum(p.numel() for p in narrow.parameters()) == 6 * 6 + 6 + 2 * 6 * 6 + 4 * 2
+
+
+def test_gradients() -> None:
+    torch.manual_seed(0)
+    lists = RelationLists(*csc(WRITES, pairs(WRITES)), SIZES["author"])
+    x = torch.randn(SIZES["author"], 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lists.mean, x)
+    assert torch.autograd.gradgradcheck(lists.mean, x)
+    model = RSAGE(replace(CONFIG, norm="none", dropout=0.0)).double()
+    model(typed()).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_no_edges_and_nodes_that_hear_nothing() -> None:
+    """A node without in-edges of a relation hears zeros; a batch without any edge is a network of each node alone."""
+    torch.manual_seed(0)
+    model = RSAGE(CONFIG).double().eval()
+    bare = model(typed({relation: [] for relation in RELATIONS}))
+    for name in ("share_RB", "basis_BFD"):
+        for convolution in model.layers.convolutions:
+            getattr(convolution, name).data.mul_(3)
+    torch.testing.assert_close(model(typed({relation: [] for relation in RELATIONS})), bare)
+    assert not torch.allclose(model(typed()), bare)
+    assert (
+        RelationLists(*csc(WRITES, pairs(WRITES)), SIZES["author"]).mean(torch.ones(SIZES["author"], 2))[0] == 0
+    ).all()
+
+
+def test_all_types_as_one_plain_graph() -> None:
+    graphs = typed()
+    rows = torch.arange(14).double().unsqueeze(1)
+    plain = graphs.as_plain(rows)
+    first = {"paper": 0, "author": 5, "place": 12}
+    expected = sorted((s + first[r[0]], t + first[r[2]]) for r in RELATIONS for s, t in pairs(r))
+    assert sorted(map(tuple, plain.edge_index.T.tolist())) == expected
+    assert plain.root_index.tolist() == [9, 5, 11]
+    assert len(set(plain.node_id.tolist())) == 14
+    assert plain.x is rows
+
+
+WIDTH = 8
+FEATURES = Features(dim=WIDTH)
+MODELS = {
+    "geco": lambda: NodeGECO(GECOConfig(in_dim=WIDTH, out_dim=3, width=WIDTH)),
+    "primphormer": lambda: Primphormer(PrimphormerConfig(node=FEATURES, out_dim=3, width=WIDTH, task="node")),
+    "tokengt": lambda: TokenGT(TokenGTConfig(node=FEATURES, out_dim=3, width=WIDTH, task="node", num_heads=2)),
+    "ppgt": lambda: PPGT(PPGTConfig(node=FEATURES, out_dim=3, width=WIDTH, task="node", num_heads=2)),
+    "grit": lambda: GRIT(GRITConfig(node=FEATURES, out_dim=3, width=WIDTH, task="node", num_heads=2)),
+    "sage": lambda: MessagePassing(SAGEConfig(in_dim=WIDTH, out_dim=3, width=WIDTH)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_takes_it(name: str) -> None:
+    """It is the model over the layers' states, and the layers are trained through it."""
+    torch.manual_seed(0)
+    model = OverTypes(RelationalConfig(DIMS, RELATIONS, width=WIDTH, num_layers=1), MODELS[name]()).double().eval()
+    graphs = typed()
+    found = model(graphs)
+    assert found.shape == (3, 3)
+    torch.testing.assert_close(found, model.model(graphs.as_plain(model.layers(graphs)), epoch=0))
+    found.square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in model.layers.input.parameters())
+
+
+def test_no_layer_is_the_input_alone() -> None:
+    layers = RelationalLayers(replace(CONFIG, num_layers=0)).double()
+    assert isinstance(layers.input["type paper"], nn.Linear)
+    graphs = typed()
+    torch.testing.assert_close(layers(graphs)[:5], layers.input["type paper"](graphs.x["paper"]))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"node_dims": {"paper": 4, "author": 2, "place": 0}},
+            "features of paper must have 4 columns, got 3; set node_dims",
+        ),
+        ({"node_dims": {"paper": 3, "author": 2, "place": 1}}, "features of place must have 1 columns, got none"),
+        ({"node_dims": {"author": 2, "paper": 3, "place": 0}}, "the batch must have the types author, paper, place"),
+        ({"relations": RELATIONS[:3]}, "and 3 relations of the config in their order, got paper, author, place and 4"),
+    ],
+)
+def test_another_graph_is_refused(config, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RSAGE(replace(CONFIG, **config)).double()(typed())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"relations": (("paper", "cites", "book"),)},
+            "relations must join types among paper, author, place, got 'book'",
+        ),
+        ({"node_dims": {**DIMS, "a.b": 1}}, "a dot divides, got 'a.b'"),
+        ({"num_bases": -1}, "num_bases must be at least 0, got -1"),
+        ({"width": 0}, "width must be at least 1"),
+        ({"dropout": 1.0}, "dropout must lie in"),
+        ({"norm": "graph"}, "norm must be one of"),
+    ],
+)
+def test_options_that_cannot_be(wrong, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(CONFIG, **wrong)
+
+
+def test_ids_beyond_the_source_type_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"indices must lie in \[0, 2\), got 0 to 4"):
+        RelationLists(torch.tensor([0, 2]), torch.tensor([0, 4]), 2)
