@@ -263,11 +263,12 @@ def main() -> None:
     on, rows = machine(), []
     for row in measure(config):
         rows.append(row)
-        value = (
+        rates = (
             "" if row.batches_per_s is None else f"{row.batches_per_s:8.2f} batches/s {row.edges_per_s:7.2f} M edges/s"
         )
-        print(f"{row.what:<72}{value:<40}{row.note}", flush=True)
-    columns = {"measure": "", "batches/s": ".2f", "M edges/s": ".2f", "note": ""}
+        cpu = "" if row.cpu_ms is None else f"{row.cpu_ms:8.1f} ms CPU a batch"
+        print(f"{row.what:<72}{rates:<38}{cpu:<24}{row.note}", flush=True)
+    columns = {"measure": "", "batches/s": ".2f", "M edges/s": ".2f", "CPU ms a batch": ".1f", "note": ""}
     text = "\n".join([on, "", *table(columns, rows)])
     keep(config.out, asdict(config), text, machine=on, rows=[row._asdict() for row in rows])
     print(f"kept in {config.out}/results.md and results.json")
