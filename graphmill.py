@@ -17,6 +17,7 @@ _NAMES = {
     "IngestOptions": "storage.ingest:IngestOptions",
     "ArrayGraph": "storage.importers.array_graph:ArrayGraph",
     "router": "samplers.router:local_router",
+    "typed_router": "samplers.typed_router:typed_router",
     "RunConfig": "jobs.run.config:RunConfig",
     "config": "jobs.run.train:config",
     "train": "jobs.run.train:train",
@@ -29,6 +30,7 @@ _SAMPLERS = {
     "RandomPartitionSampler": "samplers.random_partition:RandomPartitionSampler",
     "PprSampler": "samplers.ppr:PprSampler",
     "SaintSampler": "samplers.saint:SaintSampler",
+    "TypedNeighborSampler": "samplers.typed_neighbor:TypedNeighborSampler",
     "GraphBatchSampler": "samplers.graph_batches:GraphBatchSampler",
     "Loader": "samplers.loader:Loader",
     **{
@@ -39,6 +41,7 @@ _SAMPLERS = {
             "RandomPartitionOptions",
             "PprOptions",
             "SaintOptions",
+            "TypedNeighborOptions",
             "GraphBatchOptions",
             "LoaderOptions",
         )
@@ -61,6 +64,11 @@ _MODELS = {
     "SAGEConfig": "models.options.message_passing:SAGEConfig",
     "GCNConfig": "models.options.message_passing:GCNConfig",
     "GATConfig": "models.options.message_passing:GATConfig",
+    "RSAGE": "models.relational:RSAGE",
+    "RSAGEConfig": "models.options.relational:RSAGEConfig",
+    "OverTypes": "models.relational:OverTypes",
+    "RelationalConfig": "models.options.relational:RelationalConfig",
+    "NodeGECO": "models.geco:NodeGECO",
     "Graphs": "models.graphs:Graphs",
 }
 

@@ -18,9 +18,11 @@ from models.parallel.collectives import Peers
 from models.parallel.graph import ShardedGraph
 from models.parallel.halo import ShardedAdjacency
 from models.parallel.shards import Shards
+from models.relational import TypedGraphs
 from samplers.device_copy import tensor_bytes
 from samplers.graph_batches import TorchGraphBatch
 from samplers.minibatch import TorchBatch
+from samplers.typed_batch import TypedBatch
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +70,17 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
         edge_coefficient=coefficients(batch),
         degree=batch.degree,
         max_nodes=num_nodes if whole else None,
+    )
+
+
+def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
+    """A minibatch of a typed graph."""
+    return TypedGraphs(
+        node_id={name: nodes.node_id for name, nodes in batch.nodes.items()},
+        x={name: nodes.x for name, nodes in batch.nodes.items()},
+        edges={relation: (edges.indptr, edges.indices) for relation, edges in batch.edges.items()},
+        root_type=batch.root_type,
+        root_index=batch.root_index,
     )
 
 

@@ -8,13 +8,21 @@ from torch import nn
 
 from cluster.tasks import StepOutput
 from jobs.run.geco_classifier import GECOClassifier
-from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, node_batch_graphs, with_penalty
+from jobs.run.model_inputs import OverGraphs, graph_batch_graphs, node_batch_graphs, typed_batch_graphs, with_penalty
+from models.geco import NodeGECO
 from models.options.geco import GECOConfig
+from models.options.relational import RelationalConfig, RSAGEConfig
 from models.propagation import Adjacency
+from models.relational import RSAGE, OverTypes
 from samplers.graph_batches import GraphBatchSampler, graphs_to_torch
+from samplers.loader import Loader
 from samplers.minibatch import MiniBatch, to_torch
-from samplers.options import GraphBatchOptions
+from samplers.options import GraphBatchOptions, TypedNeighborOptions
+from samplers.typed_batch import typed_to_torch
+from samplers.typed_neighbor import TypedNeighborSampler
+from samplers.typed_router import typed_router
 from tests.array_graph_store import ArrayGraphStore
+from tests.typed_memory_graph import random_typed_graph
 
 
 def minibatch(graph_ptr=None) -> MiniBatch:
@@ -112,3 +120,34 @@ def test_the_penalty_is_for_training_only():
     assert float(trained.prediction[0]) == 1.0 + 3  # the batch's epoch
     assert model.eval()(batch).penalty is None
     assert OverGraphs(Penalised(), node_batch_graphs)(batch).penalty is None
+
+
+def test_typed_batches_train_r_sage_and_geco_behind_relational_layers():
+    """At full fan-out R-SAGE's predictions do not depend on the batch; both models learn whether an id is large from features that are made of it."""
+    graph = random_typed_graph()
+    half = np.median(graph.tables["paper"].ids)
+    dims = {name: table.feature_dim for name, table in graph.tables.items()}
+    sampler = TypedNeighborSampler(typed_router(graph), TypedNeighborOptions(fanouts=(-1, -1), batch_size=20))
+    config = RSAGEConfig(dims, graph.relations, width=16, dropout=0.0, out_dim=5)
+    torch.manual_seed(0)
+    geco = NodeGECO(GECOConfig(in_dim=16, out_dim=5, width=16, num_layers=1))
+    layers = RelationalConfig(dims, graph.relations, width=16, num_layers=1, dropout=0.0)
+    for model in (RSAGE(config), OverTypes(layers, geco)):
+        model.layers.input["type paper"].weight.data.mul_(0.01)  # whose features are as large as ids
+        optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
+        with Loader(sampler, collate=typed_to_torch) as loader:
+            for _ in range(15):
+                for batch in loader:
+                    target = (batch.predicted_id > half).long()
+                    loss = nn.functional.cross_entropy(model(typed_batch_graphs(batch)), target)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    losses.append(loss.item())
+        assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
+    model = RSAGE(config).double().eval()
+    batch = typed_to_torch(sampler.sample(0, 0))
+    some = batch.predicted_id[[3, 1]]
+    alone = typed_to_torch(sampler.sample_roots(some.numpy()))
+    expected = model(typed_batch_graphs(batch))[[3, 1]]
+    torch.testing.assert_close(model(typed_batch_graphs(alone)), expected)
