@@ -13,7 +13,7 @@ Names = tuple[str, str, str]  # of a relation: source type, name, target type
 class RelationalConfig:
     """Input layers by type, and layers of relational propagation. Raises ValueError on values that cannot work."""
 
-    GIVEN: ClassVar = ("node_dims", "relations")
+    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations")
     node_dims: Mapping[str, int] = field(default_factory=lambda: {"node": 1})
     """Columns of each type's features, in the graph's order; 0: the type has none, and all its nodes begin with one learned vector."""
     relations: tuple[Names, ...] = ()
@@ -51,5 +51,5 @@ class RelationalConfig:
 class RSAGEConfig(RelationalConfig):
     """R-SAGE."""
 
-    GIVEN: ClassVar = ("node_dims", "relations", "out_dim")
+    GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations", "out_dim")
     out_dim: int = 1
