@@ -105,7 +105,7 @@ class TypedNeighborOptions:
     replace: bool = False
     """Draw each of the `fanout` neighbors independently."""
     edge_columns: tuple[EdgeColumn, ...] = ()
-    """What the batch holds of each edge, in the relations that have it: "id", "weight", "feature"."""
+    """What the batch holds of each edge, in the relations that have it: "id", "weight", "time", "feature"."""
     features: bool = True
     """Fetch node features."""
 

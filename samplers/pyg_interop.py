@@ -87,7 +87,7 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
     """A typed batch, for heterogeneous models and `trim_to_layer`.
 
     `data[type]` has x, y, n_id (permanent ids), hop, split, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
-    edge_attr and `num_sampled_edges` by hop. The roots come first among the nodes of their type, which has `batch_size` and `root_index`. All
+    edge_attr, edge_time and `num_sampled_edges` by hop. The roots come first among the nodes of their type, which has `batch_size` and `root_index`. All
     types and relations of the graph are there. Tensors are the batch's own, but for edge_index.
     """
     data = HeteroData()
@@ -104,7 +104,12 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
         target = torch.repeat_interleave(edges.indptr.diff(), output_size=len(edges))
         store = data[tuple(relation)]
         store.edge_index = torch.stack([edges.indices.long(), target])
-        columns = {"e_id": edges.edge_id, "edge_weight": edges.edge_weight, "edge_attr": edges.edge_feature}
+        columns = {
+            "e_id": edges.edge_id,
+            "edge_weight": edges.edge_weight,
+            "edge_attr": edges.edge_feature,
+            "edge_time": edges.edge_time,
+        }
         for column, value in columns.items():
             if value is not None:
                 store[column] = value

@@ -41,6 +41,7 @@ class TypedEdges(Generic[Array]):
     indices: Array  # int32 [e], positions of the sources among the nodes of the source type
     edge_id: Array | None = None  # int64 [e], permanent ids within the relation
     edge_weight: Array | None = None  # float32 [e]
+    edge_time: Array | None = None  # int64 [e]
     edge_feature: Array | None = None  # float32 [e, edge_feature_dim]
 
     def __repr__(self) -> str:

@@ -221,5 +221,6 @@ def _has_column(manifest: Manifest, name: str) -> bool:
     return {
         "id": manifest.has_edge_id,
         "weight": manifest.has_edge_weight,
+        "time": manifest.has_edge_time,
         "feature": manifest.edge_feature_dim > 0,
     }[name]
