@@ -1,8 +1,8 @@
 """Links that a graph is to be trained on and scored with, and the edges that are left out of it for them.
 
 A link that is held out, for validation or test, is no edge of the stored graph, in neither direction: so no sampler, encoding, statistic or
-partitioner sees it. Which edges these are is drawn here, a pure function of (seed, the edge's two nodes), or a source says it itself
-(`links`). Nodes are named by their rows in the source, which are their numbers in ascending permanent id.
+partitioner sees it. Which edges these are is drawn here, a pure function of (seed, the edge's two nodes), or by their times, or a source says it
+itself (`links`). Nodes are named by their rows in the source, which are their numbers in ascending permanent id.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,9 @@ from storage.errors import DataError
 from storage.ingest_options import LinkSplitOptions
 from storage.links import Links
 from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, GraphSource, NodeChunk, SourceInfo
+from storage.time_splits import split_of_times, times_at
 
+_CHUNK = 1 << 20  # edges whose times are read at once
 _PURPOSE = 0x6C696E6B  # "link": keeps these draws apart from others of the seed
 
 
@@ -42,6 +44,7 @@ class MessageEdges:
     ) -> None:
         self._source, self._options, self._given, self._may_repeat = source, options, given, may_repeat
         self._found: list[Links] = []
+        self._ends: tuple[int, ...] | None = None  # of the times of training edges and of validation
         self.num_repeated = 0  # edges that are held-out links too
         self._known = np.empty(0, np.int64)
         if given is not None:
@@ -66,12 +69,32 @@ class MessageEdges:
                 self._check(chunk)
                 yield chunk
                 continue
-            code = split_of_edges(chunk.src, chunk.dst, self._options)
+            code = self._split_of(chunk)
             held = code > 0
             if held.any():
                 out, chunk = _rows(chunk, held), _rows(chunk, ~held)
                 self._found.append(Links.of(out.src, out.dst, code[held], time=out.time))
             yield chunk
+
+    def _split_of(self, chunk: EdgeChunk) -> np.ndarray:
+        """int8: SPLIT_VALID or SPLIT_TEST for an edge that is held out, else 0."""
+        if not self._options.by_time:
+            return split_of_edges(chunk.src, chunk.dst, self._options)
+        assert chunk.time is not None
+        code = split_of_times(chunk.time, self.ends_in_time)
+        return np.where((code == SPLIT_TRAIN) | (chunk.src == chunk.dst), 0, code).astype(np.int8)
+
+    @property
+    def ends_in_time(self) -> tuple[int, ...]:
+        """The last times of training edges and of validation; read from the source when first asked for."""
+        if self._ends is None:
+            self._ends = times_at(self._times, self._options.by_time)
+        return self._ends
+
+    def _times(self) -> Iterator[np.ndarray]:
+        for chunk in self._source.edges(_CHUNK):
+            assert chunk.time is not None
+            yield chunk.time
 
     def links(self, *, symmetric: bool) -> Links:
         """All links, in their canonical order; after the edges have passed."""
@@ -124,7 +147,12 @@ def without_held_out(source: GraphSource, options: LinkSplitOptions | None) -> G
     """
     given = source.links if isinstance(source, LinkSource) else None
     options = options or LinkSplitOptions()
-    drawn = options.valid + options.test > 0
+    drawn = options.hold_out
+    if options.by_time and not source.info.has_edge_time:
+        raise DataError(
+            f"{source.info.name}: links by_time: expected edges with times of their own, the source has none; set --edge-list.time, or hold out by "
+            "--links.valid and --links.test"
+        )
     if given is not None and drawn:
         raise DataError(
             f"{source.info.name}: expected no --links, for the set has splits of its links, got some; leave them out"

@@ -42,6 +42,7 @@ from storage.snapshot_writer import SnapshotWriter, write_snapshot
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST, EdgeChunk, GraphSource, NodeChunk, Progress, SourceInfo
 from storage.statistics import FeatureStatistics, GraphStatistics
+from storage.time_splits import split_of_times, times_at
 
 _NO_TIME = np.int64(np.iinfo(np.int64).min)  # numpy's NaT
 
@@ -190,7 +191,7 @@ class _Ingestion:
             has_out_edges=has_out_edges,
             label_kind=nodes.label_kind,
             num_classes=nodes.num_classes,
-            num_split_sets=self.info.num_split_sets,
+            num_split_sets=nodes.num_split_sets,
             links=links,
             statistics=statistics,
             files=files,
@@ -314,7 +315,9 @@ class _Ingestion:
             return {}
         options, repeated = self.options.links, self.source.num_repeated
         told = {"held_out": f"valid {options.valid:g}, test {options.test:g}, seed {options.seed}"}
-        if options.valid + options.test == 0:
+        if options.by_time:
+            told = {"held_out": f"edges later than {', '.join(map(str, self.source.ends_in_time))}"}
+        elif not options.hold_out:
             told = {"held_out": "as published"}
         return told | ({"edges_that_are_held_out_links": str(repeated)} if repeated else {})
 
@@ -415,6 +418,10 @@ class _NodeSpool:
         )
         self._label: np.ndarray | None = None
         self._split = np.zeros((num_nodes, info.num_split_sets), np.int8)
+        if options.split.by_time and not info.has_node_time:
+            raise DataError(
+                f"{info.name}: split by_time: expected nodes with times, the source has none; set --edge-list.node-times"
+            )
         self._original_id: np.ndarray | None = None
         self._time = np.zeros(num_nodes, np.int64) if info.has_node_time else None
         self._scratch = scratch
@@ -434,6 +441,8 @@ class _NodeSpool:
                 "clean them or pass --allow-nonfinite"
             )
         self.label_kind, self.num_classes = self._label_kind()
+        if self._time is not None and options.split.by_time:
+            self._split = self._split_by_time(self._time)
 
     def _take(self, chunk: NodeChunk, row: int) -> int:
         info = self.info
@@ -503,6 +512,14 @@ class _NodeSpool:
                 raise DataError(f"{info.name}: node rows {row}…: expected strictly ascending original ids")
         return stop
 
+    def _split_by_time(self, time: np.ndarray) -> np.ndarray:
+        """int8 [num_nodes, 1], in place of the source's."""
+        chosen = np.ones(len(time), bool)
+        if self._label is not None:
+            chosen = self.columns.is_labelled(slice(None))
+        ends = times_at(lambda: iter([time[chosen]]), self.options.split.by_time)
+        return np.where(chosen, split_of_times(time, ends), 0).astype(np.int8)[:, None]
+
     def _label_kind(self) -> tuple[str | None, int | None]:
         """("class", number of classes), ("answers", their number), ("value", None) or (None, None). Raises DataError where the labels are not these."""
         name, given, label = self.info.name, self.options.num_classes, self._label
@@ -548,6 +565,10 @@ class _NodeSpool:
         return "class", num_classes
 
     @property
+    def num_split_sets(self) -> int:
+        return self._split.shape[1]
+
+    @property
     def columns(self) -> NodeColumns:
         return NodeColumns(
             self.info.num_nodes, self._original_id, self._label, self.num_classes, self._split, self._time
@@ -576,7 +597,7 @@ class _NodeSpool:
             columns["group"] = group_of_row[rows]
         if self._time is not None:
             columns["time"] = self._time[rows]
-        for index in range(self.info.num_split_sets):
+        for index in range(self.num_split_sets):
             columns[f"split_{index}"] = np.ascontiguousarray(self._split[rows, index])
         write_batch(directory / "nodes.arrow", {name: array_from_numpy(values) for name, values in columns.items()})
         stored = self.feature_rows

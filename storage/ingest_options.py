@@ -13,6 +13,25 @@ MAX_PARTITIONS = 10_000
 
 
 @dataclass(frozen=True)
+class SplitOptions:
+    """A split of the nodes that takes the place of the source's own."""
+
+    by_time: tuple[float, ...] = ()
+    """Two shares, 0.8 0.9: the first 80 % of the nodes by time train, those up to 90 % validate, the last test; all of one time are in one
+    split. Where nodes have labels, they are those with one, and the others are in none."""
+
+    def __post_init__(self) -> None:
+        check_options(self, {"by_time": (not self.by_time or _are_shares(self.by_time), _SHARES)})
+
+
+_SHARES = "two shares between 0 and 1, in ascending order (0.8 0.9)"
+
+
+def _are_shares(by_time: tuple[float, ...]) -> bool:
+    return len(by_time) == 2 and 0 < by_time[0] < by_time[1] < 1
+
+
+@dataclass(frozen=True)
 class LinkSplitOptions:
     """Edges to be held out, for link prediction: they are no edges of the stored graph, nor are their reverses."""
 
@@ -22,10 +41,20 @@ class LinkSplitOptions:
     """Share that test."""
     seed: int = 0
     """Which these are is a pure function of it and the pair's two nodes."""
+    by_time: tuple[float, ...] = ()
+    """Two shares, 0.8 0.9, in place of valid and test: the edges after the first 80 % by time validate, those after 90 % test."""
 
     def __post_init__(self) -> None:
         rows = {name: (0 <= getattr(self, name) < 1, "0 or more and less than 1") for name in ("valid", "test")}
-        check_options(self, rows | {"test": (self.test >= 0 and self.valid + self.test < 1, "with valid less than 1")})
+        rows |= {"test": (self.test >= 0 and self.valid + self.test < 1, "with valid less than 1")}
+        drawn = self.valid + self.test > 0
+        by_time = (not self.by_time or (_are_shares(self.by_time) and not drawn), f"{_SHARES}, without valid and test")
+        check_options(self, rows | {"by_time": by_time})
+
+    @property
+    def hold_out(self) -> bool:
+        """Whether any edges are to be held out."""
+        return self.valid + self.test > 0 or bool(self.by_time)
 
 
 @dataclass(frozen=True)
@@ -67,6 +96,7 @@ class IngestOptions:
     scratch: str | None = None
     """Local directory for temporary files; default: in the graph's folder, or the system's where the url is remote."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
+    split: SplitOptions = field(default_factory=SplitOptions)
 
     def __post_init__(self) -> None:
         partitioners, feature_dtypes = get_args(Partitioner), get_args(FeatureDtype)

@@ -352,6 +352,17 @@ def _links_fit_the_rest(config: RunConfig) -> str | None:
     return None
 
 
+def _the_past_is_sampled(config: RunConfig) -> str | None:
+    options = config.sampler.options
+    if getattr(options, "time", "all") == "all":
+        return None
+    if config.links is not None:
+        return "time: expected a task on nodes, got links, whose batches have no times yet; set --sampler.time all"
+    if config.evaluation.how == "full":
+        return f"time: {options.time!r} expects scores through the sampler, for the whole graph has edges of all times; set --evaluation sampled"
+    return None
+
+
 def _baselines_need_exact_scores(config: RunConfig) -> str | None:
     if not config.run.require_baselines or config.evaluation.estimate is None:
         return None
@@ -444,6 +455,7 @@ CHECKS = (
     _subgraphs_of_roots,
     _sampled_scores_have_roots,
     _links_fit_the_rest,
+    _the_past_is_sampled,
     _patience_needs_scores_that_choose,
     _baselines_need_exact_scores,
     _whole_graph_has_no_batches,
