@@ -146,6 +146,36 @@ def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_graph_with_time(tmp_path: Path) -> None:
+    """The guide's commands and code as they stand, in a folder that holds such files."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 3, 300)
+    np.save(tmp_path / "x.npy", (3 * np.eye(3)[label] + rng.normal(size=(300, 3))).astype(np.float32))
+    np.save(tmp_path / "y.npy", label)
+    np.save(tmp_path / "times.npy", rng.integers(0, 100, 300))
+    rows = zip(rng.integers(0, 300, 3000), rng.integers(0, 300, 3000), rng.integers(0, 100, 3000), strict=True)
+    (tmp_path / "edges.csv").write_text("src,dst,when\n" + "".join(f"{a},{b},{t}\n" for a, b, t in rows))
+    (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
+    (commands,) = blocks("time.md", "bash")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
+    assert "Traceback" not in done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "summary.json").read_text())["scores"]["test"] > 0.6
+    (code,) = blocks("time.md", "python")
+    done = run_code(code, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.long
 def test_pygs_graph_models_and_encodings(tmp_path: Path) -> None:
     code = "".join(blocks("from_pyg.md", "python"))
     check = """

@@ -218,3 +218,38 @@ def test_times_may_be_given_with_the_roots(routers, graph) -> None:
     assert dealt == dict(zip(roots.tolist(), when.tolist(), strict=True))
     assert made[0].content_hash != made[1].content_hash
     assert made[0].content_hash == NeighborSampler(routers[1], options, 1, roots[::-1], when[::-1]).content_hash
+
+
+@pytest.mark.long
+def test_of_a_million_sampled_edges_none_is_later_than_its_root(tmp_path: Path) -> None:
+    """A check that shares nothing with the sampler: every sampled edge is looked up by its number in the source's table of edges, and every path
+    of a batch is followed back to its roots."""
+    num_nodes, num_edges = 50_000, 1_000_000
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, num_nodes, num_edges), (num_nodes * rng.random(num_edges) ** 2).astype(np.int64)
+    time = rng.integers(1_500_000_000, 1_700_000_000, num_edges)
+    node_time = rng.integers(1_550_000_000, 1_700_000_000, num_nodes)
+    source = ArrayGraph("payments", num_nodes, src, dst, edge_time=time, node_time=node_time)
+    ingest(source, str(tmp_path / "graph"), IngestOptions(num_partitions=4, edge_ids=True))
+    options = NeighborOptions((15, 10, 5), 512, time="before", edge_columns=("id",))
+    sampler = NeighborSampler(local_router(open_graph(str(tmp_path / "graph"))), options)
+    sampled = late = wrong_ends = strangers = 0
+    for batch in (sampler.sample(0, number) for number in range(sampler.num_batches)):
+        destination = np.repeat(np.arange(batch.num_nodes), np.diff(batch.indptr))
+        # The latest root that each node reaches: each node was found by an edge to a node before it.
+        cut_off = np.full(batch.num_nodes, -1)
+        cut_off[batch.root_index] = node_time[batch.node_id[batch.root_index]]
+        earliest = np.where(cut_off >= 0, cut_off, np.iinfo(np.int64).max)
+        for hop in range(3):
+            of_hop = batch.hop[destination] == hop
+            np.minimum.at(earliest, batch.indices[of_hop], earliest[destination[of_hop]])
+        wrong_ends += int(np.sum(src[batch.edge_id] != batch.node_id[batch.indices]))
+        wrong_ends += int(np.sum(dst[batch.edge_id] != batch.node_id[destination]))
+        late += int(np.sum(time[batch.edge_id] >= earliest[destination]))
+        strangers += int(np.sum(earliest != batch.root_time))
+        sampled += batch.num_edges
+        if sampled >= 1_000_000:
+            break
+    print(f"{sampled:,} sampled edges, {late} later than a root that they reach")
+    assert sampled >= 1_000_000
+    assert (late, wrong_ends, strangers) == (0, 0, 0)
