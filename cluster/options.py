@@ -321,9 +321,11 @@ class RegressionOptions:
     metric: Literal["mae", "rmse"] = "mae"
     """What selects the best epoch and is compared with the baselines."""
     loss: Literal["l1", "mse", "huber"] = "l1"
-    """On targets standardised by the training split."""
+    """Of what the model predicts."""
     huber_delta: float = 1.0
     """Of the huber loss, in standard deviations."""
+    standardise: bool = True
+    """The model predicts targets less their mean, over their standard deviation in the training split; no: the targets as they are, as the papers' code."""
 
     def __post_init__(self) -> None:
         check_options(self, more_than_0(self, "huber_delta"))

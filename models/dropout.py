@@ -60,17 +60,17 @@ class Dropout(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Zeroes whole graphs' rows of [B, T, D] with probability p in training and divides the others by 1 - p (stochastic depth)."""
+    """Zeroes whole graphs' rows of [B, …] with probability p in training and divides the others by 1 - p (stochastic depth)."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
-            return x_BTD
-        kept_B11 = uniform((x_BTD.shape[0], 1, 1), x_BTD.device) >= self.p
-        return x_BTD * (kept_B11.to(x_BTD.dtype) / (1 - self.p))
+            return x
+        kept = uniform((x.shape[0], *[1] * (x.dim() - 1)), x.device) >= self.p
+        return x * (kept.to(x.dtype) / (1 - self.p))
 
 
 def dropout_factors(p: float, key: int, start: int, like: Tensor) -> Tensor:

@@ -49,7 +49,8 @@ class ImplicitFilter(nn.Module):
         """
         weight = self.out.weight
         with torch.autocast(weight.device.type, enabled=False):
-            code_NC = positional_code(num_positions, self.config.bands, dtype=weight.dtype, device=weight.device)
+            bands, symmetric = self.config.bands, self.config.symmetric
+            code_NC = positional_code(num_positions, bands, symmetric, dtype=weight.dtype, device=weight.device)
             # [KD, I] @ [I, N]: the FFT axis comes out contiguous.
             filter_KDN = (weight @ self.inner(code_NC).t()).view(self.num_filters, self.width, num_positions)
             return self._scaled(filter_KDN, num_positions)
@@ -63,7 +64,7 @@ class ImplicitFilter(nn.Module):
         stages = [layer for layer in self.inner if isinstance(layer, nn.Linear | Sine)]
         parameters = [p for layer in stages for p in layer.parameters()]
         with torch.autocast(weight_KDI.device.type, enabled=False):
-            return weight_KDI, _Features.apply(num_positions, self.config.bands, *parameters)
+            return weight_KDI, _Features.apply(num_positions, self.config, *parameters)
 
     def _scaled(self, values: Tensor, num_positions: int) -> Tensor:
         if self.config.scale == "none":
@@ -75,7 +76,8 @@ class ImplicitFilter(nn.Module):
         """Returns [T, K·D]: the filters at each position of a sequence of that length; `forward(N)` for T pairs of any N."""
         weight = self.out.weight
         with torch.autocast(weight.device.type, enabled=False):
-            rows_TC = self.out(self.inner(positional_code_at(position_T, length_T, self.config.bands, weight.dtype)))
+            code_TC = positional_code_at(position_T, length_T, self.config.bands, self.config.symmetric, weight.dtype)
+            rows_TC = self.out(self.inner(code_TC))
             if self.config.scale == "none":
                 return rows_TC
             length_T1 = length_T.clamp_min(1).to(weight.dtype).unsqueeze(1)
@@ -89,12 +91,12 @@ class _Features(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, num_positions: int, bands: int, *parameters: Tensor) -> Tensor:
-        ctx.num_positions, ctx.bands = num_positions, bands
+    def forward(ctx: Any, num_positions: int, config: FilterConfig, *parameters: Tensor) -> Tensor:
+        ctx.num_positions, ctx.config = num_positions, config
         ctx.save_for_backward(*parameters)
         feature_IN = parameters[0].new_empty(parameters[0].shape[0], num_positions)
         stages = _stages(parameters)
-        for block, z_CP in _code_blocks(num_positions, bands, parameters[0]):
+        for block, z_CP in _code_blocks(num_positions, config, parameters[0]):
             for weight, bias, frequency in stages:
                 z_CP = torch.addmm(bias.unsqueeze(1), weight, z_CP).mul_(frequency.unsqueeze(1)).sin_()
             feature_IN[:, block] = z_CP
@@ -106,7 +108,7 @@ class _Features(torch.autograd.Function):
         parameters = ctx.saved_tensors
         grads = [torch.zeros_like(p) for p in parameters]
         stages, grad_stages = _stages(parameters), _stages(grads)
-        for block, z_CP in _code_blocks(ctx.num_positions, ctx.bands, parameters[0]):
+        for block, z_CP in _code_blocks(ctx.num_positions, ctx.config, parameters[0]):
             inputs, linears = [], []
             for weight, bias, frequency in stages:
                 inputs.append(z_CP)
@@ -129,21 +131,27 @@ def _stages(parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]
     return list(zip(parameters[::3], parameters[1::3], parameters[2::3], strict=True))
 
 
-def _code_blocks(num_positions: int, bands: int, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
+def _code_blocks(num_positions: int, config: FilterConfig, like: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Blocks of positions and their codes [2·bands + 1, P]; on a CPU a block's activations stay in the cache."""
     size = 1 << (18 if like.is_cuda else 13)
     length = torch.tensor([num_positions], device=like.device)
     for start in range(0, num_positions, size):
         stop = min(start + size, num_positions)
         position_P = torch.arange(start, stop, device=like.device)
-        yield slice(start, stop), positional_code_at(position_P, length, bands, like.dtype).t()
+        yield slice(start, stop), positional_code_at(position_P, length, config.bands, config.symmetric, like.dtype).t()
 
 
-def positional_code(num_positions: int, bands: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+def positional_code(
+    num_positions: int, bands: int, symmetric: bool = False, *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """Returns [N, 2·bands + 1]: t in [0, 1], then cos and -sin of 2π f n / N for f evenly from 1e-4 to bands - 1.
 
-    As in Hyena's public code, including the lowest frequency of 1e-4 rather than 0.
+    As in Hyena's public code, including the lowest frequency of 1e-4 rather than 0. `symmetric`: n is the distance min(n, N - n) on the circle.
     """
+    if symmetric:
+        position_N = torch.arange(num_positions, device=device)
+        length_1 = torch.tensor([num_positions], device=device)
+        return positional_code_at(position_N, length_1, bands, True, dtype)
     t_N1 = torch.linspace(0, 1, num_positions, dtype=dtype, device=device).unsqueeze(1)
     position_N1 = torch.arange(num_positions, dtype=dtype, device=device).unsqueeze(1)
     frequency_B = torch.linspace(1e-4, bands - 1, bands, dtype=dtype, device=device)
@@ -151,8 +159,10 @@ def positional_code(num_positions: int, bands: int, *, dtype: torch.dtype, devic
     return torch.cat([t_N1, torch.cos(angle_NB), -torch.sin(angle_NB)], dim=1)
 
 
-def positional_code_at(position_T: Tensor, length_T: Tensor, bands: int, dtype: torch.dtype) -> Tensor:
+def positional_code_at(position_T: Tensor, length_T: Tensor, bands: int, symmetric: bool, dtype: torch.dtype) -> Tensor:
     """Returns [T, 2·bands + 1]: the rows of `positional_code` for pairs of a position and the sequence's length."""
+    if symmetric:
+        position_T = torch.minimum(position_T, length_T - position_T)
     position_T1, length_T1 = position_T.to(dtype).unsqueeze(1), length_T.to(dtype).unsqueeze(1)
     frequency_B = torch.linspace(1e-4, bands - 1, bands, dtype=dtype, device=position_T.device)
     angle_TB = frequency_B * (2 * math.pi / length_T1.clamp_min(1)) * position_T1

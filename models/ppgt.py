@@ -74,6 +74,10 @@ class PairStem(nn.Module):
         self.input_norm = _norm(config, config.edge_width) if config.input_norms else None
         self.ffn_norms = nn.ModuleList(_norm(config, config.edge_width) for _ in range(config.stem_layers))
         self.ffns = nn.ModuleList(FeedForward(config.edge_width, config.stem_ratio) for _ in range(config.stem_layers))
+        self.branches = nn.ModuleList(
+            _branch(config, config.edge_width) if config.stem_branch else nn.Identity()
+            for _ in range(config.stem_layers)
+        )
         self.norm = _norm(config, config.edge_width)
 
     def forward(self, walks_BNNC: Tensor, graphs: Graphs) -> Tensor:
@@ -91,7 +95,9 @@ class PairStem(nn.Module):
             b = slice(first, first + count)
             block = (walks_BNNC[b], start_BNH[b], end_BNH[b], None if edges_BNNE is None else edges_BNNE[b])
             if again:
-                blocks.append(checkpoint(self._pairs, *block, use_reentrant=False, preserve_rng_state=False))
+                # The same graphs are dropped when it computes again.
+                draws = self.config.stem_branch
+                blocks.append(checkpoint(self._pairs, *block, use_reentrant=False, preserve_rng_state=draws))
             else:
                 blocks.append(self._pairs(*block))
         if not blocks:
@@ -100,10 +106,10 @@ class PairStem(nn.Module):
 
     @property
     def _kept_bytes(self) -> int:
-        """What autograd keeps for a pair: SPE, either side of each GELU, and each norm's input and output."""
+        """What autograd keeps for a pair: SPE, either side of each GELU, each norm's input and output, and each branch's two inputs."""
         config = self.config
         codes = (1 + 2 * config.spe_scales) * self.num_own
-        of_ffn = 2 + 2 * config.stem_ratio
+        of_ffn = 2 + 2 * config.stem_ratio + 2 * config.stem_branch
         numbers = codes + 2 * config.stem_hidden + (config.stem_layers * of_ffn + 1) * config.edge_width
         return numbers * self.hidden.weight.element_size()
 
@@ -138,8 +144,8 @@ class PairStem(nn.Module):
             p_bNNE = p_bNNE + edges_bNNE
         if self.input_norm is not None:
             p_bNNE = self.input_norm(p_bNNE)
-        for norm, ffn in zip(self.ffn_norms, self.ffns, strict=True):
-            p_bNNE = p_bNNE + ffn(norm(p_bNNE))
+        for norm, ffn, branch in zip(self.ffn_norms, self.ffns, self.branches, strict=True):
+            p_bNNE = p_bNNE + branch(ffn(norm(p_bNNE)))
         return self.norm(p_bNNE)
 
 
@@ -194,7 +200,7 @@ class PPGTLayer(nn.Module):
         self.attention = Sl2Attention(config)
         self.ffn = FeedForward(config.width, config.ffn_ratio, config.dropout)
         self.norm_1, self.norm_2 = _norm(config, config.width), _norm(config, config.width)
-        self.branch_1, self.branch_2 = _branch(config), _branch(config)
+        self.branch_1, self.branch_2 = _branch(config, config.width), _branch(config, config.width)
 
     def forward(self, x_BND: Tensor, p_BNNE: Tensor, mask_BN: Tensor) -> Tensor:
         x_BND = x_BND + self.branch_1(self.attention(self.norm_1(x_BND), p_BNNE, mask_BN))
@@ -212,10 +218,12 @@ class ClassLayer(nn.Module):
         self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
         self.ffn = FeedForward(width, config.ffn_ratio, config.dropout)
         self.norm_1, self.norm_2 = _norm(config, width), _norm(config, width)
-        self.branch_1, self.branch_2 = _branch(config), _branch(config)
+        self.branch_1, self.branch_2 = _branch(config, width), _branch(config, width)
+        self.normalises_nodes = config.class_norm == "each"
 
     def forward(self, token_B1D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
-        token_B1D = token_B1D + self.branch_1(self._attend(self.norm_1(token_B1D), self.norm_1(x_BND), mask_BN))
+        nodes_BND = self.norm_1(x_BND) if self.normalises_nodes else x_BND
+        token_B1D = token_B1D + self.branch_1(self._attend(self.norm_1(token_B1D), nodes_BND, mask_BN))
         return token_B1D + self.branch_2(self.ffn(self.norm_2(token_B1D)))
 
     def _attend(self, token_B1D: Tensor, x_BND: Tensor, mask_BN: Tensor) -> Tensor:
@@ -238,11 +246,14 @@ class ClassAttention(nn.Module):
         width = config.width
         self.token_D = nn.Parameter(torch.empty(width))
         self.order = nn.Sequential(nn.Linear(1, max(width // 2, 1)), nn.GELU(), nn.Linear(max(width // 2, 1), width))
+        self.node_norm = _norm(config, width) if config.class_norm == "before" else None
         self.layers = nn.ModuleList(ClassLayer(config) for _ in range(config.class_layers))
         self.norm = _norm(config, width)
 
     def forward(self, x_BND: Tensor, graphs: Graphs) -> Tensor:
         token_B1D = self.token_D + self.order(graphs.size_B.to(x_BND.dtype).unsqueeze(1)).unsqueeze(1)
+        if self.node_norm is not None:
+            x_BND = self.node_norm(x_BND)
         for layer in self.layers:
             token_B1D = layer(token_B1D, x_BND, graphs.padding.mask_BN)
         return self.norm(token_B1D.squeeze(1))
@@ -383,11 +394,11 @@ def _places(graphs: Graphs, config: PPGTConfig, dtype: torch.dtype) -> Tensor:
     return graphs.x[:, -config.positions :].to(dtype)
 
 
-def _branch(config: PPGTConfig) -> nn.Module:
+def _branch(config: PPGTConfig, width: int) -> nn.Module:
     """The modules between a block and its residual sum."""
     steps: list[nn.Module] = [Dropout(config.dropout)] if config.dropout else []
     if config.layer_scale is not None:
-        steps.append(LayerScale(config.width, config.layer_scale))
+        steps.append(LayerScale(width, config.layer_scale))
     steps.append(DropPath(config.drop_path))
     return nn.Sequential(*steps)
 

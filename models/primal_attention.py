@@ -11,7 +11,7 @@ The training objective adds η Σ_l J_l². f_X differs from F by a rank-one term
 f_X is ever formed: e = (F W_e) φ_q + (V X̄) (1ᵀ W_e φ_q), O(N p s) time and O(N s) memory on packed rows.
 
 X̄ is the mean over the graph's nodes by default, J's terms are means over nodes and heads, and Λ is a square: the
-appendix's pseudo-code. `pool="sum"`, `score_terms="sum"` and `multiplier="plain"` give the paper's equations; a sum in J
+appendix's pseudo-code, whose means are over the nodes of a whole batch (`score_terms="batch"`), not per graph first. `pool="sum"`, `score_terms="sum"` and `multiplier="plain"` give the paper's equations; a sum in J
 only rescales Λ by N, but a sum in X̄ grows with the graph, so chunks of a graph would see another model than the whole.
 `virtual_nodes="running"` is the pseudo-code's f_X^l = f_X^{l-1} + V X̄, where "per_layer" is the equations' own F in each. `heads="shared"`
 is the pseudo-code's one W_c and Λ per head.
@@ -106,13 +106,16 @@ class PrimalAttention(nn.Module):
         return nn.functional.softplus(self.multiplier_S) if self.options.multiplier == "softplus" else self.multiplier_S
 
     def ksvd_loss(self, e_nHS: Tensor, r_nHS: Tensor, graphs: Graphs) -> Tensor:
-        """J, a scalar: per graph over nodes and heads, then the mean over the graphs that have nodes."""
+        """J, a scalar: per graph over nodes and heads, then the mean over the graphs that have nodes; "batch": over all nodes and heads."""
         energy_nH = 0.5 * ((e_nHS.square() + r_nHS.square()) * self.multiplier()).sum(2)
         trace_H = (self.weight_e_HMP * self.weight_r_HMP).sum((1, 2))
         if self.options.score_terms == "sum":
             energy_B, trace = graphs.by_graph.sum(energy_nH.sum(1)), trace_H.sum()
         else:
-            energy_B, trace = graphs.by_graph.mean(energy_nH.mean(1)), trace_H.mean()
+            over_nodes = graphs.by_graph.sum if self.options.score_terms == "batch" else graphs.by_graph.mean
+            energy_B, trace = over_nodes(energy_nH.mean(1)), trace_H.mean()
+        if self.options.score_terms == "batch":
+            return energy_B.sum() / graphs.size_B.sum().clamp_min(1) - trace
         num_graphs = (graphs.size_B > 0).sum().clamp_min(1)
         return energy_B.sum() / num_graphs - trace
 

@@ -25,7 +25,7 @@ from models.options.features import Features, atoms, bonds
 from models.options.tokengt import SLOT, SLOT_CATEGORIES, TokenGTConfig, pcqm4mv2_lap
 
 _FEATURE = "encoder.graph_encoder.graph_feature."
-_IDENTIFIERS = {"lap_encoder": "laplacian", "orf_encoder": "orf", "rand_encoder": "random"}
+_IDENTIFIERS = {"lap_encoder": "laplacian", "orf_encoder": "orf", "rand_encoder": "positive"}
 _IGNORED = re.compile(r"performer_proj_updater\.|calls_since_last_redraw$|^encoder\.version$")
 _PROJECTION = re.compile(r"^encoder\.graph_encoder\.layers\.(\d+)\..+\.projection_matrix$")
 _LAYER = re.compile(r"^encoder\.graph_encoder\.layers\.(\d+)\.(.+)$")
@@ -149,7 +149,7 @@ def _config(state: Mapping[str, Tensor], num_heads: int) -> TokenGTConfig:
         null_token=_FEATURE + "null_token.weight" in state,
         embedding_norm="encoder.graph_encoder.emb_layer_norm.weight" in state,
         type_by_index=True,
-        resample_in_eval=options["identifier"] == "orf",
+        resample_in_eval=options["identifier"] in ("orf", "positive"),
         **options,
     )
 

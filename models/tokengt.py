@@ -38,7 +38,12 @@ import torch
 from torch import Tensor, nn
 
 from models.dropout import Dropout, DropPath
-from models.encodings.identifiers import near_orthogonal_identifiers, orthogonal_identifiers, random_identifiers
+from models.encodings.identifiers import (
+    near_orthogonal_identifiers,
+    orthogonal_identifiers,
+    positive_identifiers,
+    random_identifiers,
+)
 from models.encodings.laplacian import drop_entries, flip_signs, laplacian_eigenvectors
 from models.favor import FavorAttention, KeyLayout
 from models.features import FeatureEncoder, NodeInput, checked_categories
@@ -50,6 +55,9 @@ from models.options.tokengt import SLOT, TokenGTConfig
 from models.parallel.graph import ShardedGraph
 from models.parallel.tokens import ShardedTokens
 from models.segments import reduce_runs
+
+# Identifiers that each node draws for itself.
+_DRAWS = {"near_orf": near_orthogonal_identifiers, "random": random_identifiers, "positive": positive_identifiers}
 
 MAX_DENSE_NODES = 4096  # the largest graph whose eigenvectors are computed on the fly, in O(n³)
 MIN_LENGTH = 1e-6  # of a row of eigenvectors that is scaled to 1: below it is the solver's noise
@@ -251,8 +259,7 @@ class TokenEmbedding(nn.Module):
         config, dtype, dim = self.config, self.anchor.dtype, self.config.identifier_dim
         if config.identifier == "orf":
             return orthogonal_identifiers(graphs, dim, seed=self._seed(), dtype=dtype)
-        if config.identifier in ("near_orf", "random"):
-            draw = near_orthogonal_identifiers if config.identifier == "near_orf" else random_identifiers
+        if draw := _DRAWS.get(config.identifier):
             # Without permanent ids, the place within the graph: in evaluation a graph's batch must not change its prediction.
             key_n = graphs.node_id
             if key_n is None:

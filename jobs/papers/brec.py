@@ -20,6 +20,7 @@ printed as `--pairs` takes them, so that a training can leave the others out.
 """
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -65,6 +66,8 @@ class BrecConfig:
     """At most, per pair."""
     loss_threshold: float = 0.1
     """Training stops below it."""
+    training: Literal["brec", "ppgt"] = "brec"
+    """brec: Adam, its rate cut where the loss stands still, as BREC's program. ppgt: as PPGT's code, AdamW, ten epochs of warm-up from 1e-7, a cosine to 7e-5 at the last of the epochs (200 there), gradients of norm at most 1."""
     lr: float = 1e-3
     """Adam's step size."""
     weight_decay: float = 1e-5
@@ -229,15 +232,20 @@ def measure_pair(config: BrecConfig, name: str, first: np.ndarray, second: np.nd
     batches, same = batches_of(second), batches_of(first)
     torch.manual_seed(config.seed)
     model = build_model(config).to(config.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    of_ppgt = config.training == "ppgt"
+    kind = torch.optim.AdamW if of_ppgt else torch.optim.Adam
+    optimizer = kind(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
     losses: list[float] = []
     model.train()
     while len(losses) < config.epochs:
-        losses.append(train_epoch(model, optimizer, batches))
+        if of_ppgt:
+            optimizer.param_groups[0]["lr"] = ppgt_rate(len(losses), config.epochs, config.lr)
+        losses.append(train_epoch(model, optimizer, batches, max_norm=1.0 if of_ppgt else None))
         if losses[-1] < config.loss_threshold:
             break
-        schedule.step(losses[-1])
+        if not of_ppgt:
+            schedule.step(losses[-1])
     model.eval()
     t2, t2_same = (hotelling_t2(differences(model, each)) for each in (batches, same))
     return Result(
@@ -253,9 +261,20 @@ def measure_pair(config: BrecConfig, name: str, first: np.ndarray, second: np.nd
     )
 
 
-def train_epoch(model: Any, optimizer: "torch.optim.Optimizer", batches: "list[Graphs]") -> float:
-    """One pass; the mean loss. Raises FormatError when it is not finite."""
+def ppgt_rate(epoch: int, num_epochs: int, peak: float) -> float:
+    """PPGT's rate in an epoch, from 0."""
+    first, last, warmup = 1e-7, 7e-5, 10
+    if epoch < warmup:
+        return first + (peak - first) * epoch / warmup
+    return last + (peak - last) * (1 + math.cos(math.pi * (epoch - warmup) / (num_epochs - warmup))) / 2
+
+
+def train_epoch(
+    model: Any, optimizer: "torch.optim.Optimizer", batches: "list[Graphs]", max_norm: float | None = None
+) -> float:
+    """One pass; the mean loss. `max_norm`: of a step's gradient. Raises FormatError when the loss is not finite."""
     from torch.nn import functional
+    from torch.nn.utils import clip_grad_norm_
 
     total = 0.0
     for graphs in batches:
@@ -266,6 +285,8 @@ def train_epoch(model: Any, optimizer: "torch.optim.Optimizer", batches: "list[G
         )
         loss = functional.cosine_embedding_loss(out[0::2], out[1::2], -out.new_ones(len(out) // 2), margin=0.0)
         (loss + penalty).backward()
+        if max_norm is not None:
+            clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         total += loss.item() * len(out) / 2
     mean = total / COPIES
@@ -290,6 +311,8 @@ def settings(config: BrecConfig) -> dict[str, Any]:
     for name in ("spe_scales", "position"):  # results of before these were options stay comparable
         if fields[name] is None:
             del fields[name]
+    if fields["training"] == "brec":
+        del fields["training"]
     if config.model == "ppgt":
         fields["head"] = "constant"  # earlier results are of another head
     return {name: value for name, value in fields.items() if name not in ("data", "out", "pairs", "device", "bound")}

@@ -116,6 +116,8 @@ def graph_task(component: Component, store: StoredGraphs, columns: tuple[int, ..
         return _class_task(store.url, target, names, fit)
     if not isinstance(fit, RegressionOptions):
         return fit.build(set_inputs(store.manifest, len(columns)))
+    if not fit.standardise:
+        means, deviations = [0.0] * len(columns), [1.0] * len(columns)
     return Regression(
         mean=tuple(means),
         scale=tuple(deviations),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.graphs import Graphs
-from models.random_numbers import box_muller, gaussians, mix, signs
+from models.random_numbers import box_muller, gaussians, mix, signs, uniform
 
 
 @torch.no_grad()
@@ -93,6 +93,24 @@ def random_identifiers(
         keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
         gauss = _counted_gaussians(seed, keys, dim, dtype)
     return torch.nn.functional.normalize(gauss, dim=1)
+
+
+def positive_identifiers(
+    num_nodes: int,
+    dim: int,
+    *,
+    seed: int | None = None,
+    key_n: Tensor | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """[num_nodes, dim]: rows of uniform numbers in [0, 1), of norm 1: the released TokenGT's random identifiers. Seeded as `random_identifiers`."""
+    if seed is None:
+        rows = uniform((num_nodes, dim), device).to(dtype)
+    else:
+        keys = torch.arange(num_nodes, device=device) if key_n is None else key_n
+        rows = (_counted_words(seed, keys, dim) >> 8).to(dtype) / 2**24  # float32 holds no more digits below 1
+    return torch.nn.functional.normalize(rows, dim=1)
 
 
 def _counted_words(seed: int, key_n: Tensor, columns: int) -> Tensor:

@@ -25,6 +25,8 @@ class FilterConfig:
     frequency: float = 1.0
     """ω in sin(ω·), 1 to 14."""
     trainable_frequency: bool = True
+    symmetric: bool = False
+    """f[t] = f[N - t]: one reading of the paper's "circular symmetry", which it does not define; its algorithms need none."""
     scale: FilterScale = "none"
     """"none" is the paper's sum. "length" divides the filter by N and "sqrt_length" by √N; neither is in the paper. With "length" the convolution is a mean over nodes, so its size does not depend on N and a model that was trained on batches can be evaluated on the whole graph."""
 

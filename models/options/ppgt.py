@@ -64,6 +64,8 @@ class PPGTConfig:
     """F."""
     stem_ratio: int = 2
     """Of the stem's FFNs."""
+    stem_branch: bool = False
+    """The stem's FFNs have layer_scale and drop_path too (released ogbn-arxiv model)."""
     input_norms: bool = False
     """Norms of x⁰ before the layers and of p before the stem's FFNs (released base model)."""
     norm: Literal["ada", "ada_identity", "rms"] = "ada"
@@ -84,6 +86,8 @@ class PPGTConfig:
     readout: Literal["direct", "class_attention"] = "direct"
     """Class attention: one output per graph, of its root if task is "node"."""
     class_layers: int = 2
+    class_norm: Literal["each", "before"] = "each"
+    """Where class attention normalises the nodes: in each of its layers, or once before them (released ogbn-arxiv model)."""
     root_embedding: bool = False
     """a learned vector added to root_index's nodes."""
     node_masking: float = 0.0
@@ -140,6 +144,8 @@ def as_released(config: PPGTConfig) -> PPGTConfig:
         head_shape="constant",
         undirected_walks=not config.dual_walks,
         edge_query="target",
+        class_norm="each" if config.readout == "direct" else "before",
+        stem_branch=config.readout == "class_attention",
     )
 
 

@@ -25,8 +25,8 @@ class PrimalOptions:
     """"none": f_X = F, the paper's ablation."""
     heads: Literal["own", "shared"] = "own"
     """own: W_c of each head, Λ for all, V without a bias. shared, as Appendix D has it: one W_c, Λ of each head, V with a bias, and W_e and W_r orthogonal over all heads. The published sizes are those of shared with running."""
-    score_terms: Literal["mean", "sum"] = "mean"
-    """Of J, over nodes, and its trace over heads."""
+    score_terms: Literal["mean", "sum", "batch"] = "mean"
+    """Of J, over nodes, and its trace over heads; batch: over all nodes of a batch at once, as Appendix D's pseudo-code, not graph by graph."""
     multiplier: Literal["square", "softplus", "plain"] = "square"
     """Effective Λ; "plain" may turn negative."""
     dropout: float = 0.0

@@ -9,7 +9,7 @@ from models.options.choices import Task
 from models.options.features import Features, atoms, bonds
 from models.options.local import LocalOptions, check_joins
 
-Identifier = Literal["laplacian", "orf", "near_orf", "random", "orf_first_order", "none"]
+Identifier = Literal["laplacian", "orf", "near_orf", "random", "positive", "orf_first_order", "none"]
 SLOT = 512  # rows per column of the code's feature table
 SLOT_CATEGORIES = SLOT - 2  # that have a row in the last column too
 INIT_STD = 0.02
@@ -32,6 +32,7 @@ class TokenGTConfig:
     """None: the width."""
     # Token identifiers.
     identifier: Identifier = "laplacian"
+    """"random": Gaussian rows of norm 1; "positive": uniform ones, which the released code calls random. near_orf, random and positive serve graphs of any size."""
     identifier_dim: int = 16
     """P."""
     laplacian_ends: Literal["smallest", "both_ends"] = "smallest"
@@ -130,7 +131,7 @@ class TokenGTConfig:
     def sharding(self) -> Literal["rows"] | None:
         """How several workers evaluate it on one graph: each a range of the nodes, where attention is linear and a node's identifier its own."""
         own = self.identifier == "none" or (self.identifier == "laplacian" and self.encoding is not None)
-        own |= self.identifier in ("near_orf", "random") and not self.resample_in_eval
+        own |= self.identifier in ("near_orf", "random", "positive") and not self.resample_in_eval
         return "rows" if own and self.attention == "performer" and not self.num_special and self.edge.empty else None
 
     @property

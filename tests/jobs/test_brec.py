@@ -38,6 +38,11 @@ def write_graph6(adjacency: np.ndarray) -> str:
     return "".join(chr(63 + code) for code in [*size, *(bits @ [32, 16, 8, 4, 2, 1])])
 
 
+def test_ppgts_rate():
+    rates = [brec.ppgt_rate(epoch, 200, 1e-3) for epoch in (0, 5, 10, 105, 199)]
+    assert rates == pytest.approx([1e-7, 5.0005e-4, 1e-3, (1e-3 + 7e-5) / 2, 7.006e-5], rel=1e-3)
+
+
 def test_graph6_of_the_format_description():
     # Brendan McKay's example: five nodes, edges 0-2, 0-4, 1-3, 3-4.
     adjacency = brec.read_graph6("DQc")

@@ -54,6 +54,24 @@ def test_filter_has_one_channel_per_filter_and_width_and_no_decay():
     assert 0.3 < float(last / first) < 3
 
 
+@pytest.mark.parametrize("num", [1, 2, 7, 8])
+def test_a_symmetric_filter_is_the_same_both_ways_round_the_circle(num):
+    torch.manual_seed(1)
+    module = ImplicitFilter(FilterConfig(inner_width=4, symmetric=True), 2, 3).double()
+    values = module(num)
+    torch.testing.assert_close(values, values[..., -torch.arange(num) % num], rtol=1e-12, atol=1e-14)
+    weight, features = module.factors(num)
+    torch.testing.assert_close(weight @ features, values, rtol=1e-12, atol=1e-12)
+    rows = module.at(torch.arange(num), torch.full((num,), num))
+    torch.testing.assert_close(rows.t().view(2, 3, num), values, rtol=1e-12, atol=1e-12)
+    one_way = ImplicitFilter(FilterConfig(inner_width=4), 2, 3).double()
+    one_way.load_state_dict(module.state_dict())
+    half = num // 2 + 1
+    if num > 3:
+        assert not torch.allclose(one_way(num), values)
+    torch.testing.assert_close(one_way(num)[..., :half], values[..., :half], rtol=1e-12, atol=1e-12)
+
+
 def test_filter_matches_its_formula():
     torch.manual_seed(1)
     module = ImplicitFilter(FilterConfig(bands=2, inner_width=4, num_inner_layers=1, frequency=3.0), 2, 3).double()

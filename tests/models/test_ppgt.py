@@ -124,8 +124,9 @@ def dense_reference(model, graph, root=None):
         p = p + embedded
     if config.input_norms:
         p = norm(stem.input_norm, p)
-    for layer_norm, layer in zip(stem.ffn_norms, stem.ffns, strict=True):
-        p = p + ffn(layer, norm(layer_norm, p))
+    for layer_norm, layer, branch in zip(stem.ffn_norms, stem.ffns, stem.branches, strict=True):
+        grown = ffn(layer, norm(layer_norm, p))
+        p = p + (grown * branch[0].scale_D if config.stem_branch else grown)
     p = norm(stem.norm, p)
 
     nodes = model.node_stem
@@ -170,8 +171,10 @@ def dense_reference(model, graph, root=None):
         return model.head(x.sum(0, keepdim=True) if config.pool == "sum" else x.mean(0, keepdim=True))
     final = model.class_attention
     token = final.token_D + final.order(torch.tensor([[float(n)]], dtype=torch.float64))
+    if config.class_norm == "before":
+        x = norm(final.node_norm, x)
     for layer in final.layers:
-        y = norm(layer.norm_1, x)
+        y = norm(layer.norm_1, x) if config.class_norm == "each" else x
         k, v = layer.kv(y).split(width, 1)
         q = linear(norm(layer.norm_1, token), layer.q.weight, layer.q.bias)
         token = token + layer.branch_1(layer.out(attend(q, k, v, None))[None])[0]
@@ -189,8 +192,9 @@ def dense_reference(model, graph, root=None):
         ROOTED,
         replace(TINY, norm="rms"),
         replace(TINY, input_norms=True, stem_ratio=3, node_degrees=False),
+        ppgt_options.as_released(replace(ROOTED, layer_scale=0.3)),
     ],
-    ids=["paper", "no urpe", "released", "node", "class attention", "rms", "released base"],
+    ids=["paper", "no urpe", "released", "node", "class attention", "rms", "released base", "released arxiv"],
 )
 def test_each_graph_of_a_batch_gets_what_the_formulas_say(config):
     model = build(config)
@@ -343,6 +347,19 @@ def test_training_masks_nodes_drops_graphs_and_repeats_with_the_seed():
     assert torch.equal(model(batch), model(batch))
 
 
+def test_a_stem_that_drops_graphs_has_the_same_gradients_computed_again():
+    config = ppgt_options.as_released(replace(ROOTED, layer_scale=0.3, drop_path=0.5))
+    batch, gradients = pack(GRAPHS, [0, 0, 4, 2, 5]), []
+    for memory in (1 << 29, 0):
+        model = build(replace(config, stem_memory=memory)).train()
+        torch.manual_seed(3)
+        model(batch).square().sum().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-10, atol=1e-12)
+
+
 def test_masked_nodes_keep_their_positions():
     stem = build(replace(ROOTED, node_masking=0.9)).node_stem.train()
     batch = pack(GRAPHS, [0, 0, 4, 2, 5])
@@ -371,6 +388,7 @@ def test_drop_path_keeps_the_mean_and_falls_on_whole_graphs():
         (ppgt_presets.zinc(), 487_425),
         (ppgt_options.as_released(ppgt_presets.zinc()), 493_185),
         (ppgt_presets.arxiv(), 3_748_520),
+        (ppgt_options.as_released(ppgt_presets.arxiv()), 3_749_096),
         (ppgt_presets.cluster(), 495_678),
         (ppgt_presets.peptides_func(), 509_442),
         (ppgt_presets.peptides_struct(), 488_219),
@@ -384,6 +402,7 @@ def test_drop_path_keeps_the_mean_and_falls_on_whole_graphs():
         "zinc",
         "zinc released",
         "arxiv",
+        "arxiv released",
         "cluster",
         "peptides func",
         "peptides struct",

@@ -65,6 +65,19 @@ def test_the_packed_form_is_the_printed_one_graph_by_graph(options: dict) -> Non
     torch.testing.assert_close(out.loss, torch.stack([part[1] for part in parts]).mean(), rtol=1e-12, atol=1e-12)
 
 
+def test_j_over_a_batch_is_the_mean_over_its_nodes() -> None:
+    """Appendix D: mean over batch, heads and nodes of ½ (eᵀΛe + rᵀΛr), less the traces' mean over heads: graphs count by their nodes."""
+    options, sizes = {"heads": "shared", "virtual_nodes": "running"}, (4, 1, 7)
+    layer, x = attention(**options, score_terms="batch"), torch.randn(12, 12, dtype=torch.float64)
+    per_graph = attention(**options)  # the same weights
+    weights = torch.tensor(sizes, dtype=torch.float64) / 12
+    losses = torch.stack([slow(per_graph, rows)[1] for rows in x.split(sizes)])
+    out = layer(x, batch_of(*sizes))
+    torch.testing.assert_close(out.loss, (weights * losses).sum(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(out.x_nD, per_graph(x, batch_of(*sizes)).x_nD, rtol=0, atol=0)
+    assert (out.loss - losses.mean()).abs() > 1e-6
+
+
 def matrix(virtual: VirtualNode) -> torch.Tensor:
     """f_X, [B, S, M]."""
     return virtual.common_SM + virtual.shift_BS.unsqueeze(2)

@@ -49,9 +49,15 @@ def published_state(width=768, num_layers=12, identifier="lap_encoder", identifi
             {"identifier": "orf_encoder", "identifier_dim": 64},
             tokengt_presets.pcqm4mv2_orf(type_by_index=True, ffn_width=768, resample_in_eval=True),
         ),
+        (
+            {"identifier": "rand_encoder"},
+            tokengt_options.pcqm4mv2_lap(
+                type_by_index=True, ffn_width=768, identifier="positive", resample_in_eval=True
+            ),
+        ),
         ({"identifier": None, "types": False}, tokengt_presets.pcqm4mv2_ablated(type_by_index=True, ffn_width=768)),
     ],
-    ids=["lap", "orf", "ablated"],
+    ids=["lap", "orf", "random", "ablated"],
 )
 def test_published_shapes_are_those_of_the_preset(options, preset):
     state = published_state(**options, device="meta")

@@ -365,7 +365,7 @@ def test_no_edges_empty_graphs_and_empty_batches(identifier, attention):
 
 
 def test_evaluation_is_deterministic_and_training_follows_the_global_generator(mixed):
-    for identifier in ("laplacian", "orf", "near_orf", "random"):
+    for identifier in ("laplacian", "orf", "near_orf", "random", "positive"):
         model = build(options(identifier=identifier, drop_path=0.3))
         assert torch.equal(model(mixed), model(mixed))
         model.train()
@@ -379,7 +379,7 @@ def test_evaluation_is_deterministic_and_training_follows_the_global_generator(m
     assert not torch.equal(fresh(mixed), fresh(mixed))
 
 
-@pytest.mark.parametrize("identifier", ["near_orf", "random"])
+@pytest.mark.parametrize("identifier", ["near_orf", "random", "positive"])
 def test_in_evaluation_a_graphs_place_in_its_batch_changes_nothing(identifier):
     model = build(options(identifier=identifier)).eval()
     graph = (3, [(0, 1), (1, 2)])

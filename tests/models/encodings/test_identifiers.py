@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from models.encodings.identifiers import near_orthogonal_identifiers, orthogonal_identifiers
+from models.encodings.identifiers import (
+    near_orthogonal_identifiers,
+    orthogonal_identifiers,
+    positive_identifiers,
+    random_identifiers,
+)
 from models.graphs import Graphs
 from tests.packed_graphs import MIXED, packed
 
@@ -104,6 +109,19 @@ def test_near_orthogonal_by_permanent_id():
     many = near_orthogonal_identifiers(4000, 16, seed=2)
     assert (many.sign().mean(0).abs() < 5 / 4000**0.5).all()
     assert ((many.T @ many * 16 / 4000).fill_diagonal_(0).abs() < 5 / 4000**0.5).all()
+
+
+def test_random_identifiers_of_the_paper_and_of_the_code():
+    """Gaussian rows look every way; the released code's `torch.rand` rows share a direction, of cosine √3/2 with the vector of ones."""
+    keys = torch.tensor([7, 3, 1 << 40])
+    for draw, mean in ((random_identifiers, 0.0), (positive_identifiers, 0.75)):
+        for options in ({}, {"seed": 2}):
+            rows = draw(4000, 64, dtype=torch.float64, **options)
+            torch.testing.assert_close(rows.norm(dim=1), torch.ones(4000, dtype=torch.float64))
+            assert abs(float((rows @ rows.T).fill_diagonal_(0).mean()) - mean) < 0.01
+            assert bool((rows >= 0).all()) == (draw is positive_identifiers)
+        chosen = draw(3, 16, seed=2, key_n=keys)
+        assert torch.equal(draw(2, 16, seed=2, key_n=keys[1:]), chosen[1:])
 
 
 def test_nothing():

@@ -22,7 +22,9 @@ def _column(
         "width": width,
         "num_layers": num_layers,
         "num_heads": num_heads,
-        "primal": PrimalOptions(num_virtual, dropout=drops[1], virtual_nodes="running", heads="shared"),
+        "primal": PrimalOptions(
+            num_virtual, dropout=drops[1], virtual_nodes="running", heads="shared", score_terms="batch"
+        ),
         "layer": GPSOptions(mlp="residual", dropout=drops[0]),
         "position": position,
         "eta": eta,
