@@ -1,7 +1,8 @@
 """Reads pickles of plain data, numpy arrays, SciPy CSR matrices and torch tensors without unpickling: the raw files of published data sets.
 
 The reader runs the opcodes of protocols 0 to 5 itself. Of the functions and classes that a file names it knows the table below, and never
-calls them: it does what each does with these arguments, or refuses. Arrays and tensors are views of the file's bytes.
+calls them: it does what each does with these arguments, or refuses. Arrays and tensors are views of the file's bytes. Bytes that are made of
+text are no more than the file's own, and a caller may bound the opcodes, and with them all that is made.
 """
 
 import io
@@ -62,7 +63,7 @@ class _Dtype:
     name: str
     order: str = "="
 
-    def build(self, state: Any) -> None:
+    def build(self, state: Any, budget: "_Budget") -> None:
         match state:
             case (int(), "<" | ">" | "|" | "=" as order, None, None, None, *_):
                 self.order = order
@@ -81,11 +82,13 @@ class _Dtype:
 class _Array:
     values: np.ndarray | None = None
 
-    def build(self, state: Any) -> None:
+    def build(self, state: Any, budget: "_Budget") -> None:
         match state:
             case (int(), tuple() as shape, _Dtype() as dtype, bool() | int() as in_columns, content):
                 numbers = dtype.dtype
-                self.values = _view(_bytes(content), numbers).reshape(_shape(shape), order="F" if in_columns else "C")
+                self.values = _view(_bytes(content, budget), numbers).reshape(
+                    _shape(shape), order="F" if in_columns else "C"
+                )
             case _:
                 raise Refused("an array whose state is not that of plain numbers")
 
@@ -99,7 +102,7 @@ class _Array:
 class _Csr:
     state: dict[str, Any] = field(default_factory=dict)
 
-    def build(self, state: Any) -> None:
+    def build(self, state: Any, budget: "_Budget") -> None:
         self.state = state if isinstance(state, dict) else {}
 
     def array(self) -> csr_array:
@@ -154,12 +157,12 @@ def read_pickle(path: Path) -> Any:
 
     Raises DataError for a file that is missing or damaged, or that names anything but arrays and tensors.
     """
-    return _read(path, lambda content: _Reader(content, {}).load())
+    return _read(path, lambda content: _Reader(content, {}, _Budget(len(content))).load())
 
 
-def read_torch(path: Path) -> Any:
-    """The same of a file of `torch.save`, in either of its containers."""
-    return _read(path, _torch)
+def read_torch(path: Path, most_opcodes: float = math.inf) -> Any:
+    """The same of a file of `torch.save`, in either of its containers. More opcodes are refused."""
+    return _read(path, lambda content: _torch(content, _Budget(len(content), most_opcodes)))
 
 
 def _read(path: Path, read: Callable[[bytes], Any]) -> Any:
@@ -172,26 +175,41 @@ def _read(path: Path, read: Callable[[bytes], Any]) -> Any:
         ) from error
 
 
-def _torch(content: bytes) -> Any:
+@dataclass
+class _Budget:
+    """What a file may still cost: a few bytes that refer to the same text or pickle a thousand times would else make a thousand of it."""
+
+    text_bytes: int  # that become bytes
+    opcodes: float = math.inf
+
+    def take_text(self, count: int) -> None:
+        self.text_bytes -= count
+        if self.text_bytes < 0:
+            raise Refused("text that becomes more bytes than the file has")
+
+
+def _torch(content: bytes, budget: _Budget) -> Any:
     if not zipfile.is_zipfile(io.BytesIO(content)):
-        return _legacy(content)
+        return _legacy(content, budget)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         names = [name for name in archive.namelist() if name.endswith("/data.pkl") or name == "data.pkl"]
-        if len(names) != 1 or any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+        members = archive.infolist()
+        stored = all(each.compress_type == zipfile.ZIP_STORED and not each.flag_bits & 1 for each in members)
+        if len(names) != 1 or not stored or sum(each.file_size for each in members) > len(content):
             raise Refused("a zip file that torch.save did not write")
         folder = names[0].removesuffix("data.pkl")
         storages: dict[str, _Storage] = {}
-        reader = _Reader(archive.read(names[0]), storages)
+        reader = _Reader(archive.read(names[0]), storages, budget)
         value = reader.load()
         for key, storage in storages.items():
             _fill(storage, archive.read(f"{folder}data/{key}"))
         return value
 
 
-def _legacy(content: bytes) -> Any:
+def _legacy(content: bytes, budget: _Budget) -> Any:
     """Magic number, version, system, the value, the keys of its storages, and the bytes of each."""
     storages: dict[str, _Storage] = {}
-    reader = _Reader(content, storages)
+    reader = _Reader(content, storages, budget)
     if reader.load() != _MAGIC:
         raise Refused("no file of torch.save")
     reader.load(), reader.load()
@@ -218,9 +236,10 @@ def _view(content: bytes, dtype: np.dtype) -> np.ndarray:
     return np.frombuffer(content, dtype) if content else np.empty(0, dtype)
 
 
-def _bytes(content: Any) -> bytes:
+def _bytes(content: Any, budget: _Budget) -> bytes:
     """Python 2's text is bytes."""
     if isinstance(content, str):
+        budget.take_text(len(content))
         return content.encode("latin1")
     if not isinstance(content, bytes):
         raise Refused(f"{type(content).__name__} in place of bytes")
@@ -233,7 +252,7 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(map(int, shape))
 
 
-def _made(name: str, arguments: tuple[Any, ...]) -> Any:
+def _made(name: str, arguments: tuple[Any, ...], budget: _Budget) -> Any:
     """What the function or class of the table makes of these arguments."""
     match name, arguments:
         case "dtype", (str() | bytes() as kind, *_):
@@ -242,10 +261,10 @@ def _made(name: str, arguments: tuple[Any, ...]) -> Any:
             return _Array()
         case "buffer", (content, _Dtype() as dtype, tuple() as shape, str(order)):
             return _Array(
-                _view(_bytes(content), dtype.dtype).reshape(_shape(shape), order="F" if order == "F" else "C")
+                _view(_bytes(content, budget), dtype.dtype).reshape(_shape(shape), order="F" if order == "F" else "C")
             )
         case "scalar", (_Dtype() as dtype, content):
-            return _view(_bytes(content), dtype.dtype)[0].item()
+            return _view(_bytes(content, budget), dtype.dtype)[0].item()
         case "object", (_Named("csr"), _Named("object"), None):
             return _Csr()
         case "csr", ():
@@ -255,11 +274,12 @@ def _made(name: str, arguments: tuple[Any, ...]) -> Any:
         case "bytes", ():
             return b""
         case "encode", (str(text), "latin1"):
+            budget.take_text(len(text))
             return text.encode("latin1")
         case "tensor", (_Storage() as storage, int(offset), tuple() as size, tuple() as stride, *_):
             return _Tensor(storage, offset, _shape(size), _shape(stride))
         case "storage", (bytes() as content,):
-            return _legacy(content)
+            return _legacy(content, budget)
         case "size", (list() | tuple() as sizes,):
             return tuple(sizes)
     raise Refused(f"{name} of {len(arguments)} arguments, which are not those of plain data")
@@ -290,17 +310,20 @@ _MARK = object()
 class _Reader:
     """Runs the opcodes of one pickle after another."""
 
-    def __init__(self, content: bytes, storages: dict[str, _Storage]) -> None:
+    def __init__(self, content: bytes, storages: dict[str, _Storage], budget: _Budget) -> None:
         """`storages`: those that the pickle names are added here, by their keys."""
-        self._content, self._storages, self.at = content, storages, 0
+        self._content, self._storages, self._budget, self.at = content, storages, budget, 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
 
     def load(self) -> Any:
         """The object of the pickle that begins here."""
         self._stack, self._memo = [], {}
-        content, table = self._content, _OPCODES
+        content, table, budget = self._content, _OPCODES, self._budget
         while True:
+            budget.opcodes -= 1
+            if budget.opcodes < 0:
+                raise Refused("more opcodes than such a file needs")
             code = content[self.at]
             self.at += 1
             if code == 0x2E:  # STOP
@@ -379,12 +402,12 @@ class _Reader:
         arguments, function = self.pop(), self.pop()
         if not isinstance(function, _Named) or not isinstance(arguments, tuple):
             raise Refused("a call of what is no function")
-        self.push(_made(function.name, arguments))
+        self.push(_made(function.name, arguments, self._budget))
 
     def build(self) -> None:
         state, thing = self.pop(), self._stack[-1]
         if isinstance(thing, _Dtype | _Array | _Csr):
-            thing.build(state)
+            thing.build(state, self._budget)
         elif not (isinstance(thing, dict) and not state):  # OrderedDict has a state of no attributes
             raise Refused("a state for what has none")
 

@@ -1,6 +1,5 @@
 """OGB link sets in OGB's real raw layout, made small, read by the real `ogb` package's readers."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -13,36 +12,23 @@ from storage.importers.ogb_links import NAMES, ogb_link_graph
 from storage.importers.ogb_nodes import is_directed
 from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_TEST, SPLIT_VALID
+from tests.ogb_layout import NUM_NODES, check_graph, write_csv, write_graph
 
 pytest.importorskip("ogb")
 
-NUM_NODES = 30
 SPLIT = {"ogbl-collab": "time", "ogbl-citation2": "time", "ogbl-ppa": "throughput"}
-
-
-def _write_csv(path: Path, rows: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt") as file:
-        np.savetxt(file, np.asarray(rows).reshape(len(rows), -1), fmt="%.6g", delimiter=",")
 
 
 def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
     """The files that a downloaded set consists of, arrays in the splits as OGB has them; returns what they hold."""
-    random = np.random.default_rng(7)
-    edge = np.stack([np.arange(NUM_NODES - 1), np.arange(1, NUM_NODES)], axis=1)
-    weight, feature = random.integers(1, 5, len(edge)), random.normal(size=(NUM_NODES, 5)).astype(np.float32).round(3)
-    (folder / "processed").mkdir(parents=True)
-    (folder / "RELEASE_v1.txt").touch()
-    _write_csv(folder / "raw/edge.csv.gz", edge)
-    _write_csv(folder / "raw/node-feat.csv.gz", feature)
-    _write_csv(folder / "raw/num-node-list.csv.gz", np.array([NUM_NODES]))
-    _write_csv(folder / "raw/num-edge-list.csv.gz", np.array([len(edge)]))
-    truth = {"edge": edge, "feature": feature, "weight": weight}
+    truth = write_graph(folder)
+    edge, random = truth["edge"], np.random.default_rng(8)
+    truth["weight"] = weight = random.integers(1, 5, len(edge))
     if name == "ogbl-collab":
-        _write_csv(folder / "raw/edge_weight.csv.gz", weight)
-        _write_csv(folder / "raw/edge_year.csv.gz", np.full(len(edge), 2016))
+        write_csv(folder / "raw/edge_weight.csv.gz", weight)
+        write_csv(folder / "raw/edge_year.csv.gz", np.full(len(edge), 2016))
     if name == "ogbl-citation2":
-        _write_csv(folder / "raw/node_year.csv.gz", np.full(NUM_NODES, 2016))
+        write_csv(folder / "raw/node_year.csv.gz", np.full(NUM_NODES, 2016))
     for number, part in enumerate(("train", "valid", "test")):
         held = np.stack([np.arange(6), np.arange(6) + 10 + number], axis=1)
         if part == "train":
@@ -69,10 +55,8 @@ def test_reads_the_real_layout(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name.replace("-", "_")
     truth = write_raw_layout(folder, name)
     source = ogb_link_graph(name, tmp_path, download=False)
-    edges = set(map(tuple, truth["edge"].tolist()))
-    both = edges | {(b, a) for a, b in edges}
     assert is_directed(name) == (name == "ogbl-citation2")
-    assert set(zip(source.src.tolist(), source.dst.tolist(), strict=True)) == (edges if is_directed(name) else both)
+    check_graph(source, truth, directed=is_directed(name))
     assert source.info.has_edge_weight == (name == "ogbl-collab")
     np.testing.assert_allclose(source.feature, truth["feature"], rtol=1e-6)
     ingest(source, str(tmp_path / "g"), IngestOptions(num_partitions=2, undirected=is_directed(name) or None))

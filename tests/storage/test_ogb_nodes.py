@@ -1,6 +1,5 @@
 """OGB sets in OGB's real raw layout, made small, read by the real `ogb` package's readers; and archives that mean harm."""
 
-import gzip
 import http.server
 import pickle
 import subprocess
@@ -16,38 +15,24 @@ import pytest
 from storage.errors import ConfigError, DataError, GraphmillError
 from storage.importers import ogb_nodes
 from storage.importers.ogb_nodes import is_directed, ogb_graph
+from tests.ogb_layout import NUM_NODES, check_graph, write_csv, write_graph
 
 pytest.importorskip("ogb")
 
-NUM_NODES = 30
 SPLIT_FOLDER = {"ogbn-products": "sales_ranking", "ogbn-arxiv": "time", "ogbn-papers100M": "time"}
-
-
-def _write_csv(path: Path, rows: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with gzip.open(path, "wt") as file:
-        np.savetxt(file, np.asarray(rows).reshape(len(rows), -1), fmt="%.6g", delimiter=",")
 
 
 def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
     """The files that a downloaded set consists of; returns what they hold."""
-    random = np.random.default_rng(7)
-    edge = np.stack([np.arange(NUM_NODES - 1), np.arange(1, NUM_NODES)], axis=1)
-    feature = random.normal(size=(NUM_NODES, 5)).astype(np.float32).round(3)
-    label = random.integers(0, 40, NUM_NODES)
+    truth = write_graph(folder)
+    label = np.random.default_rng(8).integers(0, 40, NUM_NODES)
     parts = {"train": np.arange(0, 6), "valid": np.arange(6, 10), "test": np.arange(10, NUM_NODES)}
-    (folder / "processed").mkdir(parents=True)
-    (folder / "RELEASE_v1.txt").touch()
-    _write_csv(folder / "raw/edge.csv.gz", edge)
-    _write_csv(folder / "raw/node-feat.csv.gz", feature)
-    _write_csv(folder / "raw/node-label.csv.gz", label)
-    _write_csv(folder / "raw/num-node-list.csv.gz", np.array([NUM_NODES]))
-    _write_csv(folder / "raw/num-edge-list.csv.gz", np.array([len(edge)]))
+    write_csv(folder / "raw/node-label.csv.gz", label)
     if name == "ogbn-arxiv":
-        _write_csv(folder / "raw/node_year.csv.gz", np.full(NUM_NODES, 2017))
+        write_csv(folder / "raw/node_year.csv.gz", np.full(NUM_NODES, 2017))
     for part, rows in parts.items():
-        _write_csv(folder / f"split/{SPLIT_FOLDER[name]}/{part}.csv.gz", rows)
-    return {"edge": edge, "feature": feature, "label": label, **parts}
+        write_csv(folder / f"split/{SPLIT_FOLDER[name]}/{part}.csv.gz", rows)
+    return {**truth, "label": label, **parts}
 
 
 @pytest.fixture
@@ -63,11 +48,9 @@ def test_reads_the_real_layout(tmp_path, name):
     truth = write_raw_layout(tmp_path / name.replace("-", "_"), name)
     for _ in range(2):  # the first reading changes nothing
         graph = ogb_graph(name, tmp_path, download=False)
-        pairs = {tuple(pair) for pair in truth["edge"].tolist()}
-        found = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
         # ogb adds the inverse edges of products itself; arxiv's citations stay directed.
         assert is_directed(name) == (name == "ogbn-arxiv")
-        assert found == (pairs if is_directed(name) else pairs | {(b, a) for a, b in pairs})
+        check_graph(graph, truth, directed=is_directed(name))
         assert graph.info.num_classes == (47 if name == "ogbn-products" else 40)
         chunk = next(graph.nodes(1000))
         np.testing.assert_allclose(chunk.feature, truth["feature"], rtol=1e-6)

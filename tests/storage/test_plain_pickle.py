@@ -4,6 +4,11 @@ import collections
 import contextlib
 import os
 import pickle
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +100,82 @@ def test_refused(tmp_path, case):
         read_pickle(path)
     assert str(caught.value).endswith("nothing in it was run")
     assert "\n" not in str(caught.value)
+
+
+def _name(module: str, name: str) -> bytes:
+    return f"c{module}\n{name}\n".encode()
+
+
+def _text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def _dtype(name: str) -> bytes:
+    return _name("numpy", "dtype") + _text(name) + b"\x89\x88\x87R"
+
+
+def _crash() -> bytes:
+    """A vector of opaque items, whose dtype becomes one of Python objects after its bytes are in place: freeing it follows them."""
+    made = _name("numpy._core.multiarray", "_reconstruct") + _name("numpy", "ndarray") + b"K\x00\x85C\x01b\x87R"
+    array = made + b"q\x02(K\x01K\x04\x85h\x01\x89C\x20" + b"AAAAAAAA" * 4 + b"tb"
+    state = b"h\x01(K\x03" + _text("|") + _dtype("O8") + b"K\x01\x85\x86NNK\x08K\x01K\x3ftb0"
+    return b"\x80\x02}(" + _text("train") + _dtype("V8") + b"q\x010" + array + state + b"u."
+
+
+def test_a_file_that_crashes_an_unpickler_of_arrays_alone_is_refused(tmp_path):
+    """It names numpy's array, dtype and `_reconstruct`, no other function, and kills the process that unpickles it."""
+    path = tmp_path / "crash.pickle"
+    path.write_bytes(_crash())
+    unpickle = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
+    assert subprocess.run([sys.executable, "-c", unpickle, path], capture_output=True, timeout=60).returncode < 0
+    with pytest.raises(DataError, match="an array of V8: expected plain numbers"):
+        read_pickle(path)
+
+
+@pytest.mark.parametrize("made", ["bytes", "an array", "a number"])
+def test_text_becomes_no_more_bytes_than_the_file_has(tmp_path, made):
+    path, text = tmp_path / "some.pickle", _text("a" * 1000) + b"q\x00"
+    one = {
+        "bytes": _name("_codecs", "encode") + b"h\x00" + _text("latin1") + b"\x86R",
+        "an array": _name("numpy._core.numeric", "_frombuffer")
+        + b"(h\x00"
+        + _dtype("i1")
+        + b"M\xe8\x03\x85"
+        + _text("C")
+        + b"tR",
+        "a number": _name("numpy._core.multiarray", "scalar") + _dtype("i8") + b"h\x00\x86R",
+    }[made]
+    path.write_bytes(b"\x80\x02" + text + one + b".")
+    read_pickle(path)
+    path.write_bytes(b"\x80\x02" + text + 200 * one + b".")
+    with pytest.raises(DataError, match="text that becomes more bytes than the file has"):
+        read_pickle(path)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_opcodes_can_be_bounded_also_those_of_pickles_within(tmp_path, zipped):
+    path = tmp_path / "some.pt"
+    torch.save([torch.arange(3), list(range(1000))], path, _use_new_zipfile_serialization=zipped)
+    read_torch(path, 2_000)
+    with pytest.raises(DataError, match="more opcodes than such a file needs"):
+        read_torch(path, 900)
+    inner = pickle.dumps([torch.arange(3)] * 5, 2)
+    path.write_bytes(pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1, 2) * 2 + inner + pickle.dumps([], 2))
+    with pytest.raises(DataError, match="more opcodes than such a file needs"):
+        read_torch(path, 20)
+
+
+def test_a_compressed_member_is_not_unpacked(tmp_path):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\0" * 10_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="a zip file that torch"):
+            read_torch(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path):

@@ -308,7 +308,7 @@ def test_split_dict_that_would_run_code_is_refused(tmp_path, monkeypatch):
     folder, parts = _pcqm4mv2(tmp_path)
     torch.save({**parts, "train": _Evil()}, folder / "split_dict.pt")
     with pytest.raises(
-        DataError, match=r"split_dict\.pt: expected a dictionary of arrays: found posix\.mkdir"
+        DataError, match=r"split_dict\.pt: expected a pickle of plain data and arrays, found posix\.mkdir"
     ) as caught:
         pcqm4mv2(tmp_path)
     assert "\n" not in str(caught.value)
@@ -325,11 +325,20 @@ def test_pcqm4mv2_that_is_absent_or_incomplete(tmp_path):
     torch.save(parts, folder / "split_dict.pt")
     with pytest.raises(DataError, match="expected the parts train, valid, test-dev, test-challenge, found train"):
         pcqm4mv2(tmp_path)
-    torch.save(_pcqm4mv2(tmp_path / "other")[1], folder / "split_dict.pt")
+    parts = _pcqm4mv2(tmp_path / "other")[1]
+    torch.save(parts, folder / "split_dict.pt")
     whole = (folder / "split_dict.pt").read_bytes()
     for broken in (b"nonsense", b"", whole[: len(whole) // 2], b"PK" + whole[2:60]):
         (folder / "split_dict.pt").write_bytes(broken)
-        with pytest.raises(DataError, match="expected a dictionary of arrays"):
+        with pytest.raises(DataError, match="expected a pickle of plain data and arrays"):
+            pcqm4mv2(tmp_path)
+    for part, message in (
+        (np.zeros(3), r"part train: expected row numbers, found float64 of shape \[3\]"),
+        (np.zeros((3, 1), np.int64), r"part train: expected row numbers, found int64 of shape \[3, 1\]"),
+        ([1, 2], "part train: an array: expected an array, found list"),
+    ):
+        torch.save({**parts, "train": part}, folder / "split_dict.pt")
+        with pytest.raises(DataError, match=message):
             pcqm4mv2(tmp_path)
     (folder / "split_dict.pt").unlink()
     with pytest.raises(DataError, match=r": split_dict\.pt missing"):

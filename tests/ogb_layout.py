@@ -1,0 +1,34 @@
+"""What the raw layouts of OGB's sets of one graph have in common: gzipped tables of edges, features and counts."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+
+NUM_NODES = 30
+
+
+def write_csv(path: Path, rows: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt") as file:
+        np.savetxt(file, np.asarray(rows).reshape(len(rows), -1), fmt="%.6g", delimiter=",")
+
+
+def write_graph(folder: Path) -> dict[str, np.ndarray]:
+    """A path of NUM_NODES nodes with five features, as a set that was downloaded; returns what it holds."""
+    edge = np.stack([np.arange(NUM_NODES - 1), np.arange(1, NUM_NODES)], axis=1)
+    feature = np.random.default_rng(7).normal(size=(NUM_NODES, 5)).astype(np.float32).round(3)
+    (folder / "processed").mkdir(parents=True)
+    (folder / "RELEASE_v1.txt").touch()
+    write_csv(folder / "raw/edge.csv.gz", edge)
+    write_csv(folder / "raw/node-feat.csv.gz", feature)
+    write_csv(folder / "raw/num-node-list.csv.gz", np.array([NUM_NODES]))
+    write_csv(folder / "raw/num-edge-list.csv.gz", np.array([len(edge)]))
+    return {"edge": edge, "feature": feature}
+
+
+def check_graph(source, truth: dict[str, np.ndarray], *, directed: bool) -> None:
+    """That a source has these edges, and their reverses unless it is directed."""
+    edges = set(map(tuple, truth["edge"].tolist()))
+    found = set(zip(source.src.tolist(), source.dst.tolist(), strict=True))
+    assert found == (edges if directed else edges | {(b, a) for a, b in edges})
