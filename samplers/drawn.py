@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from operator import attrgetter
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -57,3 +58,12 @@ def with_rows(router: Router, drawn: Drawn) -> MiniBatch:
     with stage("fetch"):
         rows = router.fetch(drawn.node, **vars(drawn.columns))
     return drawn.complete(rows)
+
+
+def sample_drawn(sampler: Any, epoch: int, batch: int) -> MiniBatch:
+    """The minibatch; the same for the same arguments, always."""
+    return with_rows(sampler.router, *sampler.draw(epoch, [batch]))
+
+
+# The `router` of a sampler that keeps it as `_router`; `sample_drawn` is its `sample`.
+own_router = property(attrgetter("_router"))

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from samplers.drawn import Drawn, with_rows
+from samplers.drawn import Drawn, own_router, sample_drawn
 from samplers.link_batch import LinkBatch, without_links
 from samplers.link_tables import LinkTable, LinkTables
 from samplers.messages import NodeList
@@ -55,6 +55,7 @@ class LinkSampler:
     """Batches of links of some splits, with negatives."""
 
     __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
 
     def __init__(self, router: Router, options: LinkOptions, num_ranks: int = 1) -> None:
         self._router, self.options, self._num_ranks = router, options, num_ranks
@@ -80,13 +81,6 @@ class LinkSampler:
     def num_batches(self) -> int:
         count = len(self._links)
         return num_root_batches(count, self.options.batch_size or count, self._num_ranks)
-
-    @property
-    def router(self) -> Router:
-        return self._router
-
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return with_rows(self._router, *self.draw(epoch, [batch]))
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         picked = [self.pick(epoch, batch) for batch in batches]
@@ -298,6 +292,7 @@ class TopLinkSampler:
     """Every node as the source of links that are to be found, in one batch of the whole graph."""
 
     __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
     num_batches = 1
 
     def __init__(self, router: Router, options: TopLinkOptions, num_ranks: int = 1) -> None:
@@ -311,13 +306,6 @@ class TopLinkSampler:
     @property
     def content_hash(self) -> str:
         return self._router.manifest.measured.graph_digest
-
-    @property
-    def router(self) -> Router:
-        return self._router
-
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return with_rows(self._router, *self.draw(epoch, [batch]))
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         tables = self._router.link_tables

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from samplers.drawn import Columns, Drawn, with_rows
+from samplers.drawn import Columns, Drawn, own_router, sample_drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.messages import NeighborLists, NodeList, NodeRows, join_columns
 from samplers.minibatch import MiniBatch
@@ -33,6 +33,7 @@ class NeighborSampler:
     """Minibatches around the roots of one split, or around given `roots` (permanent ids, distinct), as of `root_time` (int64, one for each)."""
 
     __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
     content_hash, num_batches = plan_hash, plan_length
 
     def __init__(
@@ -59,13 +60,6 @@ class NeighborSampler:
     def roots_of(self, epoch: int, batch: int) -> np.ndarray:
         """Permanent ids of a batch's roots, in its order. Raises ConfigError where there is no such batch."""
         return self._root_batches.roots(epoch, batch).original_id
-
-    @property
-    def router(self) -> Router:
-        return self._router
-
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return with_rows(self._router, *self.draw(epoch, [batch]))
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         """Several batches take one request per owner and hop, as one does."""

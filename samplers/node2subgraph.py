@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samplers.drawn import Drawn, with_rows
+from samplers.drawn import Drawn, own_router, sample_drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
 from samplers.messages import NodeList
@@ -41,6 +41,7 @@ class Node2SubgraphSampler:
     """Minibatches of one subgraph per root: of one split's, or of given `roots` (permanent ids, distinct)."""
 
     __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
     content_hash, num_batches = plan_hash, plan_length
 
     def __init__(
@@ -49,13 +50,6 @@ class Node2SubgraphSampler:
         self._router, self.options = router, options
         check_graph(router.manifest, options.split_set, "in" if options.max_hops == 0 else options.direction)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
-
-    @property
-    def router(self) -> Router:
-        return self._router
-
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return with_rows(self._router, *self.draw(epoch, [batch]))
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         return [self._draw(self._root_batches.roots(epoch, batch), epoch, batch) for batch in batches]

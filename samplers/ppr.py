@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samplers.drawn import Drawn, with_rows
+from samplers.drawn import Drawn, own_router, sample_drawn, with_rows
 from samplers.graph_checks import check_graph
 from samplers.list_pool import ListPool
 from samplers.messages import NodeList
@@ -52,6 +52,7 @@ class PprSampler:
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
     content_hash, num_batches = plan_hash, plan_length
 
     def __init__(
@@ -61,13 +62,6 @@ class PprSampler:
         check_graph(router.manifest, options.split_set, options.direction)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
         self._memory = PushMemory()
-
-    @property
-    def router(self) -> Router:
-        return self._router
-
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return with_rows(self._router, *self.draw(epoch, [batch]))
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         return [self._draw(self._root_batches.roots(epoch, batch).node, epoch, batch) for batch in batches]

@@ -26,7 +26,7 @@ from functools import partial
 
 import numpy as np
 
-from samplers.drawn import Drawn, with_rows
+from samplers.drawn import Drawn, own_router, sample_drawn
 from samplers.graph_checks import check_graph
 from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
@@ -50,6 +50,7 @@ class RandomPartitionSampler:
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
 
     def __init__(
         self, router: Router, options: RandomPartitionOptions, num_ranks: int = 1, roots: np.ndarray | None = None
@@ -71,13 +72,6 @@ class RandomPartitionSampler:
     @property
     def num_batches(self) -> int:
         return num_chunk_batches(self._num_groups, self._num_ranks)
-
-    @property
-    def router(self) -> Router:
-        return self._router
-
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return with_rows(self._router, *self.draw(epoch, [batch]))
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         return [self._draw(epoch, batch) for batch in batches]

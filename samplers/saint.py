@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from samplers.drawn import Drawn, with_rows
+from samplers.drawn import Drawn, own_router, sample_drawn
 from samplers.graph_checks import check_graph
 from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
@@ -55,6 +55,7 @@ class SaintSampler:
     """
 
     __repr__, __len__ = sampler_repr, sampler_len
+    router, sample = own_router, sample_drawn
 
     def __init__(
         self, router: Router, options: SaintOptions, num_ranks: int = 1, roots: np.ndarray | None = None
@@ -111,13 +112,6 @@ class SaintSampler:
             reached = self._router.step_walks(steps[-1], walk, int(key), options.direction)
             steps.append(reached.astype(np.int64, copy=False))
         return steps
-
-    @property
-    def router(self) -> Router:
-        return self._router
-
-    def sample(self, epoch: int, batch: int) -> MiniBatch:
-        return with_rows(self._router, *self.draw(epoch, [batch]))
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
         return [self._draw(epoch, batch) for batch in batches]

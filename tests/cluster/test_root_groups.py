@@ -1,5 +1,6 @@
 """Roots by locality groups in training: each rank takes the positions of what it reads itself, and the weights stay the same to the bit."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,14 @@ class OfOneHost(OpenNodes):
 
     far: list[FarOwner]
 
+    @classmethod
+    def of(cls, url: str, near: Iterable[int]) -> "OfOneHost":
+        """`near`: the host's partitions."""
+        router, far = far_router(open_graph(url), tuple(near))
+        data = cls(router)
+        data.far = far
+        return data
+
 
 @dataclass(frozen=True)
 class OnHosts:
@@ -67,10 +76,7 @@ class OnHosts:
     def open(self) -> OfOneHost:
         ranks, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
         near = np.array_split(np.arange(PARTITIONS), ranks)[ranks - 1 - rank]
-        router, far = far_router(open_graph(self.url), tuple(near))
-        data = OfOneHost(router)
-        data.far = far
-        return data
+        return OfOneHost.of(self.url, near)
 
 
 def a_spec(url: str, cache_bytes: int) -> TrainSpec:
@@ -121,13 +127,17 @@ def run_rank(rank: int, folder: str) -> None:
                 dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("groups")
+def write_graph(folder: Path) -> None:
     source = SyntheticGraph(
         SyntheticOptions(num_nodes=2000, mean_degree=12, num_classes=CLASSES, feature_dim=8, train_share=0.3)
     )
     ingest(source, str(folder / "graph"), IngestOptions(num_partitions=PARTITIONS, partitioner="ldg"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("groups")
+    write_graph(folder)
     run_ranks(run_rank, (str(folder),), 4)
     return folder
 

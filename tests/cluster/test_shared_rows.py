@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,10 @@ from cluster.shared_rows import HostMates
 from cluster.train_loop import Worker
 from samplers.options import LoaderOptions
 from storage.errors import ConfigError
-from storage.graph import open_graph
-from storage.ingest import IngestOptions, ingest
-from storage.synthetic import SyntheticGraph, SyntheticOptions
-from tests.cluster.test_root_groups import CLASSES, PARTITIONS, OfOneHost, a_spec
+from tests.cluster.test_root_groups import OfOneHost, a_spec, write_graph
 from tests.cluster.test_train_loop import CPU, Reports
-from tests.far_owner import far_router
 from tests.forked_ranks import run_ranks
+from tests.waiting import wait_until
 
 RANKS = 4  # two on each of two hosts, which have two partitions each
 ROOM = 30_000
@@ -35,10 +31,7 @@ class OnTwoHosts:
 
     def open(self) -> OfOneHost:
         host = dist.get_rank() // 2
-        router, far = far_router(open_graph(self.url), (2 * host, 2 * host + 1))
-        data = OfOneHost(router)
-        data.far = far
-        return data
+        return OfOneHost.of(self.url, (2 * host, 2 * host + 1))
 
 
 def run_rank(rank: int, folder: str) -> None:
@@ -69,10 +62,7 @@ def run_rank(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("shared")
-    source = SyntheticGraph(
-        SyntheticOptions(num_nodes=2000, mean_degree=12, num_classes=CLASSES, feature_dim=8, train_share=0.3)
-    )
-    ingest(source, str(folder / "graph"), IngestOptions(num_partitions=PARTITIONS, partitioner="ldg"))
+    write_graph(folder)
     run_ranks(run_rank, (str(folder),), RANKS)
     return folder
 
@@ -99,7 +89,7 @@ def hold_until_killed(rank: int, folder: str) -> None:
     dist.barrier()
     memory[:] = 1  # all of it is used
     Path(folder, f"ready-{rank}").write_text(str(os.getpid()))
-    time.sleep(60)
+    signal.pause()
 
 
 @pytest.mark.slow
@@ -108,11 +98,12 @@ def test_memory_is_free_again_after_a_kill(tmp_path):
     processes = [start.Process(target=hold_until_killed, args=(rank, str(tmp_path))) for rank in range(2)]
     for process in processes:
         process.start()
-    deadline = time.monotonic() + 120
-    while not all((tmp_path / f"ready-{rank}").exists() for rank in range(2)):
-        assert time.monotonic() < deadline
+
+    def ready() -> bool:
         assert all(process.is_alive() for process in processes)
-        time.sleep(0.1)
+        return all((tmp_path / f"ready-{rank}").exists() for rank in range(2))
+
+    wait_until(ready, 120)
     inodes = [mapped_memory(process.pid) for process in processes]
     assert len(inodes[0]) == 1
     assert inodes[0] == inodes[1]  # one copy
