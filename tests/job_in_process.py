@@ -4,12 +4,25 @@ import contextlib
 import io
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from jobs.run.exit_codes import run
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """As a Ray worker of one CPU has: sums depend on the number of threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_job(

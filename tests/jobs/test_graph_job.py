@@ -18,8 +18,10 @@ from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
 from jobs import pcqm4m_tokengt, predict
 from jobs.run.graph_baselines import compute_graph_baselines
-from jobs.run.graph_task import scored_splits
+from jobs.run.graph_task import graph_task, scored_splits
 from jobs.run.registry import MODELS
+from models.batch_norm import RowBatchNorm
+from models.grit_attention import PairNorm
 from samplers.graph_batches import GraphBatchSampler
 from samplers.options import GraphBatchOptions, LoaderOptions
 from storage.errors import ConfigError, GraphmillError
@@ -122,6 +124,15 @@ def test_classes_that_are_not_known_are_left_out():
     assert graph_labels(torch.tensor([[2.0], [float("nan")], [0.0]])).tolist() == [2, -1, 0]
 
 
+def test_targets_are_standardised_unless_the_task_says_no(molecules):
+    train = molecules.target[molecules.split("train")][:, 0]
+    for said, mean, scale in (((), train.mean(), train.std()), (("--task.standardise", "no"), 0.0, 1.0)):
+        config = config_of("--task", "regression", *said, kind="graphs")
+        task = graph_task(config.task, molecules, (0,))
+        assert isinstance(task, Regression)
+        assert (task.mean[0], task.scale[0]) == pytest.approx((mean, scale), rel=1e-5)
+
+
 @pytest.mark.parametrize("model", MODELS["graphs"])
 def test_every_model_trains_through_the_loop(model, molecules):
     resolved = set_run(molecules.manifest, 1, "--model", model, "--model.num_layers", 2)
@@ -159,6 +170,13 @@ def test_graphs_of_a_batch_are_as_alike_as_asked(option, largest_over_smallest, 
     assert np.median(ratios) <= largest_over_smallest
     if option == "inf":
         assert max(ratios) > 1.2
+
+
+@pytest.mark.parametrize("model", MODELS["graphs"])
+def test_graphs_of_all_sizes_meet_by_default_where_a_model_normalises_over_its_batch(model, molecules):
+    run = set_run(molecules.manifest, 1, "--model", model)
+    has_norm = any(isinstance(part, RowBatchNorm | PairNorm) for part in run.build_model().modules())
+    assert run.training.bucket_ratio == (1000 if has_norm else 1.2)
 
 
 def test_options_of_a_part_are_set_by_their_path(molecules):
@@ -245,10 +263,12 @@ def test_a_run_leaves_what_it_promises_and_resumes_exactly(whole_run, workplace)
     assert config["model"] == "tokengt"
     assert config["num_layers"] == 2
     assert "composition only" in whole_run.stdout
-    run_job([*AVERAGED, "--fit.epochs", "1", "--run.dir", "two"], workplace)
-    # By one worker in place of two: the run's four micro-batches a step are what counts.
-    alone = ["--workers", "1", "--workers.launcher", "ray"]
-    resumed = run_job(["--run.resume", "two", "--fit.epochs", "3", *alone], workplace)
+    # Begun by one process in place of two workers: the run's four micro-batches a step are what counts.
+    alone = ["--workers", "1", "--workers.launcher", "process"]
+    with job_in_process.one_thread():
+        run_job([*AVERAGED, "--fit.epochs", "1", "--run.dir", "two", *alone], workplace)
+    together = ["--workers", "2", "--workers.launcher", "ray"]
+    resumed = run_job(["--run.resume", "two", "--fit.epochs", "3", *together], workplace)
     assert "Traceback" not in resumed.stderr
     assert curve(workplace / "two", "valid_mae") == curve(workplace / "one", "valid_mae")
     other = run_job(["--run.resume", "two", "--fit.epochs", "4", "--model", "grit"], workplace)

@@ -1,5 +1,6 @@
 """Classes of nodes, and pairs of nodes, over many graphs: trained, planned, scored beside baselines, predicted and replayed."""
 
+import functools
 import json
 
 import numpy as np
@@ -43,18 +44,31 @@ def _train(stored, name, run, model="grit", *more):
     )
 
 
+@pytest.fixture(scope="module")
+def run_of(stored, tmp_path_factory):
+    """The directory of a run on a set, trained when it is first asked for."""
+
+    @functools.cache
+    def run(name):
+        directory = tmp_path_factory.mktemp(name) / "run"
+        done = _train(stored, name, directory)
+        assert done.returncode == 0, done.stderr
+        return directory
+
+    return run
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["pattern", "pcqm-contact", pytest.param("cluster", marks=pytest.mark.long)])
-def test_a_run_is_scored_and_predicted(stored, tmp_path, name, shared_ray):
-    done = _train(stored, name, tmp_path / "run")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+def test_a_run_is_scored_and_predicted(stored, run_of, tmp_path, name, shared_ray):
+    run = run_of(name)
+    summary = json.loads((run / "summary.json").read_text())
     metric = METRICS[name]
     assert summary["metric"] == metric
     assert set(summary["baselines"]) == ({"equal"} if name == "pcqm-contact" else {"shares", "features_only"})
-    epochs = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    epochs = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert f"valid_{metric}" in epochs[0]
-    done = _run(predict, tmp_path / "run", tmp_path / "out")
+    done = _run(predict, run, tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "as in the run's summary" in done.stdout
     assert json.loads((tmp_path / "out" / "_summary.json").read_text())["scores"]["test"][metric] == pytest.approx(
@@ -90,9 +104,8 @@ def test_a_plan_counts_what_is_labelled(stored, tmp_path, name):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_batch_is_replayed(stored, tmp_path):
-    assert _train(stored, "pcqm-contact", tmp_path / "run").returncode == 0
-    done = _run(replay, tmp_path / "run", "--epoch", 1, "--batch", 0, "--loss")
+def test_a_batch_is_replayed(run_of):
+    done = _run(replay, run_of("pcqm-contact"), "--epoch", 1, "--batch", 0, "--loss")
     assert done.returncode == 0, done.stderr
     assert "pairs" in done.stdout
     assert "loss" in done.stdout

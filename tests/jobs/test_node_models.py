@@ -23,13 +23,22 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
+def test_the_job_trains_and_reports(tmp_path):
+    trains_and_reports("ppgt", "process", tmp_path)
+
+
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model", [pytest.param(model, marks=[] if model == "ppgt" else pytest.mark.long) for model in MODELS]
-)
-def test_the_job_trains_and_reports(model, shared_ray, tmp_path):
-    done = run_job(train_nodes.main, f"--model {model} {TINY} {MODELS[model]}".split(), tmp_path)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_job_trains_and_reports_through_ray(model, shared_ray, tmp_path):
+    trains_and_reports(model, "ray", tmp_path)
+
+
+def trains_and_reports(model, launcher, tmp_path):
+    words = f"--model {model} {TINY} {MODELS[model]} --workers.launcher {launcher}"
+    done = run_job(train_nodes.main, words.split(), tmp_path)
     assert "Traceback" not in done.stderr, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert done.returncode == 0

@@ -5,17 +5,16 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from jobs import products_geco, train_graphs, train_nodes
 from jobs.run.resolve import asked_workers
 from tests.disturbed_job import Job, Outcome, epochs, events, starts
-from tests.job_in_process import run_job
-from tests.runs import config_of, curve
+from tests.job_in_process import one_thread, run_job
+from tests.runs import config_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENT = ["--servers.start_timeout_s", "600"]  # on a machine that does much else
@@ -35,18 +34,10 @@ def workplace(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("job")
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As a Ray worker of one CPU has: sums depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def train(main: Callable[[], int], words: list[str], folder: Path) -> str:
     """What the run says. Each resume or start, in this process."""
-    done = run_job(main, words, folder)
+    with one_thread():
+        done = run_job(main, words, folder)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -64,25 +55,22 @@ def same(one: Path, other: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nodes_train_as_one_ray_worker_does_and_each_resumes_the_other(shared_ray, workplace):
-    said = train(train_nodes.main, [*NODES, *PROCESS, "--fit.epochs", "4", "--run.dir", "process"], workplace)
+    said = train(train_nodes.main, [*NODES, *PROCESS, "--fit.epochs", "4", "--run.dir", "whole"], workplace)
     assert "starting Ray" not in said
-    train(train_nodes.main, [*NODES, *RAY, "--fit.epochs", "4", "--run.dir", "ray"], workplace)
+    for name, launcher in (("process", PROCESS), ("ray", RAY)):
+        train(train_nodes.main, [*NODES, *launcher, "--fit.epochs", "2", "--run.dir", name], workplace)
     same(workplace / "process", workplace / "ray")
     kinds = [[event["kind"] for event in events(workplace / name)] for name in ("process", "ray")]
     assert kinds[0] == kinds[1]
     traffic = [[e for e in events(workplace / name) if e["kind"] == "traffic"] for name in ("process", "ray")]
     assert [e["local_requests"] for e in traffic[0]] == [e["local_requests"] for e in traffic[1]]
-    for first, second in ((PROCESS, RAY), (RAY, PROCESS)):
-        name = f"{first[-1]}-{second[-1]}"
-        train(train_nodes.main, [*NODES, *first, "--fit.epochs", "2", "--run.dir", name], workplace)
-        train(train_nodes.main, ["--run.resume", name, *second, "--fit.epochs", "4"], workplace)
-        assert curve(workplace / name) == curve(workplace / "ray")
+    for name, other in (("process", RAY), ("ray", PROCESS)):
+        train(train_nodes.main, ["--run.resume", name, *other, "--fit.epochs", "4"], workplace)
+        assert Outcome.of(workplace / name) == Outcome.of(workplace / "whole")
         assert [start["epoch"] for start in starts(workplace / name)] == [0, 2]
-        assert (workplace / name / "best" / "model.safetensors").read_bytes() == (
-            workplace / "ray" / "best" / "model.safetensors"
-        ).read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -116,19 +104,25 @@ def test_one_process_is_chosen_by_itself_and_imports_no_ray(tmp_path):
     assert "cluster" not in json.loads((tmp_path / "run" / "environment.json").read_text())
 
 
+LONG = [
+    *(*NODES[:-4], "--fit.schedule", "cosine", "--fit.checkpoint_every", "1000", "--fit.epochs", "60"),
+    *("--workers.launcher", "process"),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(workplace) -> Path:
+    train(train_nodes.main, [*LONG, "--run.dir", "undisturbed"], workplace)
+    return workplace / "undisturbed"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_how_to_go_on(tmp_path, signum):
-    flags = [*NODES[:-4], "--fit.schedule", "cosine", "--fit.checkpoint_every", "1000", "--fit.epochs", "60"]
-    flags += ["--workers.launcher", "process"]
-    program = REPOSITORY / "jobs" / "train_nodes.py"
-
-    def start(name: str) -> Job:
-        return Job(tmp_path / name, command=[sys.executable, str(program), *flags, "--run.dir", str(tmp_path / name)])
-
-    assert start("undisturbed").end()[0] == 0
-    job = start("disturbed")
+def test_a_signal_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum):
+    words, environment = [*LONG, "--run.dir", str(tmp_path / "disturbed")], {"OMP_NUM_THREADS": "1"}
+    program = str(REPOSITORY / "jobs" / "train_nodes.py")
+    job = Job(tmp_path / "disturbed", command=[sys.executable, program, *words], environment=environment)
     job.wait_for_epochs(3)
     job.popen.send_signal(signum)
     status, err = job.end(timeout_s=60)
@@ -137,10 +131,11 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, signum):
     assert done < 60, "too late to tell"
     said = err.strip().splitlines()
     assert "stopped, saved up to epoch-" in said[-2], err
-    assert said[-1].endswith(f"train_nodes.py --run.resume {job.run}"), err
-    assert Job(job.run, command=shlex.split(said[-1])).end()[0] == 0
+    command = shlex.split(said[-1])
+    assert command[-3:] == [program, "--run.resume", str(job.run)], err
+    train(train_nodes.main, command[-2:], tmp_path)
     assert (starts(job.run)[-1]["epoch"], starts(job.run)[-1]["repeated"]) == (done, 0)
-    assert Outcome.of(job.run) == Outcome.of(tmp_path / "undisturbed")
+    assert Outcome.of(job.run) == Outcome.of(undisturbed)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from storage.ingest_options import LinkSplitOptions
 from storage.links import Links
 from storage.source import SPLIT_TEST, SPLIT_VALID
 from tests.disturbed_job import Outcome
-from tests.job_in_process import run_job
+from tests.job_in_process import one_thread, run_job
 from tests.predictions import predictions_of
 from tests.runs import config_of, curve
 
@@ -55,16 +55,9 @@ def workplace(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def train(folder: Path, *words: str, main=train_links.main) -> str:
-    done = run_job(main, words, folder)
+    with one_thread():
+        done = run_job(main, words, folder)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout
@@ -76,7 +69,6 @@ def summary(folder: Path, run: str) -> dict:
 
 @pytest.fixture(scope="module")
 def trained(workplace) -> Path:
-    torch.set_num_threads(1)
     train(workplace, *SMALL, "--fit.epochs", "12", "--run.dir", "whole")
     return workplace / "whole"
 
@@ -96,15 +88,10 @@ def test_it_learns_and_reports_every_score(workplace, trained) -> None:
     assert told["counts"] == {"valid": graph.manifest.links.positives[2], "test": graph.manifest.links.positives[3]}
 
 
-def test_a_resume_repeats_the_run_to_the_last_digit(workplace, trained) -> None:
-    train(workplace, *SMALL, "--fit.epochs", "5", "--run.dir", "part")
+def test_it_is_train_nodes_with_the_task_links_and_resumes_to_the_last_digit(workplace, trained) -> None:
+    train(workplace, "jobs/train_links.yaml", *SMALL, "--fit.epochs", "5", "--run.dir", "part", main=train_nodes.main)
     train(workplace, "--run.resume", "part", "--fit.epochs", "12")
     assert Outcome.of(workplace / "part") == Outcome.of(trained)
-
-
-def test_it_is_train_nodes_with_the_task_links(workplace, trained) -> None:
-    train(workplace, "jobs/train_links.yaml", *SMALL, "--fit.epochs", "12", "--run.dir", "nodes", main=train_nodes.main)
-    assert Outcome.of(workplace / "nodes") == Outcome.of(trained)
 
 
 @pytest.mark.parametrize("negatives", ["in_batch", pytest.param("uniform", marks=pytest.mark.long)])
