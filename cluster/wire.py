@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from samplers.array_pool import ArrayPool
 from samplers.messages import Reply, Request
 from samplers.travel import travel_dtype
 from storage.errors import StageError
@@ -37,6 +38,7 @@ class Failure:
 Message = Request | Reply | Failure
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Request), *get_args(Reply), Failure)}
 _LENGTH_BYTES = 4
+_ROOM = ArrayPool(1 << 28)  # of replies: faulting their pages in takes as long as receiving them
 _SAME = "is Graphmill the same on all nodes?"
 
 
@@ -109,7 +111,7 @@ def _check_bytes(name: str, num_bytes: int) -> None:
 
 def _room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     try:
-        return np.empty(shape, dtype)
+        return _ROOM.empty(shape, dtype)
     except (MemoryError, ValueError, OverflowError) as error:
         raise StageError(f"expected an array that fits in memory, got one of the shape {shape}: {error}") from None
 

@@ -1,6 +1,7 @@
 """Predictions of finished runs: scores equal the run's to the last digit, files are complete and ordered, bad input is one line."""
 
 import json
+import shutil
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -304,6 +305,9 @@ def test_a_run_is_predicted_from_the_snapshot_that_it_was_trained_on(tmp_path):
         node_subject(run, PredictConfig("run", "out", graph=url))
     prune(url, keep=1)
     with pytest.raises(FormatError, match="expected snapshot 1, found 2; it may be pruned"):
+        node_subject(run, PredictConfig("run", "out"))
+    shutil.rmtree(url)  # as on another host
+    with pytest.raises(FormatError, match="expected snapshot 1, found no graph; all hosts that use it must read it"):
         node_subject(run, PredictConfig("run", "out"))
 
 
