@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from samplers.messages import DegreeLists, LinkRows, NodeList
+from samplers.messages import DegreeLists, EdgeColumn, LinkRows, NeighborLists, NodeList, join_columns
 from samplers.stage_clock import stage
 from storage.manifest import Manifest
 from storage.packed_graphs import pointers
@@ -28,6 +28,10 @@ class Lists(Protocol):
 
     def list_neighbors(self, node: np.ndarray) -> DegreeLists: ...
 
+    def sample_neighbors(
+        self, node: np.ndarray, fanout: int, key: int, *, columns: tuple[EdgeColumn, ...]
+    ) -> NeighborLists: ...
+
     def list_links(self, split: int) -> list[LinkRows]: ...
 
 
@@ -41,6 +45,7 @@ class LinkTable:
     # Of links with lists of their own: link i has the negatives negative[negative_ptr[i]:negative_ptr[i + 1]], ends in place of its destination.
     negative_ptr: np.ndarray  # int64 [m + 1]
     negative: np.ndarray  # int64
+    time: np.ndarray | None = None  # int64 [m], where links are told apart by it
 
 
 class LinkTables:
@@ -50,7 +55,7 @@ class LinkTables:
         self._router = router
         self.num_nodes = router.manifest.num_nodes
         self.symmetric = router.manifest.symmetric
-        self._of_split: dict[int, LinkTable] = {}
+        self._of_split: dict[tuple[int, bool], LinkTable] = {}
 
     @cached_property
     def nodes(self) -> NodeList:
@@ -79,6 +84,25 @@ class LinkTables:
             keys.append(source[kept] * self.num_nodes + destination[kept])
         key = np.unique(np.concatenate(keys))
         return np.divmod(key, self.num_nodes)
+
+    @cached_property
+    @stage("plan")
+    def timed_edges(self) -> np.ndarray:
+        """int64 [3, m]: (source, destination, time) of the edges as links, as `edges`, but of edges at several times each."""
+        parts = []
+        for start in range(0, self.num_nodes, _NODES):
+            node = np.arange(start, min(start + _NODES, self.num_nodes))
+            lists = self._router.sample_neighbors(node, -1, 0, columns=("time",))
+            assert lists.edge_time is not None
+            source = self._number[lists.neighbor].astype(np.int64)
+            destination = np.repeat(self._number[node].astype(np.int64), lists.count)
+            kept = source < destination if self.symmetric else source != destination
+            parts.append(np.stack([source, destination, lists.edge_time])[:, kept])
+        found = np.concatenate(parts, axis=1)
+        found = found[:, np.lexsort(found[::-1])]
+        is_new = np.ones(found.shape[1], bool)
+        is_new[1:] = (found[:, 1:] != found[:, :-1]).any(axis=0)
+        return found[:, is_new]
 
     @cached_property
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -112,21 +136,22 @@ class LinkTables:
         root = np.sqrt(degree.astype(np.float64))  # exact to the last bit on every machine, as a power is not
         return np.cumsum(np.rint(1024 * root * np.sqrt(root)).astype(np.int64))
 
-    def links(self, split: int) -> LinkTable:
-        """Of a split, as stored; of the training split, where none are stored, the graph's edges."""
-        if split not in self._of_split:
+    def links(self, split: int, *, timed: bool = False) -> LinkTable:
+        """Of a split, as stored; of the training split, where none are stored, the graph's edges. `timed`: with the time of each."""
+        if (split, timed) not in self._of_split:
             stored = self._stored(split)
             if split == SPLIT_TRAIN and not stored.num_links:
-                source, destination = self.edges
+                source, destination, *time = self.timed_edges if timed else self.edges
                 stored = LinkTable(
                     np.concatenate([source, stored.source]),
                     np.concatenate([destination, stored.destination]),
                     len(source),
                     np.zeros(len(source) + len(stored.source) + 1, np.int64),
                     stored.negative,
+                    join_columns([*time, stored.time]) if timed else None,
                 )
-            self._of_split[split] = stored
-        return self._of_split[split]
+            self._of_split[split, timed] = stored
+        return self._of_split[split, timed]
 
     def _stored(self, split: int) -> LinkTable:
         if self._router.manifest.links is None:
@@ -136,8 +161,10 @@ class LinkTables:
         names = ("source", "destination", "is_link", "count", "negative")
         columns = {name: np.concatenate([getattr(one, name) for one in replies]) for name in names}
         source, destination, is_link = columns["source"], columns["destination"], columns["is_link"]
+        time = join_columns([one.time for one in replies])
         count, start = columns["count"], pointers(columns["count"])[:-1]
-        order = np.lexsort((destination, source, 1 - is_link))
+        order = np.lexsort((*(() if time is None else (time,)), destination, source, 1 - is_link))
         ptr = pointers(count[order])
         at = np.repeat(start[order] - ptr[:-1], count[order]) + np.arange(ptr[-1])
-        return LinkTable(source[order], destination[order], int(is_link.sum()), ptr, columns["negative"][at])
+        negative, when = columns["negative"][at], None if time is None else time[order]
+        return LinkTable(source[order], destination[order], int(is_link.sum()), ptr, negative, when)

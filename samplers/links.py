@@ -5,6 +5,9 @@ stream. So batches are the same for any number of workers, threads and partition
 
 Held-out links are no edges of the stored graph. The links that a training batch predicts are edges of it: they are left out of the batch's
 edges, with their reverses, else a network would read each answer off its input.
+
+Where the sampler around the ends draws the past alone, every end is there as of the time of its link, negatives too. No edge of that time is
+drawn then, so the links themselves are not.
 """
 
 import hashlib
@@ -61,6 +64,7 @@ class LinkSampler:
         self._router, self.options, self._num_ranks = router, options, num_ranks
         self._tables: LinkTables = router.link_tables
         self._around = sampler_around(router, options.around, num_ranks)
+        self._is_timed = _is_timed(options.around)
         self._links = _Links.of(self._tables, options)
         if options.negatives == "in_batch" and len(self._links) < 2 * self.num_batches:
             raise ConfigError(
@@ -107,9 +111,12 @@ class LinkSampler:
         columns = {"link_source": source, "link_destination": destination, "negative": negative}
         if negative_source is not None:
             columns["negative_source"] = negative_source
-        own = (tables.nodes.original_id[source], tables.nodes.original_id[destination]) if options.exclude_own else None
+        own = None
+        if options.exclude_own and not self._is_timed:
+            own = tables.nodes.original_id[source], tables.nodes.original_id[destination]
         rest = {"is_link": links.is_link, "link_split": links.split, "known": known}
-        return _around_ends(tables, columns, rest, own, whole=options.batch_size is None)
+        time = links.time if self._is_timed else None
+        return _around_ends(tables, columns, rest, own, time=time, whole=options.batch_size is None)
 
     def _negatives(self, epoch: int, links: "_Links", destination: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
         """(sources, where they are not the links' own; destinations) of the negatives, [m, k] each, by their numbers."""
@@ -139,6 +146,20 @@ class LinkSampler:
         return self._links.fixed(links, share.reshape(size))
 
 
+def _is_timed(around: Any) -> bool:
+    """Whether links have the past of their times. Raises ConfigError where they would be among the edges of it."""
+    time = getattr(around, "time", "all")
+    if time == "until":
+        raise ConfigError(
+            "time: expected 'before', for a link is an edge of its own time, got 'until'; set --sampler.time before"
+        )
+    if time == "before" and around.as_of is not None:
+        raise ConfigError(
+            f"as_of: expected none, for links have times of their own, got {around.as_of}; leave out --sampler.as_of"
+        )
+    return bool(time == "before")
+
+
 @dataclass(frozen=True)
 class _Links:
     """Links of some splits, one split after another; of each the pairs that are none beside them, where these are to be scored."""
@@ -148,6 +169,7 @@ class _Links:
     is_link: np.ndarray  # int8 [m]
     split: np.ndarray  # int8 [m]
     row: np.ndarray  # int64 [m], place in the table of the split
+    time: np.ndarray  # int64 [m]; 0 where links are not told apart by it
     negative_ptr: np.ndarray  # int64 [m + 1]
     negative: np.ndarray  # int64
     pairs: tuple[np.ndarray, np.ndarray]  # of a training split with fixed negatives: all of its pairs that are no links
@@ -160,7 +182,7 @@ class _Links:
         """Raises ConfigError where a split has no links, or not the negatives that are asked for."""
         parts, pairs = [], (np.empty(0, np.int64),) * 2
         for code in options.splits:
-            table = tables.links(code)
+            table = tables.links(code, timed=_is_timed(options.around))
             name, count = SPLIT_NAMES[code], table.num_links
             if not count:
                 raise ConfigError(
@@ -200,7 +222,7 @@ class _Links:
         return self.pairs[0][pair], self.pairs[1][pair]
 
 
-_COLUMNS = ("source", "destination", "is_link", "split", "row", "negative")
+_COLUMNS = ("source", "destination", "is_link", "split", "row", "time", "negative")
 
 
 def _part(table: LinkTable, code: int, count: int) -> _Links:
@@ -210,7 +232,8 @@ def _part(table: LinkTable, code: int, count: int) -> _Links:
     row, split = np.arange(count), np.full(count, code, np.int8)
     own = table.negative[: ptr[-1]]
     none = np.empty(0, np.int64)
-    return _Links(table.source[:count], table.destination[:count], is_link, split, row, ptr, own, (none, none))
+    time = np.zeros(count, np.int64) if table.time is None else table.time[:count]
+    return _Links(table.source[:count], table.destination[:count], is_link, split, row, time, ptr, own, (none, none))
 
 
 def _check_fixed(table: LinkTable, name: str) -> None:
@@ -264,21 +287,29 @@ def _around_ends(
     own: tuple[np.ndarray, np.ndarray] | None,
     *,
     whole: bool,
+    time: np.ndarray | None = None,
 ) -> _Picked:
     """`columns` name nodes by their numbers; the batch names them by their places among its roots, which ascend in permanent id.
 
-    `whole`: all nodes are roots. `own`: the pairs of permanent ids whose edges are left out.
+    `whole`: all nodes are roots. `own`: the pairs of permanent ids whose edges are left out. `time`: of the links, which are the rows of the
+    columns: a node is a root as of each time, and roots ascend in (time, permanent id).
     """
     roots = tables.nodes
     if not whole:
         flat = np.concatenate([values.reshape(-1) for values in columns.values()])
+        when = np.zeros(1, np.int64)
+        if time is not None:
+            when, rank = np.unique(time, return_inverse=True)
+            ranks = [np.repeat(rank, values.size // len(rank)) for values in columns.values()]
+            flat = np.where(flat < 0, flat, flat + np.concatenate(ranks) * tables.num_nodes)
         number, place = np.unique(flat, return_inverse=True)
         if len(number) and number[0] < 0:  # beyond the end of a list
             number, place = number[1:], place - 1
         ends = np.cumsum([values.size for values in columns.values()])[:-1]
         pieces = zip(columns.items(), np.split(place, ends), strict=True)
         columns = {name: piece.reshape(values.shape) for (name, values), piece in pieces}
-        roots = NodeList(node=roots.node[number], original_id=roots.original_id[number])
+        number, rank = number % tables.num_nodes, number // tables.num_nodes
+        roots = NodeList(roots.node[number], roots.original_id[number], None if time is None else when[rank])
     return _Picked(roots, columns | rest, own)
 
 

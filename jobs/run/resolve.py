@@ -356,8 +356,8 @@ def _the_past_is_sampled(config: RunConfig) -> str | None:
     options = config.sampler.options
     if getattr(options, "time", "all") == "all":
         return None
-    if config.links is not None:
-        return "time: expected a task on nodes, got links, whose batches have no times yet; set --sampler.time all"
+    if config.links is not None and (options.time, options.as_of) != ("before", None):
+        return f"time: links expect 'before', without as_of, for a link is an edge of its own time, got {options.time!r}; set --sampler.time before"
     if config.evaluation.how == "full":
         return f"time: {options.time!r} expects scores through the sampler, for the whole graph has edges of all times; set --evaluation sampled"
     return None
