@@ -7,6 +7,8 @@
     python jobs/ingest.py cora runs/cora --root data/sets                      # a public set by its name: docs/guides/data_sets.md
     python jobs/ingest.py s3://bucket/products /data/products --place hosts    # each partition to the disk of a host of a Ray cluster
     python jobs/ingest.py edges.parquet runs/mine --edge-list.features x.npy --edge-list.labels y.csv
+    python jobs/ingest.py tables/graph.yaml runs/typed --reverse-edges add    # several types of nodes and edges: docs/guides/typed.md
+    python jobs/ingest.py synthetic-mag runs/mag --mag.scale 0.01
 
     python jobs/ingest.py embedded runs/molecules                              # 3,000 molecules by rule, about 3 s
     python jobs/ingest.py smiles:qm9.csv.gz runs/qm9 --table.targets gap_eV    # SMILES and targets, hashed split 80/10/10
@@ -23,6 +25,7 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cluster.options import MoleculeIngestOptions, SessionOptions
@@ -36,12 +39,13 @@ from storage.ingest_options import MAX_PARTITIONS, IngestOptions
 from storage.option_checks import at_least, check_options
 from storage.source import SPLITS
 from storage.synthetic import SyntheticOptions
+from storage.synthetic_mag import SyntheticMagOptions
 
 if TYPE_CHECKING:
     from storage.graph_store import StoredGraphs
     from storage.ingest import Progress
     from storage.molecule_source import MoleculeSource
-    from storage.source import GraphSource
+    from storage.source import GraphSource, TypedSource
 
 _SMILES = "smiles:"  # begins a source that is a table of SMILES
 _REASONS_SHOWN = 5
@@ -53,14 +57,15 @@ class IngestConfig(IngestOptions):
 
     GIVEN: ClassVar = ("num_partitions", "undirected", "memory_budget_bytes", "num_threads")
     source: str
-    """With --place hosts a stored graph or set of molecules. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz)."""
+    """With --place hosts a stored graph or set of molecules. Else `synthetic`, an OGB node set (`ogbn-products`, `ogbn-arxiv`) or link set (`ogbl-collab`, `ogbl-citation2`, `ogbl-ppa`), a public set by its name (`cora`, `flickr` …: docs/guides/data_sets.md), a `.npz` file, or an edge list (.parquet, .csv, .tsv, .txt, .mtx, also .gz). Of several types of nodes: a `.yaml` file that names tables, or the folder of its `graph.yaml`,
+    `ogbn-mag`, or `synthetic-mag`."""
     url: str
     """Where to write: a path, or file://, s3://, gs://. Must be absent or empty, or with --overwrite a graph; never a folder of other files."""
     partitions: int = 4
     """Number of partitions."""
     reverse_edges: Literal["auto", "add", "keep"] = "auto"
-    """add: store every edge's reverse too and one of equal edges, their weights and features summed; keep: the edges as they are; auto: add
-    for sources that give undirected edges once and for OGB's citation graphs."""
+    """add: store every edge's reverse too and one of equal edges, their weights and features summed, and of a relation between two types a relation
+    rev_NAME; keep: the edges as they are; auto: add for sources that give undirected edges once, for OGB's citation graphs and for ogbn-mag."""
     memory_mib: int = 1024
     """Budget for chunks and buckets, besides about 20 bytes per node."""
     threads: int | None = None
@@ -79,6 +84,7 @@ class IngestConfig(IngestOptions):
     split_sets: int = 7
     """How many of them, drawn by --seed."""
     synthetic: SyntheticOptions = field(default_factory=SyntheticOptions)
+    mag: SyntheticMagOptions = field(default_factory=SyntheticMagOptions)
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
 
@@ -144,6 +150,28 @@ def refuse_options_of_one_graph(source: str, kind: type, named: Collection[str])
             )
 
 
+def is_typed(source: str) -> bool:
+    """Whether the source is a graph of several types."""
+    return source in ("ogbn-mag", "synthetic-mag") or source.endswith((".yaml", ".yml")) or Path(source).is_dir()
+
+
+def build_typed_source(config: IngestConfig, progress: "Progress") -> "TypedSource":
+    """The graph that `config.source` names. Errors as `build_source`."""
+    if config.per_class is not None:
+        raise ConfigError(f"per_class: expected a public set of one type, got {config.source}; leave --per-class out")
+    if config.source == "synthetic-mag":
+        from storage.synthetic_mag import synthetic_mag
+
+        return synthetic_mag(config.mag)
+    if config.source == "ogbn-mag":
+        from storage.importers.ogb_mag import ogb_mag
+
+        return ogb_mag(config.ogb_root, download=config.download, progress=progress)
+    from storage.importers.typed_tables import typed_tables
+
+    return typed_tables(config.source)
+
+
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
     """The graph that `config.source` names. ConfigError for a name of no known kind, DataError for unusable data."""
     name = config.source
@@ -175,7 +203,7 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
 
         return EdgeListGraph(name, config.edge_list)
     raise ConfigError(
-        f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; or for molecules "
+        f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; for several types of nodes tables named in a .yaml file, ogbn-mag or synthetic-mag; or for molecules "
         "embedded, pcqm4mv2 or smiles:<file>"
     )
 
@@ -223,6 +251,8 @@ def add_reverse(config: IngestConfig) -> bool | None:
     """What `reverse_edges` means for this source, as `IngestOptions.undirected`."""
     if config.reverse_edges != "auto":
         return config.reverse_edges == "add"
+    if config.source in ("ogbn-mag", "synthetic-mag"):
+        return True  # typed sampling follows in-edges: papers reach their authors by them, authors their papers by the reverses
     if config.source.startswith(("ogbn-", "ogbl-")):
         from storage.importers.ogb_nodes import is_directed
 
@@ -242,18 +272,37 @@ def refuse_memory(url: str) -> None:
         )
 
 
-def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
-    """(bytes, number of edges, what was written, what to do next)"""
-    from storage.ingest import ingest
-
-    options = replace(
+def ingest_options(config: IngestConfig) -> IngestOptions:
+    """What the command line says under names of its own, as ingestion takes it."""
+    return replace(
         config,
         num_partitions=config.partitions,
         undirected=add_reverse(config),
         memory_budget_bytes=config.memory_mib * 2**20,
         num_threads=config.threads,
     )
-    manifest = ingest(build_source(config, report), config.url, options, report)
+
+
+def ingest_typed_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
+    """(bytes, number of edges, what was written, what to do next)"""
+    from storage.typed_ingestion import ingest_typed
+
+    manifest = ingest_typed(build_typed_source(config, report), config.url, ingest_options(config), report)
+    types = ", ".join(f"{name} {row.num_nodes:,}" for name, row in manifest.types.items())
+    relations = ", ".join(f"{each} {row.num_edges:,}" for each, row in manifest.relations.items())
+    written = (
+        f"{manifest.name}: {manifest.num_nodes:,} nodes ({types}), {manifest.num_edges:,} edges ({relations}) in "
+        f"{manifest.num_partitions} partitions ({config.partitioner})"
+    )
+    advice = f"look at it: python jobs/inspect_graph.py {config.url} --verify"
+    return sum(entry.num_bytes for entry in manifest.files.values()), manifest.num_edges, written, advice
+
+
+def ingest_graph(config: IngestConfig, report: "Progress") -> "tuple[int, int, str, str]":
+    """(bytes, number of edges, what was written, what to do next)"""
+    from storage.ingest import ingest
+
+    manifest = ingest(build_source(config, report), config.url, ingest_options(config), report)
     written = (
         f"{manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges in {manifest.num_partitions} partitions "
         f"({config.partitioner})"
@@ -382,7 +431,8 @@ def main() -> int | None:
         elif isinstance(config, IngestSetConfig):
             result = ingest_public_set(config, report)
         else:
-            result = (place_on_hosts if config.place == "hosts" else ingest_graph)(config, report)
+            one_graph = ingest_typed_graph if is_typed(config.source) else ingest_graph
+            result = (place_on_hosts if config.place == "hosts" else one_graph)(config, report)
     num_bytes, count, written, more = result
     elapsed_s = time.perf_counter() - start_s
     unit = "edges" if isinstance(config, IngestConfig) else "graphs"

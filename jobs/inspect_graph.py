@@ -2,7 +2,8 @@
 
 You should see which snapshots are there, counts, the balance of the partitions, the share of edges that cross them, degrees, splits
 and classes, after one pass over the topology (about a second per 100 million edges on a local disk). `--verify` first reads every
-file and checks its checksum, ids and order; a damaged file is named in one line, and the exit code is 1.
+file and checks its checksum, ids and order; a damaged file is named in one line, and the exit code is 1. Of a typed graph you see the same by type of
+nodes and by relation.
 """
 
 from collections import Counter
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING
 
 from jobs.run.exit_codes import run
 from jobs.run.reader import parse
+from storage.descriptions import counted
 from storage.source import SPLIT_NAMES
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from storage.graph import StoredGraph
     from storage.manifest import Manifest
     from storage.statistics import CountStatistics, FeatureStatistics, GraphStatistics
+    from storage.typed_graph import TypedGraph
 
 _SNAPSHOTS_SHOWN = 10
 
@@ -43,21 +48,24 @@ class Balance:
     num_cut_edges: int  # source and destination in different partitions
 
 
-def measure(graph: "StoredGraph") -> Balance:
-    """Reads every partition's topology once; memory: the partition at hand."""
+def measure(graph: "StoredGraph", source_offsets: "np.ndarray | None" = None) -> Balance:
+    """Reads every partition's topology once; memory: the partition at hand. `source_offsets`: of the type that neighbors are of, where it is
+    another."""
     import numpy as np
 
+    offsets = graph.offsets if source_offsets is None else source_offsets
     edges_per_partition, num_cut = [], 0
     step = 1 << 22
     for partition in graph.partitions():
         edges_per_partition.append(partition.num_edges)
         for begin in range(0, partition.num_edges, step):
             source = partition.indices[begin : begin + step]
-            num_cut += int(np.count_nonzero((source < partition.start) | (source >= partition.stop)))
+            start, stop = offsets[partition.index : partition.index + 2]
+            num_cut += int(np.count_nonzero((source < start) | (source >= stop)))
     return Balance([int(count) for count in np.diff(graph.offsets)], edges_per_partition, num_cut)
 
 
-def list_snapshots(graph: "StoredGraph") -> str:
+def list_snapshots(graph: "StoredGraph | TypedGraph") -> str:
     """Numbers and dates (UTC) of the snapshots that are there, newest first; which of them is open."""
     from storage.errors import FormatError
     from storage.manifest import parse_head
@@ -82,8 +90,6 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
     edges = (
         f"{manifest.num_edges:,} ({measured.num_self_loops:,} self-loops, {measured.num_duplicate_edges:,} duplicates)"
     )
-    rows = manifest.feature_rows
-    dtype = "" if rows is None else f" {rows.dtype} ({rows.layout}, {rows.row_bytes:,} bytes a row)"
     num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
     lines = [
         ("graph", f"{manifest.name} at {graph.url}"),
@@ -92,7 +98,7 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("edges", f"{edges}, {_symmetry(measured)}"),
         ("in-degree", _spread(measured.in_degree)),
         ("out-degree", f"{_spread(measured.out_degree)}; {measured.num_isolated:,} nodes without any edge"),
-        ("features", f"{manifest.feature_dim} per node{dtype}, {manifest.edge_feature_dim} per edge"),
+        ("features", f"{_features(manifest)}, {manifest.edge_feature_dim} per edge"),
         ("values", _values(measured.feature)),
         (
             "partitions",
@@ -108,6 +114,60 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
     ]
     return [(name, value) for name, value in lines if value]
+
+
+def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
+    """(name, value) lines for people, after one pass over the topology."""
+    import numpy as np
+
+    manifest = graph.manifest
+    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
+    lines = [
+        ("typed graph", f"{manifest.name} at {graph.url}"),
+        ("snapshots", list_snapshots(graph)),
+        ("nodes", f"{manifest.num_nodes:,} of {counted(len(manifest.types), 'type')}"),
+        ("edges", f"{manifest.num_edges:,} of {counted(len(manifest.relations), 'relation')}"),
+        ("partitions", f"{manifest.num_partitions} ({manifest.provenance.get('partitioner', 'unknown')})"),
+    ]
+    for name, row in manifest.types.items():
+        measured = row.measured
+        sizes = [int(count) for count in np.diff(graph.offsets(name))]
+        lines += [
+            (name, f"{row.num_nodes:,} nodes, {_balance(sizes)} in a partition"),
+            ("features", _features(row) if row.feature_dim else "none"),
+            ("values", _values(measured.feature)),
+            *_split_lines(measured),
+            _label_line(row),
+        ]
+    for relation in graph.relations:
+        part = graph.relation(relation)
+        row, measured, balance = part.manifest, part.manifest.measured, measure(part, graph.offsets(relation.source))
+        columns = [name for name, there in (("ids", row.has_edge_id), ("weights", row.has_edge_weight)) if there]
+        columns += [f"{row.edge_feature_dim} features"] if row.edge_feature_dim else []
+        of_one_type = (
+            f", {_symmetry(measured)}, {measured.num_self_loops:,} self-loops"
+            if relation.source == relation.target
+            else ""
+        )
+        lines += [
+            (str(relation), f"{row.num_edges:,} edges ({measured.num_duplicate_edges:,} duplicates){of_one_type}"),
+            ("columns", ", ".join(columns)),
+            ("in-degree", f"of {relation.target}: {_spread(measured.in_degree)}"),
+            ("out-degree", f"of {relation.source}: {_spread(measured.out_degree)}"),
+            ("balance", f"edges {_balance(balance.edges_per_partition)}"),
+            ("edge cut", f"{balance.num_cut_edges:,} edges, {_share(balance.num_cut_edges, row.num_edges)}"),
+        ]
+    lines += [
+        ("stored", f"{num_bytes / 2**20:,.1f} MiB in {len(manifest.files)} files"),
+        ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
+    ]
+    return [(name, value) for name, value in lines if value]
+
+
+def _features(manifest: "Manifest") -> str:
+    rows = manifest.feature_rows
+    dtype = "" if rows is None else f" {rows.dtype} ({rows.layout}, {rows.row_bytes:,} bytes a row)"
+    return f"{manifest.feature_dim} per node{dtype}"
 
 
 def _links(manifest: "Manifest") -> str:
@@ -208,11 +268,19 @@ def _share(part: int, whole: int) -> str:
 def main() -> int | None:
     config = parse(InspectConfig, __doc__, ("url",))
     from storage.graph import open_graph
+    from storage.typed_graph import holds_typed_graph, open_typed_graph
 
-    graph = open_graph(config.url, config.snapshot)
-    if config.verify:
-        graph.verify()
-    lines = describe(graph, measure(graph))
+    graph: StoredGraph | TypedGraph
+    if holds_typed_graph(config.url, config.snapshot):
+        graph = open_typed_graph(config.url, config.snapshot)
+        if config.verify:
+            graph.verify()
+        lines = describe_typed(graph)
+    else:
+        graph = open_graph(config.url, config.snapshot)
+        if config.verify:
+            graph.verify()
+        lines = describe(graph, measure(graph))
     if config.verify:
         lines.append(("verified", f"{len(graph.manifest.files)} files, every checksum matches"))
     width = max(len(name) for name, _ in lines)

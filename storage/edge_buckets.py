@@ -64,7 +64,7 @@ class Bucket:
     columns: Columns
 
     def lists(self, id_of_row: np.ndarray) -> SortedLists:
-        """The neighbor lists of the destinations."""
+        """The neighbor lists of the destinations; `id_of_row`: of sources."""
         from storage.bucket_kernels import unpack_lists
 
         neighbor = np.empty(len(self.key), id_of_row.dtype)
@@ -139,9 +139,11 @@ class EdgeBuckets:
         memory_budget_bytes: int,
         index_dtype: np.dtype,
         columns: ColumnTypes,
+        num_sources: int | None = None,
         copied: bool = True,
         num_threads: int = 0,
     ) -> None:
+        """`num_sources`: nodes that sources are among; None: the destinations'. `index_dtype` holds both kinds of ids."""
         directory.mkdir()
         self._columns = {"dst": (index_dtype, 0), "src": (index_dtype, 0), **columns}
         record_bytes = _row_bytes(self._columns)
@@ -176,8 +178,8 @@ class EdgeBuckets:
         ]
         self._bounds = np.concatenate([*bounds, offsets[-1:]]).astype(np.int64)  # bucket b: [bounds[b], bounds[b + 1])
         self._per_partition = per_partition
-        # A key is a destination's place in its range, then the source row: 63 bits for both, whatever the number of nodes.
-        self._row_bits = max(1, int(offsets[-1] - 1).bit_length())
+        # A key is a destination's place in its range, then the source row: 63 bits for both, whatever the numbers of nodes.
+        self._row_bits = max(1, int((num_sources or offsets[-1]) - 1).bit_length())
         self._max_span = 1 << (63 - self._row_bits)
         self._paths = [
             {name: directory / f"{bucket}.{name}" for name in self._columns}
@@ -189,7 +191,7 @@ class EdgeBuckets:
                 path.touch()
 
     def group(self, edges: SpilledEdges, id_of_row: np.ndarray) -> GroupedEdges:
-        """Edges in the order of the buckets of their destinations' new ids, and as given within each; changes nothing here."""
+        """`id_of_row`: of destinations. Edges in the order of the buckets of their destinations' new ids, and as given within each; changes nothing here."""
         # Imported here because numba is slow to import, and opening a graph does not need it.
         from storage.bucket_kernels import group_by_bucket
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import fsspec
 import numpy as np
@@ -35,6 +35,7 @@ from storage.manifest_reader import FileEntry
 from storage.random_reads import read_at_random
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST
+from storage.typed_manifest import parse_typed_manifest
 
 _CHECK_EDGES = 1 << 22
 
@@ -99,11 +100,12 @@ class PinnedGraph:
     snapshot: int
     content_hash: str
     origin: str | None = None  # of a copy on the hosts' disks
+    part: str | None = None  # of a typed graph: the type of nodes or the relation that this is
 
     def open(self) -> "StoredGraph":
         """Opens the same graph. Raises FormatError if it is gone or replaced by another."""
         try:
-            graph = open_graph(self.url, self.snapshot)
+            graph = open_graph(self.url, self.snapshot, self.part)
         except FormatError:
             if self.origin is None:
                 raise
@@ -164,7 +166,9 @@ class StoredGraph:
 
     def pin(self) -> PinnedGraph:
         url = self.path if is_local(self.filesystem) else self.url
-        return PinnedGraph(url, self.manifest.snapshot, self.manifest.content_hash, self.manifest.origin)
+        manifest = self.manifest
+        part = None if manifest.part is None else manifest.part.name
+        return PinnedGraph(url, manifest.snapshot, manifest.content_hash, manifest.origin, part)
 
     @property
     def is_here(self) -> bool:
@@ -202,46 +206,54 @@ class StoredGraph:
         """Reads every byte and checks everything. Raises FormatError at the first damage.
 
         Memory: the original ids of all nodes, 8 bytes each and twice that while they are compared, and one partition. Every file
-        is read once, nodes.arrow twice: the order of lists can be judged only with all original ids at hand.
+        is read once: the order of lists can be judged only with all original ids at hand.
         """
         if self.manifest.statistics is not None:
             _ = self.manifest.measured
+        self.verify_lists(self.verify_nodes())
+        for name, encoding in stored_encodings(self).items():
+            for index in range(self.manifest.num_partitions):
+                read_encoding(self, name, encoding, index, verify=True)
+
+    def verify_nodes(self) -> np.ndarray:
+        """The permanent ids of all nodes, int64 [num_nodes] by stored id, after the files of nodes are checked. Raises FormatError."""
         original_id = np.empty(self.manifest.num_nodes, np.int64)
         for index in range(self.manifest.num_partitions):
             reader = _PartitionReader(self, index, True)
-            original_id[reader.start : reader.stop] = reader.nodes()[0]
+            original_id[reader.start : reader.stop] = reader.node_fields()["original_id"]
         ordered = np.sort(original_id)
         is_repeated = ordered[1:] == ordered[:-1]
         if is_repeated.any():
             repeated = int(ordered[1:][is_repeated][0])
             raise FormatError(f"{self.path}: expected each original id once, found {repeated} twice")
-        del ordered, is_repeated
+        return original_id
+
+    def verify_lists(self, original_id: np.ndarray) -> None:
+        """Checks the files of edges; `original_id`: of the nodes that lists name. Raises FormatError."""
         num_edges = dict.fromkeys(["topology", *(["out_topology"] if self.manifest.has_out_edges else [])], 0)
         for index in range(self.manifest.num_partitions):
-            for name, count in self._verify_partition(index, original_id).items():
+            for name, count in self._verify_lists_of(index, original_id).items():
                 num_edges[name] += count
         for name, count in num_edges.items():
             if count != self.manifest.num_edges:
                 raise FormatError(
                     f"{self.path}: expected {self.manifest.num_edges} edges in all {name}.arrow, found {count}"
                 )
-        for name, encoding in stored_encodings(self).items():
-            for index in range(self.manifest.num_partitions):
-                read_encoding(self, name, encoding, index, verify=True)
 
-    def _verify_partition(self, index: int, original_id: np.ndarray) -> dict[str, int]:
-        """Number of edges per topology file, after all checks of one partition; its memory is released."""
-        partition = self.partition(index, verify=True)
-        lists = {"topology": (partition.indptr, partition.indices, partition.edge_time)}
-        if self.manifest.has_out_edges and partition.out_indptr is not None and partition.out_indices is not None:
-            lists["out_topology"] = (partition.out_indptr, partition.out_indices, partition.out_edge_time)
+    def _verify_lists_of(self, index: int, original_id: np.ndarray) -> dict[str, int]:
+        """Number of edges per topology file of a partition, after all checks; its memory is released."""
+        fields = _PartitionReader(self, index, True).edge_fields()
+        lists = {"topology": (fields["indptr"], fields["indices"], fields["edge_time"])}
+        if self.manifest.has_out_edges:
+            lists["out_topology"] = (fields["out_indptr"], fields["out_indices"], fields["out_edge_time"])
         order = "(time, original id)" if self.manifest.has_edge_time else "original id"
         for name, (indptr, indices, time) in lists.items():
             row = _first_unordered_list(indptr, indices, original_id, time)
             if row is not None:
+                file = self.manifest.files[f"{partition_dir(index)}/{name}.arrow"].path
                 raise FormatError(
-                    f"{self.path}/{partition_dir(index)}/{name}.arrow: expected neighbor lists ascending in {order}, "
-                    f"found the list of node {partition.start + row} in another order; ingest the graph again"
+                    f"{self.path}/{file}: expected neighbor lists ascending in {order}, "
+                    f"found the list of node {int(self.offsets[index]) + row} in another order; ingest the graph again"
                 )
         return {name: len(indices) for name, (_, indices, _) in lists.items()}
 
@@ -266,13 +278,14 @@ def _first_unordered_list(
     return None
 
 
-def open_graph(url: str, snapshot: int | None = None) -> StoredGraph:
-    """Opens the graph at a path or fsspec URL: its newest snapshot, or the given one.
+def open_graph(url: str, snapshot: int | None = None, part: str | None = None) -> StoredGraph:
+    """Opens the graph at a path or fsspec URL: its newest snapshot, or the given one. `part`: of a typed graph, a type of nodes or a relation.
 
     Raises FormatError where there is none or its manifest is not valid.
     """
     filesystem, path = split_url(url)
-    manifest = parse_manifest(*read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <source>"))
+    text, where = read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <source>")
+    manifest = parse_manifest(text, where) if part is None else parse_typed_manifest(text, where).part(part)
     return StoredGraph(url=url, manifest=manifest, filesystem=filesystem, path=path)
 
 
@@ -296,46 +309,57 @@ class _PartitionReader:
         self.start, self.stop = (int(offset) for offset in graph.offsets[index : index + 2])
 
     def read(self) -> Partition:
-        manifest, num_owned = self.manifest, self.stop - self.start
+        return Partition(self.index, self.start, self.stop, **self.edge_fields(), **self.node_fields())
+
+    def edge_fields(self) -> dict[str, Any]:
+        """What a `Partition` says of edges."""
+        manifest = self.manifest
+        if not manifest.has_topology:
+            indptr = np.zeros(self.stop - self.start + 1, np.int64)
+            return {"indptr": _read_only(indptr), "indices": _read_only(np.empty(0, manifest.index_dtype))}
         indptr, topology = self._topology("topology")
         out_indptr, out_topology = (indptr, topology) if manifest.symmetric else (None, {})
         if manifest.has_out_edges:
             out_indptr, out_topology = self._topology("out_topology")
-        original_id, label, splits, group, time = self.nodes()
-        feature = edge_feature = None
-        if (rows := manifest.feature_rows) is not None:
-            features, path = self._batch("features", num_owned)
-            feature = numpy_column(features, "feature", str(rows.stored_dtype), path, rows.stored_width)
-            if is_local(self.graph.filesystem):
-                read_at_random(feature)
+        edge_feature = None
         if manifest.edge_feature_dim:
             edges, path = self._batch("edges", int(indptr[-1]))
             edge_feature = numpy_column(edges, "feature", "float32", path, manifest.edge_feature_dim)
-        return Partition(
-            index=self.index,
-            start=self.start,
-            stop=self.stop,
-            indptr=indptr,
-            indices=topology["index"],
-            out_indptr=out_indptr,
-            out_indices=out_topology.get("index"),
-            out_edge_id=out_topology.get("edge_id"),
-            out_edge_weight=out_topology.get("weight"),
-            out_edge_time=out_topology.get("time"),
-            edge_id=topology.get("edge_id"),
-            edge_weight=topology.get("weight"),
-            edge_time=topology.get("time"),
-            edge_feature=edge_feature,
-            original_id=original_id,
-            feature=feature,
-            label=label,
-            split=_read_only(np.stack(splits)) if splits else None,
-            group=group,
-            time=time,
-            encodings=StoredEncodings(self.graph, self.index, verify=self.verify),
-            links=self._links(),
-            stored_rows=manifest.feature_rows,
-        )
+        return {
+            "indptr": indptr,
+            "indices": topology["index"],
+            "out_indptr": out_indptr,
+            "out_indices": out_topology.get("index"),
+            "out_edge_id": out_topology.get("edge_id"),
+            "out_edge_weight": out_topology.get("weight"),
+            "out_edge_time": out_topology.get("time"),
+            "edge_id": topology.get("edge_id"),
+            "edge_weight": topology.get("weight"),
+            "edge_time": topology.get("time"),
+            "edge_feature": edge_feature,
+        }
+
+    def node_fields(self) -> dict[str, Any]:
+        """What a `Partition` says of nodes."""
+        manifest = self.manifest
+        original_id, label, splits, group, time = self.nodes()
+        feature = None
+        if (rows := manifest.feature_rows) is not None:
+            features, path = self._batch("features", self.stop - self.start)
+            feature = numpy_column(features, "feature", str(rows.stored_dtype), path, rows.stored_width)
+            if is_local(self.graph.filesystem):
+                read_at_random(feature)
+        return {
+            "original_id": original_id,
+            "feature": feature,
+            "label": label,
+            "split": _read_only(np.stack(splits)) if splits else None,
+            "group": group,
+            "time": time,
+            "encodings": StoredEncodings(self.graph, self.index, verify=self.verify),
+            "links": self._links(),
+            "stored_rows": manifest.feature_rows,
+        }
 
     def nodes(
         self,
@@ -378,10 +402,10 @@ class _PartitionReader:
             dtypes["time"] = "int64"
         columns = {name: numpy_column(values, name, dtype, path) for name, dtype in dtypes.items()}
         ids = columns["index"]
-        # Viewed as unsigned, a negative id is huge, so one pass finds both kinds. manifest.num_nodes fits the signed type.
-        if len(ids) and int(ids.view(f"u{ids.itemsize}").max()) >= self.manifest.num_nodes:
+        # Viewed as unsigned, a negative id is huge, so one pass finds both kinds. manifest.num_sources fits the signed type.
+        if len(ids) and int(ids.view(f"u{ids.itemsize}").max()) >= self.manifest.num_sources:
             raise FormatError(
-                f"{path}: expected node ids in [0, {self.manifest.num_nodes}), found {int(ids.min())} to {int(ids.max())}"
+                f"{path}: expected node ids in [0, {self.manifest.num_sources}), found {int(ids.min())} to {int(ids.max())}"
             )
         return indptr, columns
 

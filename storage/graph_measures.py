@@ -143,16 +143,20 @@ class EdgeMeasure:
         *,
         num_edge_columns: int = 0,
         is_symmetric: bool = False,
+        num_sources: int | None = None,
         max_edges: int = 2**62,
     ) -> None:
-        """`is_symmetric`: the source gives both directions of each edge, so out-degrees need not be counted."""
+        """`is_symmetric`: the source gives both directions of each edge, so out-degrees need not be counted. `num_sources`: how many nodes of
+        another type edges come from; None: they come from nodes of this one. `columns`: of the destinations."""
         self._row_of_id, self._num_sets = row_of_id, columns.num_sets
-        self._training = columns.training_labels()
+        self._is_one_type = num_sources is None
+        self._training = columns.training_labels() if self._is_one_type else []
         self._factor = _factors(num_edge_columns)
         num_nodes = len(row_of_id)
         # Which nodes have no in-edge, and how many out-edges each has.
         self._no_in_edge = None if is_symmetric else np.ones(num_nodes, bool)
-        self._num_out = None if is_symmetric else np.zeros(num_nodes, np.uint32 if max_edges < 2**32 else np.int64)
+        out_dtype = np.uint32 if max_edges < 2**32 else np.int64
+        self._num_out = None if is_symmetric else np.zeros(num_nodes if num_sources is None else num_sources, out_dtype)
         self._num_nodes = 0
         self._ends, self._columns = (np.zeros((3, 2), np.uint64) for _ in range(2))
         self._counts, self._agreement = np.zeros(2, np.int64), np.zeros((self._num_sets, 2), np.int64)
@@ -194,16 +198,17 @@ class EdgeMeasure:
         out_degree, num_isolated = in_degree, in_degree.histogram[0]
         if self._num_out is not None and self._no_in_edge is not None:
             out_degree = count_statistics(self._num_out)
-            num_isolated = int(np.count_nonzero(self._no_in_edge & (self._num_out == 0)))
+            alone = self._no_in_edge & (self._num_out == 0) if self._is_one_type else self._no_in_edge
+            num_isolated = int(np.count_nonzero(alone))
         num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, self._agreement)
         return GraphStatistics(
             in_degree=in_degree,
             out_degree=out_degree,
             num_isolated=num_isolated,
-            num_self_loops=int(self._counts[0]),
+            num_self_loops=int(self._counts[0]) if self._is_one_type else 0,
             num_duplicate_edges=int(self._counts[1]),
-            symmetric_edges=_is_symmetric(self._ends),
-            symmetric_columns=_is_symmetric(self._columns) if len(self._factor) else None,
+            symmetric_edges=self._is_one_type and _is_symmetric(self._ends),
+            symmetric_columns=(self._is_one_type and _is_symmetric(self._columns)) if len(self._factor) else None,
             edge_fingerprint=_hexadecimal(np.concatenate([self._ends, self._columns])),
             feature=feature,
             num_labelled=num_labelled,
@@ -211,6 +216,27 @@ class EdgeMeasure:
             splits=splits,
             node_digest=node_digest,
         )
+
+
+def statistics_without_edges(nodes: NodeColumns, feature: FeatureStatistics | None) -> GraphStatistics:
+    """Of nodes whose edges are counted elsewhere."""
+    none = CountStatistics(nodes.num_nodes, 0, 0, 0, (nodes.num_nodes,))
+    num_labelled, class_counts, splits, node_digest = _measure_parts(nodes, np.zeros((nodes.num_sets, 2), np.int64))
+    return GraphStatistics(
+        in_degree=none,
+        out_degree=none,
+        num_isolated=nodes.num_nodes,
+        num_self_loops=0,
+        num_duplicate_edges=0,
+        symmetric_edges=True,
+        symmetric_columns=None,
+        edge_fingerprint=_hexadecimal(np.zeros((6, 2), np.uint64)),
+        feature=feature,
+        num_labelled=num_labelled,
+        class_counts=class_counts,
+        splits=splits,
+        node_digest=node_digest,
+    )
 
 
 def _edge_columns(bucket: Bucket) -> np.ndarray:

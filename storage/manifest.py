@@ -3,14 +3,14 @@
 It is the last file written and the first one read. Parsing trusts nothing: every field's type and range is checked, and file
 names must be the ones of the format, so a manifest cannot point outside its graph's folder.
 
-The format has room for later versions: `node_types` and `edge_types` are tables (a plain graph has one row in each), and `requires` names
-what a reader must support to read the graph at all.
+`node_types` and `edge_types` are tables: a plain graph has one row in each, a typed one (`storage.typed_manifest`) several. `requires` names what a
+reader must support to read the graph at all.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, get_args
@@ -57,6 +57,14 @@ class StoredLinks:
 
 
 @dataclass(frozen=True)
+class GraphPart:
+    """What a typed graph is read by: the nodes of one type, or the edges of one relation with their targets' columns."""
+
+    name: str  # "paper", or "author--writes--paper"
+    num_sources: int | None  # nodes of a relation's source type; None: a type of nodes, which has no lists of edges
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Counts, schema, partition offsets, files with checksums, and where the graph came from."""
 
@@ -90,6 +98,16 @@ class Manifest:
     origin: str | None = (
         None  # of a copy that may lack partitions: the url of the graph that it is a copy of, as a whole
     )
+    part: GraphPart | None = None  # which part of a typed graph this is; None: a plain graph
+
+    @property
+    def num_sources(self) -> int:
+        """How many nodes there are that neighbor ids name: the graph's own, or of a relation those of its source type."""
+        return self.num_nodes if self.part is None or self.part.num_sources is None else self.part.num_sources
+
+    @property
+    def has_topology(self) -> bool:
+        return self.part is None or self.part.num_sources is not None
 
     @property
     def num_partitions(self) -> int:
@@ -116,8 +134,8 @@ class Manifest:
 
     @property
     def index_dtype(self) -> str:
-        """dtype of stored node ids: int32 while they fit."""
-        return "int32" if self.num_nodes < 2**31 else "int64"
+        """dtype of the neighbors' stored ids: int32 while they fit."""
+        return "int32" if self.num_sources < 2**31 else "int64"
 
     @property
     def content_hash(self) -> str:
@@ -125,8 +143,6 @@ class Manifest:
         return hash_of_files(self.files)
 
     def to_json(self) -> str:
-        nodes = {**_NODE_TYPE, **{key: getattr(self, key) for key in _NODE_FIELDS}}
-        edges = {**_EDGE_TYPE, **{key: getattr(self, _EDGE_NAMES.get(key, key)) for key in _EDGE_FIELDS}}
         encodings = {
             name: {"version": each.version, "files": _entries(each.files), "provenance": dict(each.provenance)}
             for name, each in sorted(self.encodings.items())
@@ -134,14 +150,22 @@ class Manifest:
         statistics = None if self.statistics is None else asdict(self.measured)
         fields = {
             "name": self.name,
-            "node_types": [nodes],
-            "edge_types": [edges],
+            "node_types": [self.node_row(_NODE_TYPE)],
+            "edge_types": [self.edge_row(_EDGE_TYPE)],
             "encodings": encodings,
             "statistics": statistics,
             **({} if self.links is None else {"links": {_EDGE_TYPE["relation"]: asdict(self.links)}}),
             **({} if self.origin is None else {"origin": self.origin}),
         }
         return manifest_json(ONE_GRAPH, self, fields)
+
+    def node_row(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """The row of `node_types`."""
+        return {**names, **{key: getattr(self, key) for key in _NODE_FIELDS}}
+
+    def edge_row(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """The row of `edge_types`."""
+        return {**names, **{key: getattr(self, _EDGE_NAMES.get(key, key)) for key in _EDGE_FIELDS}}
 
 
 def hash_of_files(files: Mapping[str, FileEntry]) -> str:
@@ -153,13 +177,13 @@ def _entries(files: Mapping[str, FileEntry]) -> dict[str, dict[str, Any]]:
     return {name: entry._asdict() for name, entry in sorted(files.items())}
 
 
-def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any]) -> str:
+def manifest_json(kind: str, manifest: Any, fields: Mapping[str, Any], requires: Sequence[str] = ()) -> str:
     """The text of a manifest of this kind: a header, its own fields, provenance, files."""
     header = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "kind": kind,
-        "requires": [],
+        "requires": list(requires),
         "snapshot": manifest.snapshot,
         "created": manifest.created,
         "content_hash": hash_of_files(manifest.files),
@@ -176,6 +200,7 @@ class SnapshotHead:
     snapshot: int
     created: float
     paths: frozenset[str]  # of all its files
+    is_typed: bool  # a graph of several types
 
 
 def parse_head(text: str, where: str) -> SnapshotHead:
@@ -183,7 +208,9 @@ def parse_head(text: str, where: str) -> SnapshotHead:
     reader = ManifestReader(text, where, None, ANY_PATH)
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
-    return SnapshotHead(reader.text("kind"), reader.count("snapshot"), reader.date("created"), paths)
+    return SnapshotHead(
+        reader.text("kind"), reader.count("snapshot"), reader.date("created"), paths, bool(reader.names("requires"))
+    )
 
 
 def partition_dir(partition: int) -> str:
@@ -203,8 +230,8 @@ def parse_manifest(text: str, where: str) -> Manifest:
             table.only_value(key, only)
     manifest = Manifest(
         name=reader.text("name"),
-        **{key: read(nodes, key) for key, read in _NODE_FIELDS.items()},
-        **{_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()},
+        **node_fields(nodes),
+        **edge_fields(edges),
         files=reader.files(),
         provenance=reader.texts("provenance"),
         encodings={name: _encoding(each, nodes) for name, each in reader.members("encodings").items()},
@@ -214,20 +241,32 @@ def parse_manifest(text: str, where: str) -> Manifest:
         created=reader.date("created"),
         origin=reader.optional_text("origin"),
     )
-    if (manifest.feature_dim > 0) != (manifest.feature_dtype is not None):
-        reader.fail("feature_dtype", "a dtype exactly where feature_dim is positive", manifest.feature_dtype)
-    try:
-        _ = manifest.feature_rows
-    except ConfigError as error:
-        nodes.fail("feature_layout", f"one that can be ({error})", manifest.feature_layout)
-    if (manifest.label_kind in ("class", "answers")) != (manifest.num_classes is not None):
-        reader.fail("num_classes", "a count exactly where label_kind is 'class' or 'answers'", manifest.num_classes)
     for partition in range(manifest.num_partitions):
         for file in expected_files(manifest, partition):
             if file not in manifest.files:
                 reader.fail("files", f"an entry for {file}", "none")
     reader.check_content_hash(manifest.content_hash)
     return manifest
+
+
+def node_fields(nodes: ManifestReader) -> dict[str, Any]:
+    """What a row of `node_types` says, as fields of `Manifest`. Raises FormatError where its fields contradict each other."""
+    fields = {key: read(nodes, key) for key, read in _NODE_FIELDS.items()}
+    if (fields["feature_dim"] > 0) != (fields["feature_dtype"] is not None):
+        nodes.fail("feature_dtype", "a dtype exactly where feature_dim is positive", fields["feature_dtype"])
+    try:
+        if fields["feature_dtype"] is not None:
+            FeatureRows(*(fields[f"feature_{key}"] for key in ("dim", "dtype", "layout", "slots")))
+    except ConfigError as error:
+        nodes.fail("feature_layout", f"one that can be ({error})", fields["feature_layout"])
+    if (fields["label_kind"] in ("class", "answers")) != (fields["num_classes"] is not None):
+        nodes.fail("num_classes", "a count exactly where label_kind is 'class' or 'answers'", fields["num_classes"])
+    return fields
+
+
+def edge_fields(edges: ManifestReader) -> dict[str, Any]:
+    """The same of a row of `edge_types`."""
+    return {_EDGE_NAMES.get(key, key): read(edges, key) for key, read in _EDGE_FIELDS.items()}
 
 
 def _encoding(reader: "ManifestReader", nodes: "ManifestReader") -> EncodingEntry:
@@ -255,7 +294,7 @@ def _links(reader: "ManifestReader") -> StoredLinks | None:
 
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
     """Names of the files that this partition must have."""
-    names = ["topology", "nodes"]
+    names = ["topology", "nodes"] if manifest.has_topology else ["nodes"]
     if manifest.has_out_edges:
         names.append("out_topology")
     if manifest.feature_dim:

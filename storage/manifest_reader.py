@@ -10,6 +10,7 @@ from storage.errors import FormatError
 
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
+TYPES = "types"  # what a reader must support to read a graph of several types
 
 ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -36,8 +37,10 @@ class ManifestReader:
 
     _statistics: str | None = None  # their text, until it is parsed
 
-    def __init__(self, text: str, where: str, kind: str | None, file_name: re.Pattern[str]) -> None:
-        """Reads the header. Raises FormatError for anything that is not a manifest of this kind (None: of any)."""
+    def __init__(
+        self, text: str, where: str, kind: str | None, file_name: re.Pattern[str], *, typed: bool = False
+    ) -> None:
+        """Reads the header. Raises FormatError for anything that is not a manifest of this kind (None: of any), of a typed graph or not."""
         text, self._statistics = _cut_statistics(text)
         body = _parse(text, where)
         if not isinstance(body, dict) or body.get("format") != FORMAT:
@@ -50,7 +53,22 @@ class ManifestReader:
                 "read it with the Graphmill that wrote it, or ingest the graph again"
             )
         requires = body.get("requires")
-        if requires != []:
+        if (
+            kind is not None
+            and body.get("kind") == kind
+            and typed != (requires == [TYPES])
+            and requires in ([], [TYPES])
+        ):
+            raise FormatError(
+                f"{where}: "
+                + (
+                    "expected a typed graph, found one of one type of nodes; open it with open_graph, or give the folder of a typed one"
+                    if typed
+                    else "expected a graph of one type of nodes, found a typed one, which this command does not take; graphmill inspect_graph "
+                    "shows it, open_typed_graph reads it"
+                )
+            )
+        if requires not in ([], [TYPES]):
             raise FormatError(
                 f"{where}: this graph requires {str(requires)[:80]!r}, which this version of Graphmill does not know; use a newer one"
             )

@@ -39,6 +39,7 @@ from storage.snapshots import (
     read_manifest,
     snapshot_numbers,
 )
+from storage.typed_manifest import TypedManifest
 from storage.unpublished import remove_temporary
 
 _LINK_TRIES = 3
@@ -48,7 +49,7 @@ _MEMORY = (
 )  # creating a file is not atomic in fsspec's memory filesystem: this process's writers take turns
 
 
-Manifested = TypeVar("Manifested", Manifest, GraphSetManifest)
+Manifested = TypeVar("Manifested", Manifest, TypedManifest, GraphSetManifest)
 
 
 def check_destination(url: str, *, overwrite: bool = False) -> None:
@@ -176,6 +177,10 @@ class SnapshotWriter:
     def add(self, name: str) -> None:
         """Takes a complete file below `files`: a thread hashes it, then syncs or uploads it."""
         self._pending[name] = self._pool.submit(self._settle, name)
+
+    def add_file(self, file: Path) -> None:
+        """The same, of a path."""
+        self.add(file.relative_to(self.files).as_posix())
 
     def entries(self) -> dict[str, FileEntry]:
         """The files that were added, by name, ascending. Raises FormatError where one could not be written."""

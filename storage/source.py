@@ -5,7 +5,7 @@ numbers its node rows 0 … num_nodes-1; edges refer to these numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -73,8 +73,30 @@ class SourceInfo:
     provenance: Mapping[str, str] | None = None  # file names, versions, options: goes into the manifest
 
 
-class GraphSource(Protocol):
-    """A graph that can be streamed, any number of times, each time the same."""
+class Relation(NamedTuple):
+    """A type of edges: from nodes of one type to nodes of another, or of the same."""
+
+    source: str
+    name: str
+    target: str
+
+    def __str__(self) -> str:
+        return "--".join(self)
+
+
+class NodeSource(Protocol):
+    """Nodes of one type that can be streamed, any number of times, each time the same."""
+
+    @property
+    def info(self) -> SourceInfo: ...
+
+    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
+        """Yields chunks of at most about `chunk_nodes` nodes, from row 0 up."""
+        ...
+
+
+class EdgeSource(Protocol):
+    """Edges of one relation, in the same way."""
 
     @property
     def info(self) -> SourceInfo: ...
@@ -83,6 +105,17 @@ class GraphSource(Protocol):
         """Yields chunks of at most about `chunk_edges` edges."""
         ...
 
-    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        """Yields chunks of at most about `chunk_nodes` nodes, from row 0 up."""
-        ...
+
+class GraphSource(NodeSource, EdgeSource, Protocol):
+    """A graph of one type of nodes and of edges."""
+
+
+@dataclass(frozen=True)
+class TypedSource:
+    """A graph of several types of nodes and of edges. Edges refer to rows of their own source and target types; what `info` of a relation
+    says of nodes is not read."""
+
+    name: str
+    nodes: Mapping[str, NodeSource]
+    relations: Mapping[Relation, EdgeSource]
+    provenance: Mapping[str, str] = field(default_factory=dict)

@@ -84,8 +84,8 @@ class GraphStatistics:
     """Statistics of one graph. Its edges are the stored ones: after duplicates and self-loops were dropped and reverses added, if asked for."""
 
     in_degree: CountStatistics
-    out_degree: CountStatistics
-    num_isolated: int  # nodes without any edge
+    out_degree: CountStatistics  # of a relation between two types: of the nodes of its source type
+    num_isolated: int  # nodes without any edge; of such a relation: nodes of its target type
     num_self_loops: int
     num_duplicate_edges: int  # equal ends as another edge: how many a graph without duplicates would lack
     symmetric_edges: bool  # as many edges u -> v as v -> u for all u, v; measured, wrong by a chance of about 2^-128
@@ -141,6 +141,9 @@ class GraphSizes(Protocol):
     def num_nodes(self) -> int: ...
 
     @property
+    def num_sources(self) -> int: ...
+
+    @property
     def num_edges(self) -> int: ...
 
     @property
@@ -189,7 +192,7 @@ def read_graph_statistics(reader: ManifestReader, manifest: GraphSizes) -> Graph
     num_labelled = reader.count("num_labelled", num_nodes)
     return GraphStatistics(
         in_degree=_read_counts(reader.inner("in_degree"), num_nodes, num_edges),
-        out_degree=_read_counts(reader.inner("out_degree"), num_nodes, num_edges),
+        out_degree=_read_counts(reader.inner("out_degree"), manifest.num_sources, num_edges),
         num_isolated=reader.count("num_isolated", num_nodes),
         num_self_loops=reader.count("num_self_loops", num_edges),
         num_duplicate_edges=reader.count("num_duplicate_edges", num_edges),

@@ -164,7 +164,7 @@ class SyntheticGraph:
     def _centroid(self) -> np.ndarray:
         """float32 [num_classes, feature_dim]"""
         count = self.options.num_classes * self.options.feature_dim
-        entries = _normal(hash_counters(self._key(_CENTROID), np.arange(count))) * np.float32(
+        entries = normal_entries(hash_counters(self._key(_CENTROID), np.arange(count))) * np.float32(
             self.options.feature_signal
         )
         return entries.reshape(self.options.num_classes, self.options.feature_dim)
@@ -193,11 +193,11 @@ class SyntheticGraph:
         for start in range(0, len(node), rows_at_once):
             some = slice(start, start + rows_at_once)
             counter = node[some, None] * dim + column
-            feature[some] += _normal(hash_counters(self._key(_FEATURE), counter))
+            feature[some] += normal_entries(hash_counters(self._key(_FEATURE), counter))
         return feature
 
 
-def _normal(hashes: np.ndarray) -> np.ndarray:
+def normal_entries(hashes: np.ndarray) -> np.ndarray:
     """float32 of mean 0 and variance 1: the sum of four uniform 16-bit lanes (Irwin-Hall), the same on every machine."""
     lanes = hashes.view(np.uint16).reshape(*hashes.shape, 4)
     total = lanes[..., 0].astype(np.int32)

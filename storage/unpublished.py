@@ -16,16 +16,18 @@ from storage.filesystem_errors import one_line_errors
 from storage.manifest import parse_head
 from storage.object_stores import is_object_store
 from storage.snapshots import manifest_path
+from storage.typed_manifest import PART_NAME
 
 # Every name that a writer gives to a file in its folder, and no other. The journal is removed last: without it the folder is nobody's.
 _KEPT = (
-    r"part-\d{5}/(topology|out_topology|nodes|features|edges|graphs)\.arrow",
+    r"part-\d{5}/(topology|out_topology|nodes|features|edges|links|graphs)\.arrow",
+    rf"part-\d{{5}}/{PART_NAME}/(topology|nodes|features|edges)\.arrow",
     r"part-\d{5}/encodings/(laplacian-\d{1,4}-(smallest|both_ends)|rwse-\d{1,4})\.arrow",
     r"rejects\.csv",
     r"\.?chunk-\d{7}-[0-9a-f]{64}\.arrow(\.[0-9a-f]{8})?",
 )
 _TEMPORARY = (
-    r"scratch/(feature|gathered|sorted\.[a-z_]+|(edges|out_edges)/\d+\.[a-z_]+)",
+    rf"scratch/({PART_NAME}/)?(feature|gathered|sorted\.[a-z_]+|(edges|out_edges)/\d+\.[a-z_]+)",
     r"probe-[0-9a-f]{8}",
     r"\.journal\.json\.[0-9a-f]{8}",
     r"manifest\.json",

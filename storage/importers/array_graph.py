@@ -117,6 +117,33 @@ class ArrayGraph:
         return node_chunks(self.num_nodes, chunk_nodes, self.feature, self.label, self.split, time=self.node_time)
 
 
+_NONE = np.empty(0, np.int64)
+
+
+def array_nodes(
+    name: str,
+    num_nodes: int,
+    feature: Any = None,
+    label: np.ndarray | None = None,
+    split: np.ndarray | None = None,
+    node_time: np.ndarray | None = None,
+) -> ArrayGraph:
+    """The nodes of one type of a typed graph. DataError as `ArrayGraph`."""
+    return ArrayGraph(name, num_nodes, _NONE, _NONE, feature=feature, label=label, split=split, node_time=node_time)
+
+
+def array_edges(
+    name: str,
+    src: np.ndarray,
+    dst: np.ndarray,
+    edge_weight: np.ndarray | None = None,
+    edge_feature: np.ndarray | None = None,
+    edge_time: np.ndarray | None = None,
+) -> ArrayGraph:
+    """The edges of one relation of a typed graph, between rows of its source and of its target type. DataError as `ArrayGraph`."""
+    return ArrayGraph(name, 0, src, dst, edge_weight=edge_weight, edge_feature=edge_feature, edge_time=edge_time)
+
+
 def node_chunks(
     num_nodes: int,
     chunk_nodes: int,

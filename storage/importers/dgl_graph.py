@@ -1,9 +1,13 @@
-"""A DGL graph as a graph source. Duck-typed on DGL 1.x's `DGLGraph`: importing this module needs no DGL."""
+"""DGL graphs as graph sources. Duck-typed on DGL 1.x's `DGLGraph`: importing this module needs no DGL."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from storage.errors import DataError
-from storage.importers.array_graph import ArrayGraph, mask_split
+from storage.importers.array_graph import ArrayGraph, array_edges, array_nodes, mask_split
+from storage.source import Relation, TypedSource
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -28,32 +32,86 @@ def dgl_graph(
     Errors: DataError for a heterogeneous graph, a named edge entry that is absent, shapes that disagree.
     """
     if not getattr(graph, "is_homogeneous", True):
-        raise DataError(f"{name}: expected a homogeneous DGL graph, got node types {list(graph.ntypes)}")
-    src, dst = (_array(ids) for ids in graph.edges())
-    num_nodes = int(graph.num_nodes())
+        raise DataError(
+            f"{name}: expected a homogeneous DGL graph, got node types {list(graph.ntypes)}; take typed_dgl_graph for it"
+        )
     named = [("edata", entry) for entry in (edge_weight, edge_feature, edge_time)] + [("ndata", node_time)]
     for frame, entry in named:
         if entry is not None and entry not in getattr(graph, frame):
             raise DataError(f"{name}: {frame} has no {entry!r}, only {sorted(getattr(graph, frame).keys())}")
-    node_feature = _array(graph.ndata[feature]) if feature in graph.ndata else None
-    weight = None if edge_weight is None else _array(graph.edata[edge_weight])
-    edge_columns = None if edge_feature is None else _array(graph.edata[edge_feature])
+    num_nodes = int(graph.num_nodes())
     return ArrayGraph(
         name=name,
         num_nodes=num_nodes,
-        src=src,
-        dst=dst,
-        edge_weight=weight[:, 0] if weight is not None and weight.ndim == 2 and weight.shape[1] == 1 else weight,
-        edge_feature=edge_columns[:, None] if edge_columns is not None and edge_columns.ndim == 1 else edge_columns,
-        edge_time=None if edge_time is None else _array(graph.edata[edge_time]),
-        node_time=None if node_time is None else _array(graph.ndata[node_time]),
-        feature=node_feature,
-        label=_array(graph.ndata[label]) if label in graph.ndata else None,
-        split=mask_split(
-            [_array(graph.ndata[mask]) if mask in graph.ndata else None for mask in _MASKS], num_nodes, name
-        ),
+        **_edge_columns(graph.edges(), graph.edata, edge_weight, edge_feature, edge_time),
+        **_node_columns(graph.ndata, feature, label, node_time, num_nodes, name),
         num_classes=num_classes,
     )
+
+
+def typed_dgl_graph(
+    graph,
+    *,
+    feature: str = "feat",
+    label: str = "label",
+    edge_weight: str | None = None,
+    edge_feature: str | None = None,
+    edge_time: str | None = None,
+    node_time: str | None = None,
+    name: str = "dgl",
+) -> TypedSource:
+    """The typed graph of a `dgl.DGLGraph` of several types, edges as they are.
+
+    `feature` and `label` name entries of the data of each type of nodes, and `node_time`; `edge_weight`, `edge_feature` and `edge_time` those of each relation; a type or relation
+    without the entry has none. Splits are each type's train_mask, val_mask and test_mask.
+
+    Errors: DataError for a named entry that no type or relation has, shapes that disagree.
+    """
+    nodes = {}
+    for node_type in graph.ntypes:
+        num_nodes, where = int(graph.num_nodes(node_type)), f"{name}: {node_type}"
+        data = graph.nodes[node_type].data
+        columns = _node_columns(data, feature, label, node_time if node_time in data else None, num_nodes, where)
+        nodes[node_type] = array_nodes(where, num_nodes, **columns)
+    relations = {}
+    for kind in graph.canonical_etypes:
+        data = graph.edges[kind].data
+        entries = (entry if entry in data else None for entry in (edge_weight, edge_feature, edge_time))
+        each = Relation(*kind)
+        relations[each] = array_edges(f"{name}: {each}", **_edge_columns(graph.edges(etype=kind), data, *entries))
+    for entry in (edge_weight, edge_feature, edge_time):
+        if entry is not None and not any(entry in graph.edges[kind].data for kind in graph.canonical_etypes):
+            raise DataError(f"{name}: no relation's edge data has {entry!r}")
+    if node_time is not None and not any(node_time in graph.nodes[each].data for each in graph.ntypes):
+        raise DataError(f"{name}: no type's node data has {node_time!r}")
+    return TypedSource(name, nodes, relations)
+
+
+def _edge_columns(
+    ends, data: Mapping[str, Any], edge_weight: str | None, edge_feature: str | None, edge_time: str | None
+) -> dict[str, Any]:
+    src, dst = (_array(ids) for ids in ends)
+    weight = None if edge_weight is None else _array(data[edge_weight])
+    feature = None if edge_feature is None else _array(data[edge_feature])
+    return {
+        "src": src,
+        "dst": dst,
+        "edge_weight": weight[:, 0] if weight is not None and weight.ndim == 2 and weight.shape[1] == 1 else weight,
+        "edge_feature": feature[:, None] if feature is not None and feature.ndim == 1 else feature,
+        "edge_time": None if edge_time is None else _array(data[edge_time]),
+    }
+
+
+def _node_columns(
+    data: Mapping[str, Any], feature: str, label: str, node_time: str | None, num_nodes: int, name: str
+) -> dict[str, Any]:
+    masks = [_array(data[mask]) if mask in data else None for mask in _MASKS]
+    return {
+        "feature": _array(data[feature]) if feature in data else None,
+        "label": _array(data[label]) if label in data else None,
+        "split": mask_split(masks, num_nodes, name),
+        "node_time": None if node_time is None else _array(data[node_time]),
+    }
 
 
 def _array(tensor) -> np.ndarray:

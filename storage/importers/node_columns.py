@@ -1,4 +1,4 @@
-"""Node columns from their own files: features, labels, splits and times as `.npy`, Parquet or text, one row per node.
+"""Node columns: features, labels, splits and times, each from a file of its own (`.npy`, Parquet or text), or by name from one table (Parquet or text), one row per node.
 
 A `.npy` is mapped, whatever its size; Parquet and text are read into memory. In text, a blank line is a node
 without a label or a split, so that nothing shifts; among features it is refused.
@@ -18,6 +18,7 @@ from storage.importers.text_table import NULLS, TEXT_ENDINGS, TextTable, column_
 from storage.ordered_map import num_cores
 from storage.source import SPLIT_NAMES, SPLIT_TEST
 
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
 _OPTION = "--edge-list.node-header"
 _SPLIT_CODES = {text: code for code, name in enumerate(SPLIT_NAMES) for text in (name, str(code))} | {
     "val": SPLIT_NAMES.index("valid"),
@@ -61,6 +62,10 @@ def read_labels(path: str | Path, header: bool | None = None) -> np.ndarray:
     else:
         table = _read_parquet(path)
         column = table.column(_column_index(table.column_names, "label", path))
+    return _label_values(column, path)
+
+
+def _label_values(column: pa.ChunkedArray, path: Path) -> np.ndarray:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(f"{path}: expected numbers as labels, found {column.type}")
     if pa.types.is_boolean(column.type):
@@ -85,12 +90,80 @@ def read_splits(path: str | Path, header: bool | None = None) -> np.ndarray:
         if not columns:
             raise DataError(f"{path}: expected a column of splits, found none")
         codes = np.stack([_split_codes(column, path) for column in columns], axis=1)
+    return _checked_codes(codes, path)
+
+
+def _checked_codes(codes: np.ndarray, path: Path) -> np.ndarray:
     if codes.ndim != 2 or codes.dtype.kind not in "iu":
         raise DataError(f"{path}: expected integer codes of shape [num_nodes, sets], got {codes.dtype} {codes.shape}")
     if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) <= SPLIT_TEST:
         span = f"{int(codes.min())} to {int(codes.max())}"
         raise DataError(f"{path}: split codes must be 0 none, 1 train, 2 valid or 3 test, got {span}")
     return codes.astype(np.int8)
+
+
+class NodeTable:
+    """The columns of one table with names, Parquet or text, read one by one. DataError for a file that cannot be read and for names that it has not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        self._text: TextTable | None = None
+        if path.name.endswith(TEXT_ENDINGS):
+            self._text = TextTable(path, _is_row, option="a first line of column names", header=True)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all columns."""
+        return self._text.names if self._text is not None else _parquet_names(self.path)
+
+    def ids(self, name: str) -> np.ndarray:
+        """int64 [num_rows], from 0 on, each once."""
+        column = self._column(name, (pa.int64(),), required=True)
+        if not pa.types.is_integer(column.type):
+            raise DataError(f"{self.path}: column {name!r}: expected integer ids, found {column.type}; number them")
+        if column.null_count:
+            raise DataError(
+                f"{self.path}: column {name!r}: expected an id in every row, found {column.null_count} empty fields"
+            )
+        ids = column.to_numpy().astype(np.int64)
+        ordered = np.sort(ids)
+        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(repeated):
+            raise DataError(f"{self.path}: column {name!r}: expected each id once, found {int(repeated[0])} twice")
+        if len(ids) and ordered[0] < 0:
+            raise DataError(f"{self.path}: column {name!r}: expected ids from 0, found {int(ordered[0])}")
+        return ids
+
+    def labels(self, name: str) -> np.ndarray:
+        """As `read_labels`."""
+        return _label_values(self._column(name, (pa.int64(), pa.bool_(), pa.float64())), self.path)
+
+    def splits(self, name: str) -> np.ndarray:
+        """int8 [num_rows, 1], as `read_splits`."""
+        return _checked_codes(
+            _split_codes(self._column(name, (pa.int64(), pa.string())), self.path)[:, None], self.path
+        )
+
+    def times(self, name: str) -> np.ndarray:
+        """int64 [num_rows], as `read_times`."""
+        return arrow_times(self._column(name, (pa.int64(),), required=True), f"{self.path}: column {name!r}")
+
+    def features(self, names: Sequence[str]) -> np.ndarray:
+        """float32 [num_rows, dim]: columns of numbers side by side, or one of lists."""
+        columns = [self._column(name, (pa.float64(),), required=True) for name in names]
+        if len(columns) == 1 and _is_list(columns[0].type):
+            return _list_rows(columns[0], self.path)
+        return _number_columns(pa.table(dict(zip(names, columns, strict=True))), self.path)
+
+    def _column(self, name: str, kinds: tuple[pa.DataType, ...], *, required: bool = False) -> pa.ChunkedArray:
+        names = self.names
+        if names.count(name) != 1:
+            raise DataError(f"{self.path}: expected one column {name!r}, found {', '.join(names)[:200] or 'none'}")
+        if self._text is not None:
+            return _first_that_fits(self._text, [names.index(name)], kinds, required=required).column(0)
+        return _read_parquet(self.path, [name]).column(0)
 
 
 def _is_row(fields: list[str]) -> bool | None:
@@ -138,11 +211,13 @@ def _column_index(names: list[str], wanted: str, path: Path) -> int:
     return names.index(wanted) if wanted in names else 0
 
 
-def _first_that_fits(text: TextTable, indices: Sequence[int], kinds: tuple[pa.DataType, ...]) -> pa.Table:
+def _first_that_fits(
+    text: TextTable, indices: Sequence[int], kinds: tuple[pa.DataType, ...], *, required: bool = False
+) -> pa.Table:
     """Some columns as the first of these types that all of their values have. DataError where none fits, of the last."""
     for kind in kinds:
         try:
-            blocks = text.blocks(dict.fromkeys(indices, kind), required=False, skip_blank=False)
+            blocks = text.blocks(dict.fromkeys(indices, kind), required=required, skip_blank=False)
             schema = pa.schema([(str(index), kind) for index in indices])
             return pa.concat_tables([schema.empty_table(), *(block.table for block in blocks)])
         except DataError:
@@ -160,15 +235,27 @@ def _load_npy(path: Path) -> np.ndarray:
         raise DataError(f"{path}: expected a plain .npy array, got: {error}") from error
 
 
-def _read_parquet(path: Path) -> pa.Table:
+def _read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
+    _check_parquet(path)
+    try:
+        return pa_parquet.read_table(path, columns=columns)
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: cannot read this file: {error}") from error
+
+
+def _parquet_names(path: Path) -> list[str]:
+    _check_parquet(path)
+    try:
+        return pa_parquet.read_schema(path).names
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: cannot read this file: {error}") from error
+
+
+def _check_parquet(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix != ".parquet":
         raise DataError(f"{path}: expected a file ending in .npy, .parquet, {', '.join(TEXT_ENDINGS)}")
-    try:
-        return pa_parquet.read_table(path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot read this file: {error}") from error
 
 
 def _is_list(kind: pa.DataType) -> bool:

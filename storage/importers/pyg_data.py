@@ -1,11 +1,13 @@
-"""A PyG `Data` object as a graph source. Duck-typed: needs torch-geometric only where the caller made the object with it."""
+"""PyG's `Data` and `HeteroData` as graph sources. Duck-typed: needs torch-geometric only where the caller made the object with it."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from storage.errors import DataError
-from storage.importers.array_graph import ArrayGraph, edge_rows, mask_split, split_sets
+from storage.importers.array_graph import ArrayGraph, array_edges, array_nodes, edge_rows, mask_split, split_sets
+from storage.source import Relation, TypedSource
 
 
 def pyg_graph(
@@ -20,39 +22,86 @@ def pyg_graph(
 
     Errors: DataError for hetero data, sparse tensors and shapes that disagree.
     """
-    if hasattr(data, "node_types") or getattr(data, "edge_index", None) is None:
+    if hasattr(data, "node_types"):
+        raise DataError(f"{name}: expected a homogeneous Data, got {type(data).__name__}; take typed_pyg_graph for it")
+    if getattr(data, "edge_index", None) is None:
         raise DataError(f"{name}: expected a homogeneous Data with edge_index, got {type(data).__name__}")
     num_nodes = int(data.num_nodes)
     if num_classes is None and getattr(data, "num_classes", None) is not None:
         num_classes = int(data.num_classes)
-    src, dst = edge_rows(_array(data.edge_index, "edge_index", name), name)
-    feature, label = _optional(data.x, "x", name), _optional(data.y, "y", name)
-    edge_feature = _optional(getattr(data, "edge_attr", None), "edge_attr", name)
-    if edge_feature is not None and edge_feature.ndim == 1:
-        edge_feature = edge_feature[:, None]
-    edge_time, node_time = (_optional(getattr(data, entry, None), entry, name) for entry in ("edge_time", "node_time"))
+    edges, nodes = _edge_columns(data, name), _node_columns(data, split_idx, num_nodes, name)
     time = _optional(getattr(data, "time", None), "time", name)
     if time is not None:
-        if (len(time) == len(src)) == (len(time) == num_nodes):
+        num_edges = len(edges["src"])
+        if (len(time) == num_edges) == (len(time) == num_nodes):
             raise DataError(
-                f"{name}: time: expected one for each of the {num_nodes} nodes or of the {len(src)} edges, got {len(time)}; "
+                f"{name}: time: expected one for each of the {num_nodes} nodes or of the {num_edges} edges, got {len(time)}; "
                 "call it node_time or edge_time"
             )
-        edge_time, node_time = (time, node_time) if len(time) == len(src) else (edge_time, time)
+        (edges if len(time) == num_edges else nodes)["edge_time" if len(time) == num_edges else "node_time"] = time
     return ArrayGraph(
         name=name,
         num_nodes=num_nodes,
-        src=src,
-        dst=dst,
-        edge_time=edge_time,
-        node_time=node_time,
-        edge_weight=_optional(getattr(data, "edge_weight", None), "edge_weight", name),
-        edge_feature=edge_feature,
-        feature=feature,
-        label=label,
-        split=_split(data, split_idx, num_nodes, name),
+        **edges,
+        **nodes,
         num_classes=num_classes,
     )
+
+
+def typed_pyg_graph(
+    data, *, split_idx: Mapping[str, Mapping[str, object]] | None = None, name: str = "pyg"
+) -> TypedSource:
+    """The typed graph of a `torch_geometric.data.HeteroData`: of each type and relation what `pyg_graph` reads of a `Data`.
+
+    `split_idx`: rows under train, valid and test by type (OGB's form turned inside out), in place of that type's masks. Edges are taken as they are.
+
+    Errors: DataError for a `Data`, a type whose number of nodes is not known, sparse tensors and shapes that disagree.
+    """
+    if not hasattr(data, "node_types"):
+        raise DataError(f"{name}: expected a HeteroData, got {type(data).__name__}; take pyg_graph for it")
+    nodes = {}
+    for node_type in data.node_types:
+        store, where = data[node_type], f"{name}: {node_type}"
+        if store.num_nodes is None:
+            raise DataError(f"{where}: expected its number of nodes, found none; set data[{node_type!r}].num_nodes")
+        num_nodes = int(store.num_nodes)
+        rows = None if split_idx is None else split_idx.get(node_type)
+        columns = _node_columns(store, rows, num_nodes, where)
+        nodes[node_type] = array_nodes(where, num_nodes, **_with_time(columns, store, "node_time", where))
+    relations = {}
+    for each in map(Relation._make, data.edge_types):
+        store, where = data[tuple(each)], f"{name}: {each}"
+        if getattr(store, "edge_index", None) is None:
+            raise DataError(f"{where}: expected edge_index, found none; sparse adjacencies (adj_t) are not read")
+        relations[each] = array_edges(where, **_with_time(_edge_columns(store, where), store, "edge_time", where))
+    return TypedSource(name, nodes, relations)
+
+
+def _with_time(columns: dict[str, Any], store, entry: str, name: str) -> dict[str, Any]:
+    """With a store's `time`, as PyG has it, in the place of this entry."""
+    time = _optional(getattr(store, "time", None), "time", name)
+    return columns if time is None else {**columns, entry: time}
+
+
+def _edge_columns(store, name: str) -> dict[str, Any]:
+    src, dst = edge_rows(_array(store.edge_index, "edge_index", name), name)
+    feature = _optional(getattr(store, "edge_attr", None), "edge_attr", name)
+    return {
+        "src": src,
+        "dst": dst,
+        "edge_weight": _optional(getattr(store, "edge_weight", None), "edge_weight", name),
+        "edge_feature": feature[:, None] if feature is not None and feature.ndim == 1 else feature,
+        "edge_time": _optional(getattr(store, "edge_time", None), "edge_time", name),
+    }
+
+
+def _node_columns(store, split_idx: Mapping[str, object] | None, num_nodes: int, name: str) -> dict[str, Any]:
+    return {
+        "feature": _optional(getattr(store, "x", None), "x", name),
+        "label": _optional(getattr(store, "y", None), "y", name),
+        "split": _split(store, split_idx, num_nodes, name),
+        "node_time": _optional(getattr(store, "node_time", None), "node_time", name),
+    }
 
 
 def _optional(tensor, entry: str, name: str) -> np.ndarray | None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import ConfigError, DataError
-from storage.importers import edge_list, text_table
+from storage.importers import edge_file, edge_list, text_table
 from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
 from storage.importers.node_columns import read_features, read_labels, read_splits
 
@@ -63,7 +63,8 @@ def test_real_snap_file(real_data):
 
 @pytest.mark.parametrize("read_edges", [1, 2, 1 << 20])
 def test_compact_ids_keep_the_originals(tmp_path, monkeypatch, read_edges):
-    monkeypatch.setattr(edge_list, "_READ_EDGES", read_edges)
+    for module in (edge_file, edge_list):
+        monkeypatch.setattr(module, "READ_EDGES", read_edges)
     pa_parquet.write_table(_table(), tmp_path / "edges.parquet")
     graph, src, dst = _read(tmp_path / "edges.parquet", compact_ids=True)
     original = np.concatenate([chunk.original_id for chunk in graph.nodes(2)])

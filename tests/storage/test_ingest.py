@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import storage.edge_buckets
-import storage.ingest
+import storage.edge_ingestion
+import storage.node_spool
 from storage.edge_buckets import EdgeBuckets
 from storage.errors import ConfigError, DataError, FormatError, GraphmillError
 from storage.graph import open_graph
@@ -102,7 +103,7 @@ def test_tiny_buckets_and_their_splits_change_nothing(case: tuple[ListedGraph, I
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         plain = ingest(graph, f"{folder}/plain", options)
         patch.setattr(storage.edge_buckets, "_MAX_BUCKETS", 6)
-        patch.setattr(storage.ingest, "EdgeBuckets", TinyBuckets)
+        patch.setattr(storage.edge_ingestion, "EdgeBuckets", TinyBuckets)
         tiny = ingest(graph, f"{folder}/tiny", options)
         assert tiny.content_hash == plain.content_hash
         assert stored_graph(open_graph(f"{folder}/tiny")) == expected_graph(graph, options)
@@ -374,7 +375,7 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def fail(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device", "nodes.arrow")
 
-    monkeypatch.setattr(storage.ingest, "write_batch", fail)
+    monkeypatch.setattr(storage.node_spool, "write_batch", fail)
     with pytest.raises(FormatError, match=r"cannot prepare the graph: No space left on device \(nodes\.arrow\)"):
         ingest(SMALL, str(tmp_path / "graph"))
     assert os.listdir(tmp_path) == []

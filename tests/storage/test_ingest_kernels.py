@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import storage.ingest
-from storage.bucket_kernels import group_by_bucket
+from storage.bucket_kernels import group_by_bucket, renumber
 from storage.counter_random import Permutation, hash_counters, unit_interval
 from storage.edge_buckets import EdgeBuckets, SortedEdges, SortedLists, SpilledEdges, edge_column_types
 from storage.graph import open_graph
@@ -88,7 +87,8 @@ def test_new_ids_keep_the_order_of_rows(dtype: type) -> None:
     part = np.random.default_rng(0).integers(0, 5, 100).astype(np.int32)
     part[part == 3] = 4  # an empty partition
     offsets = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=5))])
-    id_of_row, row_of_id = storage.ingest._renumber(part, offsets, np.dtype(dtype))
+    id_of_row, row_of_id = (np.empty(100, dtype) for _ in range(2))
+    renumber(part, offsets[:-1].copy(), id_of_row, row_of_id)
     assert id_of_row.dtype == row_of_id.dtype == dtype
     assert row_of_id.tolist() == np.argsort(part, kind="stable").tolist()
     assert id_of_row[row_of_id].tolist() == list(range(100))

@@ -1,0 +1,193 @@
+"""One file of edges, Parquet, CSV, SNAP text or Matrix Market, read in record batches and never held as a whole."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+
+from storage.errors import DataError
+from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
+from storage.importers.matrix_market import MatrixMarket, read_matrix_market
+from storage.importers.node_columns import arrow_times
+from storage.importers.text_table import TextTable, column_values, is_number
+
+READ_EDGES = 1 << 20
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
+# A number of nodes above these, from ids or from a size line, is accepted only with that many edges.
+_SPARSE_NODES, _NODES_PER_EDGE = 1 << 24, 128
+
+
+@dataclass(frozen=True)
+class RawEdges:
+    """Some consecutive edges as the file has them."""
+
+    src: np.ndarray  # int64 [k], not negative
+    dst: np.ndarray
+    weight: np.ndarray | None
+    time: np.ndarray | None
+    base: int  # the file's number of node 0
+    where: Callable[[int], str]  # "line 7" of the file, for one of these edges
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+class EdgeFile:
+    """The columns src, dst and weight that `options` name. `flag` begins an option's name in what is said to the user.
+
+    Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), and for negative ids.
+    """
+
+    def __init__(self, path: Path, options: EdgeListOptions, flag: str = "--edge-list.") -> None:
+        self.path, self.options, self._flag = path, options, flag
+        if not path.name.endswith(EDGE_ENDINGS):
+            raise DataError(f"{path}: expected an edge file ending in {', '.join(EDGE_ENDINGS)}")
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; give the path of an edge list")
+
+    @cached_property
+    def num_edges(self) -> int | None:
+        """None: the file does not say it."""
+        if self.path.suffix == ".parquet":
+            return self._parquet().metadata.num_rows
+        return None if self.matrix is None else self.matrix.num_entries
+
+    def raw_edges(self) -> Iterator[RawEdges]:
+        """The file's edges, batch by batch."""
+        batches = self._parquet_batches() if self.path.suffix == ".parquet" else self._text_batches()
+        for raw in batches:
+            for column in (raw.src, raw.dst):
+                if len(column) and int(column.min()) < 0:
+                    row = int(column.argmin())
+                    raise DataError(
+                        f"{self.path}: {raw.where(row)}: expected ids from {raw.base}, got {column[row] + raw.base}"
+                    )
+            yield raw
+
+    @property
+    def _wanted(self) -> list[str]:
+        options = self.options
+        return [options.src, options.dst, *(name for name in (options.weight, options.time) if name)]
+
+    def _check_columns(self, names: list[str]) -> None:
+        if any(names.count(name) != 1 for name in self._wanted):
+            raise DataError(
+                f"{self.path}: expected one column each of {', '.join(self._wanted)}, found {', '.join(names)[:200]}; "
+                f"set {self._flag}src, {self._flag}dst, {self._flag}weight and {self._flag}time"
+            )
+
+    def _parquet(self) -> pa_parquet.ParquetFile:
+        try:
+            return pa_parquet.ParquetFile(self.path)
+        except _UNREADABLE as error:
+            raise DataError(f"{self.path}: expected a Parquet file, got: {error}") from error
+
+    def _parquet_batches(self) -> Iterator[RawEdges]:
+        done = 0
+        with self._parquet() as file:
+            try:
+                self._check_columns(file.schema_arrow.names)
+                for batch in file.iter_batches(batch_size=READ_EDGES, columns=self._wanted):
+                    where = partial(_row, done)
+                    src, dst = (self._integers(batch, name, where) for name in self._wanted[:2])
+                    yield RawEdges(src, dst, self._weights(batch), self._edge_times(batch), 0, where)
+                    done += batch.num_rows
+            except _UNREADABLE as error:
+                problem = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
+                raise DataError(f"{self.path}: {problem} Parquet file: {error}") from error
+
+    def _integers(self, batch: pa.RecordBatch, name: str, where: Callable[[int], str]) -> np.ndarray:
+        column = batch.column(name)
+        if not pa.types.is_integer(column.type):
+            raise DataError(f"{self.path}: column {name!r}: expected integer ids, found {column.type}")
+        if column.null_count:
+            row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise DataError(f"{self.path}: {where(row)}: column {name!r}: expected an id, found an empty field")
+        ids = column.to_numpy(zero_copy_only=False)
+        if ids.dtype == np.uint64 and len(ids) and int(ids.max()) >= 2**63:
+            row = int(ids.argmax())
+            raise DataError(f"{self.path}: {where(row)}: column {name!r}: expected ids below 2**63, got {ids[row]}")
+        return ids.astype(np.int64)
+
+    def _weights(self, batch: pa.RecordBatch) -> np.ndarray | None:
+        if not self.options.weight:
+            return None
+        column = batch.column(self.options.weight)
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            raise DataError(f"{self.path}: column {self.options.weight!r}: expected numbers, found {column.type}")
+        return column.to_numpy(zero_copy_only=False).astype(np.float32)
+
+    def _edge_times(self, batch: pa.RecordBatch) -> np.ndarray | None:
+        if not self.options.time:
+            return None
+        return arrow_times(batch.column(self.options.time), f"{self.path}: column {self.options.time!r}")
+
+    @cached_property
+    def _text(self) -> TextTable:
+        def table(preamble: int) -> TextTable:
+            return TextTable(
+                self.path,
+                self._is_row,
+                option=f"{self._flag}header",
+                header=self.options.header,
+                delimiter=self.options.delimiter,
+                preamble=preamble,
+            )
+
+        text = table(0)
+        return table(1) if text.banner.startswith("%%MatrixMarket") else text
+
+    def _is_row(self, fields: list[str]) -> bool:
+        named = self.options.src in fields and self.options.dst in fields
+        return not named and all(map(is_number, fields[:2]))
+
+    @cached_property
+    def matrix(self) -> MatrixMarket | None:
+        """What a Matrix Market file says of itself."""
+        if self.path.suffix == ".parquet" or not self._text.preamble:
+            return None
+        matrix = read_matrix_market(self.path, self._text.banner, self._text.preamble[0])
+        if matrix.num_nodes > most_nodes(matrix.num_entries):
+            raise DataError(f"{self.path}: size line: {matrix.num_nodes} nodes of {matrix.num_entries} entries")
+        return matrix
+
+    def _text_batches(self) -> Iterator[RawEdges]:
+        text, matrix = self._text, self.matrix
+        names = text.names
+        if names and not text.has_header:
+            names = [self.options.src, self.options.dst, *names[2:]][: len(names)]
+        if not names:
+            return
+        self._check_columns(names)
+        place = {name: names.index(name) for name in self._wanted}
+        kinds = dict.fromkeys(place.values(), pa.int64())
+        if self.options.weight:
+            kinds[place[self.options.weight]] = pa.float64()
+        done, base = 0, 0 if matrix is None or self.options.compact_ids else 1
+        for block in text.blocks(kinds, required=True, skip_blank=True):
+            column = {name: column_values(block.table.column(str(index))) for name, index in place.items()}
+            src, dst = column[self.options.src], column[self.options.dst]
+            if base:
+                src, dst = src - base, dst - base
+            weight = column[self.options.weight].astype(np.float32) if self.options.weight else None
+            time = column[self.options.time] if self.options.time else None
+            done += len(src)
+            yield RawEdges(src, dst, weight, time, base, partial(_line, block.line_of))
+        if matrix is not None and done != matrix.num_entries:
+            raise DataError(f"{self.path}: expected the {matrix.num_entries} entries of its size line, found {done}")
+
+
+def most_nodes(num_edges: int) -> int:
+    return max(_SPARSE_NODES, _NODES_PER_EDGE * num_edges)
+
+
+def _row(first: int, row: int) -> str:
+    return f"row {first + row + 1}"
+
+
+def _line(line_of: Callable[[int], int], row: int) -> str:
+    return f"line {line_of(row)}"

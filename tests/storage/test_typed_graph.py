@@ -1,0 +1,401 @@
+"""Typed graphs on disk: what is stored is what the lists in Python say, and what is damaged or does not fit is refused in one line."""
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import ConfigError, DataError, FormatError
+from storage.graph import open_graph
+from storage.importers.array_graph import array_edges, array_nodes
+from storage.ingest import ingest
+from storage.ingest_options import IngestOptions, LinkSplitOptions
+from storage.prune import prune
+from storage.source import Relation, TypedSource
+from storage.typed_graph import TypedGraph, open_typed_graph
+from storage.typed_ingestion import ingest_typed
+from storage.typed_manifest import parse_typed_manifest
+from tests.listed_graph import ListedGraph, listed_graphs
+from tests.stored_files import edit_manifest, newest_manifest, stored_file
+from tests.typed_listed_graph import expected_lists, stored_lists, typed_lists, typed_source
+
+WRITES, CITES, AT = (
+    Relation("author", "writes", "paper"),
+    Relation("paper", "cites", "paper"),
+    Relation("author", "affiliated_with", "institution"),
+)
+
+
+def small(**changes) -> TypedSource:
+    """40 papers with features and classes, 17 authors, 2 institutions."""
+    rng = np.random.default_rng(0)
+    nodes = {
+        "paper": array_nodes(
+            "paper", 40, rng.random((40, 3)), rng.integers(0, 4, 40), rng.integers(0, 4, (40, 1), np.int8)
+        ),
+        "author": array_nodes("author", 17),
+        "institution": array_nodes("institution", 2, rng.random((2, 5))),
+    }
+    relations = {
+        WRITES: array_edges("writes", rng.integers(0, 17, 100), rng.integers(0, 40, 100), rng.random(100)),
+        CITES: array_edges("cites", rng.integers(0, 40, 90), rng.integers(0, 40, 90)),
+        AT: array_edges("affiliated_with", rng.integers(0, 17, 20), rng.integers(0, 2, 20), edge_feature=rng.random((20, 2))),
+    }  # fmt: skip
+    return replace(TypedSource("small", nodes, relations), **changes)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("typed") / "graph"
+    ingest_typed(small(), str(folder), IngestOptions(num_partitions=2))
+    return folder
+
+
+@pytest.fixture
+def stored(written: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    import shutil
+
+    return Path(shutil.copytree(written, tmp_path / "graph"))
+
+
+@st.composite
+def cases(draw: st.DrawFn):
+    nodes, relations = draw(typed_lists())
+    options = IngestOptions(
+        num_partitions=draw(st.integers(1, max(each.num_nodes for each in nodes.values()))),
+        partitioner=draw(st.sampled_from(["random", "range"])),
+        seed=draw(st.integers(0, 3)),
+        # Reverses within one type are what the plain reference says: the test below compares with it.
+        undirected=draw(st.booleans()) if all(each.source != each.target for each in relations) else None,
+        drop_duplicates=draw(st.booleans()),
+        drop_self_loops=draw(st.booleans()),
+        edge_ids=draw(st.booleans()),
+        memory_budget_bytes=1 << 24,
+        num_threads=draw(st.sampled_from([1, 3])),
+    )
+    return nodes, relations, options
+
+
+@given(cases())
+def test_any_typed_graph_is_stored_as_the_lists_say(case) -> None:
+    nodes, relations, options = case
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"{folder}/graph"
+        manifest = ingest_typed(typed_source(nodes, relations), url, options)
+        graph = open_typed_graph(url)
+        assert graph.manifest == manifest
+        expected = expected_lists(nodes, relations, options)
+        assert stored_lists(graph) == expected
+        graph.verify()
+        for relation, lists in expected.edges.items():
+            degrees = [len(edges) for edges in lists.values()]
+            measured = graph.relation(relation).manifest.measured
+            assert graph.num_edges(relation) == measured.in_degree.total == measured.out_degree.total == sum(degrees)
+            assert measured.in_degree.maximum == max(degrees)
+            assert measured.out_degree.num == graph.num_nodes(relation.source)
+        for name in nodes:
+            # No partition has more than its even share.
+            sizes = np.diff(graph.offsets(name))
+            assert sizes.max() - sizes.min() <= 1
+
+
+@given(listed_graphs(), st.sampled_from(["random", "range"]), st.sampled_from([None, True, False]), st.data())
+def test_one_type_and_one_relation_are_the_plain_graph(graph: ListedGraph, partitioner, undirected, data) -> None:
+    """File by file and number by number, whatever the options."""
+    options = IngestOptions(
+        num_partitions=data.draw(st.integers(1, min(4, graph.num_nodes))),
+        partitioner=partitioner,
+        undirected=undirected,
+        drop_duplicates=data.draw(st.booleans()),
+        drop_self_loops=data.draw(st.booleans()),
+        edge_ids=data.draw(st.booleans()),
+        memory_budget_bytes=1 << 24,
+        num_threads=1,
+    )
+    relation = Relation("node", "edge", "node")
+    with tempfile.TemporaryDirectory() as folder:
+        plain = ingest(graph, f"{folder}/plain", options)
+        ingest_typed(TypedSource("one", {"node": graph}, {relation: graph}), f"{folder}/typed", options)
+        one = open_typed_graph(f"{folder}/typed").relation(relation).manifest
+        assert {name: file.sha256 for name, file in one.files.items()} == {
+            name: file.sha256 for name, file in plain.files.items()
+        }
+        assert one.measured == plain.measured
+        assert replace(
+            one, name="", part=None, files={}, provenance={}, snapshot=0, created=0.0
+        ) == replace(plain, name="", files={}, provenance={}, snapshot=0, created=0.0)  # fmt: skip
+
+
+def test_partitions_do_not_show_through(tmp_path: Path) -> None:
+    graphs = []
+    for count in (1, 3, 8):
+        for partitioner in ("random", "range"):
+            url = str(tmp_path / f"{partitioner}{count}")
+            ingest_typed(small(), url, IngestOptions(num_partitions=count, partitioner=partitioner))
+            graphs.append(open_typed_graph(url))
+    first = graphs[0]
+    for graph in graphs[1:]:
+        assert stored_lists(graph) == stored_lists(first)
+        for name in first.manifest.rows:
+            parts = [one.manifest.part(name).measured.graph_digest for one in (first, graph)]
+            assert parts[0] == parts[1]
+    assert np.diff(graphs[-1].offsets("institution")).tolist() == [
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0,
+        1,
+    ]  # smaller than there are partitions
+
+
+def test_a_part_is_a_graph_that_opens_elsewhere_again(written: Path) -> None:
+    """As the processes of a run do, by its pin."""
+    graph = open_typed_graph(str(written))
+    for part in (graph.nodes("institution"), graph.relation(WRITES)):
+        again = part.pin().open()
+        assert again.manifest == part.manifest
+        assert again.manifest.content_hash == part.manifest.content_hash
+    writes = graph.relation_partition(WRITES, 1)
+    assert writes.indices.dtype == np.int32
+    assert (writes.original_id == graph.node_partition("paper", 1).original_id).all()
+    np.testing.assert_array_equal(writes.feature, graph.node_partition("paper", 1).feature)
+
+
+def test_it_is_written_to_other_stores_too() -> None:
+    url = "memory://tests/typed/graph"
+    manifest = ingest_typed(small(), url, IngestOptions(num_partitions=2))
+    open_typed_graph(url).verify()
+    assert manifest.num_nodes == 59
+    assert manifest.num_edges == 210
+
+
+def test_snapshots_and_pruning(tmp_path: Path) -> None:
+    url = str(tmp_path / "graph")
+    for seed in range(3):
+        ingest_typed(small(), url, IngestOptions(num_partitions=2, seed=seed, overwrite=True))
+    assert open_typed_graph(url).manifest.snapshot == 3
+    assert prune(url, keep=1).removed == (1, 2)
+    open_typed_graph(url).verify()
+    with pytest.raises(FormatError, match="expected snapshot 1, found 3"):
+        open_typed_graph(url, 1)
+
+
+def test_what_a_dead_writer_left_is_pruned(tmp_path: Path) -> None:
+    """Its files and scratch files, under the names of types and relations too."""
+    url = tmp_path / "graph"
+    for _ in range(2):
+        ingest_typed(small(), str(url), IngestOptions(overwrite=True))
+    (url / "manifests/000001.json").unlink()
+    (left,) = url.glob("data/000001-*")
+    for name in ("paper/feature", "author--writes--paper/edges/0.dst"):
+        (left / "scratch" / name).parent.mkdir(parents=True)
+        (left / "scratch" / name).touch()
+    pruned = prune(str(url), keep=1, now=time.time() + 1e6)
+    assert pruned.foreign == ()
+    assert pruned.orphans == (f"data/{left.name}",)
+    assert not left.exists()
+    open_typed_graph(str(url)).verify()
+
+
+def test_plain_and_typed_are_told_apart(written: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        FormatError, match=r"expected a graph of one type of nodes, found a typed one.*inspect_graph"
+    ) as caught:
+        open_graph(str(written))
+    assert "\n" not in str(caught.value)
+    ingest(ListedGraph(3, [(0, 1)]), str(tmp_path / "plain"))
+    with pytest.raises(FormatError, match="expected a typed graph, found one of one type of nodes") as caught:
+        open_typed_graph(str(tmp_path / "plain"))
+    assert "\n" not in str(caught.value)
+
+
+FILES = (
+    "paper/nodes",
+    "institution/features",
+    "author--writes--paper/topology",
+    "author--affiliated_with--institution/edges",
+)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_missing_truncated_or_changed_is_named(name: str, stored: Path) -> None:
+    file = stored_file(stored, f"part-00001/{name}.arrow")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    assert name in refusal(stored, f"expected {len(content)} bytes, found {len(content) - 1}")
+    changed = bytearray(content)
+    changed[len(content) // 2] ^= 1
+    file.write_bytes(changed)
+    assert name in refusal(stored, "")
+    file.unlink()
+    assert name in refusal(stored, f"expected a file of {len(content)} bytes, found none")
+
+
+def refusal(url: Path, message: str) -> str:
+    with pytest.raises(FormatError) as caught:
+        open_typed_graph(str(url)).verify()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("swapped", [(WRITES, CITES), (AT, WRITES)])
+def test_neighbors_of_another_type_are_refused(swapped: tuple[Relation, Relation], stored: Path) -> None:
+    """Lists of one relation in the place of another's: ids out of range, or rows that are not those of the type."""
+    files = [stored_file(stored, f"part-00000/{each}/topology.arrow") for each in swapped]
+    contents = [file.read_bytes() for file in files]
+    entries: dict[str, dict] = {}
+
+    def swap(body: dict) -> None:
+        names = [f"part-00000/{each}/topology.arrow" for each in swapped]
+        entries.update({name: dict(body["files"][name]) for name in names})
+        for name, other in zip(names, names[::-1], strict=True):
+            body["files"][name].update({key: entries[other][key] for key in ("num_bytes", "sha256")})
+
+    edit_manifest(stored, swap)
+    for file, content in zip(files, contents[::-1], strict=True):
+        file.write_bytes(content)
+    graph_of = newest_manifest(stored).read_text()
+    with pytest.raises(FormatError, match="content_hash"):
+        parse_typed_manifest(graph_of, "here")
+
+    edit_manifest(stored, lambda body: body.update(content_hash=_hash(body)))
+    graph = open_typed_graph(str(stored))
+    with pytest.raises(
+        FormatError, match=r"expected node ids in \[0, |expected \d+ rows, found|expected .*, found None"
+    ):
+        _ = [graph.relation_partition(each, 0) for each in swapped]
+
+
+def _hash(body: dict) -> str:
+    from storage.manifest import hash_of_files
+    from storage.manifest_reader import FileEntry
+
+    return hash_of_files({name: FileEntry(**entry) for name, entry in body["files"].items()})
+
+
+MANIFESTS = {
+    "a relation of a type that there is not": (lambda b: b["edge_types"][0].update(source="venue"), "'source': expected one of the types"),
+    "a type twice": (lambda b: b["node_types"].append(b["node_types"][0]), "expected each type once"),
+    "a relation twice": (lambda b: b["edge_types"].append(b["edge_types"][0]), "expected each relation once"),
+    "no types": (lambda b: b.update(node_types=[], edge_types=[]), "expected at least one type"),
+    "another number of partitions": (
+        lambda b: b["node_types"][1].update(partition_offsets=[0, 17]),
+        "expected 2 partitions of each type",
+    ),
+    "a file too few": (lambda b: b["files"].pop("part-00001/author/nodes.arrow"), "an entry for part-00001/author/nodes.arrow"),
+    "a file of no name of ours": (
+        lambda b: b["files"].update({"part-00000/../x.arrow": b["files"]["part-00000/author/nodes.arrow"]}),
+        "only file names of the format",
+    ),
+    "text ids": (lambda b: b["node_types"][0].update(ids="text"), "'ids': expected 'int64'"),
+    "no statistics": (lambda b: b.update(statistics=None), "'statistics': expected those of each type"),
+    "statistics of another type": (lambda b: b["statistics"].pop("author"), "expected an object"),
+    "something newer": (lambda b: b.update(requires=["types", "time"]), "use a newer one"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_wrong_manifest_is_refused(name: str, stored: Path) -> None:
+    change, message = MANIFESTS[name]
+    edit_manifest(stored, change)
+    with pytest.raises(FormatError) as caught:
+        open_typed_graph(str(stored))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+REFUSED = {
+    "ldg": (IngestOptions(partitioner="ldg"), "expected random or range for a typed graph"),
+    "groups": (IngestOptions(groups=4), "groups: expected none"),
+    "out-edges": (IngestOptions(out_edges=True), "a relation of their own; pass --reverse-edges add"),
+    "links": (IngestOptions(links=LinkSplitOptions(valid=0.1)), "leave --links out"),
+    "partitions": (IngestOptions(num_partitions=41), r"at most one partition per node \(40\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_of_plain_graphs_alone_are_refused(name: str, tmp_path: Path) -> None:
+    options, message = REFUSED[name]
+    with pytest.raises(ConfigError, match=message):
+        ingest_typed(small(), str(tmp_path / "graph"), options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_sources_are_refused_in_one_line(tmp_path: Path) -> None:
+    url = str(tmp_path / "graph")
+    source = small()
+    bad = array_edges("writes", np.array([3, 17]), np.array([0, 1]))
+    with pytest.raises(DataError, match=r"writes: edge 1: expected node ids in \[0, 17\), got 17"):
+        ingest_typed(replace(source, relations={WRITES: bad}), url)
+    with pytest.raises(ConfigError, match="expected types among author, got 'paper'"):
+        ingest_typed(replace(source, nodes={"author": source.nodes["author"]}), url)
+    for name in ("two words", "a--b", "-a", "a/b", "..", ""):
+        with pytest.raises(ConfigError, match="expected names of up to 64 letters"):
+            ingest_typed(TypedSource("x", {name: source.nodes["author"]}, {}), url)
+    with pytest.raises(DataError, match="none: expected at least one node, got 0"):
+        ingest_typed(TypedSource("x", {"one": source.nodes["author"], "none": array_nodes("none", 0)}, {}), url)
+    with pytest.raises(DataError, match="expected at least one node"):
+        ingest_typed(TypedSource("x", {}, {}), url)
+    both = {**source.relations, Relation("paper", "rev_writes", "author"): source.relations[CITES]}
+    with pytest.raises(ConfigError, match="has its reverse paper--rev_writes--author already"):
+        ingest_typed(replace(source, relations=both), url, IngestOptions(undirected=True))
+    labelled = {"author": array_nodes("author", 17, label=np.zeros(17, int)), "paper": source.nodes["paper"]}
+    with pytest.raises(ConfigError, match="expected one type with labels, found author, paper"):
+        ingest_typed(TypedSource("x", labelled, {}), url, IngestOptions(num_classes=5))
+    assert not list(tmp_path.iterdir())
+
+
+def test_asking_for_what_is_not_there(written: Path) -> None:
+    graph = open_typed_graph(str(written))
+    with pytest.raises(ConfigError, match="expected a type, one of paper, author, institution, got 'venue'"):
+        graph.nodes("venue")
+    with pytest.raises(
+        ConfigError, match=r"expected a relation, one of author--writes--paper, .*, got paper--writes--author"
+    ):
+        graph.relation(Relation("paper", "writes", "author"))
+    with pytest.raises(ConfigError, match=r"expected a type or a relation, one of paper, .*, got 'x'"):
+        open_graph(str(written), part="x")
+    assert "paper 40" in repr(graph)
+    assert isinstance(graph, TypedGraph)
+
+
+def test_edges_are_as_old_as_the_younger_of_their_ends(tmp_path: Path) -> None:
+    """Where only one of the two types has times, as old as that end; times of their own come first."""
+    rng = np.random.default_rng(1)
+    year, born = rng.integers(1990, 2020, 40), rng.integers(1980, 2010, 17)
+    source = small()
+    nodes = {
+        "paper": array_nodes("paper", 40, node_time=year),
+        "author": array_nodes("author", 17, node_time=born),
+        "institution": array_nodes("institution", 2),
+    }
+    own = array_edges("cites", rng.integers(0, 40, 90), rng.integers(0, 40, 90), edge_time=rng.integers(0, 5, 90))
+    url = str(tmp_path / "graph")
+    ingest_typed(
+        replace(source, nodes=nodes, relations={**source.relations, CITES: own}), url, IngestOptions(num_partitions=2)
+    )
+    graph = open_typed_graph(url)
+    graph.verify()
+    stored = {name: np.concatenate([graph.node_partition(name, p).original_id for p in range(2)]) for name in nodes}
+    for relation, times in ((WRITES, (born, year)), (AT, (born, None))):
+        for part in (graph.relation_partition(relation, p) for p in range(2)):
+            target = np.repeat(part.original_id, np.diff(part.indptr))
+            expected = times[0][stored["author"][part.indices]]
+            expected = expected if times[1] is None else np.maximum(expected, times[1][target])
+            assert part.edge_time is not None
+            np.testing.assert_array_equal(part.edge_time, expected)
+            lists = np.split(part.edge_time, part.indptr[1:-1])
+            assert all(np.all(np.diff(one) >= 0) for one in lists)
+    assert max(graph.relation_partition(CITES, p).edge_time.max() for p in range(2)) == 4
+    assert graph.node_partition("institution", 0).time is None
+    assert not small().relations[WRITES].info.has_edge_time
