@@ -13,7 +13,9 @@ from typing import Any
 _NAMES = {
     "open_graph": "storage.graph:open_graph",
     "open_graphs": "storage.graph_store:open_graphs",
+    "open_typed_graph": "storage.typed_graph:open_typed_graph",
     "ingest": "storage.ingest:ingest",
+    "ingest_typed": "storage.typed_ingestion:ingest_typed",
     "IngestOptions": "storage.ingest:IngestOptions",
     "ArrayGraph": "storage.importers.array_graph:ArrayGraph",
     "router": "samplers.router:local_router",

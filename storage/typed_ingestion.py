@@ -139,5 +139,6 @@ def _written(source: TypedSource, options: IngestOptions, writer: SnapshotWriter
         "partitioner": options.partitioner,
         "seed": str(options.seed),
         **{key: " or ".join(sorted(values)) for key, values in done.items()},
+        **({"reverse_edges_added": "true"} if options.undirected else {}),  # as relations of their own, too
     }
     return TypedManifest(source.name, types, relations, writer.entries(), provenance)
