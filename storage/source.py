@@ -73,17 +73,6 @@ class SourceInfo:
     provenance: Mapping[str, str] | None = None  # file names, versions, options: goes into the manifest
 
 
-class Relation(NamedTuple):
-    """A type of edges: from nodes of one type to nodes of another, or of the same."""
-
-    source: str
-    name: str
-    target: str
-
-    def __str__(self) -> str:
-        return "--".join(self)
-
-
 class NodeSource(Protocol):
     """Nodes of one type that can be streamed, any number of times, each time the same."""
 

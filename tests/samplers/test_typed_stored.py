@@ -1,0 +1,66 @@
+"""From PyG's `HeteroData` to a stored graph and back: a batch at full fan-out has the very edges and rows, and is the same from any partitions."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("torch_geometric", reason="needs torch-geometric")
+from torch_geometric.data import HeteroData
+
+from samplers.options import TypedNeighborOptions
+from samplers.pyg_interop import to_pyg
+from samplers.typed_batch import typed_to_torch
+from samplers.typed_neighbor import TypedNeighborSampler
+from samplers.typed_router import typed_router
+from storage.importers.pyg_data import typed_pyg_graph
+from storage.ingest_options import IngestOptions
+from storage.typed_graph import open_typed_graph
+from storage.typed_ingestion import ingest_typed
+
+
+def hetero_data() -> HeteroData:
+    generator = torch.Generator().manual_seed(0)
+    data = HeteroData()
+    data["paper"].x, data["paper"].y = torch.randn(30, 4, generator=generator), torch.arange(30) % 3
+    data["paper"].train_mask = torch.arange(30) < 20
+    data["author"].num_nodes = 11
+    ends = [torch.randint(0, count, (70,), generator=generator) for count in (11, 30, 30, 30)]
+    data["author", "writes", "paper"].edge_index = torch.stack(ends[:2])
+    data["paper", "cites", "paper"].edge_index = torch.stack(ends[2:])
+    data["paper", "rev_writes", "author"].edge_index = torch.stack([ends[1], ends[0]])
+    return data
+
+
+def batch_of(data: HeteroData, url: str, num_partitions: int, fanout: int) -> HeteroData:
+    ingest_typed(typed_pyg_graph(data), url, IngestOptions(num_partitions=num_partitions))
+    options = TypedNeighborOptions(fanouts=(fanout, fanout), batch_size=100, root_split=None, shuffle=False)
+    sampler = TypedNeighborSampler(typed_router(open_typed_graph(url)), options)
+    return to_pyg(typed_to_torch(sampler.sample(epoch=0, batch=0)))
+
+
+def pairs(data: HeteroData, edge_type, of_batch: bool) -> list[tuple[int, int]]:
+    ends = data[edge_type].edge_index
+    if of_batch:
+        ends = torch.stack([data[edge_type[0]].n_id[ends[0]], data[edge_type[2]].n_id[ends[1]]])
+    return sorted(map(tuple, ends.T.tolist()))
+
+
+def test_hetero_data_comes_back(tmp_path: Path) -> None:
+    data = hetero_data()
+    for count in (1, 3):
+        back = batch_of(data, str(tmp_path / str(count)), count, -1)
+        assert back["paper"].batch_size == 30
+        assert torch.equal(back["paper"].x, data["paper"].x[back["paper"].n_id])
+        assert torch.equal(back["paper"].y, data["paper"].y[back["paper"].n_id])
+        for edge_type in data.edge_types:
+            assert pairs(back, edge_type, True) == pairs(data, edge_type, False)
+
+
+def test_batches_do_not_depend_on_partitions(tmp_path: Path) -> None:
+    one, *others = (batch_of(hetero_data(), str(tmp_path / str(count)), count, 2) for count in (1, 2, 5))
+    for other in others:
+        for node_type in one.node_types:
+            assert torch.equal(other[node_type].n_id, one[node_type].n_id)
+        for edge_type in one.edge_types:
+            assert torch.equal(other[edge_type].edge_index, one[edge_type].edge_index)
