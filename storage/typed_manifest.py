@@ -132,6 +132,8 @@ def parse_typed_manifest(text: str, where: str) -> TypedManifest:
     for row in reader.inners("node_types"):
         name = row.text("name")
         row.only_value("ids", "int64")
+        if not re.fullmatch(_NAME, name):
+            row.fail("name", "a name of the format", name)
         if name in types:
             row.fail("name", "each type once", name)
         types[name] = Manifest(
@@ -140,6 +142,8 @@ def parse_typed_manifest(text: str, where: str) -> TypedManifest:
     relations: dict[Relation, Manifest] = {}
     for row in reader.inners("edge_types"):
         relation = Relation(row.text("source"), row.text("relation"), row.text("target"))
+        if not re.fullmatch(_NAME, relation.name):
+            row.fail("relation", "a name of the format", relation.name)
         if relation in relations:
             row.fail("relation", "each relation once", relation)
         for key, name in (("source", relation.source), ("target", relation.target)):

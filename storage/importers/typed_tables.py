@@ -207,7 +207,7 @@ def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation,
         root = yaml.compose(file.read_text(), yaml.SafeLoader)
     except FileNotFoundError:
         raise ConfigError(f"{file}: expected a YAML file that names node and edge tables, found none") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{file}: cannot be read as YAML ({' '.join(str(error).split())[:200]})") from None
     if root is None:
         raise ConfigError(f"{file}: expected nodes and edges, found an empty file")

@@ -84,6 +84,38 @@ def _graph_manifest(folder: Path) -> tuple[list[bytes], Run]:
     return [plain, encoded], run
 
 
+def _typed_manifest(folder: Path) -> tuple[list[bytes], Run]:
+    from storage.synthetic_mag import SyntheticMagOptions, synthetic_mag
+    from storage.typed_ingestion import ingest_typed
+    from storage.typed_manifest import parse_typed_manifest
+
+    path = folder / "typed"
+    small = synthetic_mag(SyntheticMagOptions(scale=1e-5, feature_dim=2, num_classes=2))
+    ingest_typed(small, str(path), IngestOptions(num_partitions=2))
+
+    def run(data: bytes) -> None:
+        manifest = parse_typed_manifest(data.decode(errors="replace"), "000001.json")
+        assert parse_typed_manifest(manifest.to_json(), "again") == manifest
+
+    return [newest_manifest(path).read_bytes()], run
+
+
+def _typed_tables(folder: Path) -> tuple[list[bytes], Run]:
+    from storage.importers.typed_tables import read_tables
+
+    file = folder / "graph.yaml"
+    valid = [
+        b"nodes:\n  a: {count: 2}\nedges:\n  - {source: a, relation: r, target: a, file: e.csv}\n",
+        b"nodes: {a: {file: a.csv, id: i, features: [x, y], label: l, split: s}, b: {features: x.npy}}\n",
+    ]
+
+    def run(data: bytes) -> None:
+        file.write_bytes(data)
+        read_tables(file)
+
+    return valid, run
+
+
 def _partition_file(name: str) -> Callable[[Path], tuple[list[bytes], Run]]:
     def prepare(folder: Path) -> tuple[list[bytes], Run]:
         path = _graph(folder)
@@ -424,6 +456,8 @@ TARGETS = {
     target.name: target
     for target in (
         Target("graph_manifest", _graph_manifest),
+        Target("typed_manifest", _typed_manifest),
+        Target("typed_tables", _typed_tables),
         Target("topology", _partition_file("topology")),
         Target("nodes", _partition_file("nodes")),
         Target("features", _partition_file("features")),

@@ -287,6 +287,10 @@ MANIFESTS = {
     "a relation of a type that there is not": (lambda b: b["edge_types"][0].update(source="venue"), "'source': expected one of the types"),
     "a type twice": (lambda b: b["node_types"].append(b["node_types"][0]), "expected each type once"),
     "a relation twice": (lambda b: b["edge_types"].append(b["edge_types"][0]), "expected each relation once"),
+    "a type that could be a relation": (
+        lambda b: b["node_types"][1].update(name="author--writes--paper"),
+        "'name': expected a name of the format",
+    ),
     "no types": (lambda b: b.update(node_types=[], edge_types=[]), "expected at least one type"),
     "another number of partitions": (
         lambda b: b["node_types"][1].update(partition_offsets=[0, 17]),
