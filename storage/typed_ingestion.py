@@ -7,7 +7,7 @@ from storage.edge_ingestion import EdgeIngestion
 from storage.errors import ConfigError
 from storage.graph_measures import statistics_without_edges
 from storage.ingest import check_sizes, ingestion_writer
-from storage.ingest_options import IngestOptions, LinkSplitOptions
+from storage.ingest_options import MAX_PARTITIONS, IngestOptions, LinkSplitOptions
 from storage.manifest import GraphPart, Manifest
 from storage.node_spool import NodeSpool
 from storage.numbering import Numbering
@@ -73,6 +73,12 @@ def _check(source: TypedSource, options: IngestOptions) -> None:
         if nodes.info.num_nodes < 1:
             check_sizes(f"{name}: {node_type}", nodes.info.num_nodes, options)
     check_sizes(name, max((nodes.info.num_nodes for nodes in types.values()), default=0), options)
+    parts = len(types) + len(source.relations)
+    if options.num_partitions * parts > MAX_PARTITIONS:
+        raise ConfigError(
+            f"{name}: num_partitions: expected at most {MAX_PARTITIONS // parts} with {parts} types and relations, whose files a process maps, got "
+            f"{options.num_partitions}; lower --partitions"
+        )
     if options.partitioner not in SHARES:
         raise ConfigError(
             f"{name}: partitioner {options.partitioner}: expected {' or '.join(SHARES)} for a typed graph; set --partitioner"

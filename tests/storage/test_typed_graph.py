@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage import typed_ingestion
 from storage.errors import ConfigError, DataError, FormatError
 from storage.graph import open_graph
 from storage.importers.array_graph import array_edges, array_nodes
@@ -333,6 +334,15 @@ def test_options_of_plain_graphs_alone_are_refused(name: str, tmp_path: Path) ->
     with pytest.raises(ConfigError, match=message):
         ingest_typed(small(), str(tmp_path / "graph"), options)
     assert not list(tmp_path.iterdir())
+
+
+def test_more_files_than_a_process_maps_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typed_ingestion, "MAX_PARTITIONS", 17)
+    ingest_typed(small(), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    with pytest.raises(
+        ConfigError, match="expected at most 2 with 6 types and relations, whose files a process maps, got 3"
+    ):
+        ingest_typed(small(), str(tmp_path / "other"), IngestOptions(num_partitions=3))
 
 
 def test_bad_sources_are_refused_in_one_line(tmp_path: Path) -> None:
