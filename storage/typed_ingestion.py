@@ -7,7 +7,7 @@ from storage.edge_ingestion import EdgeIngestion
 from storage.errors import ConfigError
 from storage.graph_measures import statistics_without_edges
 from storage.ingest import check_sizes, ingestion_writer
-from storage.ingest_options import MAX_PARTITIONS, IngestOptions, LinkSplitOptions
+from storage.ingest_options import MAX_PARTITIONS, IngestOptions, LinkSplitOptions, SplitOptions
 from storage.manifest import GraphPart, Manifest
 from storage.node_spool import NodeSpool
 from storage.numbering import Numbering
@@ -96,6 +96,10 @@ def _check(source: TypedSource, options: IngestOptions) -> None:
         raise ConfigError(
             f"{name}: num_classes: expected one type with labels, found {', '.join(labelled) or 'none'}; leave --num-classes out"
         )
+    if options.split.by_time and not any(nodes.info.has_node_time for nodes in types.values()):
+        raise ConfigError(
+            f"{name}: split by_time: expected a type whose nodes have times, found none; leave --split out"
+        )
     for each, edges in source.relations.items():
         if each.source != each.target and (edges.info.undirected_once or edges.info.symmetric):
             raise ConfigError(
@@ -112,6 +116,7 @@ def _written(source: TypedSource, options: IngestOptions, writer: SnapshotWriter
         scratch = writer.scratch / node_type
         scratch.mkdir()
         of_type = options if nodes.info.has_label else replace(options, num_classes=None)
+        of_type = of_type if nodes.info.has_node_time else replace(of_type, split=SplitOptions())
         spool = spools[node_type] = NodeSpool(nodes, of_type, scratch, progress)
         shares = SHARES[options.partitioner](nodes.info.num_nodes, options.num_partitions, options.seed)
         numbering = numberings[node_type] = Numbering.of(Assignment(shares), options.num_partitions)

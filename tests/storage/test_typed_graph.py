@@ -15,7 +15,7 @@ from storage.errors import ConfigError, DataError, FormatError
 from storage.graph import open_graph
 from storage.importers.array_graph import array_edges, array_nodes
 from storage.ingest import ingest
-from storage.ingest_options import IngestOptions, LinkSplitOptions
+from storage.ingest_options import IngestOptions, LinkSplitOptions, SplitOptions
 from storage.prune import prune
 from storage.source import Relation, TypedSource
 from storage.typed_graph import TypedGraph, open_typed_graph
@@ -412,4 +412,13 @@ def test_edges_are_as_old_as_the_younger_of_their_ends(tmp_path: Path) -> None:
             assert all(np.all(np.diff(one) >= 0) for one in lists)
     assert max(graph.relation_partition(CITES, p).edge_time.max() for p in range(2)) == 4
     assert graph.node_partition("institution", 0).time is None
+    by_time = IngestOptions(overwrite=True, split=SplitOptions(by_time=(0.5, 0.75)))
+    ingest_typed(replace(source, nodes=nodes), url, by_time)
+    papers = open_typed_graph(url).node_partition("paper", 0)
+    assert papers.split is not None
+    assert np.bincount(papers.split[0], minlength=4)[1] >= 20
+    assert papers.time[papers.split[0] == 1].max() < papers.time[papers.split[0] == 3].min()
+    assert open_typed_graph(url).nodes("institution").manifest.num_split_sets == 0
+    with pytest.raises(ConfigError, match="expected a type whose nodes have times, found none; leave --split out"):
+        ingest_typed(small(), url, by_time)
     assert not small().relations[WRITES].info.has_edge_time
