@@ -37,13 +37,19 @@ class Peers:
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else None
         return cls(group, dist.get_rank(group), dist.get_world_size(group), device)
 
-    def start_all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str) -> "Arriving":
-        """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns at once, without a gradient."""
+    def start_all_to_all(
+        self, x: Tensor, send: Sequence[int], receive: Sequence[int], kind: str, out: Tensor | None = None
+    ) -> "Arriving":
+        """Sends send[w] rows of x [Σ send, …], in order, to worker w; returns at once, without a gradient.
+
+        `out` [Σ receive, …]: where several workers' rows arrive; alone, x is what arrives.
+        """
         if self.size == 1:
             return Arriving(x, None)
         row_bytes = x[0:1].numel() * x.element_size() if x.shape[0] else 0
         self.sent_bytes[kind] += (sum(send) - send[self.rank]) * row_bytes
-        out = x.new_empty((sum(receive), *x.shape[1:]))
+        if out is None:
+            out = x.new_empty((sum(receive), *x.shape[1:]))
         work = dist.all_to_all_single(out, x.contiguous(), list(receive), list(send), group=self.group, async_op=True)
         return Arriving(out, work)
 

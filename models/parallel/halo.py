@@ -86,9 +86,11 @@ class Halo:
         return _Extend.apply(x_XD, self, True)
 
     def start(self, x_nD: Tensor) -> Arriving:
-        """Sends peers the rows that they need; the halo's rows arrive."""
-        plan = self.plan
-        return self.peers.start_all_to_all(x_nD.index_select(0, plan.send_row_S), plan.send, plan.receive, "halo")
+        """Sends peers the rows that they need; own rows and the halo's arrive, [X, …]."""
+        plan, x_XD = self.plan, x_nD.new_empty(self.num_rows, *x_nD.shape[1:])
+        x_XD[: self.num_nodes] = x_nD
+        sent, halo_HD = x_nD.index_select(0, plan.send_row_S), x_XD[self.num_nodes :]
+        return Arriving(x_XD, self.peers.start_all_to_all(sent, plan.send, plan.receive, "halo", halo_HD))
 
     def add_back(self, x_HD: Tensor, into_nD: Tensor) -> None:
         """Sends the halo's rows to their owners, and adds those that arrive to `into_nD`."""
@@ -106,7 +108,7 @@ class _Extend(torch.autograd.Function):
     def forward(ctx, x: Tensor, halo: Halo, reducing: bool) -> Tensor:
         ctx.halo, ctx.reducing = halo, reducing
         if not reducing:
-            return torch.cat([x, halo.start(x).wait()])
+            return halo.start(x).wait()
         y = x[: halo.num_nodes].to(torch.promote_types(x.dtype, torch.float32), copy=True)
         halo.add_back(x[halo.num_nodes :], y)
         return y.to(x.dtype)
@@ -228,20 +230,20 @@ class ShardedAdjacency:
         if self.peers.size == 1:
             return sum_rows(self._rows, x_nD.to(wide))
         parts = []
-        for own_nC, halo_HC in self._blocks(x_nD):
-            parts.append(sum_rows(self._rows, torch.cat([own_nC, halo_HC]).to(wide)))
+        for x_XC in self._blocks(x_nD):
+            parts.append(sum_rows(self._rows, x_XC.to(wide)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
-    def _blocks(self, x_nD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _blocks(self, x_nD: Tensor) -> Iterator[Tensor]:
         """Own rows and the halo's, a block of columns after the other; the next one is on its way meanwhile."""
         column_bytes = max(self.halo.most_rows * max(x_nD.element_size(), 4), 1)
         blocks = x_nD.split(max(BLOCK_BYTES // column_bytes, LEAST_COLUMNS), dim=1)
         arriving = self.halo.start(blocks[0])
-        for place, block_nC in enumerate(blocks):
-            halo_HC = arriving.wait()
+        for place in range(len(blocks)):
+            x_XC = arriving.wait()
             if place + 1 < len(blocks):
                 arriving = self.halo.start(blocks[place + 1])
-            yield block_nC, halo_HC
+            yield x_XC
 
     def _scattered(self, x_nD: Tensor) -> Tensor:
         if self._columns is None:

@@ -6,8 +6,10 @@ rounding; Primphormer's among 2, 3 and 4 processes to the bit, for its sums are 
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -28,6 +30,7 @@ from models.options.gps import GPSOptions
 from models.options.message_passing import GATConfig, GCNConfig, SAGEConfig
 from models.options.primphormer import PrimalOptions, PrimphormerConfig
 from models.options.tokengt import TokenGTConfig
+from models.parallel import sequences
 from models.parallel.collectives import Peers
 from models.parallel.shards import NUM_BLOCKS
 from samplers.full_graph import FullGraphSampler
@@ -59,6 +62,7 @@ LOCAL = {
 }
 GLOBAL = {
     "geco": ("geco", GECOConfig(width=16, num_layers=2, filter=SMALL, skip=True)),
+    "geco in parts": ("geco", GECOConfig(width=16, num_layers=2, filter=SMALL, skip=True)),
     "geco dynamic": (
         "geco",
         GECOConfig(width=6, permutation="dynamic", propagation="sym", hops=2, filter=SMALL, jump="sum", norm="pre"),
@@ -121,7 +125,9 @@ def build(name: str) -> torch.nn.Module:
 
 @torch.no_grad()
 def predict(name: str, batch: TorchBatch) -> torch.Tensor:
-    found = build(name)(batch)
+    few = {"PART_BYTES": 1, "PART_CHANNELS": 3} if "in parts" in name else {}
+    with patch.multiple(sequences, **few) if few else nullcontext():
+        found = build(name)(batch)
     return getattr(found, "prediction", found)
 
 
