@@ -137,8 +137,9 @@ def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
     assert "Traceback" not in done.stderr
     (run,) = (tmp_path / "runs").iterdir()
-    assert json.loads((run / "summary.json").read_text())["scores"]["test"] > 0.15
-    assert list((run / "best").glob("part-*.parquet"))
+    # Who knows a node's group of 50, and no more, has (1 + 1/2 + … + 1/50) / 50 = 0.09.
+    assert json.loads((run / "summary.json").read_text())["scores"]["test"] > 0.1
+    assert list((run / "best_links").glob("part-*.parquet"))
     check = "assert run.summary['all_scores']['test']['mrr'] > 0.15"
     (code,) = blocks("links.md", "python")
     done = run_code(code + check, tmp_path)
