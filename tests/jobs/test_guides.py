@@ -272,3 +272,19 @@ def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Pa
         assert "Traceback" not in done.stderr
     assert len(list(tmp_path.glob("runs/products_geco-*/report.html"))) == 2
     assert has_graph(str(tmp_path / "graphs" / "molecules"))
+
+
+@pytest.mark.long
+def test_typed_batches_train_pyg_s_models_and_ours(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    check = """
+assert logits.shape == (sampler.sample(epoch=0, batch=0).num_roots, 3)
+assert net(part.x_dict, part.edge_index_dict)["paper"].shape == (part["paper"].num_nodes, 3)
+ingest_typed(typed_pyg_graph(data), "other", IngestOptions(num_partitions=4, undirected=True, overwrite=True))
+other = TypedNeighborSampler(typed_router(open_typed_graph("other")), options).sample(epoch=0, batch=1)
+ours = sampler.sample(epoch=0, batch=1)
+for relation in graph.relations:
+    assert other.edges[relation].indices.tolist() == ours.edges[relation].indices.tolist()
+"""
+    done = run_code("".join(blocks("typed.md", "python")) + check, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]

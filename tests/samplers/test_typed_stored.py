@@ -1,7 +1,9 @@
 """From PyG's `HeteroData` to a stored graph and back: a batch at full fan-out has the very edges and rows, and is the same from any partitions."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,10 +15,14 @@ from samplers.pyg_interop import to_pyg
 from samplers.typed_batch import typed_to_torch
 from samplers.typed_neighbor import TypedNeighborSampler
 from samplers.typed_router import typed_router
+from storage.importers.array_graph import array_edges, array_nodes
 from storage.importers.pyg_data import typed_pyg_graph
 from storage.ingest_options import IngestOptions
+from storage.source import TypedSource
 from storage.typed_graph import open_typed_graph
 from storage.typed_ingestion import ingest_typed
+from tests.typed_memory_graph import NodeTable, TypedMemoryGraph, random_typed_graph
+from tests.typed_reference import assert_same
 
 
 def hetero_data() -> HeteroData:
@@ -64,3 +70,43 @@ def test_batches_do_not_depend_on_partitions(tmp_path: Path) -> None:
             assert torch.equal(other[node_type].n_id, one[node_type].n_id)
         for edge_type in one.edge_types:
             assert torch.equal(other[edge_type].edge_index, one[edge_type].edge_index)
+
+
+def numbered(graph: TypedMemoryGraph) -> TypedMemoryGraph:
+    """The same with the rows' numbers as permanent ids, and every edge with one."""
+    tables = {name: replace(table, ids=list(range(len(table.ids)))) for name, table in graph.tables.items()}
+    return replace(graph, tables=tables, edges={name: replace(each, has_id=True) for name, each in graph.edges.items()})
+
+
+def nodes_of(name: str, table: NodeTable):
+    label = np.asarray(table.ids) % 5 if table.labelled else None
+    split = None if table.split is None else np.asarray(table.split, np.int8)[:, None]
+    return array_nodes(name, len(table.ids), table.feature, label, split)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_batches_are_those_in_memory(partitions, tmp_path) -> None:
+    graph = numbered(random_typed_graph())
+    nodes = {name: nodes_of(name, table) for name, table in graph.tables.items()}
+    edges = {
+        relation: array_edges(
+            str(relation),
+            np.asarray(each.src, np.int64),
+            np.asarray(each.dst, np.int64),
+            each.weight and np.asarray(each.weight),
+            edge_feature=each.feature and np.asarray(each.feature),
+        )
+        for relation, each in graph.edges.items()
+    }
+    ingest_typed(
+        TypedSource("random", nodes, edges),
+        str(tmp_path / "graph"),
+        IngestOptions(num_partitions=partitions, edge_ids=True),
+    )
+    stored = open_typed_graph(str(tmp_path / "graph"))
+    assert (stored.node_types, stored.relations) == (graph.node_types, graph.relations)
+    options = TypedNeighborOptions(fanouts=(3, 2), batch_size=8, edge_columns=("id", "weight", "feature"))
+    expected, found = (TypedNeighborSampler(typed_router(each), options) for each in (graph, stored))
+    assert found.num_batches == expected.num_batches
+    for batch in range(found.num_batches):
+        assert_same(found.sample(1, batch), expected.sample(1, batch))
