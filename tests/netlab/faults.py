@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from tests.disturbed_job import epochs, events
-from tests.netlab.hosts import DISK, Hosts, call, why_not
+from tests.netlab.hosts import DISK, Hosts, call, end_on_signals, why_not
 from tests.netlab.lab import Lab, Running
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
@@ -332,8 +332,7 @@ def main() -> int:
     said = parser.parse_args()
     if why := why_not():
         sys.exit(why)
-    for signum in (signal.SIGTERM, signal.SIGINT):  # the hosts end, however this does
-        signal.signal(signum, lambda number, _: sys.exit(128 + number))
+    end_on_signals()
     said.out.mkdir(parents=True, exist_ok=True)
     file = said.out / "results.jsonl"
 

@@ -39,6 +39,12 @@ def call(*command: str, check: bool = True) -> str:
     return done.stdout
 
 
+def end_on_signals() -> None:
+    """The hosts end with this program, also where it is terminated."""
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda number, _: sys.exit(128 + number))
+
+
 def why_not() -> str | None:
     """Why no hosts can be emulated on this machine; None where they can."""
     if sys.platform != "linux" or os.geteuid() != 0:

@@ -37,7 +37,7 @@ from jobs.plan.cost_model import (
 from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
-from tests.netlab.hosts import Hosts, why_not
+from tests.netlab.hosts import Hosts, end_on_signals, why_not
 from tests.netlab.ray_hosts import RayHosts
 
 FANOUTS, ROOTS = (15, 10, 5), 1000
@@ -327,6 +327,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/links"))
     parser.add_argument("--load", nargs=5, help=argparse.SUPPRESS)
     said = parser.parse_args()
+    end_on_signals()
     if said.load:
         load(said.out, *said.load[:2], *map(int, said.load[2:]))
         return 0

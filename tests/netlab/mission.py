@@ -21,7 +21,7 @@ from storage.importers.enumerated_molecules import EnumeratedMolecules
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.disturbed_job import epochs
-from tests.netlab.hosts import DISK, Hosts, why_not
+from tests.netlab.hosts import DISK, Hosts, end_on_signals, why_not
 from tests.netlab.ray_hosts import REPOSITORY, RayHosts
 
 JOB_S, SWEEP_S = 900.0, 3600.0
@@ -125,6 +125,7 @@ def main() -> int:
     parser.add_argument("--what", nargs="+", choices=["jobs", "sweeps"], default=["jobs"])
     parser.add_argument("--out", type=Path, default=Path("runs/mission"))
     said = parser.parse_args()
+    end_on_signals()
     if why_not() is not None:
         print(why_not(), file=sys.stderr)
         return 1

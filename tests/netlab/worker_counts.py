@@ -17,7 +17,7 @@ from pathlib import Path
 from jobs.bench.results import keep, machine, table
 from tests.disturbed_job import events
 from tests.netlab.faults import STRIKES_AT, start_again, worker_on
-from tests.netlab.hosts import Hosts, why_not
+from tests.netlab.hosts import Hosts, end_on_signals, why_not
 from tests.netlab.lab import Lab, Running
 
 MICRO_BATCHES = ("--fit.micro_batches", "4")
@@ -95,6 +95,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/worker-counts"))
     parser.add_argument("--only", nargs="+", choices=list(CELLS), default=list(CELLS))
     said = parser.parse_args()
+    end_on_signals()
     if why := why_not():
         sys.exit(why)
     shared = (said.out / f"files-{time.time_ns()}").resolve()
