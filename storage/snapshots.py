@@ -25,9 +25,6 @@ FOLDER_NAME = re.compile(r"\d{6,18}-[0-9a-f]{8}|[0-9a-f]{16}")
 _MANIFEST_NAME = re.compile(r"(\d{6,18})\.(json|claim)")
 _FIRST_FORMAT = "manifest.json"  # at the top of a folder that the first version wrote
 _MAX_MANIFEST_BYTES = 64 * 2**20
-_HOSTS_READ_IT = (
-    "choose a shared folder or a URL, or copy it to the hosts: graphmill ingest ORIGIN FOLDER --place hosts"
-)
 _TRIES = 3  # a manifest that was listed may be pruned before it is read
 
 
@@ -100,9 +97,13 @@ def read_manifest(
             except FileNotFoundError:
                 if snapshot is not None and not holds_first_format(filesystem, path):
                     there = ", ".join(map(str, snapshot_numbers(filesystem, path)))
-                    why = "it may be pruned" if there else f"all hosts that use it must read it there; {_HOSTS_READ_IT}"
+                    if there:
+                        raise FormatError(
+                            f"{url}: expected snapshot {snapshot}, found {there}; it may be pruned"
+                        ) from None
                     raise FormatError(
-                        f"{url}: expected snapshot {snapshot}, found {there or 'no graph'}; {why}"
+                        f"{url}: expected snapshot {snapshot}, found no graph; all hosts that use it must read it there: choose a shared folder "
+                        "or a URL, or copy it to the hosts: graphmill ingest ORIGIN FOLDER --place hosts"
                     ) from None
     with one_line_errors(url, "look for a graph"):
         if holds_first_format(filesystem, path):

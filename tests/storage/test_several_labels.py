@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cluster.wire import pack, unpack
 from samplers.router import local_router
 from storage.errors import ConfigError, DataError, FormatError
 from storage.graph import open_graph
 from storage.importers.array_graph import ArrayGraph
 from storage.ingest import IngestOptions, ingest
 from storage.source import SPLIT_NAMES
+from tests.cluster.test_wire import through_bytes
 from tests.stored_files import edit_manifest
 
 NUM_NODES, NUM_LABELS = 60, 7
@@ -73,7 +73,7 @@ def test_rows_are_fetched_from_several_owners_and_over_the_wire(tmp_path):
     rows = router.fetch(np.random.default_rng(1).permutation(NUM_NODES))
     np.testing.assert_array_equal(rows.label, source.label[rows.original_id])
     assert rows.label.dtype == np.int8
-    again = unpack(pack(rows))
+    again = through_bytes(rows)
     np.testing.assert_array_equal(again.label, rows.label)
 
 
