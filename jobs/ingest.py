@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from cluster.options import MoleculeIngestOptions, SessionOptions
 from jobs.run.exit_codes import run
-from jobs.run.reader import asks_help, option_names, parse, read_words
+from jobs.run.reader import asks_help, complain, option_names, parse, read_words
 from storage.errors import ConfigError
 from storage.importers.data_sets import DATA_SETS
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
@@ -141,11 +141,11 @@ class IngestMoleculesConfig(MoleculeIngestOptions):
 
 
 def refuse_options_of_one_graph(source: str, kind: type, named: Collection[str]) -> None:
-    """ConfigError where one of the options that were `named` is for a source that is one graph, and this is a set of many."""
+    """Ends with status 2 where one of the options that were `named` is for a source that is one graph, and this is a set of many."""
     for name in named:
         if name in option_names(IngestConfig) and name not in option_names(kind):
             flag = name.replace("_", "-")
-            raise ConfigError(
+            complain(
                 f"--{flag}: expected a source that is one graph, got {source}, a set of many graphs; leave --{flag} out"
             )
 

@@ -56,10 +56,6 @@ def test_rejected_rows_are_counted_and_shown(tmp_path):
         (("pcqm4mv2", "out"), "raw/data.csv.gz and split_dict.pt missing"),
         (("embedded", "memory://out"), "memory:// ends with this process"),
         (("embedded", "out", "--workers", "0"), "set --workers"),
-        (
-            ("embedded", "out", "--feature-dtype", "int8"),
-            "--feature-dtype: expected a source that is one graph, got embedded, a set of many graphs; leave",
-        ),
     ],
 )
 def test_what_cannot_work_is_one_line(tmp_path, arguments, message):
