@@ -138,10 +138,12 @@ def _keep(node, counter, place, bound, num_of_bound, victim, num_used, node_of, 
 
 
 @compiled
-def _absent(node, table, absent):
-    """Fills `absent` with the nodes whose rows are not kept; returns their number."""
+def _absent(node, table, most, absent):
+    """Fills `absent` with the nodes whose rows are not kept; returns their number, or one more than `most` where there are more."""
     found = 0
     for i in range(len(node)):
+        if found > most:
+            break
         if i + _LATER < len(node):
             prefetch(table, 2 * node[i + _LATER])  # type: ignore[call-arg]
         absent[found] = node[i]
@@ -283,11 +285,11 @@ class RowPlan:
     def _fetch_ahead(self, most: int) -> np.ndarray:
         pieces = []
         for number, (_, node) in enumerate(self._known, self._taken):
-            absent = np.empty(len(node) + 1, node.dtype)
-            absent = absent[: _absent(node, self._table, absent)]
             later = int(self._count[number + 1 : self._admitted].sum() + self._count[-1])
-            room = self.num_slots - self.num_used + later
-            if len(absent) > min(most, room):
+            fits = min(most, self.num_slots - self.num_used + later)
+            absent = np.empty(len(node) + 1, node.dtype)
+            absent = absent[: _absent(node, self._table, fits, absent)]
+            if len(absent) > fits:
                 break
             victim = self._victims(len(absent))
             self.num_used = _fill_all(

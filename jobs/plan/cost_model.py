@@ -131,13 +131,30 @@ class Traffic:
     def total(self) -> float:
         return self.sent + self.received
 
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.sent + other.sent,
+            self.received + other.received,
+            self.requests + other.requests,
+            self.rounds + other.rounds,
+        )
+
+
+def draw_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
+    """Of the draws of `NeighborSampler`: a `SampleNeighbors` per hop and owner."""
+    hops = len(shape.asked)
+    received = widths.count * sum(shape.asked) + widths.index * shape.edges
+    return Traffic(widths.index * sum(shape.asked), received, hops * owners, hops)
+
+
+def row_traffic(rows: float, index_bytes: float, row_bytes: float, owners: int) -> Traffic:
+    """Of so many rows: a `FetchRows` per owner."""
+    return Traffic(index_bytes * rows, row_bytes * rows, owners, 1)
+
 
 def neighbor_traffic(shape: BatchShape, widths: Widths, owners: int) -> Traffic:
-    """Of a batch of `NeighborSampler`: a `SampleNeighbors` per hop and owner, then a `FetchRows` per owner."""
-    rounds = len(shape.asked) + 1
-    sent = widths.index * (sum(shape.asked) + shape.nodes)
-    received = widths.count * sum(shape.asked) + widths.index * shape.edges + widths.row * shape.nodes
-    return Traffic(sent, received, rounds * owners, rounds)
+    """Of a batch of `NeighborSampler`."""
+    return draw_traffic(shape, widths, owners) + row_traffic(shape.nodes, widths.index, widths.row, owners)
 
 
 def chunk_traffic(nodes: float, edges: float, widths: Widths, owners: int) -> Traffic:
@@ -155,45 +172,61 @@ def remote_traffic(traffic: Traffic, near_share: float, near_owners: float, owne
     return Traffic(traffic.sent * share, traffic.received * share, requests, traffic.rounds if requests else 0)
 
 
-_DRAWN_BYTES = (
+DRAWN_BYTES = (
     12  # of a node of a batch that is drawn ahead: its id, and its share of counts, sources and the plan's own
 )
-_JOINED = 16  # batches whose draws share their requests (`samplers.planned_rows`)
+JOINED = 16  # batches whose draws share their requests (`samplers.planned_rows`)
+_EARLY = 1 / 16  # of the room, that rows which come before their batch's turn may fill
 
 
-def planned_share(degrees: Degrees, share: np.ndarray, rows: float, plan_bytes: float = math.inf) -> float:
-    """Of a batch's rows, the share that is fetched by plan (`samplers.row_plan`) with room for `rows` of these nodes.
+def planned_share(
+    count: np.ndarray, share: np.ndarray, rows: float, known: float = math.inf, batches: float = math.inf
+) -> float:
+    """Of a batch's rows, the share that is fetched by plan (`samplers.row_plan`) with room for `rows`, where `known` batches are drawn ahead, over so many batches.
 
-    Batches hold a node independently of each other, with its bin's probability p in `share`, so the gaps between its uses are geometric. To keep what is needed
-    soonest is to keep a row over its gaps of at most g batches, and over some of the next longer ones. It is then kept after a share 1 - (1 - p)^g (1 + p g) of
-    all batches, which g fills the room with, and fetched in p (1 - p)^g of them. No gap is known that is longer than the batches that `plan_bytes` hold.
+    Batches hold a node independently of each other, `count` nodes with the probability p in `share` each, so the gaps between its uses are geometric. To keep what
+    is needed soonest is to keep a row over its gaps of at most g batches, and over some of the next longer ones. It is then kept after a share
+    1 - (1 - p)^g (1 + p g) of all batches, which g fills the room with, and fetched for each use after a longer gap, and for the first use. No gap is known that is
+    longer than the batches drawn ahead. Where what is fetched of a batch is less than a sixteenth of the room, other rows come early and fill that.
     """
-    needed = float((share * degrees.count).sum())
+    needed = float((share * count).sum())
+    first = (1 - (1 - share) ** batches) / batches if batches < math.inf else 0 * share
 
     def kept(gap: int) -> float:
-        return float((degrees.count * (1 - (1 - share) ** gap * (1 + share * gap))).sum())
+        return float((count * (1 - (1 - share) ** gap * (1 + share * gap))).sum())
 
     def fetched(gap: int) -> float:
-        return float((degrees.count * share * (1 - share) ** gap).sum()) / needed
+        return float((count * (first + (share - first) * (1 - share) ** gap)).sum()) / needed
+
+    def left(room: float) -> float:
+        longest = int(min(known, 1e9))
+        if kept(longest) <= room:
+            return fetched(longest)
+        gap = bisect_right(range(longest), room, key=kept) - 1
+        of_longer = (room - kept(gap)) / (kept(gap + 1) - kept(gap))
+        return fetched(gap) + of_longer * (fetched(gap + 1) - fetched(gap))
 
     if not needed:
         return 0.0
-    longest = int(min(plan_bytes / (_DRAWN_BYTES * needed), 1e9))
-    if kept(longest) <= rows:
-        return fetched(longest)
-    gap = bisect_right(range(longest), rows, key=kept) - 1
-    of_longer = (rows - kept(gap)) / (kept(gap + 1) - kept(gap))
-    return fetched(gap) + of_longer * (fetched(gap + 1) - fetched(gap))
+    whole = left(rows)
+    return left(rows - _EARLY * rows) if whole * needed < _EARLY * rows else whole
 
 
-def planned_traffic(traffic: Traffic, shape: BatchShape, widths: Widths, far_share: float, fetched: float) -> Traffic:
-    """Remote traffic of a neighbor batch whose rows are planned, and `fetched` is the share of them that still travels."""
-    rows, hops = shape.nodes * far_share, len(shape.asked)
+def early_batches(rows: float, fetched: float) -> int:
+    """How many batches' rows come with those of a batch that fetches, where each fetches so many, and there is room for `rows`."""
+    return min(int(_EARLY * rows / max(fetched, 1e-9)), JOINED)
+
+
+def planned_traffic(draws: Traffic, rows: Traffic, fetched: float, joined: float, early: int) -> Traffic:
+    """Remote traffic of a neighbor batch whose rows are planned, and `fetched` is the share of them that still travels.
+
+    `joined`: questions of draws for each batch; `early`: batches whose rows come with another's.
+    """
     return Traffic(
-        traffic.sent - widths.index * rows * (1 - fetched),
-        traffic.received - widths.row * rows * (1 - fetched),
-        traffic.requests * (hops / _JOINED + 1) / (hops + 1),
-        traffic.rounds * (hops / _JOINED + 1) / (hops + 1),
+        draws.sent + rows.sent * fetched,
+        draws.received + rows.received * fetched,
+        draws.requests * joined + rows.requests / (1 + early),
+        draws.rounds * joined + rows.rounds / (1 + early),
     )
 
 
@@ -446,14 +479,21 @@ def predict(
     loader_threads: int = 1,
 ) -> tuple[Traffic, StepCost]:
     """A worker per node, partitions spread at random over the nodes; with room for `cache_share` of all rows these are planned."""
-    shape, share = expected_batch(workload.degrees, workload.roots, workload.fanouts)
-    whole = neighbor_traffic(shape, workload.widths, nodes)
-    remote = remote_traffic(whole, 1 / nodes, 1, nodes)
+    degrees, widths = workload.degrees, workload.widths
+    shape, share = expected_batch(degrees, workload.roots, workload.fanouts)
+    draws, rows = (
+        remote_traffic(whole, 1 / nodes, 1, nodes)
+        for whole in (
+            draw_traffic(shape, widths, nodes),
+            row_traffic(shape.nodes, widths.index, widths.row, nodes),
+        )
+    )
+    remote = draws + rows
     if cache_share and nodes > 1:
-        far = 1 - 1 / nodes
-        elsewhere = Degrees(workload.degrees.degree, workload.degrees.count * far)
-        fetched = planned_share(elsewhere, share, cache_share * workload.num_nodes, far * LoaderOptions().plan_bytes)
-        remote = planned_traffic(remote, shape, workload.widths, far, fetched)
+        known, room = LoaderOptions().plan_bytes / (DRAWN_BYTES * shape.nodes), cache_share * workload.num_nodes
+        fetched = planned_share((1 - 1 / nodes) * degrees.count, share, room, known)
+        early = early_batches(room, fetched * (1 - 1 / nodes) * shape.nodes)
+        remote = planned_traffic(draws, rows, fetched, 1 / JOINED, early)
     return remote, step_cost(
         shape, remote, workload.num_parameters, nodes, rates, link, train_s=train_s, loader_threads=loader_threads
     )

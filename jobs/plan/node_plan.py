@@ -9,7 +9,8 @@ import torch
 from cluster.placement import Resources
 from cluster.run_place import RunPlace
 from cluster.training_data import OpenNodes, StoredNodes
-from jobs.plan.cost_model import Degrees, Rates, all_reduce_bytes
+from jobs.plan.cost_model import Rates, all_reduce_bytes
+from jobs.plan.needs import Needs, seen_needs
 from jobs.plan.run_plan import Plan, duration, plan_run, size
 from jobs.plan.scoring_plan import PLANNED, Scoring, add_training, add_untried, on_top, planned_bytes, shared
 from jobs.plan.settings_search import Settings, Setup, search_settings, settings_table
@@ -42,6 +43,8 @@ from storage.source import SPLITS
 
 _GIGABIT = 1e9 / 8  # bytes a second
 _LINKS = (1, 10)  # Gb/s
+_MOST_POSITIONS = 16  # of a step, of which a batch is counted
+_LONGEST_LOOK_S = 10.0  # at what batches need of other hosts
 _SMALL = 5_000  # nodes: a batch of fewer is tried at once
 
 
@@ -133,71 +136,82 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
         "roots" if resolved.config.links is None else "links",
         _parts_of_whole(evaluation["valid"], manifest.num_nodes),
     )
+    if plan.hosts == 1:
+        return
     _add_traffic(plan, data.sampler(readable(resolved.training), plan.micro_batches), traffic)
-    _add_settings(plan, manifest, resolved, tried, of_epoch)
+    if isinstance(resolved.training, NeighborOptions) and manifest.feature_rows is not None:
+        needs = seen_needs(graph, readable(resolved.training), plan.micro_batches, _LONGEST_LOOK_S)
+        _add_settings(plan, manifest, resolved, tried, of_epoch, needs)
 
 
 def _add_traffic(plan: Plan, sampler: Sampler, traffic: Traffic) -> None:
-    """What a worker's batch asks of partitions on other hosts, and the gradients; counted on one batch."""
-    if plan.hosts == 1:
-        return
+    """What a worker's batch asks of partitions on other hosts, and the gradients; counted on one batch of each position."""
     sampler.sample(0, 0)  # the first one lists the roots, too
-    before = traffic.by_partition()
-    sampler.sample(0, 0)
-    counted = (traffic.by_partition() - before).sum(axis=0)
-    requests, num_bytes = (int(counted[COLUMNS.index(name)]) for name in ("local_requests", "local_bytes"))
-    far = 1 - 1 / plan.hosts
+    before, far_of = traffic.by_partition(), np.zeros(2)
+    requests_at, bytes_at = (COLUMNS.index(name) for name in ("local_requests", "local_bytes"))
+    host_of = np.arange(len(before)) * plan.hosts // len(before)
+    positions = range(min(plan.micro_batches, _MOST_POSITIONS))
+    for position in positions:
+        last = traffic.by_partition()
+        sampler.sample(0, position)
+        asked = (traffic.by_partition() - last)[:, [requests_at, bytes_at]]
+        # A host that has no partition asks for all of them.
+        far_of += asked[host_of != position * plan.hosts // plan.micro_batches].sum(axis=0) / len(positions)
+    counted = (traffic.by_partition() - before).sum(axis=0) / len(positions)
+    requests, num_bytes = counted[requests_at], counted[bytes_at]
     reduced = all_reduce_bytes(plan.parameters or 0, plan.workers)
     # Both directions of a link carry at once: a host receives what its workers ask for while it sends what the others' ask for.
     batches = plan.on_a_host(plan.workers) * plan.most_batches(plan.micro_batches)
-    link_bytes = batches * far * num_bytes + reduced
+    link_bytes = batches * far_of[1] + reduced
     plan.add(
         "traffic",
-        f"a batch asks {requests:,} times for {size(num_bytes)}; with partitions and workers spread evenly over {plan.hosts} hosts, "
-        f"{far * requests:,.0f} times and {size(far * num_bytes)} of it between hosts; gradients {size(reduced)} a worker and step; "
+        f"a batch asks {requests:,.0f} times for {size(num_bytes)}; with partitions and workers spread evenly over {plan.hosts} hosts, "
+        f"{far_of[0]:,.0f} times and {size(far_of[1])} of it between hosts; gradients {size(reduced)} a worker and step; "
         f"a host's link is busy for {duration(link_bytes / _GIGABIT)} of a step at 1 Gb/s, {duration(link_bytes / (10 * _GIGABIT))} at 10 Gb/s",
     )
 
 
-def _add_settings(plan: Plan, manifest: Manifest, resolved: ResolvedRun, tried: Tried, of_epoch: int) -> None:
-    """What is left of a batch's rows between hosts where they are kept by plan, and the settings that make a step cheapest; expected from the
-    graph's degrees."""
-    config, options, rows = resolved.config, resolved.training, manifest.feature_rows
-    if plan.hosts == 1 or not isinstance(options, NeighborOptions) or rows is None:
-        return
+def _add_settings(
+    plan: Plan, manifest: Manifest, resolved: ResolvedRun, tried: Tried, of_epoch: int, needs: Needs
+) -> None:
+    """What is left of a batch's rows between hosts where they are kept by plan, and the settings that make a step cheapest."""
+    config, rows = resolved.config, manifest.feature_rows
+    assert rows is not None
     loader = config.loader
-    now = Settings(plan.workers, loader.cache_bytes, loader.plan_bytes, rows.dtype)
+    now = Settings(plan.workers, loader.cache_bytes, loader.plan_bytes, rows.dtype, loader.shared_bytes)
     # A listed row's bytes in another type are known to ingestion alone.
     types = get_args(FeatureDtype) if rows.layout == "dense" else ()
     smaller = [FeatureRows(rows.dim, dtype) for dtype in types]
     setup = Setup(
-        degrees=Degrees.of_counts(manifest.measured.in_degree),
-        roots=min(options.batch_size, manifest.num_nodes),
-        fanouts=options.fanouts,
+        needs=needs,
         micro_batches=plan.micro_batches,
         num_batches=of_epoch,
-        partitions=manifest.num_partitions,
+        num_epochs=resolved.fit.epochs,
         hosts=plan.hosts,
         cores=plan.cores,
         most_workers=plan.most_workers(resolved.workers),
         num_parameters=plan.parameters or 0,
         rates=replace(Rates(), train_step_s=tried.step_s, train_node_s=0.0, load_node_s=tried.draw_s / tried.nodes),
         loader_threads=loader.threads,
-        index_bytes=np.dtype(manifest.index_dtype).itemsize,
         row_bytes={rows.dtype: rows.row_bytes}
         | {one.dtype: one.row_bytes for one in smaller if one.row_bytes < rows.row_bytes},
         free_bytes=plan.free_bytes,
         host_bytes=lambda settings: plan.host_bytes(
-            plan.parts | {PLANNED: planned_bytes(settings.cache_bytes, settings.plan_bytes)}, settings.workers
+            plan.parts | {PLANNED: planned_bytes(settings.cache_bytes, settings.plan_bytes)},
+            settings.workers,
+            settings.shared_bytes,
         ),
     )
     if loader.cache_bytes:
-        needed, fetched = setup.far_share * setup.batch.nodes * setup.widths(now).row, setup.fetched_share(now)
-        room = min(1.0, setup.kept_rows(now) / (setup.far_share * manifest.num_nodes))
+        host = setup.host(plan.workers)
+        needed, fetched = sum(host.rows) / len(host.rows), setup.fetched_rows(now)
+        room, row_bytes = min(1.0, setup.room(now) / host.num_nodes), needs.column_bytes + rows.row_bytes
+        share = fetched / needed if needed else 0.0
+        sharing = f" and {size(loader.shared_bytes)} that its workers share" if loader.shared_bytes else ""
         plan.add(
             "rows by plan",
-            f"room for {room:.0%} of the rows on other hosts: of a batch's {size(needed)} about {fetched:.0%} "
-            f"travel, {size(fetched * needed)}, and draws share their requests",
+            f"room for {room:.0%} of the rows on other hosts{sharing}: of a batch's {size(needed * row_bytes)} about {share:.0%} "
+            f"travel, {size(fetched * row_bytes)}, and draws share their requests",
         )
     for gigabits in _LINKS:
         for line in settings_table(search_settings(setup, now, gigabits), setup, now, gigabits, size):

@@ -38,6 +38,7 @@ class Plan:
         """`cluster`: what the one that the run would join has; None: it runs here."""
         self.job, self.workers, self.object_store_gb, self.cluster = job, workers, object_store_gb, cluster
         self.micro_batches = workers  # of a step
+        self.shared_bytes = 0  # that the workers of a host share
         self.servers = 0  # processes of partitions, whose mapped files are shared pages that the system may take back
         self.alone = False  # one process, without Ray
         self.parameters: int | None = None
@@ -71,6 +72,7 @@ class Plan:
         """Workers and micro-batches as resolved, and how many servers there would be for those of a cluster."""
         self.workers, self.alone = resolved.workers.most, resolved.workers.launcher == "process"
         self.micro_batches = resolved.micro_batches
+        self.shared_bytes = resolved.config.loader.shared_bytes
         self.servers = 0 if self.alone else servers
 
     def add_model(self, model: torch.nn.Module) -> None:
@@ -109,8 +111,10 @@ class Plan:
     def add_memory(self, parts: Mapping[str, int]) -> None:
         """`parts`: bytes of one worker by what they are for, its process aside."""
         self.parts = parts = {"process": self._process_bytes, **parts}
-        worker, total, free = self.worker_bytes(parts), self.host_bytes(parts, self.workers), available_bytes()
+        total = self.host_bytes(parts, self.workers, self.shared_bytes)
+        worker, free = self.worker_bytes(parts), available_bytes()
         workers, servers = self.on_a_host(self.workers), self.on_a_host(self.servers)
+        sharing = f", {size(self.shared_bytes)} of rows that they share" if self.shared_bytes and workers > 1 else ""
         described = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
         others = f", {counted(servers, 'partition server')}" if servers else ""
         of, where = ("", "here") if self.hosts == 1 else (" of a host", "on this host")
@@ -120,7 +124,9 @@ class Plan:
             else "; MORE than is free: use fewer workers, smaller batches or more machines"
         )
         all_in_all = (
-            "" if self.alone else f"{counted(workers, 'worker')}{others} and the object store{of} about {size(total)}, "
+            ""
+            if self.alone
+            else f"{counted(workers, 'worker')}{sharing}{others} and the object store{of} about {size(total)}, "
         )
         self.add(
             "memory",
@@ -132,11 +138,12 @@ class Plan:
         """Of a worker with these parts, and a margin."""
         return int(_MARGIN * sum(parts.values()))
 
-    def host_bytes(self, parts: Mapping[str, int], workers: int) -> int:
-        """Of a host whose share of `workers` have these parts each, with its servers and object store."""
+    def host_bytes(self, parts: Mapping[str, int], workers: int, shared_bytes: int = 0) -> int:
+        """Of a host whose share of `workers` have these parts each, with rows that several share, its servers and object store."""
         store = 0 if self.alone else int(self.object_store_gb * 2**30)
         servers = self.on_a_host(self.servers) * self._process_bytes
-        return self.on_a_host(workers) * self.worker_bytes(parts) + servers + store
+        shared = shared_bytes if self.on_a_host(workers) > 1 else 0
+        return self.on_a_host(workers) * self.worker_bytes(parts) + shared + servers + store
 
     @property
     def free_bytes(self) -> int:

@@ -1,35 +1,35 @@
 """The cheapest settings of a run on several hosts: a search by the cost model (`jobs.plan.cost_model`) over those that change no batch.
 
-They are the workers on a host, the bytes for rows by plan and for batches drawn ahead, and the type that features are stored as, which is that of the wire;
-only the last one changes numbers, by rounding. Draws share requests wherever rows are planned.
+They are the workers on a host, the bytes for rows by plan, for those that a host's workers share and for batches drawn ahead, and the type that features are stored
+as, which is that of the wire; only the last one changes numbers, by rounding. Draws share requests wherever rows are planned.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 import numpy as np
 
 from jobs.plan.cost_model import (
+    DRAWN_BYTES,
+    JOINED,
     BatchShape,
-    Degrees,
     Link,
     Rates,
     StepCost,
     Traffic,
-    Widths,
-    expected_batch,
-    neighbor_traffic,
+    early_batches,
     planned_share,
     planned_traffic,
-    remote_traffic,
+    row_traffic,
     step_cost,
 )
+from jobs.plan.needs import HostNeeds, Needs, busiest_host
 from storage.ingest_options import FeatureDtype
 
 _SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)  # of other hosts' rows, that there is room for
-_KEPT_COLUMNS = 8 + 8 + 1  # of a kept row, beside its features: permanent id, label, split
+_SHARED = (0.0, 0.5, 0.75)  # of the room of a host's workers, that they share
 _ALIKE = 1.01  # times that differ by no more: less memory decides
 
 
@@ -41,66 +41,82 @@ class Settings:
     cache_bytes: int
     plan_bytes: int
     feature_dtype: FeatureDtype
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Setup:
     """What all settings have in common."""
 
-    degrees: Degrees
-    roots: int  # of a batch
-    fanouts: tuple[int, ...]
+    needs: Needs
     micro_batches: int  # of a step
     num_batches: int  # of an epoch
-    partitions: int
+    num_epochs: int
     hosts: int
     cores: int  # of a host
     most_workers: int  # on a host
     num_parameters: int
     rates: Rates
     loader_threads: int
-    index_bytes: int
     row_bytes: Mapping[FeatureDtype, int]  # of a row of features, of the types that it might be stored as
     free_bytes: int  # of a host
     host_bytes: Callable[[Settings], int]  # that a host would need
 
+    def on_a_host(self, settings: Settings) -> int:
+        """Workers of the host with the most."""
+        return -(-settings.workers // self.hosts)
+
+    def batches_of_worker(self, settings: Settings) -> int:
+        """Of an epoch."""
+        return max(1, self.num_batches // self.micro_batches) * -(-self.micro_batches // settings.workers)
+
     @cached_property
-    def batch(self) -> BatchShape:
-        return self._expected[0]
+    def host(self) -> Callable[[int], HostNeeds]:
+        """The busiest host, by the number of workers."""
+        return cache(lambda workers: busiest_host(self.needs, self.hosts, workers, self.micro_batches))
 
-    @property
-    def far_share(self) -> float:
-        """Of all nodes, those on other hosts."""
-        return 1 - 1 / self.hosts
-
-    @cached_property
-    def _expected(self) -> tuple[BatchShape, np.ndarray]:
-        return expected_batch(self.degrees, self.roots, self.fanouts)
-
-    def widths(self, settings: Settings) -> Widths:
-        return Widths(self.row_bytes[settings.feature_dtype], self.index_bytes)
-
-    def kept_rows(self, settings: Settings) -> float:
-        """Rows that there is room for."""
-        return settings.cache_bytes / (self.row_bytes[settings.feature_dtype] + _KEPT_COLUMNS)
-
-    def fetched_share(self, settings: Settings) -> float:
-        """Of a batch's rows on other hosts, those that travel."""
-        if not settings.cache_bytes:
-            return 1.0
-        elsewhere = Degrees(self.degrees.degree, self.far_share * self.degrees.count)
-        rows = self.kept_rows(settings)
-        return planned_share(elsewhere, self._expected[1], rows, self.far_share * settings.plan_bytes)
+    def kept_row_bytes(self, settings: Settings) -> float:
+        return self.row_bytes[settings.feature_dtype] + self.needs.kept_bytes
 
     def traffic(self, settings: Settings) -> Traffic:
-        """Of a batch, with other hosts."""
-        widths, owners = self.widths(settings), self.partitions
-        remote = remote_traffic(
-            neighbor_traffic(self.batch, widths, owners), 1 / self.hosts, owners / self.hosts, owners
-        )
-        if not settings.cache_bytes:
-            return remote
-        return planned_traffic(remote, self.batch, widths, self.far_share, self.fetched_share(settings))
+        """Of a batch of the busiest host, with other hosts; that of the run's first batches, which find nothing kept, is in it."""
+        host, needs = self.host(settings.workers), self.needs
+        row_bytes = needs.column_bytes + self.row_bytes[settings.feature_dtype]
+        needed = sum(host.rows) / len(host.rows)
+        rows = row_traffic(needed, needs.index_bytes, row_bytes, host.owners)
+        if not settings.cache_bytes or not needed:
+            return host.drawing + rows
+        batches, fetched = self.batches_of_worker(settings), self.fetched_rows(settings)
+        early = early_batches(self.room(settings), fetched)
+        return planned_traffic(host.drawing, rows, fetched / needed, -(-batches // JOINED) / batches, early)
+
+    def fetched_rows(self, settings: Settings) -> float:
+        """Of a batch of the busiest host, where rows are planned."""
+        workers, shared_bytes = settings.workers, settings.shared_bytes
+        room, of_run = self.room(settings), self.batches_of_worker(settings) * self.num_epochs
+        known = settings.plan_bytes / (DRAWN_BYTES * self.needs.nodes)
+        shared, classes = self._classes((workers, shared_bytes / self.kept_row_bytes(settings)))
+        by_plan = [
+            float((count * share).sum()) * planned_share(count, share, room, known, of_run) for count, share in classes
+        ]
+        return (sum(by_plan) + shared / of_run) / len(classes)
+
+    def room(self, settings: Settings) -> float:
+        """Rows that a worker has room for."""
+        return settings.cache_bytes / self.kept_row_bytes(settings)
+
+    @cached_property
+    def _classes(self) -> Callable[[tuple[int, float]], tuple[float, list[tuple[np.ndarray, np.ndarray]]]]:
+        """By workers, and rows that a host's workers share: how many these are, and what each worker needs of the others."""
+
+        def find(key: tuple[int, float]) -> tuple[float, list[tuple[np.ndarray, np.ndarray]]]:
+            host = self.host(key[0])
+            if not key[1] or len(host.hits) == 1:
+                return 0.0, host.classes(None)
+            chosen = host.shared(key[1] / len(host.hits))
+            return float(chosen.sum()) * host.scale, host.classes(chosen)
+
+        return cache(find)
 
 
 @dataclass(frozen=True)
@@ -118,13 +134,13 @@ class Priced:
 
 def price(setup: Setup, settings: Settings, gigabits: float) -> Priced:
     """What a step takes where hosts have links of `gigabits`."""
-    on_a_host = -(-settings.workers // setup.hosts)
+    on_a_host = setup.on_a_host(settings)
     each = -(-setup.micro_batches // settings.workers)  # batches of a worker
-    traffic, nothing = setup.traffic(settings), Traffic(0, 0, 0, 0)
+    traffic, nothing, batch = setup.traffic(settings), Traffic(0, 0, 0, 0), BatchShape((), (), setup.needs.nodes)
 
     def cost(remote: Traffic, workers: int, link: Link | None) -> StepCost:
         return step_cost(
-            setup.batch,
+            batch,
             remote,
             setup.num_parameters / each,  # gradients travel once a step
             workers,
@@ -172,15 +188,22 @@ def _candidates(setup: Setup, now: Settings) -> Iterator[Settings]:
     most = min(setup.most_workers, -(-setup.micro_batches // setup.hosts))
     workers = {now.workers}
     workers |= {min(setup.hosts * each, setup.micro_batches) for each in range(1, most + 1)}
-    ahead = setup.num_batches / setup.micro_batches * setup.batch.nodes * setup.far_share * 12
+    ahead = setup.num_batches / setup.micro_batches * setup.needs.nodes * DRAWN_BYTES
     plans = {now.plan_bytes, max(now.plan_bytes, int(1.05 * ahead))}
-    nodes = setup.far_share * setup.degrees.num_nodes
     for number, dtype in product(sorted(workers), setup.row_bytes):
-        yield Settings(number, 0, now.plan_bytes, dtype)
-        row = setup.row_bytes[dtype] + _KEPT_COLUMNS
-        budgets = {now.cache_bytes, *(int(share * nodes * row) for share in _SHARES)} - {0}
-        for cache_bytes, plan_bytes in product(sorted(budgets), sorted(plans)):
-            yield Settings(number, cache_bytes, plan_bytes, dtype)
+        without = Settings(number, 0, now.plan_bytes, dtype)
+        yield without
+        nodes, on_a_host = setup.host(number).num_nodes, setup.on_a_host(without)
+        budgets = {int(share * nodes * setup.kept_row_bytes(without)) for share in _SHARES}
+        room = {(now.cache_bytes, now.shared_bytes)}
+        room |= {
+            (int((1 - part) * budget), int(part * budget * on_a_host))
+            for budget, part in product(budgets, _SHARED)
+            if on_a_host > 1 or not part
+        }
+        for (cache_bytes, shared_bytes), plan_bytes in product(sorted(room), sorted(plans)):
+            if cache_bytes:
+                yield Settings(number, cache_bytes, plan_bytes, dtype, shared_bytes)
 
 
 def flags(settings: Settings, now: Settings, micro_batches: int) -> str:
@@ -190,6 +213,8 @@ def flags(settings: Settings, now: Settings, micro_batches: int) -> str:
         words.append(f"--workers {settings.workers} --fit.micro_batches {micro_batches}")
     if settings.cache_bytes != now.cache_bytes:
         words.append(f"--loader.cache_bytes {settings.cache_bytes}")
+    if settings.shared_bytes != now.shared_bytes and settings.cache_bytes:
+        words.append(f"--loader.shared_bytes {settings.shared_bytes}")
     if settings.plan_bytes != now.plan_bytes and settings.cache_bytes:
         words.append(f"--loader.plan_bytes {settings.plan_bytes}")
     if settings.feature_dtype != now.feature_dtype:

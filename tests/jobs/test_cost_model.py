@@ -15,6 +15,8 @@ from jobs.plan.cost_model import (
     all_reduce_bytes,
     check_points,
     chunk_traffic,
+    draw_traffic,
+    early_batches,
     expected_batch,
     fit_rates,
     free_cores,
@@ -27,6 +29,7 @@ from jobs.plan.cost_model import (
     predict,
     random_halo,
     remote_traffic,
+    row_traffic,
     step_cost,
 )
 from models.options.geco import GECOConfig
@@ -169,8 +172,8 @@ def test_more_nodes_more_bytes_faster_links_fewer_seconds() -> None:
 
 def test_planned_rows_are_near_those_of_a_plan() -> None:
     """Of batches that hold each node independently, as the formula has it; whatever the room, in the steady state."""
-    degrees, share = Degrees(np.array([1.0, 5.0, 40.0]), np.array([4000.0, 2000.0, 500.0])), np.array([0.01, 0.1, 0.6])
-    rng, each = np.random.default_rng(0), np.repeat(share, degrees.count.astype(int))
+    count, share = np.array([4000.0, 2000.0, 500.0]), np.array([0.01, 0.1, 0.6])
+    rng, each = np.random.default_rng(0), np.repeat(share, count.astype(int))
     batches = [np.flatnonzero(rng.random(len(each)) < each).astype(np.int32) for _ in range(300)]
     needed = float(np.mean([len(batch) for batch in batches]))
     last = 1.0
@@ -180,25 +183,29 @@ def test_planned_rows_are_near_those_of_a_plan() -> None:
         plan.begin(0, len(batches))
         for batch in batches:
             plan.admit(batch)
-        fetched = [int((plan.take().place < 0).sum()) for _ in batches][50:200]
-        model = planned_share(degrees, share, rows)
+        steps = [plan.take(rows // 16) for _ in batches][50:200]
+        fetched = [int((step.place < 0).sum()) + len(step.ahead) for step in steps]
+        model = planned_share(count, share, rows)
         assert model == pytest.approx(float(np.mean(fetched)) / needed, rel=0.05)
         assert model < last
         last = model
-    assert planned_share(degrees, share, 0) == pytest.approx(1)
-    assert planned_share(degrees, share, len(each)) == pytest.approx(0, abs=1e-6)
-    assert planned_share(degrees, share, len(each), plan_bytes=12 * 3 * needed) > 0.05  # three batches ahead
+    assert planned_share(count, share, 0) == pytest.approx(1)
+    assert planned_share(count, share, 1.1 * len(each)) == pytest.approx(0, abs=1e-6)
+    assert planned_share(count, share, len(each), known=3) > 0.05
 
 
 def test_planned_traffic_is_rows_saved_and_requests_joined() -> None:
     workload = Workload("small", 1e6, 3e7, 400, roots=100)
-    without, planned = (predict(workload, 8, Link(10), Rates(), part)[0] for part in (0, 0.5))
-    assert planned.received < without.received
-    assert planned.requests == pytest.approx(without.requests * (3 / 16 + 1) / 4)
-    shape = BatchShape((10, 20), (30, 40), 50)
-    whole = neighbor_traffic(shape, Widths(100), 4)
-    none = planned_traffic(whole, shape, Widths(100), 1.0, 0.0)
-    assert whole.received - none.received == 50 * Widths(100).row
+    without, little, much = (predict(workload, 8, Link(10), Rates(), part)[0] for part in (0, 0.01, 0.5))
+    assert much.received < little.received < without.received
+    assert little.requests == pytest.approx(without.requests * (3 / 16 + 1) / 4)
+    assert much.requests < 0.5 * little.requests  # rows of several batches come at once
+    assert [early_batches(160, fetched) for fetched in (20, 3, 0)] == [0, 3, 16]
+    shape, widths = BatchShape((10, 20), (30, 40), 50), Widths(100)
+    none = planned_traffic(draw_traffic(shape, widths, 4), row_traffic(50, 4, widths.row, 4), 0.0, 0.25, 0)
+    assert none.requests == 2 * 4 / 4 + 4
+    whole = neighbor_traffic(shape, widths, 4)
+    assert whole.received - none.received == 50 * widths.row
     assert whole.sent - none.sent == 50 * 4
 
 

@@ -1,12 +1,15 @@
 """The search of `--plan`: never dearer than what is there, never more memory than is free, and the cost model's own prices."""
 
 from dataclasses import replace
+from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.plan.cost_model import Link, Rates, Workload, predict
+from jobs.plan.cost_model import Link, Rates, Widths, Workload, draw_traffic, expected_batch, predict
+from jobs.plan.needs import Needs
 from jobs.plan.run_plan import size
 from jobs.plan.settings_search import Settings, Setup, flags, price, search_settings, settings_table
 
@@ -18,22 +21,34 @@ def host_bytes(settings: Settings) -> int:
     return settings.workers * (GB + (settings.cache_bytes + settings.plan_bytes if settings.cache_bytes else 0)) // 8
 
 
-def setup(**changes) -> Setup:
+@cache
+def needs(roots: int = 1024, partitions: int = 8) -> Needs:
+    """As if seen in batches that hold papers100M's nodes as its degrees say; of a sample of 20,000 nodes."""
+    shape, share = expected_batch(PAPERS.degrees, roots, (15, 10, 5))
+    rng, number = np.random.default_rng(0), 20_000
+    each = rng.permutation(np.repeat(share, number // len(share)))
+    hits = np.stack([rng.binomial(rounds, each, (4, len(each))) for rounds in (16, 128)]).astype(np.uint8)
+    draws = draw_traffic(shape, Widths(0), partitions)
+    drawing = np.array([draws.requests, draws.sent, draws.received]) / partitions
+    partition, scale = np.arange(len(each)) * partitions // len(each), PAPERS.num_nodes / len(each)
+    return Needs(
+        hits, (16, 128), partition, scale, np.tile(drawing, (4, partitions, 1)), False, partitions, 4, 6, 8 + 8 + 1
+    )
+
+
+def setup(roots: int = 1024, partitions: int = 8, **changes) -> Setup:
     """papers100M on 8 hosts, a worker on each that trains a batch in 100 ms."""
     known = Setup(
-        degrees=PAPERS.degrees,
-        roots=1024,
-        fanouts=(15, 10, 5),
+        needs=needs(roots, partitions),
         micro_batches=8,
         num_batches=1176,
-        partitions=8,
+        num_epochs=10**6,
         hosts=8,
         cores=16,
         most_workers=16,
         num_parameters=500_000,
         rates=replace(Rates(), train_step_s=0.1, train_node_s=0.0),
         loader_threads=4,
-        index_bytes=4,
         row_bytes={"float32": 512},
         free_bytes=40 * GB,
         host_bytes=host_bytes,
@@ -50,11 +65,25 @@ def test_prices_are_those_of_the_cost_model():
         settings = replace(NOW, cache_bytes=int(rows * (512 + 17)))
         found = price(setup(), settings, 10)
         traffic, cost = predict(PAPERS, 8, Link(10), setup().rates, share, None, 4)
-        assert found.link_bytes == pytest.approx(traffic.received, rel=1e-6)
-        assert found.requests == pytest.approx(traffic.requests)
-        assert (found.step_s, found.bound) == (pytest.approx(cost.step_s, rel=1e-3), cost.bound)
+        assert found.link_bytes == pytest.approx(traffic.received, rel=0.03)
+        assert found.requests == pytest.approx(traffic.requests, rel=0.06)
+        assert (found.step_s, found.bound) == (pytest.approx(cost.step_s, rel=0.03), cost.bound)
         _, alone = predict(PAPERS, 1, Link(10), setup().rates, 0.0, None, 4)
-        assert found.efficiency == pytest.approx(alone.step_s / cost.step_s, rel=1e-3)
+        assert found.efficiency == pytest.approx(alone.step_s / cost.step_s, rel=0.03)
+
+
+def test_shared_rows_are_tried_where_a_host_has_several_workers():
+    there = setup(micro_batches=32)
+    room = int(0.1 * PAPERS.num_nodes * (512 + 17))
+    alone = Settings(32, room, 1 << 30, "float32")
+    sharing = replace(alone, cache_bytes=room // 2, shared_bytes=4 * room // 2)
+    apart, together = (price(there, settings, 10) for settings in (alone, sharing))
+    assert together.link_bytes < 0.9 * apart.link_bytes
+    assert flags(sharing, alone, 32).split()[2:] == ["--loader.shared_bytes", str(4 * room // 2)]
+    tried = {one.settings for one in search_settings(replace(there, free_bytes=10**15), alone, 10)}
+    assert {settings.workers for settings in tried if settings.shared_bytes} == {16, 24, 32}
+    one_each = price(there, replace(sharing, workers=8), 10)  # nobody to share with
+    assert one_each.link_bytes == price(there, replace(sharing, workers=8, shared_bytes=0), 10).link_bytes
 
 
 def test_a_slow_link_asks_for_room_and_a_fast_one_for_nothing():

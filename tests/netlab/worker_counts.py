@@ -1,8 +1,9 @@
-"""Whether losses and weights depend on the number of workers: `python -m tests.netlab.worker_counts --out runs/worker-counts`, about 15 minutes.
+"""Whether losses and weights depend on the number of workers, or on rows by plan: `python -m tests.netlab.worker_counts --out runs/worker-counts`, about 25 minutes.
 
 Products_geco on four emulated hosts, a partition on each host's own disk, four micro-batches a step: on 1, 2, 3 and 4 workers; with a worker killed; interrupted
-and resumed on other numbers of workers; and elastic, with a host that loses power and returns. Prints a table, kept as results.md under --out, and fails
-unless all losses and final weights are equal, bit for bit.
+and resumed on other numbers of workers; and elastic, with a host that loses power and returns. Then with rows by plan, room for a fifth of all: on 1, 2 and 4 workers, with a
+worker killed, and interrupted within an epoch. Prints a table, kept as results.md under --out, and fails unless all losses and final weights are equal, bit for bit, and
+planned runs received fewer bytes.
 """
 
 import argparse
@@ -15,43 +16,72 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jobs.bench.results import keep, machine, table
-from tests.disturbed_job import events
+from tests.disturbed_job import epochs, events
 from tests.netlab.faults import STRIKES_AT, start_again, worker_on
 from tests.netlab.hosts import Hosts, end_on_signals, why_not
 from tests.netlab.lab import Lab, Running
 
 MICRO_BATCHES = ("--fit.micro_batches", "4")
 SHORT, LONG = ("--fit.epochs", "40"), ("--fit.epochs", "300")
+STEPS = (*SHORT, "--sampler.batch_size", "4")  # seven an epoch, in place of two
+PLANNED = ("--loader.cache_bytes", "125000")  # a row of 100 float32 takes 417: a fifth of 1,500
 
 
-def plain(workers: int, *epochs: str) -> Callable[[Lab], Running]:
+def plain(workers: int, *options: str) -> Callable[[Lab], Running]:
     def run(lab: Lab) -> Running:
-        job = lab.train(f"plain-{workers}-{epochs[-1]}", *MICRO_BATCHES, *epochs, "--workers", str(workers))
+        name = "-".join(["plain", str(workers), *options[1::2]])
+        job = lab.train(name, *MICRO_BATCHES, *options, "--workers", str(workers))
         assert job.end() == 0, job.text
         return job
 
     return run
 
 
-def killed(lab: Lab) -> Running:
-    job = lab.train("killed", *MICRO_BATCHES, *SHORT, "--workers", "4")
-    job.wait_for_epochs(STRIKES_AT)
-    os.kill(worker_on(lab, "h1"), signal.SIGKILL)
-    assert job.end() == 0, job.text
-    return job
+def killed(*options: str) -> Callable[[Lab], Running]:
+    def run(lab: Lab) -> Running:
+        name = "-".join(["killed", *options[1::2]])
+        job = lab.train(name, *MICRO_BATCHES, *SHORT, *options, "--workers", "4")
+        job.wait_for_epochs(STRIKES_AT)
+        os.kill(worker_on(lab, "h1"), signal.SIGKILL)
+        assert job.end() == 0, job.text
+        return job
+
+    return run
 
 
 def resumed(before: int, after: int) -> Callable[[Lab], Running]:
     def run(lab: Lab) -> Running:
         job = lab.train(f"resumed-{before}-{after}", *MICRO_BATCHES, *SHORT, "--workers", str(before))
         job.wait_for_epochs(STRIKES_AT)
-        job.interrupt()
-        assert job.end() != 0, job.text
+        interrupt(job)
         again = lab.resume(job.path, "--workers", str(after))
         assert again.end() == 0, again.text
         return again
 
     return run
+
+
+def resumed_within_an_epoch(before: int, after: int, *options: str) -> Callable[[Lab], Running]:
+    """Interrupted again for as long as it stops between two epochs."""
+
+    def run(lab: Lab) -> Running:
+        job = lab.train(f"within-{before}-{after}", *MICRO_BATCHES, *STEPS, *options, "--workers", str(before))
+        job.wait_for_epochs(STRIKES_AT)
+        interrupt(job)
+        while "-step-" not in newest(job.path).name:
+            job = lab.resume(job.path)
+            job.wait_for_epochs(len(epochs(job.path)) + 2)
+            interrupt(job)
+        again = lab.resume(job.path, "--workers", str(after))
+        assert again.end() == 0, again.text
+        return again
+
+    return run
+
+
+def interrupt(job: Running) -> None:
+    job.interrupt()
+    assert job.end() != 0, job.text
 
 
 def elastic(lab: Lab) -> Running:
@@ -74,19 +104,37 @@ def counts(run: Path) -> list[int]:
     return [event["workers"] for event in events(run) if event["kind"] == "start"]
 
 
+def newest(run: Path) -> Path:
+    """Its newest checkpoint."""
+    found = max(run.rglob("model.safetensors"), key=lambda path: (path.parent.name != "best", path.stat().st_mtime))
+    return found.parent
+
+
 def weights(run: Path) -> str:
     """A digest of the final ones, which are those of the newest checkpoint."""
-    newest = max(run.rglob("model.safetensors"), key=lambda path: (path.parent.name != "best", path.stat().st_mtime))
-    return hashlib.blake2b(newest.read_bytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b((newest(run) / "model.safetensors").read_bytes(), digest_size=8).hexdigest()
+
+
+def received(run: Path) -> float:
+    """MB of replies to all workers."""
+    return sum(sum(event["received_bytes"]) for event in events(run) if event["kind"] == "traffic") / 1e6
 
 
 CELLS: dict[str, tuple[Callable[[Lab], Running], str]] = {
     **{f"{workers} workers": (plain(workers, *SHORT), "short") for workers in (1, 2, 3, 4)},
-    "4 workers, one killed": (killed, "short"),
+    "4 workers, one killed": (killed(), "short"),
     "4 workers, interrupted, resumed on 2": (resumed(4, 2), "short"),
     "2 workers, interrupted, resumed on 3": (resumed(2, 3), "short"),
     "4 workers, longer": (plain(4, *LONG), "long"),
     "elastic, 4 to 3 to 4": (elastic, "long"),
+    **{f"{workers} workers, by plan": (plain(workers, *SHORT, *PLANNED), "short") for workers in (1, 2, 4)},
+    "4 workers, by plan, one killed": (killed(*PLANNED), "short"),
+    "2 workers, small batches": (plain(2, *STEPS), "steps"),
+    "4 workers, small batches, by plan": (plain(4, *STEPS, *PLANNED), "steps"),
+    "4 workers, small batches, by plan, interrupted within an epoch, resumed on 2": (
+        resumed_within_an_epoch(4, 2, *PLANNED),
+        "steps",
+    ),
 }
 
 
@@ -100,7 +148,7 @@ def main() -> int:
         sys.exit(why)
     shared = (said.out / f"files-{time.time_ns()}").resolve()
     shared.mkdir(parents=True)
-    rows, seen = [], dict[str, set[str]]()
+    rows, seen, megabytes = [], dict[str, set[str]](), dict[str, float]()
     with Hosts(4, shared=[shared]) as hosts:
         lab = Lab(hosts, shared)
         for name in said.only:
@@ -109,13 +157,16 @@ def main() -> int:
             job = run(lab)
             digest = weights(job.path)
             seen.setdefault(kind, set()).add(f"{job.losses} {digest}")
-            rows.append(
-                (name, len(job.losses), str(counts(job.path)), job.losses[-1], digest, time.monotonic() - begun)
-            )
+            megabytes[name] = received(job.path)
+            what = (len(job.losses), str(counts(job.path)), job.losses[-1], digest, megabytes[name])
+            rows.append((name, *what, time.monotonic() - begun))
             print(rows[-1], flush=True)
     unequal = [kind for kind, each in seen.items() if len(each) > 1]
-    columns = {"run": "", "epochs": "", "workers": "", "last loss": "", "weights": "", "s": ".0f"}
+    columns = {"run": "", "epochs": "", "workers": "", "last loss": "", "weights": "", "MB received": ".1f", "s": ".0f"}
     said_so = f"differ: {', '.join(unequal)}" if unequal else "all losses and final weights are equal, bit for bit"
+    for name in megabytes.keys() & {f"{planned}, by plan" for planned in megabytes}:
+        without = megabytes[name.removesuffix(", by plan")]
+        assert megabytes[name] < without, f"{name}: {megabytes[name]} MB received, {without} without a plan"
     text = [machine(), "", *table(columns, rows), "", said_so]
     keep(said.out, vars(said), "\n".join(text), rows=rows)
     print("\n".join(text))
