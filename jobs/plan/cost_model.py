@@ -246,14 +246,14 @@ class Rates:
     """Seconds per unit of work, of one core. `fit_rates` finds CPU times in a sweep's points.
 
     The defaults come from docs/performance.md. `bench sampling`: 584,319 nodes a batch sampled with their rows in 0.19 s in process. `bench transport`
-    between two hosts: requests of 10 to 150,000 rows over Flight, the owners' answering included. Training: GECO 3 x 128.
+    between two hosts: requests of 10 to 150,000 rows over an open connection, the owners' answering included. Training: GECO 3 x 128.
     """
 
     train_step_s: float = 0.0  # forward, backward and optimizer, whatever the batch
     train_node_s: float = 200e-6  # the same for each node of the batch, its edges included
     load_step_s: float = 0.0  # the worker's other threads, whatever the batch
     load_node_s: float = 0.33e-6  # sampling and collating
-    load_request_s: float = 0.8e-3  # a request and its reply
+    load_request_s: float = 0.21e-3  # a request and its reply
     load_byte_s: float = 0.57e-9
     serve_request_s: float = 0.0  # the answering side, where it is not in the above
     serve_byte_s: float = 0.0
