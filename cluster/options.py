@@ -272,6 +272,8 @@ class NodeClassificationOptions(AnswerOptions):
 
     metric: ClassMetric = "accuracy"
     """What selects the best epoch and is compared with the baselines. weighted_accuracy: the mean over classes of the share that is right."""
+    node_type: str | None = None
+    """Of a typed graph: the type of nodes that is predicted; none: the only one that has labels and splits."""
 
 
 BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
@@ -283,6 +285,8 @@ class NodeBinaryOptions(AnswerOptions):
 
     metric: BinaryMetric = "micro_f1"
     """What selects the best epoch and is compared with the baselines. F1 over all labels together (micro), or its mean over the labels."""
+    node_type: str | None = None
+    """Of a typed graph: the type of nodes that is predicted; none: the only one that has labels and splits."""
 
 
 @dataclass(frozen=True)

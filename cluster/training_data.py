@@ -13,12 +13,14 @@ from torch import Tensor
 
 from samplers.graph_batches import GraphBatch, GraphBatchSampler, TorchGraphBatch, graphs_to_torch
 from samplers.link_batch import LinkBatch, links_to_torch
-from samplers.minibatch import MiniBatch, TorchBatch, to_torch
+from samplers.minibatch import to_torch
 from samplers.options import GraphBatchOptions
 from samplers.protocol import Sampler
 from samplers.registry import build_sampler
-from samplers.router import Router, local_router
+from samplers.router import Router
 from samplers.traffic import Traffic
+from samplers.typed_batch import TypedBatch, typed_to_torch
+from samplers.typed_router import TypedRouter, whole_router
 from storage.arrow_files import absolute_url
 from storage.errors import ConfigError
 from storage.file_stamps import FileStamps, take_stamps
@@ -26,6 +28,7 @@ from storage.graph import PinnedGraph, StoredGraph
 from storage.graph_store import StoredGraphs, open_graphs
 from storage.packed_graphs import pointers
 from storage.snapshots import has_graph
+from storage.typed_graph import PinnedTypedGraph, TypedGraph
 
 
 class OpenData(Protocol):
@@ -83,36 +86,41 @@ class CheckedFiles(Protocol):
 
 
 class OpenNodes:
-    """One graph through its router; the targets are the roots' labels: a class each, or answers (`answers`); of links whether they are some."""
+    """One graph, plain or typed, through its router; the targets are the roots' labels: a class each, or answers (`answers`); of links whether they
+    are some."""
 
-    def __init__(self, router: Router, files: CheckedFiles | None = None, traffic: Traffic | None = None) -> None:
+    def __init__(
+        self, router: Router | TypedRouter, files: CheckedFiles | None = None, traffic: Traffic | None = None
+    ) -> None:
         self.router, self._files, self._traffic = router, files, traffic
 
     def sampler(self, options: Any, num_ranks: int) -> Sampler:
         return build_sampler(options, self.router, num_ranks)
 
-    def collate(self, minibatch: MiniBatch) -> TorchBatch:
+    def collate(self, minibatch: Any) -> Any:
+        if isinstance(minibatch, TypedBatch):
+            return typed_to_torch(minibatch)
         return links_to_torch(minibatch) if isinstance(minibatch, LinkBatch) else to_torch(minibatch)
 
-    def target(self, batch: TorchBatch) -> Tensor:
+    def target(self, batch: Any) -> Tensor:
         target = batch.target
         return target if target.dim() == 1 else answers(target)
 
-    def ids(self, batch: TorchBatch) -> Tensor:
+    def ids(self, batch: Any) -> Tensor:
         """int64: permanent ids of the nodes that are predicted; of links, of their sources."""
         return batch.predicted_id
 
-    def sizes(self, batch: TorchBatch) -> tuple[int, int]:
-        return len(batch.node_id), len(batch.indices)
+    def sizes(self, batch: Any) -> tuple[int, int]:
+        return batch.num_nodes, batch.num_edges
 
-    def split_codes(self, batch: TorchBatch) -> Tensor | None:
+    def split_codes(self, batch: Any) -> Tensor | None:
         return batch.predicted_split
 
     def near_middle(self) -> float:
         """Of the stored nodes."""
-        ends = np.asarray(self.router.manifest.partition_offsets) / self.router.manifest.num_nodes
-        near, middles = self.router.is_near, (ends[:-1] + ends[1:]) / 2
-        return float(np.average(middles, weights=np.diff(ends) * near)) if (np.diff(ends) * near).any() else 0.5
+        sizes = self.router.partition_sizes / self.router.partition_sizes.sum()
+        near, middles = sizes * self.router.is_near, np.cumsum(sizes) - sizes / 2
+        return float(np.average(middles, weights=near)) if near.any() else 0.5
 
     def check(self) -> None:
         if self._files is not None:
@@ -124,13 +132,13 @@ class OpenNodes:
 
 @dataclass(frozen=True)
 class StoredNodes:
-    """One partitioned graph, which every process that opens it reads itself."""
+    """One partitioned graph, plain or typed, which every process that opens it reads itself."""
 
-    graph: PinnedGraph
+    graph: PinnedGraph | PinnedTypedGraph
     stamps: FileStamps  # of its files, as they were verified
 
     @classmethod
-    def of(cls, graph: StoredGraph, *, verify: bool = True) -> "StoredNodes":
+    def of(cls, graph: StoredGraph | TypedGraph, *, verify: bool = True) -> "StoredNodes":
         """Raises FormatError naming a file that is missing or, with `verify`, not as its manifest says."""
         stamps = take_stamps(
             graph.url, [entry for index in range(graph.num_partitions) for entry in graph.partition_files(index)]
@@ -142,9 +150,9 @@ class StoredNodes:
     def open(self, traffic: Traffic | None = None) -> OpenNodes:
         """`traffic`: where messages are counted, beside others'."""
         stamps, graph = self.stamps.renewed(), self.graph.open()
-        traffic = Traffic(graph.manifest.num_partitions) if traffic is None else traffic
+        traffic = Traffic(graph.num_partitions) if traffic is None else traffic
         # Files that are not local are read into memory anew, so they are verified anew.
-        router = local_router(graph, verify=not stamps.stamps, watch=traffic.watch)
+        router = whole_router(graph, verify=not stamps.stamps, watch=traffic.watch)
         return OpenNodes(router, stamps, traffic)
 
 

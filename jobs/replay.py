@@ -69,9 +69,10 @@ def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
     from jobs.run.graph_run import graph_samplers
     from jobs.run.graph_task import graph_task, target_columns
     from jobs.run.node_task import node_task
-    from jobs.run.prepare_graph import prepare_graph
+    from jobs.run.prepare_graph import prepare_any_graph
     from jobs.run.prepare_molecules import prepare_molecules
     from jobs.run.resolve import read_resolved
+    from jobs.run.typed_nodes import predicted_nodes
 
     resolved = read_resolved(saved_tree(path, "give the directory of a run"), allow_import=allow_import)
     config, num_positions = resolved.config, resolved.micro_batches
@@ -80,10 +81,11 @@ def open_batches(path: str, *, allow_import: bool = False) -> RunBatches:
             f"{path}: its one batch is the whole graph, spread over the workers; there is nothing to replay"
         )
     if config.kind == "nodes":
-        graph = prepare_graph(config.data).whole()
+        graph = prepare_any_graph(config.data).whole()
         data: Any = StoredNodes.of(graph, verify=config.servers.verify).open()
         sampler = data.sampler(resolved.training, num_positions)
-        return RunBatches(resolved, data, sampler, node_task(resolved, graph.manifest), num_positions)
+        task = node_task(resolved, predicted_nodes(graph, config).manifest)
+        return RunBatches(resolved, data, sampler, task, num_positions)
     store = prepare_molecules(config.data, config.target)
     columns = target_columns(store, config.target)
     task = graph_task(config.task, store, columns)
@@ -104,8 +106,14 @@ def digest(batch: Any) -> str:
     return text.hexdigest()[:16]
 
 
-def _arrays(batch: Any) -> "Iterator[tuple[str, np.ndarray]]":
-    return ((name, value) for name, value in vars(batch).items() if hasattr(value, "tobytes"))
+def _arrays(batch: Any, of: str = "") -> "Iterator[tuple[str, np.ndarray]]":
+    """Every array by its name; of a typed batch's tables after the type's or relation's, as `paper.x`."""
+    for name, value in vars(batch).items():
+        if hasattr(value, "tobytes"):
+            yield f"{of}{name}", value
+        elif isinstance(value, dict):
+            for key, table in value.items():
+                yield from _arrays(table, f"{key}.")
 
 
 def describe_batch(batches: RunBatches, batch: Any) -> list[tuple[str, str]]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -212,3 +213,8 @@ class OverTypes(nn.Module):
     def forward(self, graphs: TypedGraphs, *, epoch: int = 0) -> Tensor:
         """Returns [r, out_dim], what the model predicts of the roots."""
         return self.model(graphs.as_plain(self.layers(graphs)), epoch=epoch)
+
+    def forward_with_penalty(self, graphs: TypedGraphs, *, epoch: int = 0) -> tuple[Tensor, Tensor]:
+        """The same with the model's penalty, of a model that has one."""
+        model: Any = self.model
+        return model.forward_with_penalty(graphs.as_plain(self.layers(graphs)), epoch=epoch)

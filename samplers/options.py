@@ -82,11 +82,11 @@ class NeighborOptions:
 class TypedNeighborOptions:
     """How roots of one type become batches of a typed graph."""
 
-    GIVEN: ClassVar = ("seed", "split_set", "root_split", "shuffle")
+    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "features")
     fanouts: tuple[int, ...] = (10, 10)
     """Neighbors per hop, of each relation; -1: all."""
     relation_fanouts: Mapping[Relation, tuple[int, ...]] = field(default_factory=dict)
-    """Those of some relations, (source, name, target), in place of `fanouts`; 0 leaves the relation out of a hop."""
+    """Those of some relations in place of `fanouts`, as author--writes--paper=5,0; 0 leaves the relation out of a hop."""
     root_type: str | None = None
     """The roots' type; none: the only type that has labels."""
     batch_size: int = 1024
@@ -111,7 +111,8 @@ class TypedNeighborOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, batch_size=1)
-        of_relations = {Relation(*name): tuple(counts) for name, counts in sorted(self.relation_fanouts.items())}
+        given = {Relation.of(name): tuple(counts) for name, counts in self.relation_fanouts.items()}
+        of_relations = dict(sorted(given.items()))
         object.__setattr__(self, "relation_fanouts", of_relations)
         for name, counts in {"fanouts": self.fanouts, **{str(one): own for one, own in of_relations.items()}}.items():
             if not counts or any(count < -1 for count in counts):

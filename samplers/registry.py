@@ -16,6 +16,7 @@ SAMPLERS = {
     "neighbor": ("samplers.options:NeighborOptions", "samplers.neighbor:NeighborSampler"),
     "node2subgraph": ("samplers.options:Node2SubgraphOptions", "samplers.node2subgraph:Node2SubgraphSampler"),
     "ppr": ("samplers.options:PprOptions", "samplers.ppr:PprSampler"),
+    "typed-neighbor": ("samplers.options:TypedNeighborOptions", "samplers.typed_neighbor:TypedNeighborSampler"),
     "saint": ("samplers.options:SaintOptions", "samplers.saint:SaintSampler"),
 }
 

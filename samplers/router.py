@@ -253,6 +253,11 @@ class Router:
                 place_rows(source, row, position, column)
 
     @property
+    def partition_sizes(self) -> np.ndarray:
+        """int64 [owners]: nodes of each."""
+        return np.diff(self._offsets)
+
+    @property
     def is_near(self) -> np.ndarray:
         """bool [owners]: whose rows are written where they belong in this process."""
         return np.array([isinstance(owner, PlacesRows) for owner in self._owners])

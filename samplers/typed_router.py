@@ -5,14 +5,17 @@ neighbors are nodes of the source type.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
-from samplers.router import Router, local_router
+import numpy as np
+
+from samplers.router import Owner, Router, local_router
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.source import Relation
+from storage.typed_graph import TypedGraph
 
 
 class TypedTables(Protocol):
@@ -44,6 +47,16 @@ class TypedRouter:
                     )
         self.nodes, self.edges = dict(nodes), dict(edges)
 
+    @property
+    def partition_sizes(self) -> np.ndarray:
+        """int64 [owners]: nodes of all types of each."""
+        return np.sum([router.partition_sizes for router in self.nodes.values()], axis=0)
+
+    @property
+    def is_near(self) -> np.ndarray:
+        """bool [owners]: as of each type's router."""
+        return np.all([router.is_near for router in self.nodes.values()], axis=0)
+
     @cached_property
     def content_hash(self) -> str:
         """Of the whole graph, whatever its partitions and the order of its types and relations."""
@@ -52,9 +65,27 @@ class TypedRouter:
         return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def typed_router(graph: TypedTables) -> TypedRouter:
-    """Router over all partitions of a typed graph in this process."""
+def typed_router(
+    graph: TypedTables, *, verify: bool = False, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner
+) -> TypedRouter:
+    """Router over all partitions of a typed graph in this process; options as of `samplers.router.local_router`."""
+
+    def local(part: StoredGraph) -> Router:
+        return local_router(part, verify=verify, watch=watch)
+
     return TypedRouter(
-        {node_type: local_router(graph.nodes(node_type)) for node_type in graph.node_types},
-        {relation: local_router(graph.relation(relation)) for relation in graph.relations},
+        {node_type: local(graph.nodes(node_type)) for node_type in graph.node_types},
+        {relation: local(graph.relation(relation)) for relation in graph.relations},
     )
+
+
+def whole_router(
+    graph: StoredGraph | TypedGraph,
+    *,
+    verify: bool = False,
+    watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
+) -> Router | TypedRouter:
+    """Router over all partitions of a plain or typed graph in this process; options as of `samplers.router.local_router`."""
+    if isinstance(graph, TypedGraph):
+        return typed_router(graph, verify=verify, watch=watch)
+    return local_router(graph, verify=verify, watch=watch)

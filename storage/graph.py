@@ -6,7 +6,7 @@ of neighbor lists. A damaged file is refused with one line that names file, expe
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -111,11 +111,21 @@ class PinnedGraph:
                 raise
             graph = copy_of(open_graph(self.origin, self.snapshot), self.url)  # this host has none of its files yet
         if graph.manifest.content_hash != self.content_hash:
-            raise FormatError(
-                f"{self.url}: expected the graph that the run began with (content {self.content_hash[:12]}), found another "
-                f"({graph.manifest.content_hash[:12]}); it was ingested anew: start the run again"
-            )
+            raise FormatError(replaced(self.url, self.content_hash, graph.manifest.content_hash))
         return graph
+
+
+def replaced(url: str, expected: str, content_hash: str) -> str:
+    """What to say of a graph in whose place there is another."""
+    return (
+        f"{url}: expected the graph that the run began with (content {expected[:12]}), found another "
+        f"({content_hash[:12]}); it was ingested anew: start the run again"
+    )
+
+
+def files_are_here(filesystem: fsspec.AbstractFileSystem, path: str, entries: Iterable[FileEntry]) -> bool:
+    """Whether these files of a graph are on this machine."""
+    return is_local(filesystem) and all(os.path.exists(f"{path}/{entry.path}") for entry in entries)
 
 
 @dataclass(frozen=True)
@@ -173,8 +183,7 @@ class StoredGraph:
     @property
     def is_here(self) -> bool:
         """Whether all its files are on this machine."""
-        entries = self.manifest.files.values()
-        return is_local(self.filesystem) and all(os.path.exists(f"{self.path}/{entry.path}") for entry in entries)
+        return files_are_here(self.filesystem, self.path, self.manifest.files.values())
 
     def whole(self) -> "StoredGraph":
         """The graph where all its files are: of a copy that lacks some, the origin. Raises FormatError where that is gone."""

@@ -142,6 +142,11 @@ class Manifest:
         """SHA-256 over the names and checksums of all files but encodings: equal if and only if the stored bytes are equal."""
         return hash_of_files(self.files)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all files but encodings."""
+        return sum(entry.num_bytes for entry in self.files.values())
+
     def to_json(self) -> str:
         encodings = {
             name: {"version": each.version, "files": _entries(each.files), "provenance": dict(each.provenance)}

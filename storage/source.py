@@ -4,11 +4,13 @@
 numbers its node rows 0 … num_nodes-1; edges refer to these numbers.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from storage.errors import ConfigError
 
 Progress = Callable[[str, int, int | None], None]  # told the stage, units done, units in all (None: unknown)
 
@@ -27,6 +29,14 @@ class Relation(NamedTuple):
 
     def __str__(self) -> str:
         return "--".join(self)
+
+    @classmethod
+    def of(cls, name: "str | Sequence[str]") -> "Relation":
+        """Of its three names, or of "source--name--target". Raises ConfigError for anything else."""
+        names = name.split("--") if isinstance(name, str) else tuple(name)
+        if len(names) != 3:
+            raise ConfigError(f"relation: expected SOURCE--NAME--TARGET, got {name!r}")
+        return cls(*names)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,30 @@ from functools import cached_property
 import fsspec
 import numpy as np
 
-from storage.arrow_files import split_url
-from storage.errors import ConfigError
-from storage.graph import Partition, StoredGraph
-from storage.manifest import parse_head
+from storage.arrow_files import is_local, split_url
+from storage.errors import ConfigError, FormatError
+from storage.graph import Partition, StoredGraph, files_are_here, open_graph, replaced
+from storage.manifest import parse_head, partition_dir
+from storage.manifest_reader import FileEntry
 from storage.snapshots import read_manifest
 from storage.source import Relation
 from storage.typed_manifest import TypedManifest, parse_typed_manifest
+
+
+@dataclass(frozen=True)
+class PinnedTypedGraph:
+    """Names one snapshot of a typed graph, for other processes."""
+
+    url: str  # absolute: workers may run in another folder
+    snapshot: int
+    content_hash: str
+
+    def open(self) -> "TypedGraph":
+        """Opens the same graph. Raises FormatError if it is gone or replaced by another."""
+        graph = open_typed_graph(self.url, self.snapshot)
+        if graph.manifest.content_hash != self.content_hash:
+            raise FormatError(replaced(self.url, self.content_hash, graph.manifest.content_hash))
+        return graph
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,23 @@ class TypedGraph:
         """The in-edges of a partition's nodes of the target type, with these nodes' columns."""
         return self.relation(relation).partition(index, verify=verify)
 
+    def pin(self) -> PinnedTypedGraph:
+        url = self.path if is_local(self.filesystem) else self.url
+        return PinnedTypedGraph(url, self.manifest.snapshot, self.manifest.content_hash)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all its files are on this machine."""
+        return files_are_here(self.filesystem, self.path, self.manifest.files.values())
+
+    def whole(self) -> "TypedGraph":
+        """Itself: hosts keep copies of plain graphs alone."""
+        return self
+
+    def partition_files(self, index: int) -> list[FileEntry]:
+        """A partition's files, of all types and relations."""
+        return [entry for name, entry in self.manifest.files.items() if name.startswith(f"{partition_dir(index)}/")]
+
     def verify(self) -> None:
         """Reads every byte and checks everything. Raises FormatError at the first damage.
 
@@ -107,6 +141,11 @@ def open_typed_graph(url: str, snapshot: int | None = None) -> TypedGraph:
     filesystem, path = split_url(url)
     text, where = read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <typed source>")
     return TypedGraph(url, parse_typed_manifest(text, where), filesystem, path)
+
+
+def open_any_graph(url: str, snapshot: int | None = None) -> StoredGraph | TypedGraph:
+    """Opens the graph at a path or fsspec URL, plain or typed: its newest snapshot, or the given one. Raises FormatError where there is none."""
+    return open_typed_graph(url, snapshot) if holds_typed_graph(url, snapshot) else open_graph(url, snapshot)
 
 
 def holds_typed_graph(url: str, snapshot: int | None = None) -> bool:

@@ -5,6 +5,7 @@ and each relation, `part-00000/paper/nodes.arrow` and `part-00000/author--writes
 relation with its target type, each as the manifest of a graph of its own (`TypedManifest.part`).
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -78,6 +79,21 @@ class TypedManifest:
     def content_hash(self) -> str:
         """As a plain graph's."""
         return hash_of_files(self.files)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files."""
+        return sum(entry.num_bytes for entry in self.files.values())
+
+    @property
+    def origin(self) -> None:
+        """Hosts keep copies of plain graphs alone."""
+
+    def data_digest(self, node_type: str, split_set: int) -> str:
+        """Of all that training on this type's nodes reads, whatever the partitions and the order of types and relations."""
+        parts = sorted(f"{name} {row.measured.graph_digest}\n" for name, row in self.rows.items())
+        of_type = self.types[node_type].measured.data_digest(split_set)
+        return hashlib.sha256("".join([*parts, of_type]).encode()).hexdigest()[: len(of_type)]
 
     def part(self, name: str) -> Manifest:
         """The manifest of a type of nodes, or of a relation, as of a graph of its own. Raises ConfigError for a name of neither."""

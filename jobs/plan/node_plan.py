@@ -25,12 +25,13 @@ from jobs.run.node_task import node_task
 from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.training_run import check_resume
+from jobs.run.typed_nodes import NodeGraph, describe, predicted_nodes
 from jobs.run.whole_graph import WholeGraphData
 from samplers.options import FullGraphOptions, NeighborOptions, RandomPartitionOptions
 from samplers.protocol import Sampler
 from samplers.registry import without_encodings
-from samplers.router import local_router
 from samplers.traffic import COLUMNS, Traffic
+from samplers.typed_router import whole_router
 from storage.descriptions import counted
 from storage.encoding_names import EncodingOptions
 from storage.encodings import find_encoding
@@ -40,6 +41,7 @@ from storage.graph import StoredGraph
 from storage.ingest_options import FeatureDtype
 from storage.manifest import Manifest
 from storage.source import SPLITS
+from storage.typed_graph import TypedGraph
 
 _GIGABIT = 1e9 / 8  # bytes a second
 _LINKS = (1, 10)  # Gb/s
@@ -59,15 +61,8 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
     if graph is None:
         _add_without_graph(plan, resolved, resources)
         return
-    manifest = graph.manifest
-    num_bytes = sum(entry.num_bytes for entry in manifest.files.values())
-    plan.add(
-        "graph",
-        f"{manifest.name} at {graph.url}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.feature_dim} features, "
-        f"{manifest.num_classes or 'no'} {'labels a node' if manifest.label_kind == 'answers' else 'classes'}, "
-        f"{manifest.num_partitions} partitions, {size(num_bytes)}",
-    )
-    if resolved.encoding is not None:
+    plan.add("graph", _graph_text(graph))
+    if resolved.encoding is not None and isinstance(graph, StoredGraph):
         plan.add("encoding", _encoding_text(graph, resolved.encoding))
     with plan.refused():
         resolved = resolve_nodes(config, graph, resources)
@@ -77,7 +72,7 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
             check_resume(run_dir, resolved)
     if plan.problems:  # a graph that cannot be trained on has no model either
         return
-    plan.place(resolved, manifest.num_partitions)
+    plan.place(resolved, graph.num_partitions)
     plan.add_chosen(resolved)
     if config.baseline.models:
         count = config.baseline.configurations
@@ -86,8 +81,21 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
             f"{', '.join(config.baseline.models)}: {count} of {len(search())} configurations each, trained before the run",
         )
     with plan.refused():
-        add_batches = _add_whole_graph if resolved.is_full_graph else _add_sampled
-        add_batches(plan, graph, resolved)
+        if resolved.is_full_graph and isinstance(graph, StoredGraph):
+            _add_whole_graph(plan, graph, resolved)
+        else:
+            _add_sampled(plan, graph, resolved)
+
+
+def _graph_text(graph: NodeGraph) -> str:
+    if isinstance(graph, TypedGraph):
+        return f"{describe(graph)}, {size(graph.manifest.num_bytes)}"
+    manifest = graph.manifest
+    return (
+        f"{manifest.name} at {graph.url}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, {manifest.feature_dim} features, "
+        f"{manifest.num_classes or 'no'} {'labels a node' if manifest.label_kind == 'answers' else 'classes'}, "
+        f"{manifest.num_partitions} partitions, {size(manifest.num_bytes)}"
+    )
 
 
 def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:
@@ -98,17 +106,17 @@ def _encoding_text(graph: StoredGraph, encoding: EncodingOptions) -> str:
     return f"{encoding.name}, not stored yet: the first run computes it, or {made}; zeros stand for it here"
 
 
-def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
+def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun) -> None:
     model, encoding = resolved.build_model(), resolved.encoding
     graph = graph.whole()
-    manifest = graph.manifest
+    manifest = predicted_nodes(graph, resolved.config).manifest
     if not graph.is_here:
         plan.add_model(model)
         plan.add(
             "batch", f"not drawn: the graph lies at {graph.url}; plan with a copy on this machine to measure batches"
         )
         return
-    missing = encoding is not None and find_encoding(graph, encoding.name) is None
+    missing = encoding is not None and isinstance(graph, StoredGraph) and find_encoding(graph, encoding.name) is None
 
     def readable(options: Any) -> Any:
         """Without an encoding that is not stored yet."""
@@ -125,7 +133,7 @@ def _add_sampled(plan: Plan, graph: StoredGraph, resolved: ResolvedRun) -> None:
     evaluation = {split: readable(options) for split, options in resolved.evaluation.items()}
     plan.add("scoring", _scoring_text(resolved.config, evaluation["valid"], plan.workers))
     traffic = Traffic(manifest.num_partitions)
-    data = OpenNodes(local_router(graph, watch=traffic.watch))
+    data = OpenNodes(whole_router(graph, watch=traffic.watch))
     tried, of_epoch = add_training(
         plan,
         resolved,

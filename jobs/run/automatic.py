@@ -168,7 +168,7 @@ def num_batches(at: Setting) -> int | None:
         whole = DEFAULT_CHUNKS if at["sampler.cut"] in (None, "random") else graph.num_partitions
         groups = ceil((at["sampler.num_chunks"] or whole) / at["sampler.chunks_per_batch"])
         return num_chunk_batches(groups, micro_batches)
-    if sampler in ("neighbor", "node2subgraph", "ppr"):
+    if sampler in ("neighbor", "node2subgraph", "ppr", "typed-neighbor"):
         # A graph with fewer training nodes than micro-batches is refused elsewhere.
         return num_root_batches(max(graph.num_train, micro_batches), at["sampler.batch_size"], micro_batches)
     if sampler == "saint":
@@ -304,7 +304,7 @@ RULES: Mapping[str, Rule] = {
     "fit.patience": _patience,
 }
 _CLASSIC = ("gcn", "gat", "sage")
-_KEEP_THEIR_RECIPES = ("tokengt", "primphormer", "ppgt")
+_KEEP_THEIR_RECIPES = ("tokengt", "primphormer", "ppgt", "rsage")
 _OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.eval_every", "fit.patience")
 
 

@@ -32,6 +32,7 @@ from jobs.run.reader import (
     unknown,
 )
 from jobs.run.registry import PLACEHOLDERS, TABLES, Component, Kind, given_of, options_class
+from models.options.relational import RelationalConfig
 from samplers.options import LoaderOptions
 from storage.descriptions import changed_options
 from storage.errors import ConfigError, FormatError
@@ -197,6 +198,7 @@ class RunConfig:
     sampler: Component
     task: Component
     evaluation: Any
+    relational: RelationalConfig = field(default_factory=RelationalConfig)
     fit: TrainOptions = field(default_factory=TrainOptions)
     loader: LoaderOptions = field(default_factory=LoaderOptions)
     servers: ServerOptions = field(default_factory=ServerOptions)
@@ -228,6 +230,11 @@ class RunConfig:
         """What is said of links; None: they are not what is predicted."""
         options = self.task.options
         return options if isinstance(options, LinksOptions) else None
+
+    @property
+    def node_type(self) -> str | None:
+        """Of a typed graph, the type that is predicted; None: its only one with labels."""
+        return getattr(self.task.options, "node_type", None)
 
     @property
     def target(self) -> str | None:
@@ -284,6 +291,8 @@ def group_classes(kind: Kind) -> dict[str, type]:
     if kind == "graphs":
         own = {"data": GraphSetOptions, "evaluation": GraphEvaluationOptions}
     parts: dict[str, Any] = {part.name: part.default_factory for part in fields(RunConfig)}
+    if kind == "graphs":
+        del parts["relational"]
     return own | {name: made for name, made in parts.items() if isinstance(made, type)}
 
 

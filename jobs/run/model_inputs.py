@@ -101,12 +101,12 @@ def graph_batch_graphs(batch: TorchGraphBatch) -> Graphs:
 
 
 class OverGraphs(nn.Module):
-    """A model over `Graphs` as the trainer takes one: batch in, predictions and penalty out."""
+    """A model over `Graphs`, or over `TypedGraphs`, as the trainer takes one: batch in, predictions and penalty out."""
 
     def __init__(
         self,
         model: nn.Module,
-        to_graphs: Callable[[Any], Graphs | ShardedGraph],
+        to_graphs: Callable[[Any], Graphs | ShardedGraph | TypedGraphs],
         predict: Callable[[nn.Module, Any, int], tuple[Tensor, Tensor | None]] | None = None,
     ) -> None:
         """`predict` calls the model where its own call is not the whole of it; see `with_penalty`."""
@@ -146,12 +146,12 @@ class OverPairs(OverGraphs):
         return None
 
 
-def plain(model: nn.Module, graphs: Graphs | ShardedGraph, epoch: int) -> tuple[Tensor, None]:
+def plain(model: nn.Module, graphs: Graphs | ShardedGraph | TypedGraphs, epoch: int) -> tuple[Tensor, None]:
     """The predictions of a model without a penalty."""
     return model(graphs, epoch=epoch), None
 
 
-def with_penalty(model: Any, graphs: Graphs | ShardedGraph, epoch: int) -> tuple[Tensor, Tensor | None]:
+def with_penalty(model: Any, graphs: Graphs | ShardedGraph | TypedGraphs, epoch: int) -> tuple[Tensor, Tensor | None]:
     """Predictions and, in training, the penalty of a model that has one (Primphormer's KSVD loss)."""
     if not model.training:
         return model(graphs, epoch=epoch), None

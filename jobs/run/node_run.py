@@ -20,8 +20,8 @@ from jobs.run.config import RunConfig
 from jobs.run.link_baselines import compute_link_baselines
 from jobs.run.link_options import LinksOptions
 from jobs.run.link_task import check_links, link_identity, link_inputs, ranking
-from jobs.run.node_task import check_graph, check_splits, fits_labels, node_task
-from jobs.run.prepare_graph import prepare_graph, store_encoding
+from jobs.run.node_task import check_graph, check_splits, fits_labels, lacks_features, node_task
+from jobs.run.prepare_graph import prepare_any_graph, store_encoding
 from jobs.run.registry import PLACEHOLDERS, Inputs
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.this_machine import local_session
@@ -35,18 +35,31 @@ from jobs.run.training_run import (
     print_end,
     train_and_score,
 )
+from jobs.run.typed_nodes import (
+    NodeGraph,
+    check_graph_kind,
+    describe,
+    predicted_nodes,
+    typed_facts,
+    typed_identity,
+    typed_inputs,
+    with_type,
+)
 from jobs.run.verdict import end_of_run
 from jobs.run.whole_graph import ShardMemory, WholeGraphData
 from models.options.features import Features
 from samplers.options import RandomPartitionOptions
 from samplers.random_partition import count_chunks
 from samplers.registry import without_encodings
-from samplers.router import Router, local_router
+from samplers.router import Router
 from samplers.traffic import Traffic
+from samplers.typed_router import TypedRouter, whole_router
 from storage.descriptions import counted
+from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
 from storage.source import SourceInfo
+from storage.typed_graph import TypedGraph
 
 
 def run_nodes(job: str, config: RunConfig) -> int:
@@ -55,26 +68,22 @@ def run_nodes(job: str, config: RunConfig) -> int:
     resources = known_resources(config)
     resolve(config, Facts(PLACEHOLDERS["nodes"], {}, resources))  # what needs no graph is refused at once
     run_dir = choose_run_dir(job, config.run)
-    graph = prepare_graph(config.data)
+    graph = prepare_any_graph(config.data)
     resolved = resolve_nodes(config, graph, resources)
     check_run(graph, resolved)
-    if resolved.encoding is not None:
+    if resolved.encoding is not None and isinstance(graph, StoredGraph):
         graph = store_encoding(graph, resolved.encoding)
     # A resume opens the same snapshot.
     asked = replace(config, data=replace(config.data, snapshot=graph.manifest.snapshot))
     config = replace(resolved.config, data=asked.data)
     resolved = replace(resolved, config=config)
-    manifest, evaluation = graph.manifest, config.evaluation
-    memory = shard_memory(manifest, resolved) if resolved.is_full_graph else None
+    manifest, nodes, evaluation = graph.manifest, predicted_nodes(graph, config).manifest, config.evaluation
+    memory = shard_memory(nodes, resolved) if resolved.is_full_graph else None
     if config.run.resume is not None:
         check_resume(run_dir, resolved)
         if (done := finished_summary(run_dir, resolved)) is not None:
             return end_finished(done, run_dir, config.run)
-    print(
-        f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges, "
-        f"{manifest.num_partitions} partitions at {graph.url}" + copied_from(manifest),
-        flush=True,
-    )
+    print(f"graph {describe(graph)}{copied_from(manifest)}", flush=True)
     if resources is not None:  # else the cluster has a say
         resolved.print_choices()
     if evaluation.estimate is not None:
@@ -82,14 +91,15 @@ def run_nodes(job: str, config: RunConfig) -> int:
     classic = train_classic(job, config, run_dir, run_nodes)
     prepare = _in_this_process if resolved.workers.launcher == "process" else _on_ray
     with prepare(graph, asked, resolved, memory, run_dir) as ready:
-        task = node_task(ready.resolved, manifest)
+        task = node_task(ready.resolved, nodes)
         told = "majority class, features only" if config.links is None else "common neighbors"
         print(f"fitting the baselines ({told})", flush=True)
 
         def fit() -> Baselines:
-            if config.links is not None:
+            if config.links is not None and isinstance(ready.router, Router):
                 return compute_link_baselines(ready.router, ready.resolved.evaluation["test"], task)
-            return compute_baselines(ready.router, config.data.split_set, task, config.fit.seed) | classic
+            rows = ready.router if isinstance(ready.router, Router) else ready.router.nodes[nodes.name]
+            return compute_baselines(rows, config.data.split_set, task, config.fit.seed) | classic
 
         fitted = begin_baselines(fit, alone=ready.resolved.workers.launcher == "process")
         described = {
@@ -97,6 +107,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
             "graph_hash": manifest.content_hash,
             "snapshot": manifest.snapshot,
             **({} if config.links is None else {"predicted": "links"}),
+            **({"node_type": nodes.name} if resolved.is_typed else {}),
         }
         summary = train_and_score(
             job,
@@ -122,14 +133,14 @@ class _Ready:
 
     resolved: ResolvedRun
     launcher: Launcher
-    router: Router
+    router: Router | TypedRouter
     traffic: Traffic  # of this router
     data: TrainingData
 
 
 @contextmanager
 def _in_this_process(
-    graph: StoredGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
+    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
 ) -> Iterator[_Ready]:
     for reason in resolved.reasons:
         print(reason, flush=True)
@@ -146,11 +157,10 @@ def _in_this_process(
 
 
 @contextmanager
-def kept_on_disk(graph: StoredGraph, servers: ServerOptions) -> Iterator[StoredGraph]:
+def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph]:
     """The whole graph on this host's disk, verified, where it is on an object store and the options name a folder for it; else itself."""
     cache = servers.disk_cache
-    kept = graph if cache is None else cache.copy_of(graph)
-    if cache is None or kept is graph:
+    if cache is None or isinstance(graph, TypedGraph) or (kept := cache.copy_of(graph)) is graph:
         yield graph
         return
     with cache.holding(kept, range(kept.num_partitions)) as copied:
@@ -161,8 +171,9 @@ def kept_on_disk(graph: StoredGraph, servers: ServerOptions) -> Iterator[StoredG
 
 @contextmanager
 def _on_ray(
-    graph: StoredGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
+    graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
 ) -> Iterator[_Ready]:
+    assert isinstance(graph, StoredGraph)
     from cluster.partition_server import connect, server_group
     from cluster.ray_train import RayTrainLauncher
     from cluster.served_nodes import ServedNodes
@@ -190,7 +201,8 @@ def _on_ray(
         router = connect(servers, traffic.watch)
         if resolved.workers != before or not graph.is_here:
             if config.links is None:
-                check_splits(manifest, config.data.split_set, config.metric, num_roots(resolved))
+                nodes = predicted_nodes(graph, config).manifest
+                check_splits(nodes, config.data.split_set, config.metric, num_roots(resolved))
             check_samplers(router, resolved)
 
         def renewed(wait_s: float, say: Callable[[str], None]) -> TrainingData:
@@ -206,15 +218,16 @@ def node_inputs(data: Manifest | SourceInfo) -> Inputs:
     return Inputs(node=Features(dim=data.feature_dim), out_dim=data.num_classes or 1, task="node")
 
 
-def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | None) -> ResolvedRun:
+def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | None) -> ResolvedRun:
     """The run on this graph. Raises ConfigError where the two do not fit."""
+    check_graph_kind(config, graph)
+    if isinstance(graph, TypedGraph):
+        return _resolve_typed(config, graph, resources)
     manifest, links = graph.manifest, config.links
     if links is not None:
         check_links(graph, links, 1)
         return _resolve_links(config, graph, links, resources)
-    fits = fits_labels(manifest, config.task)
-    if config.data.split_set >= manifest.num_split_sets or not fits or not manifest.feature_dim:
-        check_graph(graph, config.data.split_set, config.task, config.metric, 1)
+    _check_targets(config, graph)
     # Partitions are in it only where they are the chunks, or cut into them: else no batch depends on them.
     partitioned = getattr(config.sampler.options, "cut", "random") != "random"
     identity = {
@@ -225,9 +238,36 @@ def resolve_nodes(config: RunConfig, graph: StoredGraph, resources: Resources | 
         "split_set": config.data.split_set,
         DATA: manifest.measured.data_digest(config.data.split_set),
     }
-    stored = sum(entry.num_bytes for entry in manifest.files.values())
     facts = graph_facts(manifest, config.data.split_set)
-    return resolve(config, Facts(node_inputs(manifest), identity, resources, stored, facts))
+    return resolve(config, Facts(node_inputs(manifest), identity, resources, manifest.num_bytes, facts))
+
+
+def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | None) -> ResolvedRun:
+    config, manifest, split_set = with_type(config, graph), graph.manifest, config.data.split_set
+    predicted = predicted_nodes(graph, config)
+    _check_targets(config, predicted)
+    nodes = predicted.manifest
+    facts = Facts(
+        typed_inputs(manifest, nodes, config),
+        typed_identity(manifest, nodes.name, split_set),
+        resources,
+        manifest.num_bytes,
+        typed_facts(manifest, nodes, split_set),
+    )
+    resolved = resolve(config, facts)
+    if resolved.workers.launcher != "process" and resources is not None:
+        raise ConfigError(
+            f"{graph.url}: a typed graph is trained in one process; set --workers 1 --workers.launcher process"
+        )
+    return resolved
+
+
+def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
+    """Raises ConfigError where the graph has not the labels, features and splits of which the run's options are made."""
+    manifest, split_set = graph.manifest, config.data.split_set
+    fits = fits_labels(manifest, config.task)
+    if split_set >= manifest.num_split_sets or not fits or lacks_features(manifest):
+        check_graph(graph, split_set, config.task, config.metric, 1)
 
 
 def _resolve_links(
@@ -242,8 +282,8 @@ def _resolve_links(
         DATA: manifest.measured.graph_digest[:16],
     }
     chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
-    stored = sum(entry.num_bytes for entry in manifest.files.values())
-    return resolve(replace(config, task=chosen), Facts(link_inputs(manifest, links), identity, resources, stored))
+    inputs = link_inputs(manifest, links)
+    return resolve(replace(config, task=chosen), Facts(inputs, identity, resources, manifest.num_bytes))
 
 
 def num_roots(resolved: ResolvedRun) -> int:
@@ -251,23 +291,23 @@ def num_roots(resolved: ResolvedRun) -> int:
     return 1 if resolved.is_full_graph else resolved.micro_batches
 
 
-def check_run(graph: StoredGraph, resolved: ResolvedRun) -> None:
+def check_run(graph: NodeGraph, resolved: ResolvedRun) -> None:
     """Raises ConfigError where the graph has not what the run needs.
 
     Samplers are tried where the graph's files are at hand; elsewhere once the servers are up.
     """
-    config = resolved.config
+    config, nodes = resolved.config, predicted_nodes(graph, resolved.config)
     if config.links is not None:
-        check_links(graph, config.links, num_roots(resolved))
+        check_links(nodes, config.links, num_roots(resolved))
     else:
-        check_graph(graph, config.data.split_set, config.task, config.metric, num_roots(resolved))
+        check_graph(nodes, config.data.split_set, config.task, config.metric, num_roots(resolved))
     if isinstance(resolved.training, RandomPartitionOptions):
-        count_chunks(resolved.training, graph.manifest)
+        count_chunks(resolved.training, nodes.manifest)
     if graph.is_here:
-        check_samplers(local_router(graph), resolved)
+        check_samplers(whole_router(graph), resolved)
 
 
-def check_samplers(router: Router, resolved: ResolvedRun) -> None:
+def check_samplers(router: Router | TypedRouter, resolved: ResolvedRun) -> None:
     """Raises ConfigError where a sampler's options do not fit the graph."""
     if resolved.is_full_graph:
         return

@@ -64,6 +64,11 @@ def fits_labels(manifest: Manifest, task: Component) -> bool:
     return manifest.label_kind in (("class", "answers") if task.is_foreign else (_LABEL_KINDS[task.name],))
 
 
+def lacks_features(manifest: Manifest) -> bool:
+    """Whether the features are missing that a run needs; a type of a typed graph may have none."""
+    return not manifest.feature_dim and manifest.part is None
+
+
 def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int) -> None:
     """Raises ConfigError where the graph has not the labels, features and splits that the task needs.
 
@@ -77,7 +82,7 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
         raise ConfigError(
             f"{graph.url}: expected nodes with {wanted}, the graph's have {_LABELS[manifest.label_kind]}; {do}"
         )
-    if not manifest.feature_dim:
+    if lacks_features(manifest):
         raise ConfigError(
             f"{graph.url}: expected node features, the graph has none; ingest it with features (jobs/ingest.py --edge_list.features)"
         )

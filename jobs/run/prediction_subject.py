@@ -164,7 +164,9 @@ def _served(
                 f"{graph.url} has no {encoding.name} yet; the prediction computes it, or python jobs/encode.py"
             )
         data = StoredNodes.of(graph, verify=False)
-        return shared(data), members(data.open().router)
+        router = data.open().router
+        assert isinstance(router, Router)
+        return shared(data), members(router)
 
     return serve, look
 

@@ -18,10 +18,19 @@ from storage.ingest import IngestOptions, ingest
 from storage.snapshots import has_graph
 from storage.source import GraphSource, SourceInfo
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from storage.typed_graph import TypedGraph, open_any_graph
 
 
 def prepare_graph(options: NodeDataOptions) -> StoredGraph:
-    """The graph that the options name. What the job prepares lies under `folder` and is used again by the next run."""
+    """As `prepare_any_graph`. Raises ConfigError where the graph is a typed one."""
+    graph = prepare_any_graph(options)
+    if isinstance(graph, TypedGraph):
+        raise ConfigError(f"{graph.url}: expected a graph of one type of nodes, found a typed one; set --data")
+    return graph
+
+
+def prepare_any_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph:
+    """The graph, plain or typed, that the options name. What the job prepares lies under `folder` and is used again by the next run."""
     graph = find_graph(options)
     if graph is not None:
         return graph
@@ -60,11 +69,11 @@ def unless_another_was_first(url: str) -> Iterator[None]:
             raise
 
 
-def find_graph(options: NodeDataOptions) -> StoredGraph | None:
+def find_graph(options: NodeDataOptions) -> StoredGraph | TypedGraph | None:
     """The graph where it is there; None where the job would prepare it first."""
     if options.path is not None and not options.path.startswith(("ogbn-", "ogbl-")):
         check_ingested(options.path)
-        return open_graph(options.path, options.snapshot)
+        return open_any_graph(options.path, options.snapshot)
     if options.partitions < 1:
         raise ConfigError(f"partitions: expected at least 1, got {options.partitions}; set --data.partitions")
     name, target = _place(options)

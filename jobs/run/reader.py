@@ -206,6 +206,8 @@ def convert(value: Any, hint: Any, name: str) -> Any:
         if len(items) != len(arguments):
             raise _refused(name, f"{len(arguments)} values", value)
         return tuple(convert(item, one, name) for item, one in zip(items, arguments, strict=True))
+    if origin is Mapping:
+        return _mapping(value, arguments[1], name)
     if isinstance(value, Words):
         if hint is bool and not value:
             return True
@@ -231,6 +233,19 @@ def _one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
             if len(others) == 1:
                 raise
     raise _refused(name, " or ".join(_type_text(kind) for kind in others), value)
+
+
+def _mapping(value: Any, hint: Any, name: str) -> dict[str, Any]:
+    """Values by name: of a recipe, or of words as NAME=1,2."""
+    if isinstance(value, Mapping) and HEAD in value:  # words over a recipe
+        value = value[HEAD]
+    if isinstance(value, Mapping):
+        return {str(key): convert(one, hint, f"{name}.{key}") for key, one in value.items()}
+    words = [value] if isinstance(value, str) else list(value or ())
+    pairs = [word.partition("=") for word in words if words not in (["none"], ["None"])]
+    if not all(key and equals for key, equals, _ in pairs):
+        raise _refused(name, "NAME=1,2 for each name", value)
+    return {key: convert(Words(told.split(",")), hint, f"{name} {key}") for key, _, told in pairs}
 
 
 def _literal(value: Any, allowed: tuple[Any, ...], name: str) -> Any:
@@ -282,6 +297,8 @@ def to_tree(value: Any) -> Any:
         return {name: to_tree(getattr(value, name)) for name in option_names(type(value))}
     if isinstance(value, tuple | list):
         return [to_tree(one) for one in value]
+    if isinstance(value, Mapping):
+        return {str(name): to_tree(one) for name, one in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     return str(value) if isinstance(value, Path) else value
@@ -348,6 +365,8 @@ def shown(value: Any) -> str:
     """An option's value as a command line says it."""
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "none"
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={','.join(map(str, counts))}" for name, counts in value.items()) or "none"
     return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)
 
 
@@ -359,6 +378,8 @@ def _metavar(hint: Any) -> str:
         return "{" + ",".join(map(str, arguments)) + "}"
     if origin is tuple:
         return f"{_metavar(arguments[0])} …" if arguments[-1] is Ellipsis else " ".join(map(_metavar, arguments))
+    if origin is Mapping:
+        return f"NAME={_metavar(arguments[1]).replace(' ', ',')} …"
     return {int: "INT", float: "FLOAT", str: "TEXT", bool: "[yes|no]", Path: "PATH"}.get(hint, "")
 
 

@@ -16,11 +16,14 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from models.options.features import Features
+from models.options.geco import GECOConfig
 from models.options.gps import PositionOptions
+from models.options.relational import RelationalConfig
 from models.options.tokengt import TokenGTConfig
 from samplers.registry import SAMPLERS, load
 from storage.encoding_names import EncodingOptions
@@ -40,6 +43,10 @@ class Inputs:
     seed: int = 0
     encoding: str | None = None
     """The name under which batches carry stored positional encodings."""
+    node_dims: tuple[tuple[str, int], ...] = ()
+    """Of a typed graph: its types in their order, with the columns of each one's features (0: none). `node` is then the width of the relational layers."""
+    relations: tuple[tuple[str, str, str], ...] = ()
+    """Of a typed graph: (source type, name, target type) of each relation, in their order."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,10 @@ class Row:
     """The depth of a sampled neighborhood must be the model's."""
     takes_batches: bool = False
     """It takes the loaders' batches itself, and not `models.graphs.Graphs`."""
+    over_graphs: str = ""
+    """Import path of the same network over `models.graphs.Graphs`, of one that takes batches itself."""
+    takes_types: bool = False
+    """It is one of typed graphs alone, and takes `models.relational.TypedGraphs`."""
     graph_parallel: bool = False
     """It is trained full-graph too, sharded over the workers."""
 
@@ -67,6 +78,7 @@ MODELS: dict[Kind, dict[str, Row]] = {
             "jobs.run.geco_classifier:GECOClassifier",
             layers_are_hops=True,
             takes_batches=True,
+            over_graphs="models.geco:NodeGECO",
             graph_parallel=True,
         ),
         "primphormer": Row("models.options.primphormer:PrimphormerConfig", "models.primphormer:Primphormer"),
@@ -75,6 +87,9 @@ MODELS: dict[Kind, dict[str, Row]] = {
         "sage": Row(f"{_MESSAGES}:SAGEConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
         "gcn": Row(f"{_MESSAGES}:GCNConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
         "gat": Row(f"{_MESSAGES}:GATConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
+        "rsage": Row(
+            "models.options.relational:RSAGEConfig", "models.relational:RSAGE", layers_are_hops=True, takes_types=True
+        ),
     },
     "graphs": {
         "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),
@@ -156,10 +171,12 @@ def options_class(group: str, kind: Kind, name: str, *, allow_import: bool = Tru
     return own
 
 
-def build_model(component: Component, kind: Kind, inputs: Inputs) -> Any:
-    """The module that the trainer takes: a batch in, a StepOutput out."""
+def build_model(component: Component, kind: Kind, inputs: Inputs, relational: RelationalConfig | None = None) -> Any:
+    """The module that the trainer takes: a batch in, a StepOutput out. `relational`: of a typed graph, the layers before the model."""
     from jobs.run.model_inputs import OverGraphs, OverPairs, graph_batch_graphs, node_batch_graphs, plain, with_penalty
 
+    if inputs.node_dims:
+        return _build_typed_model(component, inputs, relational or RelationalConfig())
     row = component.row("model", kind)
     to_graphs = node_batch_graphs if kind == "nodes" else graph_batch_graphs
     if row is None:
@@ -177,6 +194,27 @@ def build_model(component: Component, kind: Kind, inputs: Inputs) -> Any:
             )
         return OverPairs(made, to_graphs, predict, width)
     return OverGraphs(made, to_graphs, predict)
+
+
+def _build_typed_model(component: Component, inputs: Inputs, relational: RelationalConfig) -> Any:
+    """A model of typed graphs, or relational layers and a model of plain ones over their states."""
+    from jobs.run.model_inputs import OverGraphs, plain, typed_batch_graphs, with_penalty
+    from models.geco import param_groups
+    from models.relational import OverTypes
+
+    row = component.row("model", "nodes")
+    if row is None:
+        network = component.options.build(inputs)
+    else:
+        network = load(row.over_graphs or row.build)(model_config(component, inputs))
+    if row is not None and row.takes_types:
+        return OverGraphs(network, typed_batch_graphs)
+    predict = with_penalty if hasattr(network, "forward_with_penalty") else plain
+    layers = replace(relational, **given_of(RelationalConfig, inputs))
+    model: Any = OverGraphs(OverTypes(layers, network), typed_batch_graphs, predict)
+    if isinstance(component.options, GECOConfig):
+        model.param_groups = partial(param_groups, model, filter_lr=component.options.filter_learning_rate)
+    return model
 
 
 def model_config(component: Component, inputs: Inputs) -> Any:
@@ -201,6 +239,8 @@ def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
         "task": inputs.task,
         "seed": inputs.seed,
         "encoding": inputs.encoding,
+        "node_dims": dict(inputs.node_dims),
+        "relations": inputs.relations,
     }
     return {name: values[name] for name in getattr(kind, "GIVEN", ()) if name in values}
 

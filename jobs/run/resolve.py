@@ -21,7 +21,13 @@ from jobs.run.link_samplers import scored_links, training_links
 from jobs.run.reader import Tree, build, shown, to_tree
 from jobs.run.registry import Inputs, build_model, model_config, origin, sharding, stored_encoding
 from models.parallel.shards import NUM_BLOCKS
-from samplers.options import FullGraphOptions, GraphBatchOptions, LoaderOptions, full_evaluation
+from samplers.options import (
+    FullGraphOptions,
+    GraphBatchOptions,
+    LoaderOptions,
+    TypedNeighborOptions,
+    full_evaluation,
+)
 from samplers.registry import given
 from storage.descriptions import counted
 from storage.encoding_names import EncodingOptions
@@ -95,11 +101,24 @@ class ResolvedRun:
             values.pop(name, None)
         links = self.config.links
         decoder = {} if links is None else {"decoder": asdict(links.decoder)}
-        return {"model": component.name, **values, **decoder}
+        layers = {"relational": to_tree(self.config.relational)} if self.has_relational_layers else {}
+        return {"model": component.name, **values, **decoder, **layers}
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the graph has several types of nodes, or of edges."""
+        return bool(self.inputs.node_dims)
+
+    @property
+    def has_relational_layers(self) -> bool:
+        """Whether layers of --relational stand before the model."""
+        row = self.config.model.row("model", self.config.kind)
+        return self.is_typed and (row is None or not row.takes_types)
 
     def build_model(self) -> Any:
         """The module that the trainer takes."""
-        model, links = build_model(self.config.model, self.config.kind, self.inputs), self.config.links
+        config, links = self.config, self.config.links
+        model = build_model(config.model, config.kind, self.inputs, config.relational)
         if links is None:
             return model
         from jobs.run.link_model import LinkModel
@@ -161,6 +180,7 @@ class ResolvedRun:
             config.sampler.options,
             seed=config.fit.seed,
             split_set=config.data.split_set,
+            root_type=config.node_type,
             root_split=SPLITS[split],
             shuffle=shuffle,
             encodings=self._encodings,
@@ -286,6 +306,7 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
         or row is None
         or not row.layers_are_hops
         or fanouts is None
+        or (isinstance(options, TypedNeighborOptions) and not row.takes_types)
         or getattr(options, "edges", "") == "induced"
         or len(fanouts) == layers
     ):
@@ -298,6 +319,8 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
 
 def _hops_find_neighbors(config: RunConfig) -> str | None:
     fanouts = getattr(config.sampler.options, "fanouts", ())
+    if getattr(config.sampler.options, "relation_fanouts", None):  # the others may be left out
+        return None
     if all(fanout > 0 or fanout == -1 for fanout in fanouts):
         return None
     return f"fanouts: expected at least 1 per hop, or -1 for all neighbors, got {fanouts}; set --sampler.fanouts"
@@ -310,6 +333,8 @@ def _subgraphs_of_roots(config: RunConfig) -> str | None:
     if config.evaluation.how == "sampled" and (own or config.sampler.name == "node2subgraph"):
         return None
     name = config.model.name if own else config.model.name.upper()
+    if isinstance(config.sampler.options, TypedNeighborOptions):
+        return f"model: {name} takes one subgraph per root, which typed-neighbor does not draw; set --model rsage, or another one"
     return (
         f"sampler: {name} takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "
         "set --sampler node2subgraph --evaluation sampled"

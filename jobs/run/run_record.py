@@ -245,10 +245,11 @@ def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
         return None
     if not isinstance(url, str) or "://" in url or not (Path(url) / "manifests").is_dir():
         return None
-    from storage.graph import open_graph
+    from storage.typed_graph import open_any_graph
+    from storage.typed_manifest import TypedManifest
 
     try:
-        manifest = open_graph(url, snapshot).manifest
+        manifest = open_any_graph(url, snapshot).manifest
     except GraphmillError:
         return None
     if summary.get("graph_hash", manifest.content_hash) != manifest.content_hash:
@@ -256,8 +257,10 @@ def stored_partitions(run: RunRecord) -> tuple[Partition, ...] | None:
     sizes = [0] * manifest.num_partitions
     for name, entry in manifest.files.items():
         sizes[int(name[len("part-") :].partition("/")[0])] += entry.num_bytes
-    offsets = manifest.partition_offsets
-    return tuple(Partition(offsets[p + 1] - offsets[p], size) for p, size in enumerate(sizes))
+    tables = list(manifest.types.values()) if isinstance(manifest, TypedManifest) else [manifest]
+    offsets = [table.partition_offsets for table in tables]
+    counts = [sum(of_type[p + 1] - of_type[p] for of_type in offsets) for p in range(manifest.num_partitions)]
+    return tuple(Partition(count, size) for count, size in zip(counts, sizes, strict=True))
 
 
 def flat_text(values: Mapping[str, Any]) -> dict[str, str]:

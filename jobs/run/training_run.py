@@ -42,6 +42,7 @@ from storage.descriptions import counted
 from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatError, GraphmillError, StageError
 from storage.graph_set_manifest import GraphSetManifest
 from storage.manifest import Manifest
+from storage.typed_manifest import TypedManifest
 
 TRAINERS = ("products_geco", "pcqm4m_tokengt", "train_nodes", "train_graphs", "train_links", "train")
 _LAST_LOOK_S = 20.0  # at the end of a run, whose error may be that the store is away
@@ -145,7 +146,7 @@ def _write_report(path: Path) -> None:
         print(f"no report: {' '.join(str(error).split())}", file=sys.stderr)
 
 
-def copied_from(manifest: Manifest | GraphSetManifest) -> str:
+def copied_from(manifest: Manifest | TypedManifest | GraphSetManifest) -> str:
     """What to say of data that is a copy on the hosts' own disks."""
     return "" if manifest.origin is None else f", a copy of {manifest.origin}"
 

@@ -200,11 +200,12 @@ def _prepare(data: Any, encoding: Any, target: str | None) -> None:
 
         prepare_molecules(data, target)
         return
-    from jobs.run.prepare_graph import prepare_graph, store_encoding
+    from jobs.run.prepare_graph import prepare_any_graph, prepare_graph, store_encoding
 
-    graph = prepare_graph(data)
-    if encoding is not None:
-        store_encoding(graph, encoding)
+    if encoding is None:
+        prepare_any_graph(data)
+    else:
+        store_encoding(prepare_graph(data), encoding)
 
 
 def command_of(config: RunConfig) -> list[str]:

@@ -11,7 +11,8 @@ Names = tuple[str, str, str]  # of a relation: source type, name, target type
 
 @dataclass(frozen=True)
 class RelationalConfig:
-    """Input layers by type, and layers of relational propagation. Raises ValueError on values that cannot work."""
+    """Input layers by type, and layers of relational propagation, before a model of a typed graph's nodes as one graph. Raises ValueError on values
+    that cannot work."""
 
     GIVEN: ClassVar[tuple[str, ...]] = ("node_dims", "relations")
     node_dims: Mapping[str, int] = field(default_factory=lambda: {"node": 1})

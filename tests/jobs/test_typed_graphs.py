@@ -1,10 +1,10 @@
-"""Typed graphs through the commands: ingest and inspect_graph take them, the others say in one line that they do not."""
+"""Typed graphs through the commands: ingest and inspect_graph take them, a command for plain graphs says in one line that it does not."""
 
 from pathlib import Path
 
 import pytest
 
-from jobs import encode, ingest, inspect_graph, train_nodes
+from jobs import encode, ingest, inspect_graph
 from storage.source import Relation
 from storage.typed_graph import open_typed_graph
 from tests.job_in_process import run_job
@@ -69,10 +69,8 @@ def test_a_damaged_file_ends_inspect_graph_with_one_line(folder: Path, tmp_path:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("job", [encode, train_nodes])
-def test_commands_for_plain_graphs_refuse_it_in_one_line(job, folder: Path) -> None:
-    arguments = ["stored", "rwse"] if job is encode else ["--data", "stored"]
-    done = run_job(job.main, arguments, folder)
+def test_a_command_for_plain_graphs_refuses_it_in_one_line(folder: Path) -> None:
+    done = run_job(encode.main, ["stored", "rwse"], folder)
     assert done.returncode == 1
     assert "expected a graph of one type of nodes, found a typed one" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

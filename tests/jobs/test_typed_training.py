@@ -1,0 +1,192 @@
+"""train_nodes on a typed graph: R-SAGE and models behind relational layers, resumed, replayed and planned; what it cannot have is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs import ingest, replay, train_links, train_nodes
+from jobs.run.resolve import ResolvedRun, read_resolved
+from models.relational import RSAGE, OverTypes
+from storage.typed_graph import open_typed_graph
+from tests.job_in_process import one_thread, run_job
+from tests.runs import curve, node_run
+
+PROCESS = ["--workers", "1", "--workers.launcher", "process"]
+SMALL = [
+    *("--fit.epochs", "3", "--sampler.fanouts", "4", "3", "--sampler.batch_size", "64", "--fit.micro_batches", "2"),
+    *("--fit.schedule", "constant", "--fit.checkpoint_every", "1", "--run.defaults", "recipe"),
+    *("--fit.warmup_epochs", "0", "--fit.learning_rate", "0.02", "--model.dropout", "0.1"),
+]
+RSAGE_WORDS = ["--data", "two", "--model", "rsage", "--model.width", "16", *SMALL, *PROCESS]
+TYPED_SAMPLER = ["--sampler", "typed-neighbor", "--evaluation", "sampled"]
+BEHIND_LAYERS = ["--relational.width", "16", "--relational.num_layers", "1", "--relational.num_bases", "2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One graph in one, and in two partitions; a plain one."""
+    folder = tmp_path_factory.mktemp("typed")
+    mag = ["--mag.scale", "0.0004", "--mag.num-classes", "3", "--mag.feature-dim", "8"]
+    plain = ["--synthetic.num-nodes", "300"]
+    for source, name, options in (("mag", "one", mag), ("mag", "two", mag), ("", "plain", plain)):
+        kind = f"synthetic-{source}" if source else "synthetic"
+        words = [kind, name, "--partitions", "1" if name == "one" else "2", "--partitioner", "random", *options]
+        done = run_job(ingest.main, words, folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def train(words: list[str], folder: Path) -> str:
+    with one_thread():
+        done = run_job(train_nodes.main, words, folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Path:
+    """R-SAGE, trained at once."""
+    said = train([*RSAGE_WORDS, "--run.dir", "whole"], folder)
+    assert "4 types" in said
+    return folder / "whole"
+
+
+def test_a_run_is_kept_as_any_run_is(whole: Path) -> None:
+    summary = json.loads((whole / "summary.json").read_text())
+    assert summary["node_type"] == "paper"
+    assert set(summary["baselines"]) == {"majority", "features_only"}
+    losses = [loss for loss, *_ in curve(whole)]
+    assert losses[-1] < losses[0]
+    page = (whole / "report.html").read_text()
+    assert "node_type" in page
+    tree = json.loads((whole / "config.json").read_text())
+    assert tree["task"]["node_type"] == "paper"
+    resolved = read_resolved(tree)
+    assert isinstance(resolved, ResolvedRun)
+    assert resolved.is_typed
+    assert resolved.training.root_type == "paper"
+
+
+def test_a_resumed_run_is_the_same_to_the_last_digit(whole: Path, folder: Path) -> None:
+    train([*RSAGE_WORDS, "--run.dir", "parts", "--fit.epochs", "1"], folder)
+    train(["--run.resume", "parts", "--fit.epochs", "3"], folder)
+    assert curve(folder / "parts") == curve(whole)
+    weights = [(run / "best" / "model.safetensors").read_bytes() for run in (folder / "parts", whole)]
+    assert weights[0] == weights[1]
+
+
+def test_partitions_change_no_digit(whole: Path, folder: Path) -> None:
+    train([*RSAGE_WORDS, "--data", "one", "--run.dir", "one-partition"], folder)
+    assert curve(folder / "one-partition") == curve(whole)
+
+
+def test_replay_rebuilds_a_batch(whole: Path, folder: Path) -> None:
+    done = run_job(replay.main, [str(whole), "--batch", "1", "--loss", "--out", "batch.npz"], folder)
+    assert done.returncode == 0, done.stderr
+    for line in ("paper.x  float32", "author--writes--paper.indices  int32", "loss  ", "micro-batch 1"):
+        assert line in done.stdout
+    arrays = np.load(folder / "batch.npz")
+    assert len(arrays["paper.x"]) == len(arrays["paper.node_id"]) == len(arrays["author--writes--paper.indptr"]) - 1
+
+
+def test_the_plan_draws_a_batch(folder: Path) -> None:
+    done = run_job(train_nodes.main, [*RSAGE_WORDS, "--plan"], folder)
+    assert done.returncode == 0, done.stderr
+    for line in ("of 4 types", "every split through its own roots", "RSAGE, ", "refused  nothing"):
+        assert line in done.stdout
+
+
+def test_fanouts_of_a_relation(folder: Path) -> None:
+    graph = open_typed_graph(str(folder / "two"))
+    words = ("--model", "rsage", "--sampler.relation_fanouts", "author--writes--paper=5,0", "paper--cites--paper=-1,2")
+    run = node_run(graph, *words)
+    relations = dict(run.training.relation_fanouts)
+    assert {str(name): counts for name, counts in relations.items()} == {
+        "author--writes--paper": (5, 0),
+        "paper--cites--paper": (-1, 2),
+    }
+    assert read_resolved(json.loads(json.dumps(run.tree()))) == run
+    assert node_run(graph, "--model", "rsage", "--sampler.relation_fanouts", "none").training.relation_fanouts == {}
+
+
+MODELS = {
+    "geco": ["--model.width", "16", "--model.num_layers", "1"],
+    "primphormer": ["--model.width", "16", "--model.num_layers", "1"],
+    "tokengt": [*("--model.width", "16", "--model.num_layers", "1", "--model.identifier", "orf")],
+    "sage": ["--model.width", "16"],
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "geco" else pytest.param(name, marks=pytest.mark.long) for name in MODELS]
+)
+def test_other_models_stand_behind_relational_layers(name: str, folder: Path) -> None:
+    graph = open_typed_graph(str(folder / "two"))
+    words = ["--model", name, *TYPED_SAMPLER, *MODELS[name], *BEHIND_LAYERS, *SMALL]
+    run = node_run(graph, *words)
+    model = run.build_model().model
+    assert isinstance(model, OverTypes)
+    assert len(model.layers.convolutions) == 1
+    assert model.layers.convolutions[0].basis_BFD.shape == (2, 16, 16)
+    assert run.architecture["relational"]["num_bases"] == 2
+    if name == "geco":  # its filters have a rate of their own
+        groups = run.build_model().param_groups(0.1, 0.5)
+        assert {group["name"]: group["lr"] for group in groups}["filters"] == 0.01
+        assert sum(len(group["params"]) for group in groups) == len([*run.build_model().parameters()])
+    train(["--data", "two", *words, *PROCESS, "--fit.epochs", "1", "--run.dir", name], folder)
+    assert np.isfinite(curve(folder / name)[0][0])
+
+
+def test_r_sage_has_layers_of_its_own(folder: Path) -> None:
+    run = node_run(open_typed_graph(str(folder / "two")), "--model", "rsage", "--task.node_type", "paper")
+    assert isinstance(run.build_model().model, RSAGE)
+    assert "relational" not in run.architecture
+    assert run.inputs.node_dims == (("author", 0), ("field_of_study", 0), ("institution", 0), ("paper", 8))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "set --sampler typed-neighbor --evaluation sampled (--model rsage has both by default)"),
+        ("--model sage --sampler typed-neighbor", "a typed graph is not scored as one batch; set --evaluation sampled"),
+        ("--model rsage --evaluation full", "set --evaluation sampled"),
+        ("--model rsage --task.node_type book", "expected a type, one of author, field_of_study, institution, paper"),
+        ("--model rsage --task.node_type author", "expected nodes with a class each"),
+        ("--model rsage --task binary", "set --task classification"),
+        ("--model rsage --data.split_set 2", "set --data.split_set"),
+        ("--model rsage --baseline gcn", "leave out --baseline"),
+        ("--model rsage --relational.num_bases 2", "leave out --relational"),
+        ("--model rsage --loader.cache_bytes 5000", "leave it out"),
+        ("--model rsage --servers.disk_cache_dir /tmp/none", "--servers.disk_cache_dir: "),
+        ("--model rsage --sampler.fanouts 5 5 5", "fanouts needs one entry per layer: 2 layers"),
+        ("--model rsage --sampler.relation_fanouts writes=5,5", "expected SOURCE--NAME--TARGET, got 'writes'"),
+        ("--model rsage --sampler.relation_fanouts a--b--c=5,5", "expected relations among author--affiliated"),
+        ("--model rsage --sampler.relation_fanouts author--writes--paper=5", "expected as many hops as fanouts has"),
+        ("--model rsage --sampler.root_order groups", "root_order"),
+        ("--model tokengt --sampler typed-neighbor --evaluation sampled", "without stored encodings"),
+        ("--model ppgt --sampler typed-neighbor --evaluation sampled", "set --model rsage"),
+    ],
+)
+def test_what_a_typed_graph_cannot_have_is_refused_in_one_line(words: str, message: str, folder: Path) -> None:
+    done = run_job(train_nodes.main, ["--data", "two", *words.split(), "--run.dir", "refused"], folder)
+    assert done.returncode in (1, 2), done.stdout
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (folder / "refused").exists()
+
+
+@pytest.mark.parametrize("words", ["--model rsage", TYPED_SAMPLER, "--task.node_type paper", "--relational.width 64"])
+def test_a_plain_graph_has_no_types(words: str | list[str], folder: Path) -> None:
+    words = words.split() if isinstance(words, str) else words
+    done = run_job(train_nodes.main, ["--data", "plain", *words, "--run.dir", "refused"], folder)
+    assert done.returncode == 1
+    assert f"expected a typed graph, which {words[0].removesuffix('.width')} " in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_links_of_a_typed_graph_are_refused(folder: Path) -> None:
+    done = run_job(train_links.main, ["--data", "two"], folder)
+    assert done.returncode == 1
+    assert "links of relations are not trained on" in done.stderr
