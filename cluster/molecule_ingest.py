@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from ray import ObjectRef
 
 _PIECES_VERSION = 1
-_CANCEL_S = 10.0  # longest wait for tasks that an error left running to be killed
+_STOP_S = (
+    10.0  # longest wait for chunks that an error left on their way to be done, and for those that hang to be killed
+)
 Progress = Callable[[str, int, int | None], None]  # stage, units done, units in all (None: unknown)
 
 
@@ -178,7 +180,7 @@ def _featurise_missing(
     session = session or SessionOptions()
     if session.num_cpus is None:
         session = replace(session, num_cpus=options.workers)
-    with ray_session(session):
+    with ray_session(session) as ray_of_tasks:
         tasks = _Tasks(pieces.url, options)
         try:
             tasks.start(first)
@@ -189,7 +191,8 @@ def _featurise_missing(
             while tasks.num_running:
                 progress("featurise", tasks.wait() * options.chunk_rows, pieces.num_rows)
         finally:
-            tasks.cancel()  # those that an error left running; the session may not be ours to end
+            if not ray_of_tasks.is_ours:  # else its end ends them
+                tasks.stop()
 
 
 def featurise_piece(rows: MoleculeRows, folder_url: str) -> str:
@@ -222,13 +225,18 @@ class _Tasks:
     def start(self, rows: MoleculeRows) -> None:
         self._running[self._task.remote(rows, self._folder_url)] = rows
 
-    def cancel(self) -> None:
+    def stop(self) -> None:
+        """Waits for what an error left running, so that its pieces serve the next call, and kills what hangs."""
         import ray
 
-        for ref in self._running:
+        # Where a task ends while Ray kills its worker, the worker may get another task, which dies with it: so none is killed that may end.
+        hanging, timeout_s = list(self._running), min(_STOP_S, self._options.deadline_s)
+        if hanging:
+            _, hanging = ray.wait(hanging, num_returns=len(hanging), timeout=timeout_s)
+        for ref in hanging:
             ray.cancel(ref, force=True)
-        if self._running:  # a worker that is about to be killed would take the next task of this Ray with it
-            ray.wait(list(self._running), num_returns=len(self._running), timeout=_CANCEL_S)
+        if hanging:
+            ray.wait(hanging, num_returns=len(hanging), timeout=_STOP_S)
         self._running.clear()
 
     def wait(self) -> int:
