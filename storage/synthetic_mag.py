@@ -1,13 +1,14 @@
 """A typed graph shaped as ogbn-mag, of any size, generated from a seed while it is read: papers, authors, institutions and fields of study, and four relations.
 
 Nodes of each type are dealt to the papers' classes in turn. An edge takes a source and, with probability `homophily`, a target of the source's class,
-else one of any class; both at about the position x² for a uniform x, so degrees follow a power law above a broad bulk. Papers alone have features (their class's
-centroid with noise), labels (their class with some noise) and splits, as in ogbn-mag. A node or an edge is a pure function of (seed, its number).
+else one of any class; both at about the position x² for a uniform x, so degrees follow a power law above a broad bulk. Papers have features (their class's
+centroid with noise), labels (their class with some noise) and splits, as in ogbn-mag; other types have features where they are asked for. A node or an edge is a pure function of (seed, its number).
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class SyntheticMagOptions:
     scale: float = 1.0
     """Of the numbers of nodes and edges; 1: those of ogbn-mag, 1.9 million and 21 million."""
     feature_dim: int = 128
+    features: Literal["paper", "all"] = "paper"
+    """Types that have features; all: as where embeddings of the other types are added to ogbn-mag."""
     num_classes: int = 349
     """Of papers; no more than there are papers."""
     homophily: float = 0.5
@@ -66,9 +69,7 @@ def synthetic_mag(options: SyntheticMagOptions | None = None) -> TypedSource:
     """The typed source of one set of options."""
     options = options or SyntheticMagOptions()
     sizes = {name: options.scaled(count) for name, count in TYPES.items()}
-    nodes = {
-        name: _Papers(options, size) if name == "paper" else _BareNodes(name, size) for name, size in sizes.items()
-    }
+    nodes = {name: _Nodes(options, name, size, number) for number, (name, size) in enumerate(sizes.items())}
     relations = {
         relation: _Edges(
             relation, options, number, options.scaled(count), sizes[relation.source], sizes[relation.target]
@@ -85,66 +86,69 @@ def synthetic_mag(options: SyntheticMagOptions | None = None) -> TypedSource:
 
 
 @dataclass(frozen=True)
-class _BareNodes:
+class _Nodes:
+    """Of one type. Labels and splits are the papers' alone."""
+
+    options: SyntheticMagOptions
     name: str
     num_nodes: int
+    number: int
+    """Of the type, so that features differ from type to type."""
 
     @property
-    def info(self) -> SourceInfo:
-        return SourceInfo(name=self.name, num_nodes=self.num_nodes)
+    def _is_paper(self) -> bool:
+        return self.name == "paper"
 
-    def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        yield NodeChunk()
-
-
-class _Papers:
-    def __init__(self, options: SyntheticMagOptions, num_nodes: int) -> None:
-        self._options, self._num_nodes = options, num_nodes
-        self._num_classes = min(options.num_classes, num_nodes)
+    @property
+    def _num_classes(self) -> int:
+        return min(self.options.num_classes, self.num_nodes)
 
     @cached_property
     def info(self) -> SourceInfo:
         return SourceInfo(
-            name="paper",
-            num_nodes=self._num_nodes,
-            feature_dim=self._options.feature_dim,
-            has_label=True,
-            num_classes=self._num_classes,
-            num_split_sets=1,
+            name=self.name,
+            num_nodes=self.num_nodes,
+            feature_dim=self.options.feature_dim if self._is_paper or self.options.features == "all" else 0,
+            has_label=self._is_paper,
+            num_classes=self._num_classes if self._is_paper else None,
+            num_split_sets=int(self._is_paper),
         )
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        for start in range(0, self._num_nodes, chunk_nodes):
-            paper = np.arange(start, min(start + chunk_nodes, self._num_nodes))
-            yield NodeChunk(feature=self._features(paper), label=self._labels(paper), split=self._splits(paper))
+        if not self.info.feature_dim:
+            yield NodeChunk()
+            return
+        for start in range(0, self.num_nodes, chunk_nodes):
+            node = np.arange(start, min(start + chunk_nodes, self.num_nodes))
+            of_papers = {"label": self._labels(node), "split": self._splits(node)} if self._is_paper else {}
+            yield NodeChunk(feature=self._features(node), **of_papers)
 
-    def _hashes(self, purpose: int, counter: np.ndarray) -> np.ndarray:
-        return hash_counters(derive_key(self._options.seed, purpose), counter)
+    def _hashes(self, counter: np.ndarray, *purpose: int) -> np.ndarray:
+        return hash_counters(derive_key(self.options.seed, *purpose), counter)
 
     @cached_property
     def _centroid(self) -> np.ndarray:
         """float32 [num_classes, feature_dim]"""
-        shape = (self._num_classes, self._options.feature_dim)
-        return normal_entries(self._hashes(_CENTROID, np.arange(shape[0] * shape[1]))).reshape(shape) * np.float32(
-            _SIGNAL
-        )
+        shape = (self._num_classes, self.options.feature_dim)
+        entries = normal_entries(self._hashes(np.arange(shape[0] * shape[1]), _CENTROID))
+        return entries.reshape(shape) * np.float32(_SIGNAL)
 
-    def _features(self, paper: np.ndarray) -> np.ndarray:
-        dim = self._options.feature_dim
-        feature = self._centroid[paper % self._num_classes]
+    def _features(self, node: np.ndarray) -> np.ndarray:
+        dim, purpose = self.options.feature_dim, (_FEATURE,) if self._is_paper else (_FEATURE, self.number)
+        feature = self._centroid[node % self._num_classes]
         rows_at_once = max(1, (1 << 16) // dim)  # so that temporaries stay in cache
-        for start in range(0, len(paper), rows_at_once):
+        for start in range(0, len(node), rows_at_once):
             some = slice(start, start + rows_at_once)
-            feature[some] += normal_entries(self._hashes(_FEATURE, paper[some, None] * dim + np.arange(dim)))
+            feature[some] += normal_entries(self._hashes(node[some, None] * dim + np.arange(dim), *purpose))
         return feature
 
     def _labels(self, paper: np.ndarray) -> np.ndarray:
-        is_noisy = unit_interval(self._hashes(_LABEL, paper)) < _LABEL_NOISE
-        other = (unit_interval(self._hashes(_OTHER_LABEL, paper)) * self._num_classes).astype(np.int64)
+        is_noisy = unit_interval(self._hashes(paper, _LABEL)) < _LABEL_NOISE
+        other = (unit_interval(self._hashes(paper, _OTHER_LABEL)) * self._num_classes).astype(np.int64)
         return np.where(is_noisy, other, paper % self._num_classes)
 
     def _splits(self, paper: np.ndarray) -> np.ndarray:
-        share = unit_interval(self._hashes(_SPLIT, paper))
+        share = unit_interval(self._hashes(paper, _SPLIT))
         code = np.where(share < _TRAIN, SPLIT_TRAIN, np.where(share < _TRAIN + _VALID, SPLIT_VALID, SPLIT_TEST))
         return code.astype(np.int8)[:, None]
 

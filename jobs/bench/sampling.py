@@ -10,15 +10,14 @@ sampler over partition servers, in process, and with every answer from a server.
 results.json under --out. Every figure is the best of --rounds rounds. Nothing else should run meanwhile.
 """
 
-import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from jobs.bench import peer_process
+from jobs.bench.peer_process import check_peer_options
+from jobs.bench.peers import Rates
 from jobs.bench.results import keep, machine, table
 from jobs.run.exit_codes import run
 from jobs.run.option_checks import check_writable
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from samplers.options import NeighborOptions
     from storage.graph import StoredGraph
 
-_SIZE_TIMEOUT_S = _PEER_TIMEOUT_S = 1800.0
+_SIZE_TIMEOUT_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,11 @@ class BenchConfig:
     def __post_init__(self) -> None:
         rows = at_least(self, 1, "batches", "rounds", "partitions", "batch_size", "threads")
         check_options(self, rows | at_least(self, 0, "warmup", "wait_steps"))
-        if not all(fanout > 0 or fanout == -1 for fanout in self.fanouts):
-            raise ConfigError(f"fanouts: expected at least 1 per hop, or -1 for all, got {self.fanouts}; set --fanouts")
-        if not self.fanouts or min((self.nodes, *self.sizes)) < 47:
+        check_peer_options(self)
+        if min((self.nodes, *self.sizes)) < 47:
             raise ConfigError(
-                f"bench: expected a fan-out and at least 47 nodes, got {self.fanouts} and {(self.nodes, *self.sizes)}; set --fanouts, "
-                "--nodes or --sizes"
+                f"bench: expected at least 47 nodes, got {(self.nodes, *self.sizes)}; set --nodes or --sizes"
             )
-        for python in (self.dgl_python, self.pyg_python):
-            if python is not None and shutil.which(python) is None:
-                raise ConfigError(f"{python}: expected an interpreter, found none; set --dgl-python or --pyg-python")
 
 
 class Row(NamedTuple):
@@ -149,20 +143,15 @@ def gather_rows(config: BenchConfig, graph: "StoredGraph") -> Iterator[Row]:
         yield Row(f"feature rows, {name}: share of torch", 100 * rate["pooled"] / rate["torch_out"], "%", "target 90")
 
 
-def peer_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
+def peer_rows(config: BenchConfig, graph: "StoredGraph", options: "NeighborOptions") -> Iterator[Row]:
     """DGL and PyG on the same topology and batches, each in an interpreter that has it. Raises ConfigError with its last line where it fails."""
     import numpy as np
 
     from jobs.bench.sampling_measures import batch_roots
 
     folder = config.data_dir / f"csc-{config.nodes}"
-    for peer, what, python in (
-        ("dgl", "DGL 1.1.3 NeighborSampler", config.dgl_python),
-        ("pyg", "PyG NeighborLoader", config.pyg_python),
-    ):
-        if python is None:
-            yield Row(what, None, "", f"not measured; pass --{peer}-python")
-            continue
+
+    def write_inputs() -> dict[str, object]:
         folder.mkdir(parents=True, exist_ok=True)
         roots = batch_roots(graph, options, config.warmup + config.batches)
         np.save(folder / "roots.npy", np.stack([some[: min(map(len, roots))] for some in roots]))
@@ -170,22 +159,10 @@ def peer_rows(config: BenchConfig, graph: "StoredGraph", effort: "Effort", optio
             partition = next(iter(graph.partitions()))
             np.save(folder / "indptr.npy", partition.indptr)
             np.save(folder / "indices.npy", partition.indices.astype(np.int64))
-        work = {"folder": str(folder), "fanouts": config.fanouts, "threads": config.threads, **asdict(effort)}
-        try:
-            done = subprocess.run(
-                [python, str(Path(__file__).with_name("peers.py")), peer, json.dumps(work)],
-                env={**os.environ, "DGL_BACKEND": "pytorch"},
-                capture_output=True,
-                text=True,
-                timeout=_PEER_TIMEOUT_S,
-            )
-        except subprocess.TimeoutExpired:
-            raise ConfigError(
-                f"{what}: not done within {_PEER_TIMEOUT_S:g} s; lower --nodes or leave this peer out"
-            ) from None
-        if done.returncode:
-            raise ConfigError(f"{what} with {python} failed: {' '.join(done.stderr.strip().splitlines()[-1:])}")
-        yield from (Row(*row) for row in json.loads(done.stdout.splitlines()[-1]))
+        return {"folder": str(folder)}
+
+    for what, value, unit, note in peer_process.peer_rows(config, "--nodes", write_inputs):
+        yield Row(what, value.edges_per_s if isinstance(value, Rates) else value, unit, note)
 
 
 def remote_rows(config: BenchConfig, effort: "Effort", options: "NeighborOptions") -> Iterator[Row]:
@@ -259,7 +236,7 @@ def measure(config: BenchConfig) -> Iterator[Row]:
     yield Row("graph", graph.manifest.num_edges / 1e6, "M edges", f"{graph.manifest.num_nodes:,} nodes")
     yield from our_rows(config, graph, effort, options)
     yield from gather_rows(config, graph)
-    yield from peer_rows(config, graph, effort, options)
+    yield from peer_rows(config, graph, options)
     yield from size_rows(config, effort, options)
     yield from wait_rows(config, graph)
     if config.remote:

@@ -6,35 +6,12 @@ import sys
 import numpy as np
 import pytest
 
+from jobs.bench import peer_process
 from jobs.bench import typed as bench_typed
-from jobs.bench.typed import BenchConfig, MagShape
+from jobs.bench.peers import best_round, load_relations
+from jobs.bench.typed import BenchConfig, our_samplers, peer_rows, prepare
 from storage.errors import ConfigError
 from storage.source import Relation
-
-
-def test_the_graph_has_the_shape_of_mag(tmp_path):
-    shape = MagShape(tmp_path / "mag", 0.0005)
-    assert shape.num_nodes == {"paper": 368, "author": 567, "institution": 4, "field_of_study": 29}
-    assert len(shape.relations) == 7
-    router = shape.router()
-    edges = sum(each.manifest.num_edges for each in router.edges.values())
-    assert 0.5 * 42e6 * 0.0005 < edges <= 42.3e6 * 0.0005  # repeated edges are dropped, more of a small graph
-    for relation, reverse in (("writes", "rev_writes"), ("has_topic", "rev_has_topic"), ("cites", "cites")):
-        forward, back = (
-            {tuple(pair)[:: 1 if name == relation else -1] for pair in _pairs(shape, name)}
-            for name in (relation, reverse)
-        )
-        assert forward == (back if relation != reverse else {pair[::-1] for pair in back})
-    again = MagShape(tmp_path / "mag", 0.0005)  # is not made anew
-    assert again.router().edges.keys() == router.edges.keys()
-
-
-def _pairs(shape: MagShape, name: str) -> list[tuple[int, int]]:
-    """(source, target) of the relation of this name."""
-    (relation,) = (each for each in shape.relations if each.name == name)
-    indptr, indices = (np.load(shape.folder / f"{relation}.{part}.npy") for part in ("indptr", "indices"))
-    target = np.repeat(np.arange(shape.num_nodes[relation.target]), np.diff(indptr))
-    return list(zip(indices.tolist(), target.tolist(), strict=True))
 
 
 def test_writes_its_table(tmp_path, monkeypatch, capsys):
@@ -69,11 +46,37 @@ def test_writes_its_table(tmp_path, monkeypatch, capsys):
     assert "results.md" in capsys.readouterr().out
 
 
-def test_peers_read_the_same_files(tmp_path):
-    """What DGL and PyG are given: the relations' names make the files' names."""
-    assert str(Relation("a", "to", "b")) == "--".join(["a", "to", "b"])
-    shape = MagShape(tmp_path / "mag", 0.0005)
-    assert all((shape.folder / f"{'--'.join(each)}.indptr.npy").exists() for each in shape.relations)
+def test_peers_are_given_the_graph_of_our_batches(tmp_path, monkeypatch):
+    config = BenchConfig(scale=0.0005, fanouts=(-1,), batch_size=8, batches=2, warmup=1, data_dir=tmp_path)
+    graph = prepare(config)
+    assert len(graph.relations) == 7  # with the reverses of three
+    sampler = our_samplers(config, graph)[1]
+    given = []
+
+    def peer(config, size, write_inputs):
+        given.append(write_inputs())
+        return iter(())
+
+    monkeypatch.setattr(peer_process, "peer_rows", peer)
+    assert list(peer_rows(config, graph, sampler)) == []
+    (work,) = given
+    roots, batch = np.load(f"{work['folder']}/roots.npy")[0], sampler.sample(0, 0)
+    np.testing.assert_array_equal(
+        np.load(f"{work['folder']}/paper.npy")[batch.nodes["paper"].node_id], batch.nodes["paper"].x
+    )
+    for relation, indptr, indices in load_relations(work):
+        edges, source = batch.edges[Relation(*relation)], batch.nodes[relation[0]].node_id
+        if relation[2] == "paper":
+            for root, position in zip(roots, batch.root_index, strict=True):
+                ours = source[edges.indices[edges.indptr[position] : edges.indptr[position + 1]]]
+                assert sorted(indices[indptr[root] : indptr[root + 1]].tolist()) == sorted(ours.tolist())
+
+
+def test_rates_are_of_the_batches_after_the_warmup():
+    work = {"rounds": 2, "warmup": 1}
+    rates = best_round(work, lambda: iter([(1000, 1000), (3, 2), (5, 4)]))
+    assert (rates.edges_per_batch, rates.nodes_per_batch) == (4, 3)
+    assert rates.edges_per_s == pytest.approx(rates.batches_per_s * 4 / 1e6)
 
 
 def test_refuses_nothing_to_do():
