@@ -147,7 +147,8 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun) -> None:
     if plan.hosts == 1:
         return
     _add_traffic(plan, data.sampler(readable(resolved.training), plan.micro_batches), traffic)
-    if isinstance(resolved.training, NeighborOptions) and manifest.feature_rows is not None:
+    options = resolved.training
+    if isinstance(graph, StoredGraph) and isinstance(options, NeighborOptions) and manifest.feature_rows is not None:
         needs = seen_needs(graph, readable(resolved.training), plan.micro_batches, _LONGEST_LOOK_S)
         _add_settings(plan, manifest, resolved, tried, of_epoch, needs)
 
