@@ -21,7 +21,7 @@ from samplers.options import LoaderOptions
 from samplers.ordered_stream import Bounds, OrderedStream
 from samplers.router import PendingRows
 from samplers.row_kernels import place_rows
-from samplers.row_plan import ABSENT, NEAR, RowPlan, Step
+from samplers.row_plan import RowPlan, Step
 from samplers.stage_clock import credit, stage
 from storage.errors import DeadlineError, StageError
 
@@ -57,10 +57,8 @@ class _Asked:
 
     drawn: Drawn
     step: Step
-    absent: np.ndarray  # positions of the rows that are fetched for it
-    replies: list[
-        tuple[PendingRows, np.ndarray]
-    ]  # with the positions of their rows among these, and those fetched ahead after them
+    # With the positions of their rows among those fetched for the batch, and those fetched ahead after them.
+    replies: list[tuple[PendingRows, np.ndarray]]
 
 
 class _Turns:
@@ -211,17 +209,16 @@ class PlannedBatches:
             drawn, plan, stats = self._known.popleft(), self._plan, self.stats
             assert plan is not None
             step = plan.take(plan.num_slots // _AHEAD_SHARE)
-            absent = np.flatnonzero(step.place == ABSENT)
-            stats.needed += int(np.count_nonzero(step.place != NEAR))
-            stats.fetched += len(absent) + len(step.ahead)
+            stats.needed += len(drawn.node) - len(step.near)
+            stats.fetched += len(step.absent) + len(step.ahead)
             stats.fetched_ahead += len(step.ahead)
             stats.peak_bytes = max(stats.peak_bytes, plan.num_used * self._row_bytes)
             stats.plan_cpu_s += time.thread_time() - began
-        node = np.concatenate([drawn.node[absent], step.ahead.astype(drawn.node.dtype)])
+        node = np.concatenate([drawn.node[step.absent], step.ahead.astype(drawn.node.dtype)])
         with stage("fetch"):
             replies = self._router.ask_rows(node, **vars(drawn.columns))[1] if len(node) else []
         stats.requests += len(replies)
-        return _Asked(drawn, step, absent, replies)
+        return _Asked(drawn, step, replies)
 
     def _look_ahead(self) -> None:
         """Tells the plan which batches have been drawn; waits where it knows none."""
@@ -269,27 +266,24 @@ class PlannedBatches:
 
     def _rows(self, number: int, asked: _Asked) -> NodeRows:
         """The batch's rows, from this process, from what is kept, and from other owners."""
-        drawn, step, absent, kept = asked.drawn, asked.step, asked.absent, self._kept
+        drawn, step, kept = asked.drawn, asked.step, self._kept
         assert kept is not None
         with stage("fetch"):
             rows = self._router.empty_rows(len(drawn.node), **vars(drawn.columns))
-            near = np.flatnonzero(step.place == NEAR)
-            if len(near):
-                for place, group in self._router.ask_rows(drawn.node[near], **vars(drawn.columns))[0]:
-                    place(rows, near[group])
-            shared = np.flatnonzero(step.place < NEAR)
-            if self._shared is not None and len(shared):
-                self._router.put_rows(self._shared.rows, NEAR - 1 - step.place[shared].astype(np.int64), rows, shared)
+            if len(step.near):
+                for place, group in self._router.ask_rows(drawn.node[step.near], **vars(drawn.columns))[0]:
+                    place(rows, step.near[group])
+            if self._shared is not None and len(step.shared):
+                self._router.put_rows(self._shared.rows, step.shared_row, rows, step.shared)
             replies = [(pending.result(), group) for pending, group in asked.replies]
             for reply, group in replies:
-                row = np.flatnonzero(group < len(absent))
-                self._router.put_rows(reply, row, rows, absent[group[row]])
-            hit = np.flatnonzero(step.place >= 0)
-            slot = np.concatenate([step.keep[absent], step.ahead_slot])
+                row = np.flatnonzero(group < len(step.absent))
+                self._router.put_rows(reply, row, rows, step.absent[group[row]])
+            slot = np.concatenate([step.keep, step.ahead_slot])
             with self._turns.turn(number):  # reads what the batches before it have kept, and nothing that later ones do
-                self._router.put_rows(kept, step.place[hit].astype(np.int64), rows, hit)
+                self._router.put_rows(kept, step.slot, rows, step.hit)
                 for reply, group in replies:
-                    to = slot[group].astype(np.int64)
+                    to = slot[group]
                     row = np.flatnonzero(to >= 0)
                     copy_rows(reply, row, kept, to[row])
         return rows

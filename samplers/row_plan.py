@@ -48,29 +48,51 @@ def _admit(node, number, counter, table, ring, use, count):
 
 
 @compiled
-def _look_up(node, counter, table, ring, use, count, place, taken, wanted):
-    """Where each row is, into `place`; those kept are then needed at their next use, and `wanted` counts next uses of those that are not.
+def _look_up(node, table, near, shared, shared_row, hit, slot, absent):
+    """Where each row is: fills the positions of each kind, shared rows and slots; returns how many of each there are.
 
-    `wanted` has an entry for every batch from `taken` on that is known, and one for never.
+    Most are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
     """
-    mask, never, num_nodes = len(ring) - 1, len(count) - 1, len(node)
-    for i in range(num_nodes):
-        if i + _LATER < num_nodes:
+    num_near = num_shared = num_hit = num_absent = 0
+    for i in range(len(node)):
+        if i + _LATER < len(node):
             prefetch(table, 2 * node[i + _LATER])  # type: ignore[call-arg]
-            prefetch(use, max(table[2 * node[i + _SOON]], 0))
-        at = 2 * node[i]
-        slot = place[i] = table[at]
-        if slot <= NEAR:
-            continue
-        following = ring[(counter + i) & _COUNTER & mask]
-        if following == never:
-            table[at + 1] = _NONE
-        if slot >= 0:
-            count[use[slot]] -= 1
-            count[following] += 1
-            use[slot] = following
-        else:
-            wanted[len(wanted) - 1 if following == never else following - taken] += 1
+        place = table[2 * node[i]]
+        near[num_near] = hit[num_hit] = absent[num_absent] = i
+        slot[num_hit] = place
+        if place < NEAR:
+            shared[num_shared], shared_row[num_shared] = i, NEAR - 1 - place
+            num_shared += 1
+        num_near += place == NEAR
+        num_hit += place >= 0
+        num_absent += place == ABSENT
+    return num_near, num_shared, num_hit, num_absent
+
+
+@compiled
+def _next_uses(node, position, counter, table, ring, never, following):
+    """The next use of each of these nodes after the batch whose occurrences begin at `counter`."""
+    mask = len(ring) - 1
+    for k in range(len(position)):
+        i = position[k]
+        following[k] = ring[(counter + i) & _COUNTER & mask]
+        if following[k] == never:
+            table[2 * node[i] + 1] = _NONE
+
+
+@compiled
+def _use(slot, following, use, count):
+    for k in range(len(slot)):
+        use[slot[k]] = following[k]
+        count[following[k]] += 1
+
+
+@compiled
+def _count_wanted(following, taken, wanted):
+    """Counts next uses: `wanted` has an entry for every batch from `taken` on that is known, and one for never."""
+    last = len(wanted) - 1
+    for k in range(len(following)):
+        wanted[min(following[k] - taken, last)] += 1
 
 
 @compiled
@@ -122,18 +144,16 @@ def _fill(node, number, victim, num_used, node_of, table, use, count, found):
 
 
 @compiled
-def _keep(node, counter, place, bound, num_of_bound, victim, num_used, node_of, table, ring, use, count, keep):
+def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_of, table, use, count, keep):
     """Gives slots to the fetched rows that are needed before `bound`, and to some that are then; returns the slots used."""
-    mask, found = len(ring) - 1, 0
-    for i in range(len(node)):
-        keep[i] = ABSENT
-        if place[i] != ABSENT:
-            continue
-        following = ring[(counter + i) & _COUNTER & mask]
-        if following < bound or (following == bound and num_of_bound > 0):
-            num_of_bound -= following == bound
-            num_used, found = _fill(node[i], following, victim, num_used, node_of, table, use, count, found)
-            keep[i] = table[2 * node[i]]
+    found = 0
+    for k in range(len(absent)):
+        keep[k] = ABSENT
+        if following[k] < bound or (following[k] == bound and num_of_bound > 0):
+            num_of_bound -= following[k] == bound
+            own = node[absent[k]]
+            num_used, found = _fill(own, following[k], victim, num_used, node_of, table, use, count, found)
+            keep[k] = table[2 * own]
     return num_used
 
 
@@ -160,27 +180,32 @@ def _fill_all(node, number, victim, num_used, node_of, table, use, count):
 
 
 @compiled
-def _still_kept(node, keep, table):
-    for i in range(len(node)):
-        if keep[i] != ABSENT:
-            keep[i] = table[2 * node[i]]
+def _still_kept(node, absent, keep, table):
+    for k in range(len(absent)):
+        if keep[k] != ABSENT:
+            keep[k] = table[2 * node[absent[k]]]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a batch does: it reads slots, then writes what it fetched to some."""
+    """What a batch does: it reads slots, then writes what it fetched to some. Positions are those in the batch, ascending."""
 
-    place: np.ndarray  # int32 [n]: the slot of each of its rows, NEAR or below, or ABSENT: it is fetched
-    keep: np.ndarray  # int32 [n]: the slot that a fetched row goes to, or ABSENT
+    near: np.ndarray  # int64: positions of rows of this process
+    shared: np.ndarray  # int64: positions of rows that the host's processes share
+    shared_row: np.ndarray  # int64: which of these each is
+    hit: np.ndarray  # int64: positions of rows that are kept
+    slot: np.ndarray  # int64: where each is
+    absent: np.ndarray  # int64: positions of rows that are fetched
+    keep: np.ndarray  # int64: the slot that each goes to, or ABSENT
     ahead: np.ndarray  # rows fetched with them, of batches that follow
-    ahead_slot: np.ndarray  # int32: where these go
+    ahead_slot: np.ndarray  # int64: where these go
 
 
 class RowPlan:
     """Admits batches in order, as far ahead as they are known, and takes them one by one, in order. Not thread-safe.
 
     `offsets` and `is_near` say which nodes' rows the process reads itself: they take no part. It holds 8 bytes for each node of the graph, 8 for
-    each slot, and 4 for each node of a batch that is admitted and not taken.
+    each slot, 4 to 16 for each node of a batch that is admitted and not taken, and 56 for each node of the largest batch.
     """
 
     def __init__(self, offsets: np.ndarray, is_near: np.ndarray, num_slots: int) -> None:
@@ -188,6 +213,8 @@ class RowPlan:
         self._table[::2] = np.repeat(np.where(is_near, NEAR, ABSENT).astype(np.int32), np.diff(offsets))
         self._node_of, self._use = np.empty((2, num_slots), np.int32 if offsets[-1] <= _COUNTER else np.int64)
         self._ring = np.empty(_FIRST_RING, np.int32)
+        # Used again by every batch: faulting pages in takes as long as filling them.
+        self._room, self._following = np.empty((6, 0), np.int64), np.empty((2, 0), np.int32)
         self._known: deque[tuple[int, np.ndarray]] = deque()  # (number of the first occurrence, nodes)
         self._counter = 0
         self.num_used = 0
@@ -230,49 +257,73 @@ class RowPlan:
     def admit(self, node: np.ndarray) -> None:
         """The distinct nodes of the next batch that is known."""
         first = self._counter if not self._known else self._known[0][0]
-        if ((self._counter - first) & _COUNTER) + len(node) > len(self._ring):
-            self._grow(first, len(node))
+        held = ((self._counter - first) & _COUNTER) + len(node)
+        if held > len(self._ring):
+            self._grow(first, held)
+        if len(node) > self._room.shape[1]:
+            self._room = np.empty((6, len(node)), np.int64)
+            self._following = np.empty((2, len(node)), np.int32)
         _admit(node, self._admitted, self._counter, self._table, self._ring, self._use, self._count)
         self._known.append((self._counter, node))
         self._counter = (self._counter + len(node)) & _COUNTER
         self._admitted += 1
 
-    def _grow(self, first: int, more: int) -> None:
-        """A ring with room for `more` occurrences."""
-        held = (self._counter - first) & _COUNTER
-        grown = np.empty(1 << (held + more - 1).bit_length(), np.int32)
-        number = (first + np.arange(held)) & _COUNTER
-        grown[number & (len(grown) - 1)] = self._ring[number & (len(self._ring) - 1)]
+    def _grow(self, first: int, held: int) -> None:
+        """A ring with room for twice as many occurrences. Those from `first` on lie in two stretches of the old length; no other memory is touched."""
+        length, size = len(self._ring), 1 << held.bit_length() + 1
+        grown = np.empty(size, np.int32)
+        for stretch in (first // length, first // length + 1):
+            at = stretch * length & (size - 1)
+            grown[at : at + length] = self._ring
         self._ring = grown
 
     def take(self, most_ahead: int = 0) -> Step:
         """The first batch that was admitted. If it fetches, it fetches rows of the next ones, too: of whole batches, at most so many rows."""
         counter, node = self._known.popleft()
-        place, keep = np.empty((2, len(node)), np.int32)
+        num_near, num_shared, num_hit, num_absent = _look_up(node, self._table, *self._room)
+        sizes = (num_near, num_shared, num_shared, num_hit, num_hit, num_absent)
+        near, shared, shared_row, hit, slot, absent = (
+            row[:size].copy() for row, size in zip(self._room, sizes, strict=True)
+        )
+        never = len(self._count) - 1
+        of_hit, of_absent = self._following[0, :num_hit], self._following[1, :num_absent]
+        for position, uses in ((hit, of_hit), (absent, of_absent)):
+            _next_uses(node, position, counter, self._table, self._ring, never, uses)
+        self._count[self._taken] = 0  # what was needed next in this batch is there
+        _use(slot, of_hit, self._use, self._count)
         wanted = np.zeros(self._admitted - self._taken + 1, np.int64)
-        _look_up(node, counter, self._table, self._ring, self._use, self._count, place, self._taken, wanted)
+        _count_wanted(of_absent, self._taken, wanted)
         bound, num_before, num_of_bound = _nearest(self._count, self._taken, wanted, self.num_slots)
-        victim = self._victims(num_before + num_of_bound)
+        victim, keep = self._victims(num_before + num_of_bound), np.empty(num_absent, np.int64)
         self.num_used = _keep(
             node,
-            counter,
-            place,
+            absent,
+            of_absent,
             bound,
             num_of_bound,
             victim,
             self.num_used,
             self._node_of,
             self._table,
-            self._ring,
             self._use,
             self._count,
             keep,
         )
         self._taken += 1
-        ahead = self._fetch_ahead(most_ahead) if wanted.any() and most_ahead else np.empty(0, node.dtype)
+        ahead = self._fetch_ahead(most_ahead) if num_absent and most_ahead else np.empty(0, node.dtype)
         if len(ahead):
-            _still_kept(node, keep, self._table)
-        return Step(place, keep, ahead, self._table[2 * ahead.astype(np.int64)])
+            _still_kept(node, absent, keep, self._table)
+        return Step(
+            near,
+            shared,
+            shared_row,
+            hit,
+            slot,
+            absent,
+            keep,
+            ahead,
+            self._table[2 * ahead.astype(np.int64)].astype(np.int64),
+        )
 
     def _victims(self, num_rows: int) -> np.ndarray:
         """Slots for these many rows beside the free ones, which were those of rows needed farthest from now."""
