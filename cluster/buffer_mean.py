@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cluster.gradient_tree import Seat, TreeSum, leaf
+from cluster.gradient_tree import TreeSum
+from cluster.position_tree import Seat, leaf
 
 
 class BufferMean:

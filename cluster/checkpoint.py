@@ -4,6 +4,7 @@
     average.safetensors    their moving average, where the run keeps one
     best.safetensors       weights of the best validation score so far (averaged ones, where the run keeps an average)
     optimizer.safetensors  optimizer state, by parameter index
+    table-….npy            of a run with an embedding table, each owner's rows, best rows and state (`cluster.table_rows`)
     config.json            the model's configuration: with a file of weights, all that rebuilds the model
     state.json             format version, position, scores, the model's configuration again, and every file's SHA-256
 
@@ -61,6 +62,7 @@ class TrainState:
     model_config: Mapping[str, Any]  # what the model was built from, as plain values
     part: EpochProgress | None = None  # of the epoch `next_epoch`; None: none of it is done
     since_best: int = 0  # validations since the best one, by which training may end early
+    table_step: int = 0  # optimizer steps that the embedding table has, where there is one
 
     @property
     def position(self) -> tuple[int, int]:
@@ -82,6 +84,7 @@ class Snapshot:
     best: Mapping[str, torch.Tensor]
     moments: Mapping[str, torch.Tensor]
     average: Mapping[str, torch.Tensor] | None = field(default=None)
+    table: Path | None = None  # a folder with the owners' files of an embedding table, which are moved
 
 
 def moments_of(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -125,6 +128,10 @@ def write_files(directory: Path, snapshot: Snapshot) -> None:
             except SafetensorError as error:  # a full disk, among others, as text
                 raise OSError(f"{directory / file}.safetensors: {error}") from error
     (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
+    if snapshot.table is not None:
+        for path in [*snapshot.table.iterdir()]:
+            path.rename(directory / path.name)
+        snapshot.table.rmdir()
     digests = {}
     for path in sorted(directory.iterdir()):
         sync_file(path)
@@ -157,6 +164,9 @@ def keep_best(checkpoint: Path, best: Path) -> None:
     if (checkpoint / "config.json").exists():  # checkpoints of version 1 may have none
         shutil.copy(checkpoint / "config.json", staged / "config.json")
         names.append("config.json")
+    for path in (*checkpoint.glob("table-*.ids.npy"), *checkpoint.glob("table-*.best.npy")):
+        shutil.copy(path, staged / path.name)
+        names.append(path.name)
     digests = {}
     for name in names:
         sync_file(staged / name)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from pathlib import Path
 
 import torch
 
@@ -44,7 +45,12 @@ class CheckpointWriter:
     def is_due(self) -> bool:
         """Whether the period is over; not while the last one is being written."""
         late = self._period_s is not None and time.monotonic() - self._last >= self._period_s
-        return late and self._idle.is_set()
+        return late and self.is_idle
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no checkpoint is being written."""
+        return self._idle.is_set()
 
     def wait(self) -> None:
         """Until the last checkpoint is written. Raises StageError where it never is."""
@@ -64,8 +70,10 @@ class CheckpointWriter:
         optimizer: torch.optim.Optimizer,
         average: torch.nn.Module | None,
         flush: Callable[[], None],
-    ) -> None:
-        """Reports a checkpoint: a collective call, which returns when rank 0 has copied what training changes.
+        table: Path | None = None,
+    ) -> str:
+        """Reports a checkpoint, and returns its name, which is rank 0's to choose: a collective call, which returns when rank 0 has copied what
+        training changes. `table`: the folder of an embedding table's files.
 
         `flush` puts on the disk what must be there before the checkpoint may be used; the writing thread calls it first.
 
@@ -82,11 +90,13 @@ class CheckpointWriter:
                 best=best,  # never changed, only replaced
                 moments=_copied(moments_of(optimizer)),
                 average=None if average is None else _copied(average.state_dict()),
+                table=table,
             )
             write = self._begin(name, snapshot, flush)
         self._register(state.next_epoch, name, write)
         self._last = time.monotonic()
         self._stall_s += self._last - start
+        return name
 
     def _begin(self, name: str, snapshot: Snapshot, flush: Callable[[], None]) -> Callable[[], None]:
         """What writes the checkpoint; until it has been called, another is not begun."""

@@ -12,10 +12,10 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from cluster.connection import Connection, Endpoint
 from cluster.wire import Failure, Message
-from samplers.messages import Reply, Request
 from storage.errors import ConfigError, GraphmillError, StageError
 
 _LOOK_S = 1.0  # between two looks whether a waiting request's asker is still there
@@ -33,7 +33,7 @@ class MessageServer:
     """
 
     def __init__(
-        self, answer: Callable[[Request], Reply], host: str, ports: tuple[int, ...] | None, work_threads: int
+        self, answer: Callable[[Any], Message], host: str, ports: tuple[int, ...] | None, work_threads: int
     ) -> None:
         self._answer, self._working = answer, threading.Semaphore(work_threads)
         self._listening = _listen(host, ports)
@@ -105,7 +105,7 @@ class MessageServer:
         request = connection.receive(_QUIET_S)
         self._wait_for_turn(connection)
         try:
-            reply: Message = self._answer(request)  # type: ignore[arg-type]
+            reply: Message = self._answer(request)
         except Exception as error:  # noqa: BLE001  whatever it is, it is the asker's to know
             reply = _failure(error)
         finally:

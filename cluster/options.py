@@ -201,6 +201,31 @@ class ServerOptions:
         return None if self.disk_cache_dir is None else CopyCache(str(self.disk_cache_dir), self.disk_cache_bytes)
 
 
+@dataclass(frozen=True)
+class EmbeddingOptions:
+    """A trainable row for each node, beside its features or in their place."""
+
+    width: int = 0
+    """Numbers of a row; 0: no table."""
+    optimizer: Literal["adagrad", "adam"] = "adagrad"
+    """Of the rows that a step touches; the others stay as they are."""
+    learning_rate: float = 0.05
+    """Of the rows; the schedule and the warm-up of --fit hold for it, too."""
+    mode: Literal["exact", "async"] = "exact"
+    """exact: a step reads the rows that all steps before it have made, and a run is the same for any number of workers and owners, and whichever die; async: gradients
+    are applied as they come."""
+    owners: int | None = None
+    """Processes of a cluster that hold the rows, in even shares. None: one for each host."""
+    log_bytes: int = 1 << 28
+    """Of gradients that each worker keeps for owners that die; what is older than a checkpoint is let go, and one is saved before there are more."""
+
+    def __post_init__(self) -> None:
+        check_options(
+            self,
+            at_least(self, 0, "width") | at_least(self, 1, "owners", "log_bytes") | more_than_0(self, "learning_rate"),
+        )
+
+
 MIN_OBJECT_STORE_GB = 80 / 1024  # Ray refuses less than 75 MB
 
 

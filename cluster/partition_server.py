@@ -149,20 +149,23 @@ class ServedFiles:
         for stamps in self._near.values():
             stamps.check_untouched()
         for reference, partition in asked:
-            _get(reference, servers.options.timeout_s, f"partition server {partition}", "raise --servers.timeout_s")
+            actor_answer(reference, servers.options.timeout_s, _name(partition), "raise --servers.timeout_s")
 
 
-def remote_owner(handle: Any, partition: int, timeout_s: float) -> RemoteOwner:
-    """Asks the server of this actor."""
-    who = f"partition server {partition}"
+def remote_owner(handle: Any, who: str, timeout_s: float) -> RemoteOwner:
+    """Asks the server of this actor, which tells its endpoint; `who` names it in errors."""
 
     def find(within_s: float) -> Endpoint:
-        return _get(handle.endpoint.remote(), within_s, who, "raise --servers.timeout_s")
+        return actor_answer(handle.endpoint.remote(), within_s, who, "raise --servers.timeout_s")
 
     return RemoteOwner(find, who, timeout_s)
 
 
-def _get(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free its machine") -> Any:
+def _name(partition: int) -> str:
+    return f"partition server {partition}"
+
+
+def actor_answer(reference: ray.ObjectRef, timeout_s: float, who: str, more: str = "free its machine") -> Any:
     """The value, or an error of ours that names who failed and why."""
     try:
         return ray.get(reference, timeout=timeout_s)
@@ -315,8 +318,8 @@ class ServerGroup:
         rate = COPY_BYTES_PER_S if copies else _VERIFY_BYTES_PER_S if options.verify else math.inf
         start_s = options.start_timeout_s + stored / rate
         for partition, answer in zip(partitions, answers, strict=True):
-            self._infos[partition] = _get(
-                answer, start_s, f"partition server {partition}", "leave out its checksums: --servers.verify no"
+            self._infos[partition] = actor_answer(
+                answer, start_s, _name(partition), "leave out its checksums: --servers.verify no"
             )
 
 
@@ -361,6 +364,6 @@ def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = la
             local = PartitionOwner(graph.partition(info.partition), manifest.num_nodes, tables)
             owners.append(watch(LocalOwner(local), info.partition))
             continue
-        far = watch(remote_owner(handle, info.partition, servers.options.timeout_s), info.partition)
+        far = watch(remote_owner(handle, _name(info.partition), servers.options.timeout_s), info.partition)
         owners.append(far)
     return Router(manifest, owners)

@@ -28,8 +28,10 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from cluster.answers import answer
+from cluster.embeddings import embedded
 from cluster.evaluation import deal_split, predictions, rows_of
 from cluster.options import COLLECTIVE_TIMEOUT_S
+from cluster.table_rows import SavedTable
 from cluster.tasks import (
     BinaryClassification,
     Classification,
@@ -98,6 +100,7 @@ class PredictionSpec:
     precision: str
     seed: int
     loader: LoaderOptions
+    table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
     # Further columns that say what ids mean which are not the source's own; None: there are none.
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
@@ -171,6 +174,7 @@ class Predictor:
         self._spec, self._folder, self._bounds, self._device = spec, folder, bounds, torch.device(device)
         self._opened: tuple[OpenData, torch.nn.Module] | None = None
         self._samplers: dict[int, Sampler] = {}
+        self._table: SavedTable | None = None
         self._store: dist.TCPStore | None = None
 
     def meeting_point(self) -> tuple[str, int]:
@@ -201,7 +205,7 @@ class Predictor:
             _capture(model, states) if spec.embeddings else nullcontext(),
             Loader(sampler, replace(spec.loader, cache_bytes=0), device=self._device, collate=data.collate) as loader,
         ):
-            for batch, prediction in predictions(model, loader.epoch(0), self._device, spec.precision):
+            for batch, prediction in predictions(model, self._batches(loader), self._device, spec.precision):
                 ids = data.ids(batch)
                 rows_of_head = model.predicted_rows(states.pop(), batch) if spec.embeddings else None  # type: ignore[operator]
                 target = data.target(batch) if spec.has_targets else None
@@ -214,6 +218,14 @@ class Predictor:
                     rows[piece].append(_batch_table(batch.index, *found, *more))
         for piece in pieces:
             self._folder.write_piece(piece.name, pa.concat_tables(rows[piece]), self._bounds)
+
+    def _batches(self, loader: Loader) -> Iterator[Any]:
+        """With the rows of the run's embeddings, where it has some."""
+        if self._spec.table is None:
+            return loader.epoch(0)
+        if self._table is None:
+            self._table = self._spec.table()
+        return embedded(loader.epoch(0), self._table.read)
 
     def join(self, index: int, pieces: Sequence[Piece]) -> None:
         """Writes one part of what these pieces hold."""

@@ -7,12 +7,13 @@ slow link is no reason to give up, a silent one is.
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import storage.errors
 from cluster.connection import Connection, Endpoint, connect
-from cluster.wire import Failure
-from samplers.messages import Reply, Request
-from samplers.router import Pending
+from cluster.table_messages import TableRequest
+from cluster.wire import Failure, Message
+from samplers.messages import Request
 from storage.errors import DeadlineError, GraphmillError, StageError
 
 _CONNECT_S = 10.0  # then another try: the endpoint may be another
@@ -32,7 +33,7 @@ class RemoteOwner:
         self._endpoint: Endpoint | None = None
         self._waiting: list[tuple[Endpoint, Connection]] = []  # append and pop are atomic
 
-    def submit(self, request: Request) -> Pending:
+    def submit(self, request: Request | TableRequest) -> "_Call":
         call = _Call(self, request)
         call.send()
         return call
@@ -76,7 +77,7 @@ class _ServerTraceback(Exception):
 class _Call:
     """A request on its way, and again, until its deadline."""
 
-    def __init__(self, owner: RemoteOwner, request: Request) -> None:
+    def __init__(self, owner: RemoteOwner, request: Request | TableRequest) -> None:
         self._owner, self._request = owner, request
         self._until = time.monotonic() + owner.timeout_s
         self._endpoint: Endpoint | None = None
@@ -102,7 +103,8 @@ class _Call:
         except StageError as error:
             raise StageError(f"{owner.who}: {error}") from error
 
-    def result(self) -> Reply:
+    def result(self) -> Any:
+        """The reply, of the kind that the request has."""
         pause_s, self._until = _FIRST_PAUSE_S, time.monotonic() + self._owner.timeout_s
         while (reply := self._receive()) is None:
             assert self._endpoint is not None
@@ -117,7 +119,7 @@ class _Call:
             self.send()
         return reply
 
-    def _receive(self) -> Reply | None:
+    def _receive(self) -> Message | None:
         """The reply; None where the connection was lost."""
         connection, endpoint = self._connection, self._endpoint
         if connection is None:
@@ -136,7 +138,7 @@ class _Call:
         self._owner.keep(endpoint, connection)
         if isinstance(reply, Failure):
             raise self._failure(reply) from _ServerTraceback(reply.trace)
-        return reply  # type: ignore[return-value]
+        return reply
 
     def _fail(self, error: OSError) -> None:
         """Keeps what says that the connection is lost; raises DeadlineError where no bytes moved in time. The server drops the request."""

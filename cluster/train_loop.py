@@ -7,6 +7,7 @@ number that is not finite stops all ranks at once, and says where it came from.
 """
 
 import math
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,12 +32,14 @@ from cluster.checkpoint import (
     verify_checkpoint,
 )
 from cluster.checkpoint_writer import CheckpointRequest, CheckpointWriter
-from cluster.checkpoints import Checkpoints
+from cluster.checkpoints import Checkpoints, LocalCheckpoints
+from cluster.embeddings import Embeddings
 from cluster.evaluation import autocast, deal_split, predictions, scored_with, update_scores
-from cluster.gradient_tree import GradientTree, Seat
+from cluster.gradient_tree import GradientTree
 from cluster.kept_batches import KeptBatches
 from cluster.nonfinite import NonFiniteLossError, describe_nonfinite_gradients, find_nonfinite
 from cluster.outcome import Failed, Finished, Outcome, Stopped, located
+from cluster.position_tree import Seat
 from cluster.report_epochs import is_reported
 from cluster.reporter import ReporterEnd
 from cluster.schedule import rate_factor
@@ -44,6 +47,7 @@ from cluster.scores import all_reduce_sum, begin_sum, gather_objects, gather_row
 from cluster.shared_rows import HostMates, share_rows
 from cluster.start_weights import load_start
 from cluster.straggler import PeerWait, StragglerWatch
+from cluster.table_client import SavedAt
 from cluster.tasks import Scores, StepOutput, Task, step_output
 from cluster.train_session import TrainSession
 from cluster.train_spec import TrainSpec
@@ -80,6 +84,8 @@ def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
             return worker.run()
     except NonFiniteLossError as error:
         return Failed(error.stage, error.owner, error)
+    finally:
+        worker.close()
 
 
 def seed_dropout(seed: int, *position: int) -> None:
@@ -144,6 +150,7 @@ class Worker:
         _take_first_ranks(self.model)
         decay = spec.options.ema_decay
         self.average = build_average(self.model, decay) if decay is not None else None
+        self.embeddings = None if spec.table is None else Embeddings(spec.table, self.seat, device)
         self.gradients = GradientTree(self.model, self.seat)
         self.buffers = BufferMean(self.model, self.seat, device)
         algorithm = torch.optim.Adam if spec.options.optimizer == "adam" else torch.optim.AdamW
@@ -151,6 +158,7 @@ class Worker:
             _param_groups(self.model, spec.options), lr=spec.options.learning_rate, foreach=self.device.type == "cuda"
         )
         self.peak_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.rate_factor = 1.0  # of the step under way, on all peak rates
         self.next_epoch, self.best_epoch = 0, -1
         self.part: EpochProgress | None = None  # of the next epoch, where a checkpoint was saved within it
         self.best_score: float | None = None
@@ -172,6 +180,11 @@ class Worker:
         middles = gather_objects(self.data.near_middle())
         in_order = sorted(range(len(middles)), key=lambda rank: (middles[rank], rank))
         return tuple(in_order.index(rank) for rank in range(len(middles)))
+
+    def close(self) -> None:
+        """Ends what runs beside the training."""
+        if self.embeddings is not None:
+            self.embeddings.close()
 
     @property
     def scored(self) -> torch.nn.Module:
@@ -374,7 +387,7 @@ class Worker:
         """Sets the learning rates of optimizer step `step`, counted from the run's start."""
         options = self.options
         warmup = options.warmup_epochs * steps_per_epoch if options.warmup_steps is None else options.warmup_steps
-        factor = rate_factor(
+        self.rate_factor = rate_factor(
             step,
             options.epochs * steps_per_epoch,
             warmup,
@@ -383,7 +396,7 @@ class Worker:
             power=options.power,
         )
         for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
-            group["lr"] = peak * factor
+            group["lr"] = peak * self.rate_factor
 
     def _step(
         self, epoch: int, step: int, batches: Sequence[Any], targets: Sequence[Tensor]
@@ -394,6 +407,8 @@ class Worker:
         during the last backward pass.
         """
         own, num_positions = self.seat.positions, self.seat.num_positions
+        if self.embeddings is not None:
+            batches = self.embeddings.for_step(batches)
         # A row that every rank fills in at its own places: their sum has every position's number, as it is.
         weights = torch.zeros(num_positions + 1, dtype=torch.float64, device=self.device)
         weights[own.start : own.stop] = torch.stack([self.task.weight(target) for target in targets])
@@ -426,6 +441,8 @@ class Worker:
         self.buffers.end(told[num_positions:])
         if total > 0:  # else no labelled target at any position: nothing to learn, and no decay either
             self._update(epoch, step, batches)
+        if self.embeddings is not None:
+            self.embeddings.push(self.rate_factor, learns=total > 0)
         self.optimizer.zero_grad(set_to_none=True)
         return sums, CheckpointRequest(int(request))
 
@@ -435,7 +452,9 @@ class Worker:
             return CheckpointRequest.NONE
         if self.reporter.stop_asked():
             return CheckpointRequest.SAVE_AND_STOP
-        return CheckpointRequest.SAVE if self.writer is not None and self.writer.is_due() else CheckpointRequest.NONE
+        is_full = self.embeddings is not None and self.embeddings.is_log_full
+        is_due = self.writer is not None and (self.writer.is_due() or (is_full and self.writer.is_idle))
+        return CheckpointRequest.SAVE if is_due else CheckpointRequest.NONE
 
     def _update(self, epoch: int, step: int, batches: Sequence[Any]) -> None:
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
@@ -485,10 +504,11 @@ class Worker:
         score = float(all_reduce_sum(torch.tensor([own], dtype=torch.float64, device=self.device)))
         sign = 1.0 if self.task.higher_is_better else -1.0
         if not self.spec.keep_best:
-            self.best_epoch, self.best, self.best_scores = epoch, _copy_state(self.scored), found
+            self.best_epoch, self.best_scores = epoch, found
+            self._keep_weights()
         elif math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
-            self.best_score, self.best_epoch, self.best = score, epoch, _copy_state(self.scored)
-            self.best_scores = found
+            self.best_score, self.best_epoch, self.best_scores = score, epoch, found
+            self._keep_weights()
             self.since_best = 0
         else:
             self.since_best += 1
@@ -496,6 +516,12 @@ class Worker:
         named = {f"{prefix}{name}": value for name, value in scores.items() if name != "count"}
         waited = {} if self.options.patience is None else {"since_best": self.since_best}
         return {**named, **self._kept_epoch(), **waited, "eval_s": time.perf_counter() - start}
+
+    def _keep_weights(self) -> None:
+        """As the best ones; every rank says it."""
+        self.best = _copy_state(self.scored)
+        if self.embeddings is not None:
+            self.embeddings.keep_best()
 
     def _kept_epoch(self) -> dict[str, int]:
         """The epoch whose weights are kept, named by how it was chosen."""
@@ -512,15 +538,19 @@ class Worker:
         return {"stopped_early": {"epoch": self.next_epoch - 1, "why": why}}
 
     @torch.no_grad()
-    def _evaluate(self, model: torch.nn.Module, loader: Loader | KeptBatches, split: str) -> dict[str, Scores]:
-        """Scores of this split and of those that the same batches score, each target counted once.
+    def _evaluate(
+        self, model: torch.nn.Module, loader: Loader | KeptBatches, split: str, *, best: bool = False
+    ) -> dict[str, Scores]:
+        """Scores of this split and of those that the same batches score, each target counted once. `best`: by the best epoch's embeddings.
 
         Raises NonFiniteLossError where a prediction is not finite.
         """
         names = scored_with(split, self.spec.evaluation)
         own = [{name: self.task.scores(self.device) for name in names} for _ in loader.positions]
         bad = last = None
-        batches = predictions(model, loader.epoch(0), self.device, self.options.precision)
+        plain = loader.epoch(0)
+        complete = plain if self.embeddings is None else self.embeddings.evaluated(plain, best=best)
+        batches = predictions(model, complete, self.device, self.options.precision)
         for number, (batch, prediction) in enumerate(batches):
             if bad is None and not bool(torch.isfinite(prediction).all()):
                 bad = batch
@@ -549,7 +579,7 @@ class Worker:
         for split, sampler_options in self.spec.evaluation.items():
             if split not in found:
                 with self.split_loader(sampler_options) as loader:
-                    found = {**self._evaluate(self.model, loader, split), **found}
+                    found = {**self._evaluate(self.model, loader, split, best=True), **found}
         scores = {}
         for split in self.spec.evaluation:
             of_split = found[split]
@@ -578,9 +608,16 @@ class Worker:
             identity=self.spec.identity,
             model_config=self.spec.model_config,
             part=self.part,
+            table_step=0 if self.embeddings is None else self.embeddings.client.step,
         )
         average = None if self.average is None else self.average.module
-        self.writer.save(state, self.model, self.best, self.optimizer, average, self.reporter.flush)
+        saved = state, self.model, self.best, self.optimizer, average, self.reporter.flush
+        if self.embeddings is None:
+            self.writer.save(*saved)
+            return
+        folder = self._table_folder
+        name = gather_objects(self.writer.save(*saved, self.embeddings.save(folder)))[0]
+        self.embeddings.client.saved(str(folder / name))
 
     def restore(self, checkpoints: Checkpoints) -> None:
         """Continues from the newest whole checkpoint, where there is one; tells the driver which epoch comes next.
@@ -603,6 +640,8 @@ class Worker:
             if choice is not None and folder is None:
                 folder = held.enter_context(checkpoints.opened(choice))
                 verify_checkpoint(folder)  # another node may read other bytes
+            if self.embeddings is not None:
+                self._begin_table(checkpoints, folder)
             if folder is not None:
                 self._load(folder)
             elif self.options.start_from is not None:
@@ -612,6 +651,21 @@ class Worker:
                 self.reporter.push({"kind": "damage", "what": message})
             step = 0 if self.part is None else self.part.step
             self.reporter.push({"kind": "start", "epoch": self.next_epoch, "step": step, "workers": self.world_size})
+
+    def _begin_table(self, checkpoints: Checkpoints, folder: Path | None) -> None:
+        assert self.embeddings is not None
+        if not isinstance(checkpoints, LocalCheckpoints):
+            raise ConfigError(
+                f"{checkpoints.url}: expected a run's directory in a folder, where owners of embeddings write their rows, got a store; set --run.dir"
+            )
+        self._table_folder = checkpoints.folder.resolve()
+        step = 0
+        if folder is not None:
+            step = load_state(folder).table_step
+        if self.rank == 0:  # what an attempt before this one has left
+            for left in checkpoints.folder.glob(".table-*"):
+                shutil.rmtree(left, ignore_errors=True)
+        self.embeddings.begin(SavedAt(step, "" if folder is None else str(folder.resolve())))
 
     def _begin_with(self, path: str) -> None:
         """Rank 0 reads the weights, and they become everybody's: a collective call. Raises ConfigError on all ranks."""

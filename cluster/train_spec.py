@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from cluster.embeddings import TableSpec
 from cluster.options import TrainOptions
 from cluster.tasks import Task
 from cluster.training_data import TrainingData
@@ -27,3 +28,4 @@ class TrainSpec:
     loader: LoaderOptions
     is_estimate: bool = False  # scores leave a part of the graph out, and are recorded under names that say so
     keep_best: bool = True  # of the weights the best validated; else the last epoch's
+    table: TableSpec | None = None  # of trainable rows of nodes

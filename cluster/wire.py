@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from cluster.table_messages import TableReply, TableRequest
 from samplers.array_pool import ArrayPool
 from samplers.messages import Reply, Request
 from samplers.travel import travel_dtype
@@ -35,8 +36,8 @@ class Failure:
     """The server's process and traceback."""
 
 
-Message = Request | Reply | Failure
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*get_args(Request), *get_args(Reply), Failure)}
+Message = Request | Reply | TableRequest | TableReply | Failure
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LENGTH_BYTES = 4
 _ROOM = ArrayPool(1 << 28)  # of replies: faulting their pages in takes as long as receiving them
 _SAME = "is Graphmill the same on all nodes?"

@@ -194,6 +194,7 @@ class _Prediction:
             seed=subject.fit.seed,
             loader=subject.loader,
             estimate=subject.estimate,
+            table=subject.table,
         )
         most = 1 if subject.is_sharded else config.piece_batches
         return spec, (plan_pieces(num_batches, most), np.sort(np.concatenate(ids)))

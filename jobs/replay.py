@@ -143,8 +143,10 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
 
     from cluster.checkpoint import load_state, load_weights
     from cluster.checkpoints import checkpoints_of
+    from cluster.embeddings import embedded
     from cluster.evaluation import autocast
     from cluster.run_place import RunPlace
+    from cluster.table_rows import SavedTable
     from cluster.tasks import step_output
     from cluster.train_loop import seed_dropout, step_loss
 
@@ -153,6 +155,7 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
     torch.manual_seed(fit.seed)
     model = batches.resolved.build_model()
     checkpoints = checkpoints_of(RunPlace(path))
+    inputs, width = batches.data.collate(batch), batches.resolved.config.embeddings.width
     weights = "those that training began with: no checkpoint at or before this batch is kept"
     with checkpoints.newest([], (batch.epoch, step)) as found:
         if found is not None:
@@ -160,7 +163,9 @@ def describe_loss(batches: RunBatches, batch: Any, path: str) -> list[tuple[str,
             load_weights(folder / "model.safetensors", model)
             behind = "" if load_state(folder).position == (batch.epoch, step) else ", which is earlier than the batch"
             weights = f"of {name}{behind}"
-    inputs = batches.data.collate(batch)
+        if width:
+            table = SavedTable(None if found is None else found[1], width, fit.seed, "rows")
+            inputs = next(embedded([inputs], table.read))
     target = batches.data.target(inputs)
     weight = batches.task.weight(target)
     seed_dropout(fit.seed, batch.epoch, step, position)

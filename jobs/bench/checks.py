@@ -205,7 +205,7 @@ def _spec(config: Config, servers: Any, manifest: Any) -> Any:
     component = read_config(config_tree("nodes", {"model": model, "run": {"defaults": "recipe"}})).model
     return TrainSpec(
         data=ServedNodes(servers),
-        build_model=lambda: build_model(component, "nodes", node_inputs(manifest)),
+        build_model=lambda: build_model(component, "nodes", node_inputs(manifest, 0)),
         task=Classification(manifest.num_classes),
         model_config={},
         identity={},

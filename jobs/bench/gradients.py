@@ -113,7 +113,8 @@ def _step_of(way: str, config: Config, rank: int, ranks: int) -> Callable[[], fl
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    from cluster.gradient_tree import GradientTree, Seat
+    from cluster.gradient_tree import GradientTree
+    from cluster.position_tree import Seat
 
     torch.manual_seed(0)
     layers = [nn.Linear(config.width, config.width, bias=False) for _ in range(config.layers)]

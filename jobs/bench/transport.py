@@ -115,7 +115,7 @@ def ways(server: Any) -> dict[str, Way]:
         return ray.get(reference, timeout=_TIMEOUT_S)
 
     return {
-        "open connection": lambda request: owner.submit(request).result(),  # type: ignore[dict-item,return-value]
+        "open connection": lambda request: owner.submit(request).result(),
         "open Flight call": calls.ask,
         "Flight call each": calls.ask_anew,
         "actor reply": lambda request: ray.get(server.reply.remote(request), timeout=_TIMEOUT_S),

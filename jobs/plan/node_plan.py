@@ -73,6 +73,8 @@ def _look(plan: Plan, resolved: ResolvedRun, resources: Resources | None, run_di
     if plan.problems:  # a graph that cannot be trained on has no model either
         return
     plan.place(resolved, graph.num_partitions)
+    if isinstance(graph, StoredGraph):
+        plan.add_table(resolved, graph.manifest.num_nodes)
     plan.add_chosen(resolved)
     if config.baseline.models:
         count = config.baseline.configurations
@@ -117,13 +119,17 @@ def _add_sampled(plan: Plan, graph: NodeGraph, resolved: ResolvedRun) -> None:
         )
         return
     missing = encoding is not None and isinstance(graph, StoredGraph) and find_encoding(graph, encoding.name) is None
+    embeddings = resolved.config.embeddings
 
     def readable(options: Any) -> Any:
         """Without an encoding that is not stored yet."""
         return without_encodings(options) if missing else options
 
     def complete(batch: Any) -> Any:
-        """With zeros for an encoding that is not stored yet."""
+        """With zeros for embeddings, and for an encoding that is not stored yet."""
+        if embeddings.width:
+            columns = torch.zeros(len(batch.node_id), embeddings.width)
+            batch = replace(batch, x=columns if batch.x is None else torch.cat([batch.x, columns], dim=1))
         if not missing or encoding is None:
             return batch
         zeros = torch.zeros(len(batch.node_id), encoding.dim)
@@ -318,7 +324,8 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
         plan.add("encoding", f"{resolved.encoding.name}: the first run computes it")
     facts = expected_facts(source, roots["train"], graph.partitions)
     expected_bytes = 4 * source.num_nodes * (source.feature_dim + 8) + 4 * (source.num_edges or 0)
-    inputs = node_inputs(source) if config.links is None else link_inputs(source, config.links)
+    width = config.embeddings.width
+    inputs = node_inputs(source, width) if config.links is None else link_inputs(source, config.links, width)
     resolved = resolve(config, Facts(inputs, {}, resources, expected_bytes, facts if config.links is None else None))
     plan.place(resolved, graph.partitions)
     plan.add_chosen(resolved)

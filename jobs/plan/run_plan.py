@@ -17,6 +17,7 @@ from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources, resources_now
 from cluster.run_place import RunPlace
 from cluster.session import ray_session
+from cluster.table_rows import table_bytes
 from jobs.plan.tries import Tried
 from jobs.run.config import RunConfig
 from jobs.run.memory_check import available_bytes, own_bytes
@@ -41,6 +42,8 @@ class Plan:
         self.shared_bytes = 0  # that the workers of a host share
         self.servers = 0  # processes of partitions, whose mapped files are shared pages that the system may take back
         self.alone = False  # one process, without Ray
+        self.table_owners = 0  # processes of an embedding table
+        self.table_bytes = 0  # of each
         self.parameters: int | None = None
         self.parts: dict[str, int] = {}  # of a worker's memory
         self.lines: list[tuple[str, str]] = []
@@ -74,6 +77,20 @@ class Plan:
         self.micro_batches = resolved.micro_batches
         self.shared_bytes = resolved.config.loader.shared_bytes
         self.servers = 0 if self.alone else servers
+
+    def add_table(self, resolved: ResolvedRun, num_nodes: int) -> None:
+        """The embeddings of so many nodes, where the run has some: after `place`."""
+        options = resolved.config.embeddings
+        if not options.width:
+            return
+        self.table_owners = 0 if self.alone else options.owners or self.hosts
+        self.table_bytes = table_bytes(options.width, options.optimizer, num_nodes, self.table_owners or 1)
+        where = "here" if self.alone else f"in {counted(self.table_owners, 'owner')} of {size(self.table_bytes)} each"
+        self.add(
+            "embeddings",
+            f"{num_nodes:,} rows of {options.width}, {size(4 * options.width * num_nodes)}, with the best epoch's and the state of {options.optimizer} "
+            f"{where}",
+        )
 
     def add_model(self, model: torch.nn.Module) -> None:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -110,7 +127,8 @@ class Plan:
 
     def add_memory(self, parts: Mapping[str, int]) -> None:
         """`parts`: bytes of one worker by what they are for, its process aside."""
-        self.parts = parts = {"process": self._process_bytes, **parts}
+        own_table = {"embeddings": self.table_bytes} if self.table_bytes and self.alone else {}
+        self.parts = parts = {"process": self._process_bytes, **parts, **own_table}
         total = self.host_bytes(parts, self.workers, self.shared_bytes)
         worker, free = self.worker_bytes(parts), available_bytes()
         workers, servers = self.on_a_host(self.workers), self.on_a_host(self.servers)
@@ -143,7 +161,8 @@ class Plan:
         store = 0 if self.alone else int(self.object_store_gb * 2**30)
         servers = self.on_a_host(self.servers) * self._process_bytes
         shared = shared_bytes if self.on_a_host(workers) > 1 else 0
-        return self.on_a_host(workers) * self.worker_bytes(parts) + shared + servers + store
+        tables = self.on_a_host(self.table_owners) * (self.table_bytes + self._process_bytes)
+        return self.on_a_host(workers) * self.worker_bytes(parts) + shared + servers + tables + store
 
     @property
     def free_bytes(self) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal
 
-from cluster.options import ServerOptions, SessionOptions, TrainOptions, WorkerOptions
+from cluster.options import EmbeddingOptions, ServerOptions, SessionOptions, TrainOptions, WorkerOptions
 from jobs.run.automatic import rule_paths
 from jobs.run.link_options import LinksOptions
 from jobs.run.reader import (
@@ -204,6 +204,7 @@ class RunConfig:
     servers: ServerOptions = field(default_factory=ServerOptions)
     workers: WorkerOptions = field(default_factory=WorkerOptions)
     ray: SessionOptions = field(default_factory=SessionOptions)
+    embeddings: EmbeddingOptions = field(default_factory=EmbeddingOptions)
     baseline: BaselineOptions = field(default_factory=BaselineOptions)
     run: RunOptions = field(default_factory=RunOptions)
     open: tuple[str, ...] = ()

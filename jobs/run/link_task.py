@@ -14,9 +14,9 @@ from storage.manifest import Manifest
 from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_VALID, SPLITS, SourceInfo
 
 
-def link_inputs(data: Manifest | SourceInfo, options: LinksOptions) -> Inputs:
-    """What the graph and the decoder decide of the model, whose outputs are the nodes' states."""
-    return Inputs(node=Features(dim=data.feature_dim), out_dim=options.decoder.width, task="node")
+def link_inputs(data: Manifest | SourceInfo, options: LinksOptions, width: int) -> Inputs:
+    """What the graph and the decoder decide of the model, whose outputs are the nodes' states. `width`: of embeddings beside features."""
+    return Inputs(node=Features(dim=data.feature_dim + width), out_dim=options.decoder.width, task="node")
 
 
 def link_identity(manifest: Manifest, options: LinksOptions) -> dict[str, Any]:
@@ -39,15 +39,16 @@ def link_task(manifest: Manifest, options: LinksOptions) -> Task:
     return LinkPrediction(options.metric, options.loss, options.margin, own_rivals=not shared)
 
 
-def check_links(graph: StoredGraph, options: LinksOptions, num_links: int) -> None:
+def check_links(graph: StoredGraph, options: LinksOptions, num_links: int, width: int) -> None:
     """Raises ConfigError where the graph has not the features, edges and held-out links that the run needs.
 
-    `num_links`: training links that there must be at least.
+    `num_links`: training links that there must be at least. `width`: of embeddings, with which there need be no features.
     """
     manifest, links = graph.manifest, graph.manifest.links
-    if not manifest.feature_dim:
+    if not manifest.feature_dim + width:
         raise ConfigError(
-            f"{graph.url}: expected node features, the graph has none; ingest it with features (jobs/ingest.py --edge_list.features)"
+            f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
+            "features (jobs/ingest.py --edge_list.features)"
         )
     if links is None:
         raise ConfigError(

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 from cluster.checkpoint import DATA
+from cluster.embeddings import OwnersHere, TableOwners, TableSpec
 from cluster.one_process import ProcessLauncher
 from cluster.options import ServerOptions
 from cluster.placement import Resources, cluster_resources
@@ -60,6 +61,7 @@ from storage.graph import StoredGraph
 from storage.manifest import Manifest
 from storage.source import SourceInfo
 from storage.typed_graph import TypedGraph
+from storage.typed_manifest import TypedManifest
 
 
 def run_nodes(job: str, config: RunConfig) -> int:
@@ -122,6 +124,7 @@ def run_nodes(job: str, config: RunConfig) -> int:
             described,
             started_s,
             lambda: [{"kind": "traffic", "epoch": None, "of": "baselines", **ready.traffic.columns()}],
+            table_spec(ready.resolved, manifest, ready.owners),
         )
     print_end(summary, run_dir)
     return end_of_run(summary, require_baselines=config.run.require_baselines)
@@ -136,6 +139,15 @@ class _Ready:
     router: Router | TypedRouter
     traffic: Traffic  # of this router
     data: TrainingData
+    owners: TableOwners  # of embeddings, where the run has some
+
+
+def table_spec(resolved: ResolvedRun, manifest: Manifest | TypedManifest, owners: TableOwners) -> TableSpec | None:
+    """The table of the nodes' embeddings; None: the run has none."""
+    options = resolved.config.embeddings
+    if not options.width or isinstance(manifest, TypedManifest):
+        return None
+    return TableSpec(options, manifest.num_nodes, resolved.config.fit.seed, owners)
 
 
 @contextmanager
@@ -153,7 +165,7 @@ def _in_this_process(
         router = data.open(traffic).router
         if not is_here:
             check_samplers(router, resolved)
-        yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, traffic, data)
+        yield _Ready(resolved, ProcessLauncher(resolved.workers, run_dir), router, traffic, data, OwnersHere())
 
 
 @contextmanager
@@ -177,6 +189,7 @@ def _on_ray(
     from cluster.partition_server import connect, server_group
     from cluster.ray_train import RayTrainLauncher
     from cluster.served_nodes import ServedNodes
+    from cluster.table_server import served_owners
 
     config, manifest, before = resolved.config, graph.manifest, resolved.workers
     print("starting Ray and the partition servers", flush=True)
@@ -210,12 +223,18 @@ def _on_ray(
             return nodes if memory is None else WholeGraphData(nodes, resolved.training, memory)
 
         launcher = RayTrainLauncher(resolved.workers, run_dir, renewed, group.full_disks)
-        yield _Ready(resolved, launcher, router, traffic, ServedNodes(servers))
+        table = table_spec(resolved, manifest, OwnersHere())
+        with (
+            nullcontext(OwnersHere())
+            if table is None
+            else served_owners(table, resolved.micro_batches, config.servers) as owners
+        ):
+            yield _Ready(resolved, launcher, router, traffic, ServedNodes(servers), owners)
 
 
-def node_inputs(data: Manifest | SourceInfo) -> Inputs:
-    """What the graph decides of a model."""
-    return Inputs(node=Features(dim=data.feature_dim), out_dim=data.num_classes or 1, task="node")
+def node_inputs(data: Manifest | SourceInfo, width: int) -> Inputs:
+    """What the graph decides of a model. `width`: of embeddings beside its features."""
+    return Inputs(node=Features(dim=data.feature_dim + width), out_dim=data.num_classes or 1, task="node")
 
 
 def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | None) -> ResolvedRun:
@@ -225,7 +244,7 @@ def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | No
         return _resolve_typed(config, graph, resources)
     manifest, links = graph.manifest, config.links
     if links is not None:
-        check_links(graph, links, 1)
+        check_links(graph, links, 1, config.embeddings.width)
         return _resolve_links(config, graph, links, resources)
     _check_targets(config, graph)
     # Partitions are in it only where they are the chunks, or cut into them: else no batch depends on them.
@@ -239,10 +258,15 @@ def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | No
         DATA: manifest.measured.data_digest(config.data.split_set),
     }
     facts = graph_facts(manifest, config.data.split_set)
-    return resolve(config, Facts(node_inputs(manifest), identity, resources, manifest.num_bytes, facts))
+    width = config.embeddings.width
+    return resolve(config, Facts(node_inputs(manifest, width), identity, resources, manifest.num_bytes, facts))
 
 
 def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | None) -> ResolvedRun:
+    if config.embeddings.width:
+        raise ConfigError(
+            f"{graph.url}: embeddings: expected a graph of one type, got a typed one; leave out --embeddings.width"
+        )
     config, manifest, split_set = with_type(config, graph), graph.manifest, config.data.split_set
     predicted = predicted_nodes(graph, config)
     _check_targets(config, predicted)
@@ -264,10 +288,10 @@ def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | 
 
 def _check_targets(config: RunConfig, graph: StoredGraph) -> None:
     """Raises ConfigError where the graph has not the labels, features and splits of which the run's options are made."""
-    manifest, split_set = graph.manifest, config.data.split_set
+    manifest, split_set, width = graph.manifest, config.data.split_set, config.embeddings.width
     fits = fits_labels(manifest, config.task)
-    if split_set >= manifest.num_split_sets or not fits or lacks_features(manifest):
-        check_graph(graph, split_set, config.task, config.metric, 1)
+    if split_set >= manifest.num_split_sets or not fits or lacks_features(manifest, width):
+        check_graph(graph, split_set, config.task, config.metric, 1, width)
 
 
 def _resolve_links(
@@ -282,7 +306,7 @@ def _resolve_links(
         DATA: manifest.measured.graph_digest[:16],
     }
     chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
-    inputs = link_inputs(manifest, links)
+    inputs = link_inputs(manifest, links, config.embeddings.width)
     return resolve(replace(config, task=chosen), Facts(inputs, identity, resources, manifest.num_bytes))
 
 
@@ -298,9 +322,10 @@ def check_run(graph: NodeGraph, resolved: ResolvedRun) -> None:
     """
     config, nodes = resolved.config, predicted_nodes(graph, resolved.config)
     if config.links is not None:
-        check_links(nodes, config.links, num_roots(resolved))
+        check_links(nodes, config.links, num_roots(resolved), config.embeddings.width)
     else:
-        check_graph(nodes, config.data.split_set, config.task, config.metric, num_roots(resolved))
+        split_set, width = config.data.split_set, config.embeddings.width
+        check_graph(nodes, split_set, config.task, config.metric, num_roots(resolved), width)
     if isinstance(resolved.training, RandomPartitionOptions):
         count_chunks(resolved.training, nodes.manifest)
     if graph.is_here:

@@ -64,15 +64,15 @@ def fits_labels(manifest: Manifest, task: Component) -> bool:
     return manifest.label_kind in (("class", "answers") if task.is_foreign else (_LABEL_KINDS[task.name],))
 
 
-def lacks_features(manifest: Manifest) -> bool:
-    """Whether the features are missing that a run needs; a type of a typed graph may have none."""
-    return not manifest.feature_dim and manifest.part is None
+def lacks_features(manifest: Manifest, width: int) -> bool:
+    """Whether the features are missing that a run needs; a type of a typed graph may have none, nor need there be any beside embeddings of this width."""
+    return not manifest.feature_dim + width and manifest.part is None
 
 
-def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int) -> None:
+def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str, num_roots: int, width: int) -> None:
     """Raises ConfigError where the graph has not the labels, features and splits that the task needs.
 
-    `num_roots`: labelled nodes that the training split must have at least.
+    `num_roots`: labelled nodes that the training split must have at least. `width`: of embeddings, with which there need be no features.
     """
     manifest = graph.manifest
     if not fits_labels(manifest, task):
@@ -82,9 +82,10 @@ def check_graph(graph: StoredGraph, split_set: int, task: Component, metric: str
         raise ConfigError(
             f"{graph.url}: expected nodes with {wanted}, the graph's have {_LABELS[manifest.label_kind]}; {do}"
         )
-    if lacks_features(manifest):
+    if lacks_features(manifest, width):
         raise ConfigError(
-            f"{graph.url}: expected node features, the graph has none; ingest it with features (jobs/ingest.py --edge_list.features)"
+            f"{graph.url}: expected node features, the graph has none; train rows of its nodes (--embeddings.width 64), or ingest it with "
+            "features (jobs/ingest.py --edge_list.features)"
         )
     if split_set >= manifest.num_split_sets:
         raise ConfigError(

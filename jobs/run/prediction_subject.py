@@ -11,10 +11,12 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from cluster.checkpoint import parse_weights
+from cluster.checkpoints import BEST
 from cluster.options import NodeBinaryOptions, NodeClassificationOptions, TrainOptions
 from cluster.partition_server import connect, partition_servers
 from cluster.prediction import UNSPLIT, with_unsplit
 from cluster.served_nodes import ServedNodes
+from cluster.table_rows import SavedTable
 from cluster.tasks import BinaryClassification, Classification, PairClassification, Regression, Task
 from cluster.training_data import (
     GraphData,
@@ -76,6 +78,7 @@ class Subject:
     shard_bytes: Callable[[int], int] | None = None
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # what ids mean that are not the source's own
+    table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
 
     @property
     def is_sharded(self) -> bool:
@@ -90,6 +93,10 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     graph = open_graph(options.graph or run.data_url, None if options.graph else run.snapshot)
     manifest = graph.manifest
     _check_same(run, graph.url, manifest.content_hash, options.other_graph)
+    if config.embeddings.width and manifest.content_hash != run.data_hash:
+        raise ConfigError(
+            f"{graph.url}: expected the run's own graph, whose nodes its embeddings are of; leave out --graph"
+        )
     if config.links is not None:
         return _link_subject(run, options, trained, graph)
     num_classes, has_targets = trained.inputs.out_dim, fits_labels(manifest, config.task)
@@ -109,7 +116,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
             "ingest it with a split, be it one that names no node"
         )
     is_whole = _is_whole(trained, options.parallel)
-    shape = replace(trained, inputs=replace(trained.inputs, node=node_inputs(manifest).node))
+    shape = replace(trained, inputs=replace(trained.inputs, node=node_inputs(manifest, config.embeddings.width).node))
     shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
     samplers = with_unsplit(shape.evaluation)
     build_model = _checked(run, graph.url, shape.build_model)
@@ -137,6 +144,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         look=look,
         shard_bytes=None if memory is None else memory.check,
         estimate=None if is_whole else config.evaluation.estimate,
+        table=_best_table(run, trained),
     )
 
 
@@ -183,7 +191,9 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
             f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, and {name} takes one subgraph per root; "
             "train another model"
         )
-    shape = replace(trained, inputs=replace(trained.inputs, node=link_inputs(manifest, links).node))
+    shape = replace(
+        trained, inputs=replace(trained.inputs, node=link_inputs(manifest, links, trained.config.embeddings.width).node)
+    )
     encodings = () if trained.encoding is None else (trained.encoding.name,)
     around = RandomPartitionOptions(num_chunks=1, shuffle=False, encodings=encodings)
 
@@ -204,7 +214,14 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
         loader=trained.config.loader,
         serve=serve,
         look=look,
+        table=_best_table(run, trained),
     )
+
+
+def _best_table(run: FinishedRun, trained: ResolvedRun) -> Callable[[], SavedTable] | None:
+    width = trained.config.embeddings.width
+    folder = run.place.folder.resolve() / BEST
+    return partial(SavedTable, folder, width, trained.config.fit.seed) if width else None
 
 
 def _resolved(run: FinishedRun, allow_import: bool) -> ResolvedRun:

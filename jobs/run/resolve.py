@@ -247,6 +247,8 @@ def resolve(config: RunConfig, facts: Facts) -> ResolvedRun:
         "seed": config.fit.seed,
         **({"micro_batches": config.fit.micro_batches} if config.fit.micro_batches is not None else {}),
     }
+    if config.embeddings.width:
+        identity["embeddings"] = {name: getattr(config.embeddings, name) for name in ("width", "optimizer", "mode")}
     if config.kind == "nodes":
         identity |= {"parallel": "graph"} if config.run.parallel == "graph" else {"evaluation": evaluation_text(config)}
     encoding = stored_encoding(config.model.options) if config.kind == "nodes" else None
@@ -429,6 +431,23 @@ def _shards_sum_over_neighbors(config: RunConfig) -> str | None:
     return None
 
 
+def _embeddings_fit_the_rest(config: RunConfig) -> str | None:
+    if not config.embeddings.width:
+        return None
+    if config.kind != "nodes":
+        return f"width: expected the nodes of one graph, got many graphs and --embeddings.width {config.embeddings.width}; leave it out"
+    beside = {
+        "--run.parallel graph": config.run.parallel == "graph",
+        "--fit.ema_decay": config.fit.ema_decay is not None,
+        "--fit.start_from": config.fit.start_from is not None,
+        "--baseline": bool(config.baseline.models),
+    }
+    for flag, is_set in beside.items():
+        if is_set:
+            return f"width: a table of embeddings goes without {flag}, got both; leave out one of them"
+    return None
+
+
 def _classic_baselines_are_of_nodes(config: RunConfig) -> str | None:
     if config.kind == "nodes" or not config.baseline.models:
         return None
@@ -487,6 +506,7 @@ CHECKS = (
     _shards_sum_over_neighbors,
     _chunks_per_batch,
     _sums_can_be_corrected,
+    _embeddings_fit_the_rest,
     _classic_baselines_are_of_nodes,
     _embedded_graph_has_47_classes,
     _trackers_are_installed,

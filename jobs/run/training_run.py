@@ -12,6 +12,7 @@ from typing import Any
 
 from cluster.checkpoint import TrainState, check_continues
 from cluster.checkpoints import checkpoints_of, run_disk_full
+from cluster.embeddings import TableSpec
 from cluster.placement import Resources
 from cluster.reporter import Record
 from cluster.run_copy import copied
@@ -253,6 +254,7 @@ def train_and_score(
     described: Mapping[str, Any],
     started_s: float,
     of_baselines: Callable[[], Sequence[Record]] = list,
+    table: TableSpec | None = None,
 ) -> dict[str, Any]:
     """Trains, and returns the summary that the run's directory holds.
 
@@ -271,6 +273,7 @@ def train_and_score(
         evaluation=evaluation,
         is_estimate=config.evaluation.estimate is not None,
         keep_best=config.evaluation.keeps_best,
+        table=table,
         options=resolved.fit,
         loader=config.loader,
     )

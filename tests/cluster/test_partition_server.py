@@ -99,7 +99,11 @@ def test_partitions_on_this_node_are_read_in_process(ray, servers: PartitionServ
 def test_a_killed_server_is_back_with_the_next_request(ray, servers: PartitionServers, graph: StoredGraph) -> None:
     before = pid_now(ray, servers, 1)
     os.kill(before, signal.SIGKILL)
-    reply = remote_owner(servers.handles[1], 1, timeout_s=60).submit(FetchRows(np.array([150, 101]))).result()
+    reply = (
+        remote_owner(servers.handles[1], "partition server 1", timeout_s=60)
+        .submit(FetchRows(np.array([150, 101])))
+        .result()
+    )
     assert isinstance(reply, NodeRows)
     assert reply.original_id.tolist() == graph.partition(1).original_id[[50, 1]].tolist()
     assert pid_now(ray, servers, 1) != before
@@ -123,7 +127,7 @@ def test_servers_killed_under_a_loader_cost_no_batch(ray, servers: PartitionServ
 def test_a_stopped_server_meets_the_deadline_and_goes_on_after_it(ray, servers: PartitionServers) -> None:
     pid = pid_now(ray, servers, 0)
     node = np.array([1, 2])
-    owner = remote_owner(servers.handles[0], 0, timeout_s=0.7)
+    owner = remote_owner(servers.handles[0], "partition server 0", timeout_s=0.7)
     os.kill(pid, signal.SIGSTOP)
     try:
         start = time.perf_counter()
@@ -134,7 +138,9 @@ def test_a_stopped_server_meets_the_deadline_and_goes_on_after_it(ray, servers: 
         assert "\n" not in str(raised.value)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert isinstance(remote_owner(servers.handles[0], 0, timeout_s=30).submit(FetchRows(node)).result(), NodeRows)
+    assert isinstance(
+        remote_owner(servers.handles[0], "partition server 0", timeout_s=30).submit(FetchRows(node)).result(), NodeRows
+    )
     assert pid_now(ray, servers, 0) == pid
 
 
@@ -157,7 +163,7 @@ def test_a_stopped_server_ends_a_training_epoch_in_time(ray, servers: PartitionS
 
 
 def test_an_error_in_a_request_names_the_server(servers: PartitionServers) -> None:
-    owner = remote_owner(servers.handles[0], 0, timeout_s=30)
+    owner = remote_owner(servers.handles[0], "partition server 0", timeout_s=30)
     with pytest.raises(ConfigError) as raised:
         owner.submit(SampleNeighbors(np.array([150]), 3, 0)).result()
     assert str(raised.value) == "partition server 0: partition 0 owns the nodes [0, 100), got 150"

@@ -5,7 +5,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from cluster.gradient_tree import GradientTree, Seat
+from cluster.gradient_tree import GradientTree
+from cluster.position_tree import Seat
 from cluster.scores import SplitScores, all_reduce_sum, gather_rows
 from cluster.tasks import Classification, StepOutput
 from cluster.train_loop import step_loss

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.gradient_tree import Node, Seat, fold, leaf
+from cluster.position_tree import Node, Seat, fold, leaf
 from samplers.plans import own_positions
 
 CPU = torch.device("cpu")

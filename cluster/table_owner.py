@@ -1,0 +1,174 @@
+"""The owner of some rows of an embedding table: what it does with each request, in whatever order they come.
+
+What a table does is a sequence: at each step it may keep its best weights, then be saved, then take the step's gradients. An owner registers what it is sent and does
+it when all that comes before is done, once. So its rows are a function of the sequence alone. `docs/decisions/0073` says what each side keeps.
+"""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from cluster.position_tree import Node, fold
+from cluster.table_messages import (
+    KEEP_BEST,
+    SAVE,
+    BeginTable,
+    MarkTable,
+    PushRows,
+    ReadRows,
+    TableReply,
+    TableRequest,
+    TableRows,
+    TableStatus,
+    event_number,
+)
+from cluster.table_rows import SparseRows, TableConfig, TableShard, add_rows
+from storage.errors import ConfigError, StageError
+
+WAIT_S = 2.0  # of a request for what others have not sent yet; then the asker hears that, and looks whether all is well
+
+
+class TableOwner:
+    """Thread-safe. Its memory is all that it has: a new one, with another life, begins at a checkpoint and is sent the rest again."""
+
+    def __init__(self, config: TableConfig, number: int = 0, num_owners: int = 1, life: int | None = None) -> None:
+        self._config, self._place = config, (number, num_owners)
+        self._life = life or secrets.randbits(48) + 1
+        self._attempt = self._step = 0
+        self._shard = TableShard(config, number, num_owners)
+        self._pushed: dict[int, dict[int, tuple[PushRows, Node[SparseRows]]]] = {}  # by step and first position
+        self._marks: dict[int, MarkTable] = {}  # that are not done, by number
+        self._last_mark = -1  # number of the last one that is done
+        self._failure: str | None = None
+        self._changed = threading.Condition()
+
+    def answer(self, request: TableRequest) -> TableReply:
+        """The reply; what others have still to send is waited for, not longer than `WAIT_S`.
+
+        Raises StageError for a request of an attempt that another one has followed, and where the table cannot go on.
+        """
+        until = time.monotonic() + WAIT_S
+        with self._changed:
+            while True:
+                before = self._step, self._last_mark
+                reply = self.handle(request)
+                if before != (self._step, self._last_mark) or isinstance(request, BeginTable):
+                    self._changed.notify_all()
+                is_known = isinstance(reply, TableStatus) and not reply.is_done and self._is_ours(request)
+                left_s = until - time.monotonic()
+                if not is_known or left_s <= 0:
+                    return reply
+                self._changed.wait(left_s)
+
+    def handle(self, request: TableRequest) -> TableReply:
+        """The reply as things stand."""
+        if request.attempt < self._attempt:
+            raise StageError(f"embedding table: attempt {request.attempt} has ended, {self._attempt} has begun")
+        if isinstance(request, BeginTable):
+            self._begin(request)
+            return self._status(is_done=True)
+        if not self._is_ours(request):
+            return self._status(is_done=False)
+        if self._failure is not None:
+            raise StageError(self._failure)
+        if isinstance(request, PushRows):
+            self._take(request)
+            return self._status(is_done=True)
+        if isinstance(request, MarkTable):
+            number = event_number(request.step, request.kind)
+            if number > self._last_mark:
+                self._marks[number] = request
+                self._advance()
+            return self._status(is_done=number <= self._last_mark)
+        if not isinstance(request, ReadRows):
+            raise ConfigError(f"expected a request of cluster.table_messages, got {type(request).__name__}")
+        if self._config.is_exact and request.step > self._step:
+            return self._status(is_done=False)
+        if self._config.is_exact and request.step < self._step:
+            raise StageError(f"embedding table: expected reads of step {self._step}, got one of step {request.step}")
+        return TableRows(self._shard.read(request.ids, best=request.is_best))
+
+    def _is_ours(self, request: TableRequest) -> bool:
+        return request.attempt == self._attempt and getattr(request, "life", self._life) == self._life
+
+    def _status(self, *, is_done: bool) -> TableStatus:
+        return TableStatus(is_done, self._attempt, self._life, self._step)
+
+    def _begin(self, request: BeginTable) -> None:
+        is_new = request.attempt > self._attempt
+        if not is_new and request.step <= self._step:
+            return
+        shard = TableShard(self._config, *self._place)
+        if request.folder:
+            shard.load(Path(request.folder))
+        self._shard, self._attempt, self._step, self._failure = shard, request.attempt, request.step, None
+        # Of the same attempt, what other workers have sent already is still needed: they do not send it again.
+        self._last_mark = event_number(request.step, SAVE)
+        self._pushed = {} if is_new else {s: of for s, of in self._pushed.items() if s >= request.step}
+        self._marks = {} if is_new else {n: mark for n, mark in self._marks.items() if n > self._last_mark}
+        self._advance()
+
+    def _take(self, request: PushRows) -> None:
+        if request.step < self._step:
+            return
+        if not np.isfinite(request.gradient).all():
+            bad = request.ids[~np.isfinite(request.gradient).all(axis=1)][0]
+            self._fail(f"the gradient of the row of node {bad} is not finite at step {request.step}")
+        of_step = self._pushed.setdefault(request.step, {})
+        first = 0
+        for start, stop, count in zip(request.start, request.stop, request.count, strict=True):
+            rows = SparseRows(request.ids[first : first + count], request.gradient[first : first + count])
+            first += count
+            if start not in of_step:
+                if not self._config.is_exact:
+                    self._shard.update(request.step, request.rate, rows)
+                    rows = rows.take(np.empty(0, np.int64))
+                of_step[start] = request, Node(start, stop, rows)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Does what can be done now, in order."""
+        while self._mark() or self._apply():
+            pass
+
+    def _mark(self) -> bool:
+        number = min(self._marks, default=-1)
+        if number < 0 or self._marks[number].step > self._step or self._marks[number].after > self._last_mark:
+            return False
+        mark = self._marks.pop(number)
+        if mark.kind == KEEP_BEST:
+            self._shard.keep_best()
+        elif mark.kind == SAVE:
+            self._or_fail(lambda: self._shard.save(Path(mark.folder)))
+        self._last_mark = number
+        return True
+
+    def _apply(self) -> bool:
+        of_step = self._pushed.get(self._step, {})
+        nodes = [node for _, node in sorted(of_step.values(), key=lambda pushed: pushed[1].start)]
+        if sum(node.stop - node.start for node in nodes) < self._config.num_positions:
+            return False
+        request = next(iter(of_step.values()))[0]
+        if request.after > self._last_mark:
+            return False
+        if self._config.is_exact:  # else they were applied as they came
+            (total,) = fold(nodes, self._config.num_positions, add_rows)
+            self._shard.update(self._step, request.rate, total.value)
+        del self._pushed[self._step]
+        self._step += 1
+        return True
+
+    def _or_fail(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            self._fail(" ".join(str(error).split()))
+
+    def _fail(self, why: str) -> None:
+        """What every request of this attempt is told from now on."""
+        self._failure = f"embedding table: {why}"
+        raise StageError(self._failure)

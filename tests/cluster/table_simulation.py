@@ -1,0 +1,193 @@
+"""A table's workers and owners in one thread, with messages that are lost, repeated and late, and owners that die: one seed, one course of things.
+
+Workers are generators that yield where they would wait. Every message passes through a network that may deliver it again at once (its reply was lost), keep a
+copy and deliver it later, and kill the owner before or after.
+"""
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from cluster.position_tree import Seat, fold, leaf
+from cluster.table_client import Exchange, SavedAt, TableClient
+from cluster.table_messages import KEEP_BEST, SAVE, TableReply, TableRequest
+from cluster.table_owner import TableOwner
+from cluster.table_rows import SparseRows, TableConfig, TableShard, add_rows
+from storage.errors import StageError
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a run does: a function of its seed alone."""
+
+    config: TableConfig
+    num_steps: int
+    seed: int
+
+    @cache  # noqa: B019 - a course lives as long as its example
+    def gradient(self, step: int, position: int) -> SparseRows:
+        rng = np.random.default_rng((self.seed, step, position))
+        count = int(rng.integers(0, self.config.num_nodes))
+        ids = np.sort(rng.choice(self.config.num_nodes, count, replace=False)).astype(np.int64)
+        scale = 10.0 ** rng.integers(-4, 4, (count, 1))
+        return SparseRows(ids, (rng.normal(size=(count, self.config.width)) * scale).astype(np.float32))
+
+    def is_best(self, step: int) -> bool:
+        return np.random.default_rng((self.seed, step, 99)).random() < 0.3
+
+    def is_saved(self, step: int) -> bool:
+        return np.random.default_rng((self.seed, step, 98)).random() < 0.25
+
+    @property
+    def all_ids(self) -> np.ndarray:
+        return np.arange(self.config.num_nodes)
+
+    def reference(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(rows, best rows) after each number of steps, from one shard that is given everything in order."""
+        shard, tables = TableShard(self.config), []
+        for step in range(self.num_steps + 1):
+            if self.is_best(step):
+                shard.keep_best()
+            tables.append(tuple(shard.read(self.all_ids, best=best) for best in (False, True)))
+            leaves = [leaf(p, self.gradient(step, p)) for p in range(self.config.num_positions)]
+            (total,) = fold(leaves, self.config.num_positions, add_rows)
+            shard.update(step, rate(step), total.value)
+        return tables  # type: ignore[return-value]
+
+
+def rate(step: int) -> float:
+    return 0.1 / (1 + step)
+
+
+@dataclass(frozen=True)
+class _Delivered:
+    reply: TableReply
+
+    def result(self) -> TableReply:
+        return self.reply
+
+
+class Network:
+    """Between all workers and one owner."""
+
+    def __init__(self, course: Course, number: int, num_owners: int, luck: random.Random, faults: float) -> None:
+        self._course, self._place, self._luck, self._faults = course, (number, num_owners), luck, faults
+        self._late: list[TableRequest] = []
+        self.deaths, self._lives = -1, 0
+        self.kill()
+
+    def kill(self) -> None:
+        self._lives += 1
+        self._owner = TableOwner(self._course.config, *self._place, life=self._lives)
+        self.deaths += 1
+
+    def submit(self, request: TableRequest) -> _Delivered:
+        luck, faults = self._luck, self._faults
+        if luck.random() < faults:
+            self._late.append(request)
+        if self._late and luck.random() < faults:
+            self._deliver_late()
+        if luck.random() < faults / 10:
+            self.kill()
+        reply = self._owner.handle(request)
+        while luck.random() < faults:  # the reply was lost: the connection sends the request again
+            if luck.random() < 0.1:
+                self.kill()
+            reply = self._owner.handle(request)
+        if luck.random() < faults / 10:
+            self.kill()
+        return _Delivered(reply)
+
+    def _deliver_late(self) -> None:
+        late = self._late.pop(self._luck.randrange(len(self._late)))
+        with suppress(StageError):  # of an attempt or a step that is over: nobody waits for the reply
+            self._owner.handle(late)
+
+
+class Simulation:
+    """A run of several attempts; `faults`: how probable each fault is at each message."""
+
+    def __init__(self, course: Course, folder: Path, num_owners: int, luck: random.Random, faults: float) -> None:
+        self._course, self._folder, self._luck, self._faults = course, folder, luck, faults
+        self.networks = [Network(course, number, num_owners, luck, faults) for number in range(num_owners)]
+        self._published = SavedAt(0, "")
+        self.reads: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by step, the tables as workers saw them
+        self.attempts = 0
+
+    def run(self, num_ranks: Sequence[int]) -> None:
+        """Attempts with so many workers each; the last one goes to the end, the others stop after a few moves."""
+        for attempt, ranks in enumerate(num_ranks):
+            is_last = attempt + 1 == len(num_ranks)
+            self._attempt(ranks, None if is_last else self._luck.randrange(1, 400))
+
+    def _attempt(self, num_ranks: int, moves: int | None) -> None:
+        self.attempts += 1
+        base = self._published
+        clients = [
+            TableClient(self.networks, self._course.config, self.attempts, base, 0.0, keeps_log=True)
+            for _ in range(num_ranks)
+        ]
+        workers = [self._worker(rank, clients[rank], num_ranks) for rank in range(num_ranks)]
+        self._waiting: list[int] = [0] * num_ranks
+        running = dict(enumerate(workers))
+        while running and moves != 0:
+            rank = self._luck.choice(sorted(running))
+            if next(running[rank], "ended") == "ended":
+                del running[rank]
+            if self._luck.random() < 0.3:
+                self._luck.choice(clients).look()
+            moves = None if moves is None else moves - 1
+
+    def _worker(self, rank: int, client: TableClient, num_ranks: int) -> Iterator[None]:
+        course = self._course
+        seat = Seat(rank, num_ranks, course.config.num_positions)
+        for step in range(client.step, course.num_steps + 1):
+            if course.is_best(step):
+                yield from _finished(client.marking(KEEP_BEST))
+            if course.is_saved(step) and step > client._newest.step:
+                yield from self._save(rank, client, num_ranks)
+            yield from self._look_at(client)
+            if step == course.num_steps:
+                return
+            # A step's sums over all ranks: nobody goes on before all are here.
+            yield from self._meet(rank)
+            nodes = seat.fold([leaf(p, course.gradient(step, p)) for p in seat.positions], add_rows)
+            yield from _finished(client.pushing(rate(step), nodes))
+
+    def _save(self, rank: int, client: TableClient, num_ranks: int) -> Iterator[None]:
+        step = client.step
+        staged, published = (self._folder / f"{kind}-{self.attempts}-{step}" for kind in ("staged", "published"))
+        yield from _finished(client.marking(SAVE, str(staged)))
+        yield from self._meet(rank)
+        client.saved(str(published))
+        if rank == 0:  # later, as a thread would
+            for _ in range(self._luck.randrange(20)):
+                yield
+            shutil.copytree(staged, published)
+            self._published = SavedAt(step, str(published))
+
+    def _meet(self, rank: int) -> Iterator[None]:
+        self._waiting[rank] += 1
+        while min(self._waiting) < self._waiting[rank]:
+            yield
+
+    def _look_at(self, client: TableClient) -> Iterator[None]:
+        tables = []
+        for best in (False, True):
+            exchange, at = client.reading(self._course.all_ids, best=best)
+            yield from _finished(exchange)
+            tables.append(client.joined(exchange, at, self._course.config.num_nodes))
+        rows, best_rows = tables
+        seen = self.reads.setdefault(client.step, (rows, best_rows))
+        assert all(map(np.array_equal, seen, (rows, best_rows)))
+
+
+def _finished(exchange: Exchange) -> Iterator[None]:
+    while not exchange.poll():
+        yield

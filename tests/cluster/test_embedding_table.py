@@ -1,0 +1,208 @@
+"""Embedding tables: the optimizers against torch's, files, and the protocol under lost, repeated, reordered messages and dying owners."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.table_messages import SAVE, BeginTable, MarkTable, PushRows, ReadRows, TableRows, TableStatus
+from cluster.table_owner import TableOwner
+from cluster.table_rows import (
+    RowIndex,
+    SparseRows,
+    TableConfig,
+    TableShard,
+    add_rows,
+    initial_rows,
+    most_rows,
+    owner_of,
+    saved_shards,
+)
+from storage.errors import FormatError, StageError
+from tests.cluster.table_simulation import Course, Simulation
+
+CONFIG = TableConfig(width=3, optimizer="adagrad", seed=5, num_nodes=20, is_exact=True, num_positions=3)
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_updates_are_those_of_torch(optimizer, dtype):
+    """Adagrad on sparse gradients, SparseAdam; the reference in float64 within float32's rounding, in float32 within a few last digits."""
+    config = replace(CONFIG, optimizer=optimizer, num_nodes=40, width=8)
+    shard, ids = TableShard(config), np.arange(40)
+    weight = torch.nn.Parameter(torch.tensor(shard.read(ids, best=False), dtype=dtype))
+    kinds = {"adagrad": torch.optim.Adagrad, "adam": torch.optim.SparseAdam}
+    theirs = kinds[optimizer]([weight], lr=0.05)
+    rng = np.random.default_rng(0)
+    for step in range(30):
+        rows = np.sort(rng.choice(40, int(rng.integers(1, 40)), replace=False))
+        gradient = rng.normal(size=(len(rows), 8)).astype(np.float32)
+        shard.update(step, 0.05, SparseRows(rows, gradient))
+        values = torch.tensor(gradient, dtype=dtype)
+        weight.grad = torch.sparse_coo_tensor(torch.tensor(rows)[None], values, weight.shape, check_invariants=True)
+        theirs.step()
+    expected = weight.detach().numpy()
+    np.testing.assert_allclose(shard.read(ids, best=False), expected, rtol=2e-5, atol=2e-6)
+
+
+def test_rows_begin_as_a_function_of_seed_and_id_and_uniform():
+    ids = np.array([7, 2**62, 9, -4], np.int64)
+    rows = initial_rows(5, ids, 16)
+    assert np.array_equal(rows[[2, 0]], initial_rows(5, ids[[2, 0]], 16))
+    assert not np.array_equal(rows, initial_rows(6, ids, 16))
+    many = initial_rows(0, np.arange(4000), 16)
+    assert many.dtype == np.float32
+    assert abs(many).max() <= (3 / 16) ** 0.5
+    assert many.mean() == pytest.approx(0, abs=0.005)
+    assert (many**2).sum(axis=1).mean() == pytest.approx(1, rel=0.02)
+    # `width` is no stride: rows of neighboring ids do not overlap.
+    assert not set(many[0].tolist()) & set(many[1].tolist())
+
+
+def test_owners_have_even_shares_that_the_arrays_hold():
+    for num_owners in (1, 2, 7):
+        counts = np.bincount(owner_of(np.arange(10_000) * 8, num_owners), minlength=num_owners)
+        assert counts.max() <= most_rows(10_000, num_owners)
+        assert counts.min() > 0.9 * 10_000 / num_owners
+
+
+@given(st.lists(st.lists(st.integers(-(2**62), 2**62), unique=True), max_size=6))
+def test_the_index_finds_what_was_added(parts):
+    index, places = RowIndex(), dict[int, int]()
+    for part in parts:
+        new = sorted(set(part) - places.keys())
+        index.add(np.array(new, np.int64), np.arange(len(places), len(places) + len(new)))
+        places |= {one: len(places) + i for i, one in enumerate(new)}
+    ids = [*places, *range(-5, 5)]
+    assert index.find(np.array(ids, np.int64)).tolist() == [places.get(one, -1) for one in ids]
+
+
+def test_a_large_index_keeps_all(tmp_path):
+    rng, index, known = np.random.default_rng(1), RowIndex(), np.empty(0, np.int64)
+    order = rng.permutation(60_000)
+    for some in np.array_split(order, 20):
+        index.add(np.sort(some), len(known) + np.arange(len(some)))
+        known = np.concatenate([known, np.sort(some)])
+    assert np.array_equal(index.find(known), np.arange(60_000))
+
+
+def test_a_saved_table_is_read_by_any_number_of_owners(tmp_path):
+    rng = np.random.default_rng(2)
+    owners = [TableShard(CONFIG, number, 3) for number in range(3)]
+    ids = np.arange(20)
+    for number, shard in enumerate(owners):
+        own = ids[owner_of(ids, 3) == number][:-1]  # one is untouched
+        shard.update(0, 0.1, SparseRows(own, rng.normal(size=(len(own), 3)).astype(np.float32)))
+        shard.keep_best()
+        shard.update(1, 0.1, SparseRows(own, rng.normal(size=(len(own), 3)).astype(np.float32)))
+        shard.save(tmp_path)
+    one = TableShard(CONFIG)
+    one.load(tmp_path)
+    for number, shard in enumerate(owners):
+        own = ids[owner_of(ids, 3) == number]
+        for best in (False, True):
+            assert np.array_equal(one.read(own, best=best), shard.read(own, best=best))
+        more = SparseRows(own, np.ones((len(own), 3), np.float32))
+        for table in (one, shard):
+            table.update(2, 0.1, more)  # with the optimizer's state
+        assert np.array_equal(one.read(own, best=False), shard.read(own, best=False))
+    assert len(list(saved_shards(tmp_path))) == 3
+    (tmp_path / "table-0001-of-0003.ids.npy").unlink()
+    with pytest.raises(FormatError, match="expected the files of 3 owners of a table, got 2"):
+        TableShard(CONFIG).load(tmp_path)
+    for file in ("ids", "rows", "best", "state0"):
+        (tmp_path / f"table-0000-of-0003.{file}.npy").rename(tmp_path / f"table-0000-of-0001.{file}.npy")
+    (tmp_path / "table-0002-of-0003.ids.npy").unlink()
+    with pytest.raises(FormatError, match=r"expected float32 \[\d+, 4\], got float32 \[\d+, 3\]; another table's"):
+        TableShard(replace(CONFIG, width=4)).load(tmp_path)
+
+
+runs = st.tuples(
+    st.integers(1, 4),  # owners
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),  # workers of each attempt
+    st.sampled_from(["adagrad", "adam"]),
+    st.sampled_from([0.0, 0.05, 0.2]),  # faults
+    st.integers(0, 2**32 - 1),
+)
+
+
+@given(runs)
+def test_whatever_happens_to_messages_and_owners_the_table_is_the_serial_one(tmp_path_factory, run):
+    """Bit for bit, after every step, as every worker sees it: rows, and the best epoch's."""
+    num_owners, num_ranks, optimizer, faults, seed = run
+    course = Course(replace(CONFIG, optimizer=optimizer), 8, seed)
+    simulation = Simulation(course, tmp_path_factory.mktemp("run"), num_owners, random.Random(seed), faults)
+    simulation.run(num_ranks)
+    expected = course.reference()
+    for step, seen in simulation.reads.items():
+        assert all(map(np.array_equal, seen, expected[step])), step
+    assert max(simulation.reads) == course.num_steps
+
+
+def test_the_simulation_strikes(tmp_path):
+    """With the usual faults owners die, several times each, and some begin at a checkpoint."""
+    course = Course(CONFIG, 8, 11)
+    simulation = Simulation(course, tmp_path, 3, random.Random(7), 0.2)
+    simulation.run([3, 2, 3])
+    assert min(network.deaths for network in simulation.networks) > 2
+    assert list(tmp_path.glob("published-*"))
+
+
+def test_an_asynchronous_table_takes_gradients_as_they_come():
+    owner = TableOwner(replace(CONFIG, is_exact=False), life=1)
+    owner.answer(BeginTable(1, 0, ""))
+    ids = np.arange(2)
+    push = PushRows(1, 1, 0, 1, 0.5, (0,), (2,), (2,), ids, np.ones((2, 3), np.float32))
+    for _ in range(2):  # the second one is a repetition
+        assert owner.answer(push) == TableStatus(True, 1, 1, 0)
+    shard = TableShard(CONFIG)
+    shard.update(0, 0.5, SparseRows(ids, push.gradient))
+    reply = owner.answer(ReadRows(1, 1, 3, False, ids))
+    assert isinstance(reply, TableRows)
+    assert np.array_equal(reply.rows, shard.read(ids, best=False))
+    owner.answer(replace(push, start=(2,), stop=(3,)))
+    assert owner.answer(replace(push, step=1)).step == 1
+
+
+def test_what_an_earlier_attempt_sends_late_is_refused():
+    owner = TableOwner(CONFIG, life=1)
+    owner.answer(BeginTable(4, 0, ""))
+    with pytest.raises(StageError, match="attempt 3 has ended, 4 has begun"):
+        owner.answer(BeginTable(3, 0, ""))
+    with pytest.raises(StageError, match="attempt 3 has ended, 4 has begun"):
+        owner.answer(PushRows(3, 1, 0, -1, 0.1, (0,), (3,), (0,), np.empty(0, np.int64), np.empty((0, 3), np.float32)))
+
+
+def test_a_gradient_that_is_not_finite_ends_the_attempt_for_all():
+    owner = TableOwner(CONFIG, life=1)
+    owner.answer(BeginTable(1, 0, ""))
+    bad = np.array([[0, 1, 2], [0, np.nan, 0]], np.float32)
+    with pytest.raises(StageError, match="the gradient of the row of node 9 is not finite at step 0"):
+        owner.answer(PushRows(1, 1, 0, 1, 0.1, (0,), (3,), (2,), np.array([4, 9]), bad))
+    with pytest.raises(StageError, match="node 9 is not finite"):
+        owner.answer(ReadRows(1, 1, 0, False, np.array([4])))
+    owner.answer(BeginTable(2, 0, ""))
+    assert isinstance(owner.answer(ReadRows(2, 1, 0, False, np.array([4]))), TableRows)
+
+
+def test_a_folder_that_cannot_be_written_ends_the_attempt(tmp_path):
+    (tmp_path / "file").write_text("")
+    owner = TableOwner(CONFIG, life=1)
+    owner.answer(BeginTable(1, 0, ""))
+    owner.answer(PushRows(1, 1, 0, 1, 0.1, (0,), (3,), (0,), np.empty(0, np.int64), np.empty((0, 3), np.float32)))
+    with pytest.raises(StageError, match="file"):
+        owner.answer(MarkTable(1, 1, 1, SAVE, 1, str(tmp_path / "file")))
+    with pytest.raises(StageError, match="file"):
+        owner.answer(ReadRows(1, 1, 1, False, np.empty(0, np.int64)))
+
+
+def test_sums_are_over_the_ids_of_both():
+    left = SparseRows(np.array([1, 4]), np.array([[1.0], [2.0]], np.float32))
+    right = SparseRows(np.array([0, 4]), np.array([[8.0], [16.0]], np.float32))
+    total = add_rows(left, right)
+    assert total.ids.tolist() == [0, 1, 4]
+    assert total.values[:, 0].tolist() == [8.0, 1.0, 18.0]

@@ -1,0 +1,162 @@
+"""Embeddings of nodes: graphs without features train, a run is resumed bit for bit, and its predictions are those that it was scored by."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs import predict, replay, train_links, train_nodes
+from jobs.run.node_run import resolve_nodes
+from storage.errors import ConfigError
+from storage.graph import open_graph
+from storage.importers.array_graph import ArrayGraph
+from storage.ingest import ingest
+from storage.ingest_options import IngestOptions, LinkSplitOptions
+from tests.job_in_process import one_thread, run_job
+from tests.runs import config_of, curve
+
+NUM_NODES = 240
+MODEL = ["--model", "sage", "--model.width", "16", "--model.num_layers", "1", "--run.defaults", "recipe"]
+SAMPLER = ["--sampler", "neighbor", "--sampler.fanouts", "5", "--sampler.batch_size", "20"]
+TABLE = ["--embeddings.width", "8", "--embeddings.learning_rate", "0.2"]
+FIT = [
+    "--fit.micro_batches",
+    "2",
+    "--fit.learning_rate",
+    "0.02",
+    "--fit.schedule",
+    "constant",
+    "--fit.warmup_epochs",
+    "0",
+    "--workers.launcher",
+    "process",
+]
+
+
+def communities(name: str, feature: np.ndarray | None = None) -> ArrayGraph:
+    """Four groups of nodes, by which edges and classes go."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 4, NUM_NODES)
+    ends = rng.integers(0, NUM_NODES, (12_000, 2))
+    ends = ends[(group[ends[:, 0]] == group[ends[:, 1]]) & (ends[:, 0] != ends[:, 1])]
+    split = rng.permutation(np.repeat([1, 2, 3], NUM_NODES // 3)).astype(np.int8)[:, None]
+    return ArrayGraph(name, NUM_NODES, ends[:, 0], ends[:, 1], feature=feature, label=group, split=split, num_classes=4)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("graph") / "plain"
+    ingest(communities("plain"), str(path), IngestOptions(num_partitions=2))
+    return path
+
+
+def train(graph: Path, run: Path, *words: str, status: int = 0) -> str:
+    said = ["--data", str(graph), *MODEL, *SAMPLER, *TABLE, *FIT, "--run.dir", str(run), *words]
+    with one_thread():
+        done = run_job(train_nodes.main, said)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+def tables(run: Path) -> dict[str, np.ndarray]:
+    """Of the newest checkpoint."""
+    newest = max((run / "train").glob("epoch-*"))
+    return {path.name: np.load(path) for path in sorted(newest.glob("table-*.npy"))}
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "adam"])
+def test_a_graph_without_features_is_learnt_and_a_run_is_resumed_bit_for_bit(graph, tmp_path, optimizer):
+    chosen = ("--embeddings.optimizer", optimizer)
+    train(graph, tmp_path / "whole", *chosen, "--fit.epochs", "24")
+    train(graph, tmp_path / "parts", *chosen, "--fit.epochs", "11")
+    train(graph, tmp_path / "parts", "--run.resume", str(tmp_path / "parts"), "--fit.epochs", "24")
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+    whole, parts = tables(tmp_path / "whole"), tables(tmp_path / "parts")
+    assert len(whole) == {"adagrad": 4, "adam": 5}[optimizer]
+    assert whole.keys() == parts.keys()
+    for name, array in whole.items():
+        assert np.array_equal(array, parts[name]), name
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert summary["scores"]["test"] > 0.9
+    assert summary["baselines"]["features_only"] is None
+    assert not list((tmp_path / "whole" / "train").glob(".*"))
+
+
+def test_rows_stand_beside_features(tmp_path):
+    """Features that say nothing: with rows the classes are learnt, without them they are not."""
+    feature = np.random.default_rng(1).normal(size=(NUM_NODES, 3)).astype(np.float32)
+    ingest(communities("noise", feature), str(tmp_path / "noise"), IngestOptions(num_partitions=1))
+    train(tmp_path / "noise", tmp_path / "with", "--fit.epochs", "24")
+    train(tmp_path / "noise", tmp_path / "without", "--fit.epochs", "24", "--embeddings.width", "0")
+    scores = [
+        json.loads((tmp_path / run / "summary.json").read_text())["scores"]["test"] for run in ("with", "without")
+    ]
+    assert scores[0] > 0.9
+    assert scores[1] < 0.7
+
+
+@pytest.mark.ray
+def test_predictions_have_the_best_epochs_rows(graph, tmp_path, shared_ray):
+    train(graph, tmp_path / "run", "--fit.epochs", "5", "--fit.schedule", "constant", "--evaluation", "sampled")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    done = run_job(predict.main, [str(tmp_path / "run"), str(tmp_path / "out"), "--workers", "1"])
+    assert done.returncode == 0, done.stderr
+    for split in ("valid", "test"):
+        assert f"{split} accuracy {summary['scores'][split]!r}" in done.stdout
+    assert done.stdout.count("as in the run's summary") == 2
+    told = run_job(replay.main, [str(tmp_path / "run"), "--epoch", "4", "--batch", "3", "--loss", "yes"])
+    assert told.returncode == 0, told.stderr
+    assert "norm of its gradient" in told.stdout
+
+
+def test_links_of_a_graph_without_features(tmp_path):
+
+    options = IngestOptions(num_partitions=1, links=LinkSplitOptions(valid=0.1, test=0.1))
+    ingest(communities("links"), str(tmp_path / "links"), options)
+    said = [
+        "--data",
+        str(tmp_path / "links"),
+        "--model",
+        "sage",
+        "--model.width",
+        "8",
+        "--model.num_layers",
+        "1",
+        *TABLE,
+    ]
+    said += [
+        "--sampler.fanouts",
+        "4",
+        "--task.batch_size",
+        "200",
+        "--fit.epochs",
+        "1",
+        "--run.dir",
+        str(tmp_path / "run"),
+    ]
+    done = run_job(train_links.main, [*said, "--workers.launcher", "process", "--run.defaults", "recipe"])
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_plan_counts_the_table(graph, tmp_path):
+    said = train(graph, tmp_path / "run", "--plan", "--fit.epochs", "1")
+    assert "embeddings  240 rows of 8, 7.5 KiB, with the best epoch's and the state of adagrad here" in said
+    assert "embeddings 25.3 KiB" in said.split("a worker (estimate:")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ("--embeddings.width", "0"),
+            r"expected node features, the graph has none; train rows of its nodes \(--embeddings.width 64\)",
+        ),
+        (("--fit.ema_decay", "0.9"), "a table of embeddings goes without --fit.ema_decay"),
+        (("--embeddings.optimizer", "adam", "--baseline", "gcn"), "a table of embeddings goes without --baseline"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(graph, words, expected):
+    with pytest.raises(ConfigError, match=expected):
+        resolve_nodes(config_of(*MODEL, *TABLE, *words), open_graph(str(graph)), None)
