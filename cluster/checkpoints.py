@@ -5,7 +5,6 @@ there is no checkpoint. Every file is checked against the digests that it holds 
 """
 
 import contextlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -32,7 +31,7 @@ from cluster.checkpoint import (
 from cluster.run_place import RunPlace
 from storage.disk_space import full_disk
 from storage.errors import FormatError
-from storage.owned_folder import orphans, owned
+from storage.owned_folder import owned, remove_orphans
 from storage.stored_folder import DEADLINE_S, StoredFolder
 
 TRAIN = "train"  # the folder of a run that holds them
@@ -248,8 +247,7 @@ class StoredCheckpoints:
 @contextmanager
 def _scratch(name: str) -> Iterator[Path]:
     """A folder of this host for one checkpoint's files, removed with the block; those that killed processes left go first."""
-    for orphan in orphans(Path(tempfile.gettempdir()), _SCRATCH):
-        shutil.rmtree(orphan, ignore_errors=True)
+    remove_orphans(Path(tempfile.gettempdir()), _SCRATCH)
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, ignore_cleanup_errors=True) as made, owned(Path(made)):
         folder = Path(made) / name
         folder.mkdir()

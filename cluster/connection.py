@@ -144,7 +144,7 @@ def connect(endpoint: Endpoint, within_s: float, quiet_s: float) -> Connection:
     connection = Connection(opened, within_s)
     try:
         connection.show_token(endpoint.token)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: nobody else could close it
         connection.close()
         raise
     connection.quiet_s = quiet_s

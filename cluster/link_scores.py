@@ -43,7 +43,7 @@ class LinkScores:
         links, pairs = rows[rows[:, 0] == 1], rows[rows[:, 0] == 0]
         if not len(links):
             return {"count": 0.0}
-        score, higher, same, first = links[:, 1:].unbind(1)
+        score, higher, same, first = links[:, 1:].T.contiguous()
         rivals = first
         if not self._own_rivals:
             rivals = pairs[:, 1]
@@ -58,7 +58,7 @@ class LinkScores:
             "count": float(len(links)),
             "loss": float(functional.binary_cross_entropy_with_logits(both, truth)),
             "mrr": float((1 / rank).mean()),
-            **{f"hits_{K}": float(found.double().mean()) for K, found in hit.items()},
+            **{f"hits_{K}": float(is_hit.double().mean()) for K, is_hit in hit.items()},
             **({"auc": roc_auc(both, truth > 0)} if len(rivals) else {}),
         }
 

@@ -45,6 +45,7 @@ def copied(run: RunDirectory) -> Iterator[None]:
         try:
             RunCopy(replace(store, deadline_s=_LAST_S), run.path, check_held).sync()
         except (ConflictError, DeadlineError, FormatError) as error:
+            run.place.leave_working_folder()
             print(f"{error}; what the run has recorded since is in {run.path}", file=sys.stderr)
         else:
             run.place.remove_working_folder()
@@ -52,6 +53,7 @@ def copied(run: RunDirectory) -> Iterator[None]:
     try:
         copy.sync()
     except (ConflictError, DeadlineError, FormatError) as error:
+        run.place.leave_working_folder()
         raise type(error)(f"{error}; what the run has recorded since is in {run.path}") from error
     run.place.remove_working_folder()
 

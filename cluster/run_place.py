@@ -18,6 +18,7 @@ from cluster.reporter import AttemptFiles, Reports
 from cluster.run_hold import StoreHold
 from storage.arrow_files import is_local, split_url
 from storage.errors import ConflictError, GraphmillError
+from storage.owned_folder import disown, own, owned, remove_orphans
 from storage.stored_folder import StoredFolder
 
 CONFIG = "config.json"
@@ -31,6 +32,7 @@ FILES = (  # that the driver writes, whole; besides them event files, the best w
     "summary.json",
     "report.html",
 )
+_WORKING = "graphmill-run-"  # begins the names of working folders
 BASELINES = "baselines"  # of a run: the classic models beside it
 
 
@@ -59,7 +61,9 @@ class RunPlace:
         """The run's directory, or the driver's working folder, of the run's name, made when it is first asked for."""
         if self.store is None:
             return Path(split_url(self.url)[1]) if "://" in self.url else Path(self.url)
-        folder = Path(tempfile.mkdtemp(prefix="graphmill-run-")) / self.name
+        remove_orphans(Path(tempfile.gettempdir()), _WORKING)  # of drivers that were killed: the stores have the runs
+        folder = Path(tempfile.mkdtemp(prefix=_WORKING)) / self.name
+        own(folder.parent)
         folder.mkdir()
         return folder
 
@@ -119,7 +123,7 @@ class RunPlace:
         if self.store is None:
             yield self.folder
             return
-        with tempfile.TemporaryDirectory(prefix="graphmill-run-") as scratch:
+        with tempfile.TemporaryDirectory(prefix=_WORKING) as scratch, owned(Path(scratch)):
             folder = Path(scratch, self.name)
             folder.mkdir()
             fetch(self.store, folder, parts)
@@ -127,6 +131,10 @@ class RunPlace:
                 yield folder
             except GraphmillError as error:
                 raise type(error)(str(error).replace(str(folder), self.store.url)) from None
+
+    def leave_working_folder(self) -> None:
+        """To the user, where the store lacks some of it."""
+        disown(self.folder.parent)
 
     def remove_working_folder(self) -> None:
         """Of a run on a store, once the store has all of it."""

@@ -26,7 +26,7 @@ from typing import Any
 
 from cluster.options import COLLECTIVE_TIMEOUT_S, SessionOptions
 from storage.errors import ClusterLostError, ConfigError
-from storage.owned_folder import orphans, owned
+from storage.owned_folder import owned, remove_orphans
 
 # Ray reads these from the environment of the process that calls `ray.init` and `TorchTrainer.fit`; it has no other switch for
 # them. What the user has set wins.
@@ -227,8 +227,7 @@ def _temp_dir(options: SessionOptions) -> Iterator[Path | None]:
         return
     for parent in (tempfile.gettempdir(), "/tmp"):
         if len(os.fsencode(parent)) + len(f"/{_TEMP_PREFIX}12345678") <= longest and os.access(parent, os.W_OK):
-            for orphan in orphans(Path(parent), _TEMP_PREFIX):  # of a process that was killed
-                shutil.rmtree(orphan, ignore_errors=True)
+            remove_orphans(Path(parent), _TEMP_PREFIX)  # of a process that was killed
             temp_dir = Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX, dir=parent))
             break
     else:

@@ -18,7 +18,7 @@ from typing import Any, get_args
 from storage.errors import ConfigError, FormatError
 from storage.feature_rows import FeatureLayout, FeatureRows
 from storage.ingest_options import FeatureDtype
-from storage.manifest_reader import ANY_PATH, FORMAT, FORMAT_VERSION, FileEntry, ManifestReader
+from storage.manifest_reader import ANY_PATH, FORMAT, FORMAT_VERSION, TIMES, TYPES, FileEntry, ManifestReader
 from storage.source import SPLIT_NAMES
 from storage.statistics import GraphStatistics, read_graph_statistics
 
@@ -162,7 +162,12 @@ class Manifest:
             **({} if self.links is None else {"links": {_EDGE_TYPE["relation"]: asdict(self.links)}}),
             **({} if self.origin is None else {"origin": self.origin}),
         }
-        return manifest_json(ONE_GRAPH, self, fields)
+        return manifest_json(ONE_GRAPH, self, fields, self.requires)
+
+    @property
+    def requires(self) -> list[str]:
+        """What a reader must support beyond a graph of 0.2."""
+        return [TIMES] if self.has_edge_time or self.has_node_time else []
 
     def node_row(self, names: Mapping[str, str]) -> dict[str, Any]:
         """The row of `node_types`."""
@@ -214,7 +219,7 @@ def parse_head(text: str, where: str) -> SnapshotHead:
     tables = [reader, *reader.members("encodings", optional=True).values()]
     paths = frozenset(path for table in tables for path in table.paths())
     return SnapshotHead(
-        reader.text("kind"), reader.count("snapshot"), reader.date("created"), paths, bool(reader.names("requires"))
+        reader.text("kind"), reader.count("snapshot"), reader.date("created"), paths, TYPES in reader.names("requires")
     )
 
 

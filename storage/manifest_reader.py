@@ -10,7 +10,8 @@ from storage.errors import FormatError
 
 FORMAT = "graphmill-graph"
 FORMAT_VERSION = 2
-TYPES = "types"  # what a reader must support to read a graph of several types
+# What a reader must support: a graph of several types; times of edges or nodes, by which lists are ordered.
+TYPES, TIMES = "types", "times"
 
 ANY_PATH = re.compile(r"data/\d{6,18}-[0-9a-f]{8}/[A-Za-z0-9._/-]{1,256}")
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -53,12 +54,11 @@ class ManifestReader:
                 "read it with the Graphmill that wrote it, or ingest the graph again"
             )
         requires = body.get("requires")
-        if (
-            kind is not None
-            and body.get("kind") == kind
-            and typed != (requires == [TYPES])
-            and requires in ([], [TYPES])
-        ):
+        if not isinstance(requires, list) or any(name not in (TYPES, TIMES) for name in requires):
+            raise FormatError(
+                f"{where}: this graph requires {str(requires)[:80]!r}, which this version of Graphmill does not know; use a newer one"
+            )
+        if kind is not None and body.get("kind") == kind and typed != (TYPES in requires):
             raise FormatError(
                 f"{where}: "
                 + (
@@ -67,10 +67,6 @@ class ManifestReader:
                     else "expected a graph of one type of nodes, found a typed one, which this command does not take; graphmill inspect_graph "
                     "shows it, open_typed_graph reads it"
                 )
-            )
-        if requires not in ([], [TYPES]):
-            raise FormatError(
-                f"{where}: this graph requires {str(requires)[:80]!r}, which this version of Graphmill does not know; use a newer one"
             )
         if kind is not None and body.get("kind") != kind:
             raise FormatError(f"{where}: expected kind {kind!r}, got {body.get('kind')!r}")

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,18 +21,39 @@ _MADE = "[a-z0-9_]{8}"  # what tempfile appends
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """Holds the lock of a folder inside the block, so that it is no orphan; the folder may be removed meanwhile."""
-    with open(folder / "new-owner", "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # a filesystem without locks: nobody will take this folder for an orphan
-            yield
-            return
-        (folder / "new-owner").rename(folder / _OWNER)  # from here on it can be seen, and it is locked
+    lock = own(folder)
+    try:
         yield
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
-def orphans(parent: Path, prefix: str) -> Iterator[Path]:
-    """The folders in `parent` that `tempfile` made with this prefix and whose process is gone; each is locked until the next is asked for."""
+def own(folder: Path) -> int | None:
+    """Locks a folder until the file descriptor is closed, or this process ends. None where the filesystem has no locks: nobody will take it for an orphan."""
+    lock = os.open(folder / "new-owner", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    (folder / "new-owner").rename(folder / _OWNER)  # from here on it can be seen, and it is locked
+    return lock
+
+
+def disown(folder: Path) -> None:
+    """Leaves the folder to the user: it is no orphan once this process ends."""
+    (folder / _OWNER).unlink(missing_ok=True)
+
+
+def remove_orphans(parent: Path, prefix: str) -> None:
+    """Removes the folders in `parent` that `tempfile` made with this prefix and whose process is gone."""
+    for folder in _orphans(parent, prefix):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _orphans(parent: Path, prefix: str) -> Iterator[Path]:
+    """Each is locked until the next is asked for."""
     pattern = re.compile(re.escape(prefix) + _MADE)
     try:
         folders = [Path(entry.path) for entry in os.scandir(parent) if pattern.fullmatch(entry.name)]

@@ -3,16 +3,15 @@
 import contextlib
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from storage import owned_folder
 from storage.errors import ConfigError
 from storage.filesystem_errors import one_line
-from storage.owned_folder import orphans, owned
 
 
 @contextlib.contextmanager
@@ -25,14 +24,13 @@ def scratch_directory(parent: Path | None, name: str) -> Iterator[Path]:
         raise ConfigError(
             f"{where}: cannot make a temporary directory there ({one_line(error)}); choose another --scratch"
         ) from error
-    with made as folder, owned(Path(folder)):
+    with made as folder, owned_folder.owned(Path(folder)):
         yield Path(folder)
 
 
 def remove_orphans(parent: Path | None, name: str) -> None:
     """Removes what killed processes left of scratch directories for `name` in `parent`."""
-    for folder in orphans(parent or Path(tempfile.gettempdir()), f".{name}.ingest-"):
-        shutil.rmtree(folder, ignore_errors=True)
+    owned_folder.remove_orphans(parent or Path(tempfile.gettempdir()), f".{name}.ingest-")
 
 
 def scratch_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -132,7 +132,8 @@ class TypedManifest:
             "encodings": {},
             "statistics": statistics,
         }
-        return manifest_json(ONE_GRAPH, self, fields, [TYPES])
+        requires = {name for row in self.rows.values() for name in row.requires}
+        return manifest_json(ONE_GRAPH, self, fields, [TYPES, *sorted(requires)])
 
 
 def parse_typed_manifest(text: str, where: str) -> TypedManifest:

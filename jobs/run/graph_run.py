@@ -117,6 +117,8 @@ def resolve_graphs(
         "targets": [manifest.target_names[column] for column in columns],
         **({"labelled": manifest.labelled} if manifest.labelled else {}),
         "task": config.task.name,
+        # The weights predict in these units. Runs of before have no such entry.
+        **({} if getattr(config.task.options, "standardise", True) else {"standardise": False}),
         DATA: manifest.measured.digest[:16],
     }
     stored = sum(entry.num_bytes for entry in manifest.files.values())

@@ -55,6 +55,7 @@ from storage.graph import StoredGraph, open_graph
 from storage.ingest import IngestOptions, ingest
 from storage.ingest_options import FeatureDtype, LinkSplitOptions
 from tests.listed_graph import random_listed_graph
+from tests.waiting import wait_until
 
 NODE = np.array([150, 110, 199, 110])  # of partition 1, of 97 to 103 nodes
 REQUESTS: tuple[Request, ...] = (
@@ -355,10 +356,10 @@ def test_connections_stay_open() -> None:
             for pending in [owner.submit(FetchRows(NODE)) for _ in range(40)]:
                 pending.result()
         kept = cluster.remote_owner._KEPT
-        _until(lambda: server.num_connections <= kept)
+        wait_until(lambda: server.num_connections <= kept)
         assert server.num_connections == kept
         del owner, pending
-        _until(lambda: server.num_connections == 0)
+        wait_until(lambda: server.num_connections == 0)
 
 
 def test_a_connection_that_nobody_uses_is_closed_and_another_one_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +368,7 @@ def test_a_connection_that_nobody_uses_is_closed_and_another_one_opened(monkeypa
         owner = ask(server.endpoint)
         for _ in range(2):
             assert isinstance(owner.submit(FetchRows(NODE)).result(), NodeRows)
-            _until(lambda: server.num_connections == 0)
+            wait_until(lambda: server.num_connections == 0)
 
 
 def test_a_server_that_stops_ends_its_open_connections() -> None:
@@ -411,13 +412,6 @@ def test_a_server_that_cannot_stop_says_so(monkeypatch: pytest.MonkeyPatch) -> N
         server.stop()
     release.set()
     del pending
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_slow_answer_meets_the_deadline() -> None:
@@ -694,7 +688,7 @@ class _Trickling:
                 told = b"".join(cluster.wire.pack(self.reply))
                 step = -(-len(told) // self.pieces)
                 for start in range(0, len(told), step):
-                    time.sleep(self.pause_s)
+                    time.sleep(self.pause_s)  # a slow line
                     line._send([memoryview(told[start : start + step])], 20.0)
 
     def close(self) -> None:

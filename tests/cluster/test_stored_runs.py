@@ -1,7 +1,10 @@
 """A run's directory on an object store: whole checkpoints or none, records once and in order, one driver at a time, nobody else's files."""
 
 import json
+import os
 import secrets
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -326,7 +329,23 @@ def test_who_was_taken_over_leaves_the_successors_files(store, url, capsys):
         drive()
     assert {name: store.read(name) for name in theirs} == theirs
     assert f"what the run has recorded since is in {directory.path}" in capsys.readouterr().err
+    assert RunPlace(f"{url}-next").folder != directory.path  # the next run leaves it alone
     assert directory.metrics() == [{"epoch": 1, "train_loss": 1.0}]
+
+
+def test_the_working_folder_of_a_killed_driver_goes_with_the_next_run(url):
+    code = "import os, sys; from cluster.run_place import RunPlace; print(RunPlace(sys.argv[1]).folder, flush=True); os._exit(1)"
+    environment = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "memory://runs/killed"], env=environment, capture_output=True, text=True
+    )
+    left = Path(done.stdout.strip())
+    assert left.is_dir()
+    mine = RunPlace(url)
+    assert mine.folder.is_dir()
+    assert not left.parent.exists()
+    assert RunPlace(f"{url}-next").folder.is_dir()
+    assert mine.folder.is_dir()  # of a process that lives
 
 
 def test_the_workers_of_who_was_taken_over_save_nothing_more(store, url):

@@ -18,6 +18,7 @@ from cluster.train_spec import TrainSpec
 from cluster.training_data import GraphData, GraphSplitOptions, graph_labels
 from jobs import pcqm4m_tokengt, predict
 from jobs.run.graph_baselines import compute_graph_baselines
+from jobs.run.graph_run import resolve_graphs
 from jobs.run.graph_task import graph_task, scored_splits
 from jobs.run.registry import MODELS
 from models.batch_norm import RowBatchNorm
@@ -131,6 +132,8 @@ def test_targets_are_standardised_unless_the_task_says_no(molecules):
         task = graph_task(config.task, molecules, (0,))
         assert isinstance(task, Regression)
         assert (task.mean[0], task.scale[0]) == pytest.approx((mean, scale), rel=1e-5)
+        # A resume that says otherwise is refused.
+        assert ("standardise" in resolve_graphs(config, molecules, (0,), task, None).identity) == bool(said)
 
 
 @pytest.mark.parametrize("model", MODELS["graphs"])

@@ -1,5 +1,6 @@
 """Times of edges and nodes, as importers read them."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,6 +42,7 @@ def in_edges(graph: StoredGraph, node: int) -> list[tuple[int, int]]:
 def check(source: GraphSource, folder: Path) -> None:
     graph = stored(source, folder)
     assert (graph.manifest.has_edge_time, graph.manifest.has_node_time) == (True, False)
+    assert json.loads(graph.manifest.to_json())["requires"] == ["times"]  # readers that do not know times refuse it
     assert in_edges(graph, 2) == [(5, 1), (7, 0), (2**53 + 1, 0)]
 
 
