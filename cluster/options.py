@@ -292,7 +292,23 @@ ClassMetric = Literal["accuracy", "rocauc", "weighted_accuracy", "macro_f1"]
 
 
 @dataclass(frozen=True)
-class NodeClassificationOptions(AnswerOptions):
+class NodeAnswerOptions(AnswerOptions):
+    """Of the nodes of one graph."""
+
+    weights: tuple[float, ...] = ()
+    """What a class counts in the loss, or where nodes have several labels a label's positives: a number for each, in place of class_weights."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights and self.class_weights != "none":
+            raise ConfigError(
+                f"weights: expected class_weights none beside them, got {self.class_weights!r}; leave one of the two out"
+            )
+        check_options(self, {"weights": (all(0 < weight < math.inf for weight in self.weights), "numbers above 0")})
+
+
+@dataclass(frozen=True)
+class NodeClassificationOptions(NodeAnswerOptions):
     """Nodes of one graph, each of one class."""
 
     metric: ClassMetric = "accuracy"
@@ -305,7 +321,7 @@ BinaryMetric = Literal["rocauc", "ap", "micro_f1", "macro_f1"]
 
 
 @dataclass(frozen=True)
-class NodeBinaryOptions(AnswerOptions):
+class NodeBinaryOptions(NodeAnswerOptions):
     """Nodes of one graph, each with several labels: yes or no each; unknown ones do not count."""
 
     metric: BinaryMetric = "micro_f1"

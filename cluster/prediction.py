@@ -47,6 +47,7 @@ from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOpt
 from samplers.protocol import Batch, Sampler
 from storage.arrow_files import array_from_numpy
 from storage.errors import DataError, DeadlineError, FormatError, GraphmillError, StageError
+from storage.graph import SourceIds
 from storage.packed_graphs import pointers
 from storage.prediction_files import PredictionFolder, part_name
 from storage.source import SPLIT_NONE, SPLITS
@@ -104,6 +105,7 @@ class PredictionSpec:
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
     # Further columns that say what ids mean which are not the source's own; None: there are none.
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
+    source_ids: SourceIds | None = None  # of nodes whose ids are strings
 
 
 @dataclass(frozen=True)
@@ -240,12 +242,17 @@ class Predictor:
             tables.append(table.append_column("split", split))
         table = pa.concat_tables(tables).sort_by("id")
         places = {} if spec.places is None else spec.places(table["id"].to_numpy())
+        named = {"id": table["id"]}
+        if spec.source_ids is not None:
+            named = {"id": spec.source_ids.of(table["id"].to_numpy()), "row": table["id"]}
         columns = {
-            "id": table["id"],
+            **named,
             **places,
             "split": table["split"],
             **_public_columns(table, spec.task, spec.target_names),
         }
+        if spec.source_ids is not None and "destination" in columns:
+            columns["destination"] = _named(columns["destination"], spec.source_ids)
         if spec.embeddings:
             columns["embedding"] = table["embedding"]
         self._folder.write_part(index, pa.table(columns))
@@ -371,6 +378,11 @@ def _best_links(predicted: np.ndarray) -> dict[str, Any]:
     ptr = pa.array(pointers(found.sum(axis=1)).astype(np.int32))
     of_all: dict[str, np.ndarray] = {"destination": destination.astype(np.int64), "score": score.astype(np.float32)}
     return {name: pa.ListArray.from_arrays(ptr, pa.array(values[found])) for name, values in of_all.items()}
+
+
+def _named(lists: pa.ListArray, source_ids: SourceIds) -> pa.ListArray:
+    """Lists of nodes by the strings that are their ids."""
+    return pa.ListArray.from_arrays(lists.offsets, source_ids.of(lists.values.to_numpy()))
 
 
 def split_scores(

@@ -77,6 +77,8 @@ class IngestConfig(IngestOptions):
     """Where OGB sets lie: ogbn-products in <ogb-root>/ogbn_products."""
     download: bool = True
     """Download an OGB set that is not there (ogbn-products: 1.4 GB)."""
+    ogb_years: bool = False
+    """Of ogbl-collab: the years of edges and held-out links are their times, and what happens in two years is two edges."""
     root: str = "data/sets"
     """Where a public set's files lie, as its publisher packs them. Nothing is downloaded; what is missing is named, with where it comes from."""
     per_class: int | None = None
@@ -169,12 +171,14 @@ def build_typed_source(config: IngestConfig, progress: "Progress") -> "TypedSour
         return ogb_mag(config.ogb_root, download=config.download, progress=progress)
     from storage.importers.typed_tables import typed_tables
 
-    return typed_tables(config.source)
+    return typed_tables(config.source, config.scratch)
 
 
 def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
     """The graph that `config.source` names. ConfigError for a name of no known kind, DataError for unusable data."""
     name = config.source
+    if config.ogb_years and not name.startswith("ogbl-"):
+        raise ConfigError(f"ogb_years: expected ogbl-collab, got {name}; leave --ogb-years out")
     if name in DATA_SETS:
         row = DATA_SETS[name]
         return with_splits(row.read(config.root), config, config.per_class or row.per_class)
@@ -193,7 +197,9 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
     if name.startswith("ogbl-"):
         from storage.importers.ogb_links import ogb_link_graph
 
-        return ogb_link_graph(name, config.ogb_root, download=config.download, progress=progress)
+        return ogb_link_graph(
+            name, config.ogb_root, download=config.download, progress=progress, years=config.ogb_years
+        )
     if name.endswith(".npz"):
         from storage.importers.npz_file import npz_graph
 
@@ -201,7 +207,7 @@ def build_source(config: IngestConfig, progress: "Progress") -> "GraphSource":
     if name.endswith(EDGE_ENDINGS):
         from storage.importers.edge_list import EdgeListGraph
 
-        return EdgeListGraph(name, config.edge_list)
+        return EdgeListGraph(name, config.edge_list, config.scratch)
     raise ConfigError(
         f"unknown source {name!r}: expected synthetic, ogbn-<name>, ogbl-<name>, a public set (docs/guides/data_sets.md), a file ending in .npz, {', '.join(EDGE_ENDINGS)}; for several types of nodes tables named in a .yaml file, ogbn-mag or synthetic-mag; or for molecules "
         "embedded, pcqm4mv2 or smiles:<file>"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from storage.typed_graph import TypedGraph
 
 _SNAPSHOTS_SHOWN = 10
+_IDS_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def describe(graph: "StoredGraph", balance: Balance) -> list[tuple[str, str]]:
         ("graph", f"{manifest.name} at {graph.url}"),
         ("snapshots", list_snapshots(graph)),
         ("nodes", f"{manifest.num_nodes:,}"),
+        ("ids", _ids(graph)),
         ("edges", f"{edges}, {_symmetry(measured)}"),
         ("in-degree", _spread(measured.in_degree)),
         ("out-degree", f"{_spread(measured.out_degree)}; {measured.num_isolated:,} nodes without any edge"),
@@ -134,6 +136,7 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
         sizes = [int(count) for count in np.diff(graph.offsets(name))]
         lines += [
             (name, f"{row.num_nodes:,} nodes, {_balance(sizes)} in a partition"),
+            ("ids", _ids(graph.nodes(name))),
             ("features", _features(row) if row.feature_dim else "none"),
             ("values", _values(measured.feature)),
             *_split_lines(measured),
@@ -162,6 +165,14 @@ def describe_typed(graph: "TypedGraph") -> list[tuple[str, str]]:
         ("from", ", ".join(f"{key} {value}" for key, value in sorted(manifest.provenance.items()))),
     ]
     return [(name, value) for name, value in lines if value]
+
+
+def _ids(graph: "StoredGraph") -> str:
+    """Where they are strings, the first of them; else empty."""
+    if graph.manifest.id_kind != "string":
+        return ""
+    first = next(ids for index in range(graph.num_partitions) if len(ids := graph.string_ids(index)))
+    return f"strings: {', '.join(repr(each.as_py()) for each in first[:_IDS_SHOWN])} …"
 
 
 def _features(manifest: "Manifest") -> str:

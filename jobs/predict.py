@@ -187,6 +187,7 @@ class _Prediction:
             task=subject.task,
             target_names=subject.target_names,
             places=subject.places,
+            source_ids=subject.source_ids,
             has_targets=subject.has_targets,
             splits=tuple(splits),
             embeddings=config.embeddings,

@@ -15,12 +15,13 @@ import numpy as np
 
 from samplers.drawn import Columns, Drawn, own_router, sample_drawn, with_rows
 from samplers.graph_checks import check_graph
-from samplers.messages import NeighborLists, NodeList, NodeRows, join_columns
+from samplers.messages import EdgeColumn, NeighborLists, NodeList, NodeRows, join_columns
 from samplers.minibatch import MiniBatch
 from samplers.node_copies import NodeCopies
 from samplers.options import NeighborOptions
 from samplers.protocol import sampler_len, sampler_repr
 from samplers.random_streams import Purpose, stream_key
+from samplers.recency import ages_of_copies, encode_ages
 from samplers.relabel import PositionMaps, Relabeler
 from samplers.root_batches import RootBatches, plan_hash, plan_length
 from samplers.roots import find_roots
@@ -109,7 +110,7 @@ class NeighborSampler:
                     place,
                     root_time,
                 )
-                complete = partial(edges.minibatch, epoch, batch, options.encodings)
+                complete = partial(edges.minibatch, epoch, batch, options)
                 drawn.append(Drawn(node, columns, complete, node.nbytes + edges.num_bytes))
         return drawn
 
@@ -129,6 +130,9 @@ class NeighborSampler:
             (relabeler, copies, [], [], [relabeler.num_nodes])
             for relabeler, copies in zip(relabelers, of_all, strict=True)
         ]
+        columns = options.edge_columns
+        if options.recency_dim and "time" not in columns:
+            columns = (*columns, "time")
         shares_map = len(batches) > 1  # which serves them in turn
         if shares_map:
             for relabeler in relabelers:
@@ -145,7 +149,7 @@ class NeighborSampler:
                 untils=untils,
                 scheme=options.scheme,
                 replace=options.replace,
-                columns=() if options.edges == "induced" else options.edge_columns,
+                columns=() if options.edges == "induced" else columns,
             )
             for (relabeler, copies, lists, sources, layer_sizes), frontier, found in zip(
                 grown, frontiers, drawn, strict=True
@@ -203,27 +207,41 @@ class _Edges:
         arrays = (self.count, self.source, self.place, self.root_time, *self.columns.values())
         return sum(array.nbytes for array in arrays if array is not None)
 
-    def minibatch(self, epoch: int, batch: int, encodings: tuple[str, ...], rows: NodeRows) -> MiniBatch:
+    def minibatch(self, epoch: int, batch: int, options: NeighborOptions, rows: NodeRows) -> MiniBatch:
         if self.place is not None:
             columns = {name: None if rows_of is None else rows_of[self.place] for name, rows_of in vars(rows).items()}
             rows = NodeRows(**columns)  # type: ignore[arg-type]  # permanent ids are always there
+        edge_columns = dict(self.columns)
+        if options.recency_dim and rows.feature is not None:
+            root_time, edge_time = self.root_time, edge_columns["edge_time"]
+            assert root_time is not None
+            assert edge_time is not None
+            ages = ages_of_copies(root_time, self.source, edge_time)
+            beside = encode_ages(ages, options.recency_dim, options.recency_unit)
+            rows = replace(rows, feature=np.concatenate([rows.feature, beside], axis=1))
+        if "time" not in options.edge_columns:
+            edge_columns["edge_time"] = None
         count = np.zeros(len(rows.original_id), np.int64)
         count[: len(self.count)] = self.count
         hop = np.repeat(np.arange(len(self.layer_sizes), dtype=np.int16), self.layer_sizes)
         roots = np.arange(self.layer_sizes[0])
-        columns = {"hop": hop, "root_time": self.root_time, **self.columns}
-        return build_minibatch(epoch, batch, rows, count, self.source, roots, encodings, **columns)
+        columns = {"hop": hop, "root_time": self.root_time, **edge_columns}
+        return build_minibatch(epoch, batch, rows, count, self.source, roots, options.encodings, **columns)
 
 
-def draw_induced(router: Router, epoch: int, batch: int, node: np.ndarray, options: Any) -> Drawn:
+def draw_induced(
+    router: Router, epoch: int, batch: int, node: np.ndarray, options: Any, edge_columns: tuple[EdgeColumn, ...] = ()
+) -> Drawn:
     """The minibatch of these nodes and of all edges among them, without roots; `options` name the split set and encodings."""
-    edges, no_roots = router.induced_edges(node), np.empty(0, np.int64)
+    edges, no_roots = router.induced_edges(node, edge_columns), np.empty(0, np.int64)
+    told = {name: column for name in EDGE_COLUMNS if (column := getattr(edges, name)) is not None}
     columns = Columns.of(router, options.split_set, options.encodings)
 
     def complete(rows: NodeRows) -> MiniBatch:
-        return build_minibatch(epoch, batch, rows, edges.count, edges.neighbor, no_roots, options.encodings)
+        return build_minibatch(epoch, batch, rows, edges.count, edges.neighbor, no_roots, options.encodings, **told)
 
-    return Drawn(node, columns, complete, node.nbytes + edges.count.nbytes + edges.neighbor.nbytes)
+    kept = (node, edges.count, edges.neighbor, *told.values())
+    return Drawn(node, columns, complete, sum(array.nbytes for array in kept))
 
 
 def build_minibatch(

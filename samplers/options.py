@@ -42,6 +42,10 @@ class NeighborOptions:
     reached from roots of two times is there twice."""
     as_of: int | None = None
     """With time: the time of every root. None: its own, of the node table or of its link."""
+    recency_dim: int = 0
+    """With time: so many cosines beside each node's features of how long before its root's time the newest edge was by which the batch reaches it (samplers.recency)."""
+    recency_unit: float = 1.0
+    """Of the times, how much counts as 1 in these cosines: 86400 makes days of seconds. 16 cosines tell apart 1 to some 500 units, 100 about 10^10."""
     batch_dependency: int = 1
     """With scheme labor: so many consecutive steps share their coins, and so most of their nodes (arXiv:2310.12403). A step by itself is drawn as with 1."""
     layer_dependency: bool = False
@@ -56,7 +60,12 @@ class NeighborOptions:
     """Stored encodings of the nodes (storage.encodings), by name."""
 
     def __post_init__(self) -> None:
-        check_fields(self, batch_size=1, batch_dependency=1)
+        check_fields(self, batch_size=1, batch_dependency=1, recency_dim=0)
+        check_options(self, more_than_0(self, "recency_unit"))
+        if self.recency_dim and self.time == "all":
+            raise ConfigError(
+                f"recency_dim: expected time until or before beside it, got all and {self.recency_dim}; set --sampler.time"
+            )
         if self.time == "all" and self.as_of is not None:
             raise ConfigError(
                 f"as_of: expected time until or before beside it, got all and {self.as_of}; set --sampler.time"
@@ -182,6 +191,8 @@ class RandomPartitionOptions:
     """False: the same cut, or the same groups of partitions, in every epoch."""
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (storage.encodings), by name."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
     chunks_per_batch: int = 1
     """At most; dealt evenly where num_chunks is no multiple of it."""
     cut: Cut = "random"
@@ -297,6 +308,8 @@ class SaintOptions:
     """False: the same batches in every epoch."""
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (storage.encodings), by name."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
 
     def __post_init__(self) -> None:
         check_fields(self, num_walks=1, walk_length=0, num_presamples=1, batches_per_epoch=1)

@@ -58,7 +58,7 @@ class RandomPartitionSampler:
         self._router, self.options, self._num_ranks = router, options, num_ranks
         self._num_chunks = count_chunks(options, router.manifest)
         self._num_groups = -(-self._num_chunks // options.chunks_per_batch)
-        check_graph(router.manifest, options.split_set)
+        check_graph(router.manifest, options.split_set, edge_columns=options.edge_columns)
         self._roots = Roots(router, options.split_set, options.root_splits, roots)
 
     @property
@@ -86,7 +86,7 @@ class RandomPartitionSampler:
         drawn = []
         for batch, one in zip(batches, roots, strict=True):
             with stage("sample"):
-                nodes = draw_induced(self._router, epoch, batch, self._group_nodes(epoch, 0), self.options)
+                nodes = self._draw_induced(epoch, batch, self._group_nodes(epoch, 0))
             drawn.append(nodes.then(partial(_with_roots, one.original_id)))
         return drawn
 
@@ -101,8 +101,11 @@ class RandomPartitionSampler:
 
         with stage("sample"):
             node = self._group_nodes(epoch, share.chunk)
-            drawn = draw_induced(self._router, epoch, batch, node, self.options).then(choose_roots)
+            drawn = self._draw_induced(epoch, batch, node).then(choose_roots)
             return drawn.then(self._estimate(node, share.chunk)) if self.options.corrected else drawn
+
+    def _draw_induced(self, epoch: int, batch: int, node: np.ndarray) -> Drawn:
+        return draw_induced(self._router, epoch, batch, node, self.options, self.options.edge_columns)
 
     def _estimate(self, node: np.ndarray, group: int) -> Callable[[MiniBatch], MiniBatch]:
         """What gives the minibatch of these nodes the coefficients of the module's docstring; their degrees are asked for here."""

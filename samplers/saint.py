@@ -61,7 +61,8 @@ class SaintSampler:
         self, router: Router, options: SaintOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
         self._router, self.options, self._num_ranks = router, options, num_ranks
-        check_graph(router.manifest, options.split_set, "in" if options.walk_length == 0 else options.direction)
+        direction = "in" if options.walk_length == 0 else options.direction
+        check_graph(router.manifest, options.split_set, direction, edge_columns=options.edge_columns, induced=True)
         codes = None if options.root_split is None else (options.root_split,)
         self._roots = Roots(router, options.split_set, codes, roots)
 
@@ -124,7 +125,9 @@ class SaintSampler:
             relabeler = Relabeler(np.empty(0, np.int64))
             relabeler.add(np.concatenate(steps))
             node = relabeler.node.copy()
-            return draw_induced(self._router, epoch, batch, node, options).then(partial(self._weigh, node))
+            return draw_induced(self._router, epoch, batch, node, options, options.edge_columns).then(
+                partial(self._weigh, node)
+            )
 
     def _weigh(self, node: np.ndarray, minibatch: MiniBatch) -> MiniBatch:
         """With its roots, and what losses and messages count."""

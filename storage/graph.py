@@ -35,9 +35,11 @@ from storage.manifest_reader import FileEntry
 from storage.random_reads import read_at_random
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST
+from storage.string_ids import StringIds, string_buffers
 from storage.typed_manifest import parse_typed_manifest
 
 _CHECK_EDGES = 1 << 22
+_CHECK_STRINGS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,33 @@ def files_are_here(filesystem: fsspec.AbstractFileSystem, path: str, entries: It
 
 
 @dataclass(frozen=True)
+class SourceIds:
+    """The ids that a graph's nodes have in its source, where these are strings. Small, and safe to send to other processes."""
+
+    pinned: PinnedGraph
+
+    def of(self, original_id: np.ndarray) -> pa.LargeStringArray:
+        """Those of some nodes, by their permanent ids (int64 [k]). Raises FormatError for an id that no node has."""
+        place = np.full(len(original_id), -1, np.int64)
+        parts, done = [], 0
+        for own, strings in self._partitions:
+            row = np.searchsorted(own, original_id)
+            known = np.flatnonzero(own[np.minimum(row, len(own) - 1)] == original_id) if len(own) else row[:0]
+            place[known] = done + np.arange(len(known))
+            parts.append(strings.take(pa.array(row[known])))
+            done += len(known)
+        if len(place) and place.min() < 0:
+            unknown = int(original_id[np.argmin(place)])
+            raise FormatError(f"{self.pinned.url}: expected the permanent id of a node, got {unknown}")
+        return pa.concat_arrays(parts).take(pa.array(place))
+
+    @cached_property
+    def _partitions(self) -> list[tuple[np.ndarray, pa.LargeStringArray]]:
+        graph = self.pinned.open().whole()
+        return [(graph.original_id(index), graph.string_ids(index)) for index in range(graph.num_partitions)]
+
+
+@dataclass(frozen=True)
 class StoredGraph:
     """One snapshot of a graph: its manifest, and its partitions on demand."""
 
@@ -211,10 +240,20 @@ class StoredGraph:
         for index in range(self.manifest.num_partitions):
             yield self.partition(index, verify=verify)
 
+    def original_id(self, index: int) -> np.ndarray:
+        """int64, ascending: the permanent ids of a partition's nodes, mapped. Errors as `partition`."""
+        return _PartitionReader(self, index, verify=False).nodes()[0]
+
+    def string_ids(self, index: int, *, verify: bool = False) -> pa.LargeStringArray:
+        """The source's own ids of a partition's nodes, mapped. Raises ConfigError where these are numbers, FormatError as `partition`."""
+        if self.manifest.id_kind != "string":
+            raise ConfigError(f"{self.url}: expected nodes with strings as ids, got whole numbers")
+        return _PartitionReader(self, index, verify).string_ids()
+
     def verify(self) -> None:
         """Reads every byte and checks everything. Raises FormatError at the first damage.
 
-        Memory: the original ids of all nodes, 8 bytes each and twice that while they are compared, and one partition. Every file
+        Memory: the original ids of all nodes, 8 bytes each and twice that while they are compared (with strings as ids up to 24 more), and one partition. Every file
         is read once: the order of lists can be judged only with all original ids at hand.
         """
         if self.manifest.statistics is not None:
@@ -235,7 +274,21 @@ class StoredGraph:
         if is_repeated.any():
             repeated = int(ordered[1:][is_repeated][0])
             raise FormatError(f"{self.path}: expected each original id once, found {repeated} twice")
+        if self.manifest.id_kind == "string":
+            self._verify_strings()
         return original_id
+
+    def _verify_strings(self) -> None:
+        different = StringIds()
+        for index in range(self.manifest.num_partitions):
+            strings = self.string_ids(index, verify=True)
+            for start in range(0, len(strings), _CHECK_STRINGS):
+                some = strings[start : start + _CHECK_STRINGS]
+                expected = len(different) + np.arange(len(some))
+                if np.any(repeated := different.add(some) != expected):
+                    raise FormatError(
+                        f"{self.path}: expected each id once, found {some[int(np.argmax(repeated))].as_py()!r} twice"
+                    )
 
     def verify_lists(self, original_id: np.ndarray) -> None:
         """Checks the files of edges; `original_id`: of the nodes that lists name. Raises FormatError."""
@@ -296,6 +349,11 @@ def open_graph(url: str, snapshot: int | None = None, part: str | None = None) -
     text, where = read_manifest(filesystem, path, url, snapshot, "python jobs/ingest.py <source>")
     manifest = parse_manifest(text, where) if part is None else parse_typed_manifest(text, where).part(part)
     return StoredGraph(url=url, manifest=manifest, filesystem=filesystem, path=path)
+
+
+def source_ids(graph: StoredGraph) -> SourceIds | None:
+    """None where the nodes' ids in the source are their permanent ids."""
+    return SourceIds(graph.pin()) if graph.manifest.id_kind == "string" else None
 
 
 def copy_of(origin: StoredGraph, url: str) -> StoredGraph:
@@ -386,6 +444,21 @@ class _PartitionReader:
         time = numpy_column(nodes, "time", "int64", path) if self.manifest.has_node_time else None
         self._check_nodes(original_id, label, splits, group, path)
         return original_id, label, splits, group, time
+
+    def string_ids(self) -> pa.LargeStringArray:
+        batch, path = self._batch("ids", self.stop - self.start)
+        kind = batch.schema.field(0).type if batch.schema.names == ["id"] else None
+        if kind is None or not pa.types.is_large_string(kind) or batch.column(0).null_count:
+            raise FormatError(f"{path}: expected a column 'id' of strings, found {kind or batch.schema.names}")
+        offsets, _ = string_buffers(batch.column(0))
+        if np.any(offsets[1:] < offsets[:-1]):
+            raise FormatError(f"{path}: expected strings one after the other, found others; the file is corrupt")
+        if self.verify:
+            try:
+                batch.validate(full=True)
+            except pa.ArrowException as error:
+                raise FormatError(f"{path}: expected UTF-8, found damage ({error}); ingest the graph again") from None
+        return batch.column(0)
 
     def _links(self) -> Links | None:
         if self.manifest.links is None:

@@ -24,7 +24,7 @@ from storage.statistics import GraphStatistics, read_graph_statistics
 
 ONE_GRAPH = "one-graph"
 
-_FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|features|edges|links)\.arrow")
+_FILE_NAME = re.compile(r"part-\d{5}/(topology|out_topology|nodes|ids|features|edges|links)\.arrow")
 _ENCODING_FILE = re.compile(r"part-\d{5}/encodings/[A-Za-z0-9._-]{1,128}\.arrow")
 LABEL_DTYPES = {"class": "int64", "answers": "int8", "value": "float32"}  # by the kind of labels
 
@@ -82,6 +82,9 @@ class Manifest:
     has_edge_weight: bool = False
     has_edge_time: bool = False  # lists ascend in (time, original id) and not in original id alone
     has_node_time: bool = False
+    id_kind: str = (
+        "int64"  # or "string": ids.arrow has the source's own ids, and a node's permanent id is its row in the source
+    )
     symmetric: bool = False  # every edge's reverse is there too: lists of in-edges serve as lists of out-edges
     has_out_edges: bool = False  # lists of out-edges are stored beside those of in-edges
     label_kind: str | None = None  # "class", "answers" (several of each node, yes or no), "value" or None
@@ -155,7 +158,7 @@ class Manifest:
         statistics = None if self.statistics is None else asdict(self.measured)
         fields = {
             "name": self.name,
-            "node_types": [self.node_row(_NODE_TYPE)],
+            "node_types": [self.node_row(_NODE_TYPE["name"])],
             "edge_types": [self.edge_row(_EDGE_TYPE)],
             "encodings": encodings,
             "statistics": statistics,
@@ -169,9 +172,9 @@ class Manifest:
         """What a reader must support beyond a graph of 0.2."""
         return [TIMES] if self.has_edge_time or self.has_node_time else []
 
-    def node_row(self, names: Mapping[str, str]) -> dict[str, Any]:
+    def node_row(self, name: str) -> dict[str, Any]:
         """The row of `node_types`."""
-        return {**names, **{key: getattr(self, key) for key in _NODE_FIELDS}}
+        return {"name": name, **{_NODE_NAMES.get(key, key): getattr(self, key) for key in _NODE_FIELDS}}
 
     def edge_row(self, names: Mapping[str, str]) -> dict[str, Any]:
         """The row of `edge_types`."""
@@ -261,7 +264,7 @@ def parse_manifest(text: str, where: str) -> Manifest:
 
 def node_fields(nodes: ManifestReader) -> dict[str, Any]:
     """What a row of `node_types` says, as fields of `Manifest`. Raises FormatError where its fields contradict each other."""
-    fields = {key: read(nodes, key) for key, read in _NODE_FIELDS.items()}
+    fields = {key: read(nodes, _NODE_NAMES.get(key, key)) for key, read in _NODE_FIELDS.items()}
     if (fields["feature_dim"] > 0) != (fields["feature_dtype"] is not None):
         nodes.fail("feature_dtype", "a dtype exactly where feature_dim is positive", fields["feature_dtype"])
     try:
@@ -305,6 +308,8 @@ def _links(reader: "ManifestReader") -> StoredLinks | None:
 def expected_files(manifest: Manifest, partition: int) -> list[str]:
     """Names of the files that this partition must have."""
     names = ["topology", "nodes"] if manifest.has_topology else ["nodes"]
+    if manifest.id_kind == "string":
+        names.append("ids")
     if manifest.has_out_edges:
         names.append("out_topology")
     if manifest.feature_dim:
@@ -318,8 +323,10 @@ def expected_files(manifest: Manifest, partition: int) -> list[str]:
 
 
 # The tables of the one type of nodes and of edges: their fixed words, and the fields of `Manifest` with the methods that read them.
-_NODE_TYPE = {"name": "node", "ids": "int64"}
+_NODE_TYPE = {"name": "node"}
+_NODE_NAMES = {"id_kind": "ids"}  # where the field of `Manifest` has another name
 _NODE_FIELDS: dict[str, Callable[[ManifestReader, str], Any]] = {
+    "id_kind": lambda reader, key: reader.word(key, ("int64", "string")),
     "num_nodes": ManifestReader.count,
     "partition_offsets": ManifestReader.offsets,
     "feature_dim": ManifestReader.width,

@@ -148,6 +148,9 @@ class ManifestReader:
             self.fail(key, f"null or one of {choices}", value)
         return value
 
+    def word(self, key: str, words: tuple[str, ...]) -> str:
+        return str(self._checked(key, f"one of {words}", lambda value: value in words))
+
     def texts(self, key: str) -> dict[str, str]:
         return dict(
             self._checked(

@@ -1,6 +1,7 @@
 """Node rows of one type on scratch files, in source order, checked while they pass, and then written partition by partition.
 
-Memory: 8 bytes for each time, 8 for each label of a node (4 for real numbers, 1 for each of several), one for each split set, and a quarter of the budget; features pass through a file.
+Memory: 8 bytes for each time, 8 for each label of a node (4 for real numbers, 1 for each of several), one for each split set, and a quarter of the budget; features and
+strings as ids pass through files.
 """
 
 from functools import cached_property
@@ -20,6 +21,7 @@ from storage.scratch import scratch_array
 from storage.snapshot_writer import SnapshotWriter
 from storage.source import SPLIT_TEST, NodeChunk, NodeSource, Progress
 from storage.statistics import FeatureStatistics
+from storage.string_ids import StringFile
 from storage.time_splits import split_of_times, times_at
 
 
@@ -44,6 +46,7 @@ class NodeSpool:
             )
         self._original_id: np.ndarray | None = None
         self._time = np.zeros(num_nodes, np.int64) if info.has_node_time else None
+        self._string_id = StringFile(str(scratch)) if info.has_string_id else None
         self._scratch = scratch
         self._feature_measure, self._row_measure = FeatureMeasure(info.feature_dim), RowMeasure()
         # A quarter of the budget, counting the caller's float32 rows and our converted copy.
@@ -69,6 +72,9 @@ class NodeSpool:
         if (self._time is None) != (chunk.time is None):
             expected, found = ("times", "none") if chunk.time is None else ("no times", "some")
             raise DataError(f"{info.name}: node rows {row}…: expected {expected}, got {found}")
+        if (self._string_id is None) != (chunk.string_id is None):
+            expected, found = ("strings", "none") if chunk.string_id is None else ("no strings", "some")
+            raise DataError(f"{info.name}: node rows {row}…: expected {expected} as ids, got {found}")
         columns = [c for c in vars(chunk).values() if c is not None]
         if not columns:  # a graph of bare nodes
             return info.num_nodes
@@ -123,6 +129,8 @@ class NodeSpool:
             self._split[row:stop] = chunk.split
         if self._time is not None and chunk.time is not None:
             self._time[row:stop] = chunk.time
+        if self._string_id is not None and chunk.string_id is not None:
+            self._string_id.append(chunk.string_id)
         if chunk.original_id is not None:
             if self._original_id is None:
                 self._original_id = np.arange(info.num_nodes, dtype=np.int64)
@@ -219,10 +227,11 @@ class NodeSpool:
             "num_classes": self.num_classes,
             "num_split_sets": self._split.shape[1],
             "has_node_time": self.info.has_node_time,
+            "id_kind": "string" if self.info.has_string_id else "int64",
         }
 
     def write(self, numbering: Numbering, writer: SnapshotWriter, folder: str = "") -> None:
-        """Writes nodes.arrow and features.arrow of every partition, into this folder of it. The scratch file of features is gone then."""
+        """Writes nodes.arrow, ids.arrow and features.arrow of every partition, into this folder of it. The scratch file of features is gone then."""
         for partition in range(numbering.num_partitions):
             directory = writer.files / partition_dir(partition) / folder
             directory.mkdir(parents=True, exist_ok=True)
@@ -244,6 +253,9 @@ class NodeSpool:
             columns[f"split_{index}"] = np.ascontiguousarray(self._split[rows, index])
         written = [directory / "nodes.arrow"]
         write_batch(written[0], {name: array_from_numpy(values) for name, values in columns.items()})
+        if self._string_id is not None:
+            written.append(directory / "ids.arrow")
+            self._write_ids(self._string_id, rows, written[-1])
         stored = self.feature_rows
         if self._feature is None or stored is None:
             return written
@@ -262,3 +274,12 @@ class NodeSpool:
         del gathered
         gathered_path.unlink(missing_ok=True)
         return [*written, directory / "features.arrow"]
+
+    def _write_ids(self, strings: StringFile, rows: np.ndarray, path: Path) -> None:
+        """Writes the strings that are the ids of these rows, by way of files."""
+        files = self._scratch / "id_offsets", self._scratch / "id_bytes"
+        offsets = scratch_array(files[0], "int64", (len(rows) + 1,))
+        data = scratch_array(files[1], "uint8", (strings.num_bytes(rows),))
+        write_batch(path, {"id": strings.gather(rows, offsets, data)})
+        for file in files:
+            file.unlink(missing_ok=True)

@@ -6,11 +6,14 @@ numbers its node rows 0 … num_nodes-1; edges refer to these numbers.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from storage.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Progress = Callable[[str, int, int | None], None]  # told the stage, units done, units in all (None: unknown)
 
@@ -60,6 +63,9 @@ class NodeChunk:
     split: np.ndarray | None = None  # int8 [k, num_split_sets], SPLIT_* codes
     original_id: np.ndarray | None = None  # int64 [k], ascending over the whole graph; absent: the row number itself
     time: np.ndarray | None = None  # int64 [k], in the unit of the edges' times
+    string_id: "pa.LargeStringArray | None" = (
+        None  # [k], different over the whole graph; beside it there is no original_id
+    )
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class SourceInfo:
     has_edge_weight: bool = False
     has_edge_time: bool = False
     has_node_time: bool = False
+    has_string_id: bool = False  # nodes have strings as ids
     has_label: bool = False
     num_classes: int | None = None  # None with labels: counted (integers) or a regression target (floats)
     is_multilabel: bool = False  # labels are num_classes answers, yes or no, for each node

@@ -28,9 +28,9 @@ from storage.source import Relation
 _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.]|-(?=[A-Za-z0-9_.])){0,63}"  # so that "--" stands between names alone
 PART_NAME = rf"{_NAME}(?:--{_NAME}){{0,2}}"  # of the folder of a type, or of a relation
 _FILE_NAME = re.compile(
-    rf"part-\d{{5}}/(?:{_NAME}/(?:nodes|features)|{_NAME}(?:--{_NAME}){{2}}/(?:topology|edges))\.arrow"
+    rf"part-\d{{5}}/(?:{_NAME}/(?:nodes|ids|features)|{_NAME}(?:--{_NAME}){{2}}/(?:topology|edges))\.arrow"
 )
-_OF_NODES = ("nodes.arrow", "features.arrow")
+_OF_NODES = ("nodes.arrow", "ids.arrow", "features.arrow")
 
 
 def check_names(types: tuple[str, ...], relations: tuple[Relation, ...], where: str) -> None:
@@ -124,7 +124,7 @@ class TypedManifest:
         statistics = {name: asdict(row.measured) for name, row in self.rows.items()}
         fields = {
             "name": self.name,
-            "node_types": [row.node_row({"name": name, "ids": "int64"}) for name, row in self.types.items()],
+            "node_types": [row.node_row(name) for name, row in self.types.items()],
             "edge_types": [
                 row.edge_row({"source": each.source, "relation": each.name, "target": each.target})
                 for each, row in self.relations.items()
@@ -148,7 +148,6 @@ def parse_typed_manifest(text: str, where: str) -> TypedManifest:
     types: dict[str, Manifest] = {}
     for row in reader.inners("node_types"):
         name = row.text("name")
-        row.only_value("ids", "int64")
         if not re.fullmatch(_NAME, name):
             row.fail("name", "a name of the format", name)
         if name in types:

@@ -18,7 +18,7 @@ from jobs.plan.tries import Tried, Tries
 from jobs.run.automatic import Setting, expected_facts, num_batches
 from jobs.run.classic import search
 from jobs.run.config import RunConfig
-from jobs.run.link_task import link_inputs
+from jobs.run.link_task import beside_features, link_inputs
 from jobs.run.memory_check import available_bytes
 from jobs.run.node_run import check_run, node_inputs, resolve_nodes, shard_memory
 from jobs.run.node_task import node_task
@@ -324,7 +324,7 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
         plan.add("encoding", f"{resolved.encoding.name}: the first run computes it")
     facts = expected_facts(source, roots["train"], graph.partitions)
     expected_bytes = 4 * source.num_nodes * (source.feature_dim + 8) + 4 * (source.num_edges or 0)
-    width = config.embeddings.width
+    width = beside_features(config)
     inputs = node_inputs(source, width) if config.links is None else link_inputs(source, config.links, width)
     resolved = resolve(config, Facts(inputs, {}, resources, expected_bytes, facts if config.links is None else None))
     plan.place(resolved, graph.partitions)

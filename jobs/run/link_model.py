@@ -26,6 +26,7 @@ class LinkModel(nn.Module):
     def __init__(self, encoder: nn.Module, options: LinkDecoderOptions) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, build_link_decoder(options)
+        self.head = nn.Identity()  # reads the nodes' states, which `predict --embeddings` keeps
         # Numbers for each score of one node against many.
         self._width = 1 if options.kind in ("dot", "distmult") else options.width
         if hasattr(encoder, "param_groups"):
@@ -35,7 +36,7 @@ class LinkModel(nn.Module):
         """Training: logits [m, 1 + k], a link's own first. Evaluation: float64 [m, 4], `cluster.link_scores` says of what; where the best links are
         asked for, float64 [m, 2 · top_k]: the permanent ids of their destinations, then their scores, descending."""
         output = step_output(self.encoder(batch))
-        state_rD = at_least_float32(output.prediction)
+        state_rD = self.head(at_least_float32(output.prediction))
         if self.training:
             return StepOutput(self._logits(state_rD, batch), output.penalty)
         if batch.top_k:
@@ -46,6 +47,11 @@ class LinkModel(nn.Module):
             width = self._width * len(state_rD)
         blocks = torch.arange(len(batch.link_source), device=state_rD.device).split(max(1, _BLOCK // max(width, 1)))
         return StepOutput(torch.cat([self._ranked(state_rD, batch, rows) for rows in blocks]))
+
+    def predicted_rows(self, states: Tensor, batch: TorchLinkBatch) -> Tensor:
+        """[m, D]: the states of the links' sources."""
+        assert batch.link_source is not None
+        return states[batch.link_source]
 
     def _logits(self, state_rD: Tensor, batch: TorchLinkBatch) -> Tensor:
         assert batch.link_source is not None

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from cluster.tasks import LinkPrediction, Task
+from jobs.run.config import RunConfig
 from jobs.run.link_options import LinksOptions
 from jobs.run.link_samplers import SCORED
 from jobs.run.registry import Inputs
@@ -14,8 +15,13 @@ from storage.manifest import Manifest
 from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_VALID, SPLITS, SourceInfo
 
 
+def beside_features(config: RunConfig) -> int:
+    """How many numbers a batch holds of each node beside its stored features: of embeddings, and of ages."""
+    return config.embeddings.width + getattr(config.sampler.options, "recency_dim", 0)
+
+
 def link_inputs(data: Manifest | SourceInfo, options: LinksOptions, width: int) -> Inputs:
-    """What the graph and the decoder decide of the model, whose outputs are the nodes' states. `width`: of embeddings beside features."""
+    """What the graph and the decoder decide of the model, whose outputs are the nodes' states. `width`: of what is beside features."""
     return Inputs(node=Features(dim=data.feature_dim + width), out_dim=options.decoder.width, task="node")
 
 

@@ -20,7 +20,7 @@ from jobs.run.classic import train_classic
 from jobs.run.config import RunConfig
 from jobs.run.link_baselines import compute_link_baselines
 from jobs.run.link_options import LinksOptions
-from jobs.run.link_task import check_links, link_identity, link_inputs, ranking
+from jobs.run.link_task import beside_features, check_links, link_identity, link_inputs, ranking
 from jobs.run.node_task import check_graph, check_splits, fits_labels, lacks_features, node_task
 from jobs.run.prepare_graph import prepare_any_graph, store_encoding
 from jobs.run.registry import PLACEHOLDERS, Inputs
@@ -233,7 +233,7 @@ def _on_ray(
 
 
 def node_inputs(data: Manifest | SourceInfo, width: int) -> Inputs:
-    """What the graph decides of a model. `width`: of embeddings beside its features."""
+    """What the graph decides of a model. `width`: of what is beside its features."""
     return Inputs(node=Features(dim=data.feature_dim + width), out_dim=data.num_classes or 1, task="node")
 
 
@@ -258,7 +258,7 @@ def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | No
         DATA: manifest.measured.data_digest(config.data.split_set),
     }
     facts = graph_facts(manifest, config.data.split_set)
-    width = config.embeddings.width
+    width = beside_features(config)
     return resolve(config, Facts(node_inputs(manifest, width), identity, resources, manifest.num_bytes, facts))
 
 
@@ -306,7 +306,7 @@ def _resolve_links(
         DATA: manifest.measured.graph_digest[:16],
     }
     chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
-    inputs = link_inputs(manifest, links, config.embeddings.width)
+    inputs = link_inputs(manifest, links, beside_features(config))
     return resolve(replace(config, task=chosen), Facts(inputs, identity, resources, manifest.num_bytes))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from cluster.options import NodeBinaryOptions, NodeClassificationOptions
+from cluster.options import NodeAnswerOptions, NodeBinaryOptions, NodeClassificationOptions
 from cluster.tasks import BinaryClassification, Classification, Task
 from jobs.run.link_options import LinksOptions
 from jobs.run.link_task import link_task
@@ -20,12 +20,26 @@ def node_task(resolved: ResolvedRun, manifest: Manifest) -> Task:
     if isinstance(options, LinksOptions):
         return link_task(manifest, options)
     if isinstance(options, NodeBinaryOptions):
-        positive = positive_weights(manifest, split_set) if options.class_weights == "balanced" else None
+        positive = _given_weights(options, manifest)
+        if options.class_weights == "balanced":
+            positive = positive_weights(manifest, split_set)
         return BinaryClassification(manifest.num_classes or 0, options.metric, options.label_smoothing, positive)
     if not isinstance(options, NodeClassificationOptions):
         return options.build(resolved.inputs)
-    weights = _balanced_weights(manifest, split_set) if options.class_weights == "balanced" else None
+    weights = _given_weights(options, manifest)
+    if options.class_weights == "balanced":
+        weights = _balanced_weights(manifest, split_set)
     return Classification(manifest.num_classes or 0, options.metric, options.label_smoothing, weights)
+
+
+def _given_weights(options: NodeAnswerOptions, manifest: Manifest) -> tuple[float, ...] | None:
+    """Those of the command line; None where there are none. Raises ConfigError where there is not one for each class or label."""
+    num_classes = manifest.num_classes or 0
+    if options.weights and len(options.weights) != num_classes:
+        raise ConfigError(
+            f"weights: expected {num_classes} numbers, one for each class or label of {manifest.name}, got {len(options.weights)}; set --task.weights"
+        )
+    return options.weights or None
 
 
 def _balanced_weights(manifest: Manifest, split_set: int) -> tuple[float, ...]:

@@ -29,7 +29,7 @@ from cluster.training_data import (
 from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
-from jobs.run.link_task import link_inputs, link_task
+from jobs.run.link_task import beside_features, link_inputs, link_task
 from jobs.run.node_run import node_inputs, shard_memory
 from jobs.run.node_task import fits_labels
 from jobs.run.predict_options import PredictConfig
@@ -42,7 +42,7 @@ from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOpt
 from samplers.router import Router
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
-from storage.graph import StoredGraph, open_graph
+from storage.graph import SourceIds, StoredGraph, open_graph, source_ids
 from storage.graph_store import open_graphs
 from storage.source import SPLIT_NAMES
 
@@ -79,6 +79,7 @@ class Subject:
     estimate: str | None = None  # why predictions and scores leave a part of the graph out; None: they do not
     places: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None  # what ids mean that are not the source's own
     table: Callable[[], SavedTable] | None = None  # opens the embeddings of the run's nodes, where it has some
+    source_ids: SourceIds | None = None  # of nodes whose ids are strings
 
     @property
     def is_sharded(self) -> bool:
@@ -116,7 +117,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
             "ingest it with a split, be it one that names no node"
         )
     is_whole = _is_whole(trained, options.parallel)
-    shape = replace(trained, inputs=replace(trained.inputs, node=node_inputs(manifest, config.embeddings.width).node))
+    shape = replace(trained, inputs=replace(trained.inputs, node=node_inputs(manifest, beside_features(config)).node))
     shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
     samplers = with_unsplit(shape.evaluation)
     build_model = _checked(run, graph.url, shape.build_model)
@@ -132,6 +133,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     return Subject(
         url=graph.url,
         content_hash=manifest.content_hash,
+        source_ids=source_ids(graph),
         text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
         samplers=samplers,
         build_model=build_model,
@@ -191,6 +193,11 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
             f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, and {name} takes one subgraph per root; "
             "train another model"
         )
+    if getattr(trained.config.sampler.options, "recency_dim", 0):
+        raise ConfigError(
+            f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, which is of no one time, and the run's model reads "
+            "ages (--sampler.recency_dim); train without them"
+        )
     shape = replace(
         trained, inputs=replace(trained.inputs, node=link_inputs(manifest, links, trained.config.embeddings.width).node)
     )
@@ -204,6 +211,7 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
     return Subject(
         url=graph.url,
         content_hash=manifest.content_hash,
+        source_ids=source_ids(graph),
         text=f"graph {manifest.name}: links from {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
         samplers={UNSPLIT: TopLinkOptions(around, options.top_k)},
         build_model=_checked(run, graph.url, shape.build_model),

@@ -5,7 +5,7 @@ It checks what ingestion cannot see in chunks: row counts, shapes, overlapping s
 
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from storage.descriptions import describe
 from storage.errors import DataError
 from storage.links import Links
 from storage.source import SPLIT_NAMES, SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID, EdgeChunk, NodeChunk, SourceInfo
+from storage.string_ids import StringIds
 
 # What numpy raises of a damaged .npy file.
 NPY_ERRORS: tuple[type[Exception], ...] = (
@@ -152,16 +153,20 @@ def node_chunks(
     split: np.ndarray | None,
     original_id: np.ndarray | None = None,
     time: np.ndarray | None = None,
+    strings: StringIds | None = None,
 ) -> Iterator[NodeChunk]:
-    """The node columns in chunks; `feature`: a numpy matrix or a scipy CSR array, made dense float32 chunk by chunk."""
+    """The node columns in chunks, or one empty chunk where there are none; `feature`: a numpy matrix or a scipy CSR array, made dense float32 chunk by
+    chunk; `strings`: as ids."""
+    if all(column is None for column in (feature, label, split, original_id, time, strings)):
+        yield NodeChunk()
+        return
     for start in range(0, num_nodes, chunk_nodes):
-        dense, *others = (
-            None if column is None else column[start : start + chunk_nodes]
-            for column in (feature, label, split, original_id, time)
-        )
+        columns = (feature, label, split, original_id, time)
+        dense, *others = (None if column is None else column[start : start + chunk_nodes] for column in columns)
         if dense is not None:
             dense = np.asarray(dense if isinstance(dense, np.ndarray) else dense.toarray(), dtype=np.float32)
-        yield NodeChunk(dense, *others)
+        string_id = None if strings is None else strings.strings.part(start, min(start + chunk_nodes, num_nodes))
+        yield replace(NodeChunk(dense, *others), string_id=string_id)
 
 
 def edge_rows(edge_index: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:

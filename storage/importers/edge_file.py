@@ -1,9 +1,11 @@
 """One file of edges, Parquet, CSV, SNAP text or Matrix Market, read in record batches and never held as a whole."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +14,21 @@ import pyarrow.parquet as pa_parquet
 from storage.errors import DataError
 from storage.importers.edge_list_options import EDGE_ENDINGS, EdgeListOptions
 from storage.importers.matrix_market import MatrixMarket, read_matrix_market
-from storage.importers.node_columns import arrow_times
+from storage.importers.node_columns import (
+    arrow_times,
+    is_list_type,
+    line_of_file,
+    list_rows,
+    number_columns,
+    row_of_file,
+)
 from storage.importers.text_table import TextTable, column_values, is_number
+from storage.source import EdgeChunk
+from storage.string_ids import id_strings, is_text_type
 
 READ_EDGES = 1 << 20
+
+EdgeEnds: TypeAlias = Any  # int64 [k], not negative, or a pa.LargeStringArray
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
 # A number of nodes above these, from ids or from a size line, is accepted only with that many edges.
 _SPARSE_NODES, _NODES_PER_EDGE = 1 << 24, 128
@@ -25,25 +38,40 @@ _SPARSE_NODES, _NODES_PER_EDGE = 1 << 24, 128
 class RawEdges:
     """Some consecutive edges as the file has them."""
 
-    src: np.ndarray  # int64 [k], not negative
-    dst: np.ndarray
+    src: EdgeEnds
+    dst: EdgeEnds
     weight: np.ndarray | None
     time: np.ndarray | None
+    feature: np.ndarray | None  # float32 [k, feature_dim]
     base: int  # the file's number of node 0
-    where: Callable[[int], str]  # "line 7" of the file, for one of these edges
+    where: Callable[[int], str]  # "edges.csv: line 7", for one of these edges
 
     def __len__(self) -> int:
         return len(self.src)
 
+    def chunks(self, src: np.ndarray, dst: np.ndarray, chunk_edges: int) -> Iterator[EdgeChunk]:
+        """The edges between these rows of nodes, with their columns."""
+        columns = {"weight": self.weight, "feature": self.feature, "time": self.time}
+        for start in range(0, len(self), chunk_edges):
+            some = slice(start, start + chunk_edges)
+            of_some = {name: column[some] for name, column in columns.items() if column is not None}
+            yield EdgeChunk(src[some], dst[some], **of_some)
+
 
 class EdgeFile:
-    """The columns src, dst and weight that `options` name. `flag` begins an option's name in what is said to the user.
+    """The columns that `options` name. `flag` begins an option's name in what is said to the user. `strings`: whether ids of sources, and of destinations, are strings.
 
     Errors: DataError for a file that is missing, of an unknown kind or malformed (with the parser's line), and for negative ids.
     """
 
-    def __init__(self, path: Path, options: EdgeListOptions, flag: str = "--edge-list.") -> None:
-        self.path, self.options, self._flag = path, options, flag
+    def __init__(
+        self,
+        path: Path,
+        options: EdgeListOptions,
+        flag: str = "--edge-list.",
+        strings: tuple[bool, bool] = (False, False),
+    ) -> None:
+        self.path, self.options, self._flag, self.strings = path, options, flag, strings
         if not path.name.endswith(EDGE_ENDINGS):
             raise DataError(f"{path}: expected an edge file ending in {', '.join(EDGE_ENDINGS)}")
         if not path.is_file():
@@ -61,17 +89,38 @@ class EdgeFile:
         batches = self._parquet_batches() if self.path.suffix == ".parquet" else self._text_batches()
         for raw in batches:
             for column in (raw.src, raw.dst):
-                if len(column) and int(column.min()) < 0:
+                if isinstance(column, np.ndarray) and len(column) and int(column.min()) < 0:
                     row = int(column.argmin())
-                    raise DataError(
-                        f"{self.path}: {raw.where(row)}: expected ids from {raw.base}, got {column[row] + raw.base}"
-                    )
+                    raise DataError(f"{raw.where(row)}: expected ids from {raw.base}, got {column[row] + raw.base}")
             yield raw
+
+    @property
+    def names_strings(self) -> bool:
+        """Whether it is a Parquet file whose sources or destinations are strings."""
+        if self.path.suffix != ".parquet":
+            return False
+        with self._parquet() as file:
+            self._check_columns(file.schema_arrow.names)
+            return any(is_text_type(file.schema_arrow.field(name).type) for name in self._wanted[:2])
 
     @property
     def _wanted(self) -> list[str]:
         options = self.options
-        return [options.src, options.dst, *(name for name in (options.weight, options.time) if name)]
+        named = [options.src, options.dst, *(name for name in (options.weight, options.time) if name)]
+        return named + [name for name in options.edge_features if name not in named]
+
+    @cached_property
+    def feature_dim(self) -> int:
+        """How many features an edge has."""
+        names = self.options.edge_features
+        if len(names) == 1 and self.path.suffix == ".parquet":
+            with self._parquet() as file:
+                self._check_columns(file.schema_arrow.names)
+                if is_list_type(file.schema_arrow.field(names[0]).type):
+                    with self._readable():
+                        for batch in file.iter_batches(batch_size=1, columns=[names[0]]):
+                            return list_rows(batch.column(0), f"{self.path}").shape[1]
+        return len(names)
 
     def _check_columns(self, names: list[str]) -> None:
         if any(names.count(name) != 1 for name in self._wanted):
@@ -88,30 +137,47 @@ class EdgeFile:
 
     def _parquet_batches(self) -> Iterator[RawEdges]:
         done = 0
-        with self._parquet() as file:
-            try:
-                self._check_columns(file.schema_arrow.names)
-                for batch in file.iter_batches(batch_size=READ_EDGES, columns=self._wanted):
-                    where = partial(_row, done)
-                    src, dst = (self._integers(batch, name, where) for name in self._wanted[:2])
-                    yield RawEdges(src, dst, self._weights(batch), self._edge_times(batch), 0, where)
-                    done += batch.num_rows
-            except _UNREADABLE as error:
-                problem = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
-                raise DataError(f"{self.path}: {problem} Parquet file: {error}") from error
+        with self._parquet() as file, self._readable():
+            self._check_columns(file.schema_arrow.names)
+            for batch in file.iter_batches(batch_size=READ_EDGES, columns=self._wanted):
+                where = partial(row_of_file, self.path, done)
+                src, dst = (
+                    self._strings(batch, name, where) if is_text else self._integers(batch, name, where)
+                    for name, is_text in zip(self._wanted[:2], self.strings, strict=True)
+                )
+                others = self._weights(batch), self._edge_times(batch), self._features(batch)
+                yield RawEdges(src, dst, *others, 0, where)
+                done += batch.num_rows
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except _UNREADABLE as error:
+            problem = "too little memory, or a damaged" if isinstance(error, MemoryError) else "damaged"
+            raise DataError(f"{self.path}: {problem} Parquet file: {error}") from error
 
     def _integers(self, batch: pa.RecordBatch, name: str, where: Callable[[int], str]) -> np.ndarray:
         column = batch.column(name)
         if not pa.types.is_integer(column.type):
-            raise DataError(f"{self.path}: column {name!r}: expected integer ids, found {column.type}")
+            hint = f"; name the nodes' ids with {self._flag}ids" if self._flag and is_text_type(column.type) else ""
+            raise DataError(f"{self.path}: column {name!r}: expected integer ids, found {column.type}{hint}")
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise DataError(f"{self.path}: {where(row)}: column {name!r}: expected an id, found an empty field")
+            raise DataError(f"{where(row)}: column {name!r}: expected an id, found an empty field")
         ids = column.to_numpy(zero_copy_only=False)
         if ids.dtype == np.uint64 and len(ids) and int(ids.max()) >= 2**63:
             row = int(ids.argmax())
-            raise DataError(f"{self.path}: {where(row)}: column {name!r}: expected ids below 2**63, got {ids[row]}")
+            raise DataError(f"{where(row)}: column {name!r}: expected ids below 2**63, got {ids[row]}")
         return ids.astype(np.int64)
+
+    def _strings(self, batch: pa.RecordBatch, name: str, where: Callable[[int], str]) -> pa.LargeStringArray:
+        column = batch.column(name)
+        if not is_text_type(column.type):
+            raise DataError(
+                f"{self.path}: column {name!r}: expected strings, as the nodes' ids are, found {column.type}"
+            )
+        return id_strings(column, where, f"column {name!r}")
 
     def _weights(self, batch: pa.RecordBatch) -> np.ndarray | None:
         if not self.options.weight:
@@ -125,6 +191,19 @@ class EdgeFile:
         if not self.options.time:
             return None
         return arrow_times(batch.column(self.options.time), f"{self.path}: column {self.options.time!r}")
+
+    def _features(self, batch: pa.RecordBatch) -> np.ndarray | None:
+        names = list(self.options.edge_features)
+        if not names:
+            return None
+        if len(names) == 1 and is_list_type(batch.schema.field(names[0]).type):
+            rows = list_rows(batch.column(names[0]), f"{self.path}: column {names[0]!r}")
+            if len(rows) and rows.shape[1] != self.feature_dim:
+                raise DataError(
+                    f"{self.path}: column {names[0]!r}: expected lists of one length, found {self.feature_dim} and {rows.shape[1]}"
+                )
+            return rows.reshape(len(rows), self.feature_dim)
+        return number_columns(batch.select(names), f"{self.path}")
 
     @cached_property
     def _text(self) -> TextTable:
@@ -141,8 +220,10 @@ class EdgeFile:
         text = table(0)
         return table(1) if text.banner.startswith("%%MatrixMarket") else text
 
-    def _is_row(self, fields: list[str]) -> bool:
+    def _is_row(self, fields: list[str]) -> bool | None:
         named = self.options.src in fields and self.options.dst in fields
+        if not named and any(self.strings):
+            return None  # strings may be names of columns as well
         return not named and all(map(is_number, fields[:2]))
 
     @cached_property
@@ -165,29 +246,32 @@ class EdgeFile:
         self._check_columns(names)
         place = {name: names.index(name) for name in self._wanted}
         kinds = dict.fromkeys(place.values(), pa.int64())
+        ends = dict(zip((self.options.src, self.options.dst), self.strings, strict=True))
+        kinds |= {place[name]: pa.string() for name, is_text in ends.items() if is_text}
         if self.options.weight:
             kinds[place[self.options.weight]] = pa.float64()
+        kinds |= {place[name]: pa.float64() for name in self.options.edge_features}
         done, base = 0, 0 if matrix is None or self.options.compact_ids else 1
-        for block in text.blocks(kinds, required=True, skip_blank=True):
-            column = {name: column_values(block.table.column(str(index))) for name, index in place.items()}
-            src, dst = column[self.options.src], column[self.options.dst]
+        for block in text.blocks(kinds, required=True, skip_blank=True, hashes=any(self.strings)):
+            where = partial(line_of_file, self.path, block.line_of)
+            columns = {name: block.table.column(str(index)) for name, index in place.items()}
+            strings = {
+                name: id_strings(columns.pop(name), where, f"column {name!r}")
+                for name, is_text in ends.items()
+                if is_text
+            }
+            column = {name: column_values(values) for name, values in columns.items()}
+            src, dst = ((strings if name in strings else column)[name] for name in (self.options.src, self.options.dst))
             if base:
                 src, dst = src - base, dst - base
             weight = column[self.options.weight].astype(np.float32) if self.options.weight else None
             time = column[self.options.time] if self.options.time else None
+            features = [column[name].astype(np.float32) for name in self.options.edge_features]
             done += len(src)
-            yield RawEdges(src, dst, weight, time, base, partial(_line, block.line_of))
+            yield RawEdges(src, dst, weight, time, np.stack(features, axis=1) if features else None, base, where)
         if matrix is not None and done != matrix.num_entries:
             raise DataError(f"{self.path}: expected the {matrix.num_entries} entries of its size line, found {done}")
 
 
 def most_nodes(num_edges: int) -> int:
     return max(_SPARSE_NODES, _NODES_PER_EDGE * num_edges)
-
-
-def _row(first: int, row: int) -> str:
-    return f"row {first + row + 1}"
-
-
-def _line(line_of: Callable[[int], int], row: int) -> str:
-    return f"line {line_of(row)}"

@@ -4,7 +4,8 @@ A `.npy` is mapped, whatever its size; Parquet and text are read into memory. In
 without a label or a split, so that nothing shifts; among features it is refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from storage.importers.array_graph import NPY_ERRORS, label_column, time_column
 from storage.importers.text_table import NULLS, TEXT_ENDINGS, TextTable, column_values, is_number
 from storage.ordered_map import num_cores
 from storage.source import SPLIT_NAMES, SPLIT_TEST
+from storage.string_ids import StringIds, id_strings, is_text_type
 
 _UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last for a column's name
 _OPTION = "--edge-list.node-header"
@@ -43,8 +45,8 @@ def read_features(path: str | Path, header: bool | None = None) -> np.ndarray:
         matrix = np.concatenate(rows)
     else:
         table = _read_parquet(path)
-        listed = [field for field in table.schema if _is_list(field.type)]
-        matrix = _list_rows(table.column(listed[0].name), path) if listed else _number_columns(table, path)
+        listed = [field for field in table.schema if is_list_type(field.type)]
+        matrix = list_rows(table.column(listed[0].name), path) if listed else number_columns(table, path)
     if matrix.ndim != 2 or matrix.dtype.kind not in "iufb":
         raise DataError(f"{path}: expected numbers of shape [num_nodes, dim], got {matrix.dtype} {list(matrix.shape)}")
     return matrix
@@ -118,23 +120,20 @@ class NodeTable:
         """Of all columns."""
         return self._text.names if self._text is not None else _parquet_names(self.path)
 
-    def ids(self, name: str) -> np.ndarray:
-        """int64 [num_rows], from 0 on, each once."""
-        column = self._column(name, (pa.int64(),), required=True)
-        if not pa.types.is_integer(column.type):
-            raise DataError(f"{self.path}: column {name!r}: expected integer ids, found {column.type}; number them")
-        if column.null_count:
-            raise DataError(
-                f"{self.path}: column {name!r}: expected an id in every row, found {column.null_count} empty fields"
-            )
-        ids = column.to_numpy().astype(np.int64)
-        ordered = np.sort(ids)
-        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(repeated):
-            raise DataError(f"{self.path}: column {name!r}: expected each id once, found {int(repeated[0])} twice")
-        if len(ids) and ordered[0] < 0:
-            raise DataError(f"{self.path}: column {name!r}: expected ids from 0, found {int(ordered[0])}")
-        return ids
+    def ids(self, name: str, strings: bool | None = None, folder: str | None = None) -> np.ndarray | StringIds:
+        """As `read_ids`."""
+        index = self._index(name)
+        return (
+            _text_ids(self._text, index, strings, folder)
+            if self._text
+            else _parquet_ids(self.path, name, strings, folder)
+        )
+
+    def number(self, name: str) -> int:
+        """The first number of a column of whole ones, all of them different and from 0 on."""
+        ids = self.ids(name, strings=False)
+        assert isinstance(ids, np.ndarray)
+        return int(ids[0])
 
     def labels(self, name: str) -> np.ndarray:
         """As `read_labels`."""
@@ -153,17 +152,124 @@ class NodeTable:
     def features(self, names: Sequence[str]) -> np.ndarray:
         """float32 [num_rows, dim]: columns of numbers side by side, or one of lists."""
         columns = [self._column(name, (pa.float64(),), required=True) for name in names]
-        if len(columns) == 1 and _is_list(columns[0].type):
-            return _list_rows(columns[0], self.path)
-        return _number_columns(pa.table(dict(zip(names, columns, strict=True))), self.path)
+        if len(columns) == 1 and is_list_type(columns[0].type):
+            return list_rows(columns[0], self.path)
+        return number_columns(pa.table(dict(zip(names, columns, strict=True))), self.path)
 
     def _column(self, name: str, kinds: tuple[pa.DataType, ...], *, required: bool = False) -> pa.ChunkedArray:
+        index = self._index(name)
+        if self._text is not None:
+            return _first_that_fits(self._text, [index], kinds, required=required).column(0)
+        return _read_parquet(self.path, [name]).column(0)
+
+    def _index(self, name: str) -> int:
         names = self.names
         if names.count(name) != 1:
             raise DataError(f"{self.path}: expected one column {name!r}, found {', '.join(names)[:200] or 'none'}")
-        if self._text is not None:
-            return _first_that_fits(self._text, [names.index(name)], kinds, required=required).column(0)
-        return _read_parquet(self.path, [name]).column(0)
+        return names.index(name)
+
+
+def read_ids(
+    path: str | Path, header: bool | None = None, strings: bool | None = None, folder: str | None = None
+) -> np.ndarray | StringIds:
+    """int64 [num_nodes] from 0 on, or strings (files in `folder`), each once: a `.npy`, or the column `id`, or the only column, of a Parquet or text file.
+
+    `strings`: whether they are; None: they are where Parquet says so, or not all of a text's are whole numbers.
+    """
+    path = Path(path)
+    if path.suffix == ".npy":
+        ids = _load_npy(path)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise DataError(f"{path}: expected integer ids, one each, got {ids.dtype} {list(ids.shape)}")
+        return _checked_numbers(ids.astype(np.int64), str(path))
+    if path.name.endswith(TEXT_ENDINGS):
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        # Strings look like names: only the name that is looked for is one.
+        text = TextTable(
+            path, lambda fields: "id" not in fields and (_is_row(fields) or None), option=_OPTION, header=header
+        )
+        return _text_ids(text, _column_index(text.names, "id", path), strings, folder)
+    names = _parquet_names(path)
+    return _parquet_ids(path, names[_column_index(names, "id", path)], strings, folder)
+
+
+def _text_ids(text: TextTable, index: int, strings: bool | None, folder: str | None) -> np.ndarray | StringIds:
+    what = f"column {text.names[index]!r}"
+    if not strings:
+        try:
+            numbers = _first_that_fits(text, [index], (pa.int64(),), required=True).column(0).to_numpy()
+        except DataError:
+            if strings is False:
+                raise
+        else:
+            return _checked_numbers(numbers, f"{text.path}: {what}")
+    blocks = text.blocks({index: pa.string()}, required=True, skip_blank=False, hashes=True)
+    return _numbered(
+        ((block.table.column(0), partial(line_of_file, text.path, block.line_of)) for block in blocks), what, folder
+    )
+
+
+def _parquet_ids(path: Path, name: str, strings: bool | None, folder: str | None) -> np.ndarray | StringIds:
+    what = f"column {name!r}"
+    _check_parquet(path)
+    try:
+        with pa_parquet.ParquetFile(path) as file:
+            kind = file.schema_arrow.field(name).type
+            if strings is not False and is_text_type(kind):
+                return _numbered(_parquet_batches(file, path, name), what, folder)
+    except _UNREADABLE as error:
+        raise DataError(f"{path}: cannot read this file: {error}") from error
+    column = _read_parquet(path, [name]).column(0)
+    if strings or not pa.types.is_integer(column.type):
+        raise DataError(f"{path}: {what}: expected {'strings' if strings else 'integer ids'}, found {column.type}")
+    if column.null_count:
+        raise DataError(f"{path}: {what}: expected an id in every row, found {column.null_count} empty fields")
+    return _checked_numbers(column.to_numpy().astype(np.int64), f"{path}: {what}")
+
+
+def _parquet_batches(
+    file: pa_parquet.ParquetFile, path: Path, name: str
+) -> Iterator[tuple[pa.Array, Callable[[int], str]]]:
+    done = 0
+    for batch in file.iter_batches(columns=[name]):
+        yield batch.column(0), partial(row_of_file, path, done)
+        done += batch.num_rows
+
+
+def _numbered(
+    columns: Iterator[tuple[pa.Array | pa.ChunkedArray, Callable[[int], str]]], what: str, folder: str | None
+) -> StringIds:
+    """Strings by row. Raises DataError, with the place, for one that is empty or there before."""
+    ids = StringIds(folder)
+    for column, where in columns:
+        strings = id_strings(column, where, what)
+        expected = len(ids) + np.arange(len(strings))
+        repeated = ids.add(strings) != expected
+        if repeated.any():
+            row = int(np.argmax(repeated))
+            raise DataError(f"{where(row)}: {what}: expected each id once, found {strings[row].as_py()!r} twice")
+    return ids
+
+
+def _checked_numbers(ids: np.ndarray, what: str) -> np.ndarray:
+    ordered = np.sort(ids)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(repeated):
+        raise DataError(f"{what}: expected each id once, found {int(repeated[0])} twice")
+    if len(ids) and ordered[0] < 0:
+        raise DataError(f"{what}: expected ids from 0, found {int(ordered[0])}")
+    return ids
+
+
+def row_of_file(path: Path, first: int, row: int) -> str:
+    """Names a row of a batch that begins at the row `first`, from 0."""
+    return f"{path}: row {first + row + 1}"
+
+
+def line_of_file(path: Path, line_of: Callable[[int], int], row: int) -> str:
+    """Names the line of a row of a block of text."""
+    return f"{path}: line {line_of(row)}"
 
 
 def _is_row(fields: list[str]) -> bool | None:
@@ -258,28 +364,30 @@ def _check_parquet(path: Path) -> None:
         raise DataError(f"{path}: expected a file ending in .npy, .parquet, {', '.join(TEXT_ENDINGS)}")
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list_type(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def _list_rows(column: pa.ChunkedArray, path: Path) -> np.ndarray:
+def list_rows(column: pa.Array | pa.ChunkedArray, where: Path | str) -> np.ndarray:
+    """float32 [k, dim] of lists. Raises DataError for an empty row, and for lists of several lengths."""
     if column.null_count:
-        raise DataError(f"{path}: expected a list in every row, found {column.null_count} empty rows")
+        raise DataError(f"{where}: expected a list in every row, found {column.null_count} empty rows")
     lengths = pc.list_value_length(column)
     if len(pc.unique(lengths)) > 1:
         low, high = pc.min_max(lengths).as_py().values()
-        raise DataError(f"{path}: expected lists of one length, found lengths {low} to {high}")
-    rows = [np.asarray(chunk.flatten().to_numpy(zero_copy_only=False), np.float32) for chunk in column.chunks]
+        raise DataError(f"{where}: expected lists of one length, found lengths {low} to {high}")
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    rows = [np.asarray(chunk.flatten().to_numpy(zero_copy_only=False), np.float32) for chunk in chunks]
     values = np.concatenate([np.empty(0, np.float32), *rows])
     return values.reshape(len(column), len(values) // max(len(column), 1))
 
 
-def _number_columns(table: pa.Table, path: Path) -> np.ndarray:
+def number_columns(table: pa.Table | pa.RecordBatch, where: Path | str) -> np.ndarray:
+    """float32 [k, columns]. Raises DataError for other columns; an empty field becomes NaN: an unknown target, or a feature that ingestion refuses."""
     for field in table.schema:
         if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
-            raise DataError(f"{path}: column {field.name!r}: expected numbers, found {field.type}")
-    # An empty field becomes NaN: an unknown target, or a feature that ingestion refuses.
-    return np.stack([column.to_numpy().astype(np.float32) for column in table.columns], axis=1)
+            raise DataError(f"{where}: column {field.name!r}: expected numbers, found {field.type}")
+    return np.stack([np.asarray(column).astype(np.float32) for column in table.columns], axis=1)
 
 
 def _split_codes(column: pa.ChunkedArray, path: Path) -> np.ndarray:

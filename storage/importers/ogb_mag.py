@@ -56,7 +56,7 @@ def ogb_mag(root: str | Path = "data", *, download: bool = True, progress: Progr
 def _counts(path: Path) -> dict[str, int]:
     """How many nodes each type has; types in the alphabet's order, as `ogb` has them."""
     table = NodeTable(path)
-    return {name: int(table.ids(name)[0]) for name in sorted(table.names)}
+    return {name: table.number(name) for name in sorted(table.names)}
 
 
 def _relations(path: Path) -> list[Relation]:

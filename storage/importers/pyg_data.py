@@ -13,7 +13,7 @@ from storage.source import Relation, TypedSource
 def pyg_graph(
     data, *, split_idx: Mapping[str, object] | None = None, num_classes: int | None = None, name: str = "pyg"
 ) -> ArrayGraph:
-    """The graph of a homogeneous `torch_geometric.data.Data`.
+    """The graph of a homogeneous `torch_geometric.data.Data`, or of a `TemporalData`: its events are edges from `src` to `dst` with the times `t` and the features `msg`.
 
     Read are `edge_index`, `x`, `y`, `edge_weight`, `edge_attr`, times of edges (`edge_time`) and of nodes (`node_time`), or of either in `time`,
     as PyG has them, and the masks `train_mask`, `val_mask`, `test_mask` ([num_nodes], or
@@ -22,6 +22,8 @@ def pyg_graph(
 
     Errors: DataError for hetero data, sparse tensors and shapes that disagree.
     """
+    if all(getattr(data, key, None) is not None for key in ("src", "dst", "t")):
+        return _temporal_graph(data, name)
     if hasattr(data, "node_types"):
         raise DataError(f"{name}: expected a homogeneous Data, got {type(data).__name__}; take typed_pyg_graph for it")
     if getattr(data, "edge_index", None) is None:
@@ -45,6 +47,22 @@ def pyg_graph(
         **edges,
         **nodes,
         num_classes=num_classes,
+    )
+
+
+def _temporal_graph(data, name: str) -> ArrayGraph:
+    """Of PyG's `TemporalData`, with `x` of its nodes where it has been given one. Labels of events (`y`) are no labels of nodes, and are not read."""
+    feature, message = (_optional(getattr(data, key, None), key, name) for key in ("x", "msg"))
+    ends = np.stack([_array(data.src, "src", name), _array(data.dst, "dst", name)])
+    src, dst = edge_rows(ends, name)
+    return ArrayGraph(
+        name=name,
+        num_nodes=int(ends.max(initial=-1)) + 1 if feature is None else len(feature),
+        src=src,
+        dst=dst,
+        edge_feature=message[:, None] if message is not None and message.ndim == 1 else message,
+        edge_time=_array(data.t, "t", name),
+        feature=feature,
     )
 
 

@@ -119,18 +119,25 @@ class TextTable:
         self._dirty = False  # whether a block had to be cleaned: then the next ones are cleaned at once
 
     def blocks(
-        self, columns: Mapping[int, pa.DataType], *, required: bool, skip_blank: bool, num_threads: int = 1
+        self,
+        columns: Mapping[int, pa.DataType],
+        *,
+        required: bool,
+        skip_blank: bool,
+        num_threads: int = 1,
+        hashes: bool = False,
     ) -> Iterator[TextBlock]:
         """The rows, block by block, with columns 0, 1 … of the file under those numbers as names.
 
         `required`: no field of these columns may be empty. `skip_blank`: blank lines are no rows, else each is a row of
         empty fields, but not before column names, at the end of the file, or, where fields are required, before the first row.
+        `hashes`: a row may begin with `#` or `%`, so only lines above the first row are comments.
         DataError names the first line that does not fit. A file without any line gives no block.
         """
         if not self.names:
             return
         # A row whose first column is text that nobody asked for may begin like a comment.
-        asked = _Asked(columns, required, skip_blank, comments=self._runs or 0 in columns)
+        asked = _Asked(columns, required, skip_blank, comments=not hashes and (self._runs or 0 in columns))
         from_top = not (self.has_header or required or skip_blank)
         line, start = self._top if from_top else (self._first_line, self._start)
         for parsed in ordered_map(partial(self._parse, asked), self._raw_blocks(start), num_threads):

@@ -16,15 +16,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from storage.errors import ConfigError, DataError
 from storage.importers.array_graph import node_chunks
-from storage.importers.edge_file import EdgeFile, RawEdges
+from storage.importers.edge_file import EdgeFile
 from storage.importers.edge_list_options import EdgeListOptions
 from storage.importers.node_columns import NodeTable, read_features
+from storage.importers.node_ids import NodeIds, in_ascending_id
 from storage.importers.text_table import TEXT_ENDINGS
 from storage.source import EdgeChunk, NodeChunk, Relation, SourceInfo, TypedSource
+from storage.string_ids import StringIds
 
 TABLES = "graph.yaml"  # the file's name where a folder is given
 _ENDINGS = (".parquet", *TEXT_ENDINGS)
@@ -37,7 +37,9 @@ class NodeTableOptions:
     file: str | None = None
     """One row per node, with column names."""
     id: str | None = None
-    """Column of whole numbers from 0, each once, by which edges name nodes; they are the permanent ids. None: the row's number, from 0."""
+    """Column of whole numbers from 0, or of strings, each once, by which edges name nodes. Numbers are the permanent ids, beside strings the row's number is. None: the row's number, from 0."""
+    string_ids: bool | None = None
+    """Whether ids are strings, 007 too; None: they are where Parquet says so, or not all are whole numbers."""
     features: str | tuple[str, ...] | None = None
     """A file of features alone, rows as in `file`; or a list of columns of `file`, of numbers, or one of lists."""
     label: str | None = None
@@ -63,6 +65,8 @@ class EdgeTableOptions:
     """Columns of ids of nodes; where the file has no header, the first two columns are meant."""
     weight: str | None = None
     """Column of weights."""
+    features: tuple[str, ...] = ()
+    """Columns of numbers, or in Parquet one of lists."""
     time: str | None = None
     """Column of whole numbers, or in Parquet dates; None: an edge is as old as the younger of its ends, where these have times."""
     header: bool | None = None
@@ -71,14 +75,14 @@ class EdgeTableOptions:
     """Of a relation of one type: the file gives each edge in one direction, ingestion adds the reverse."""
 
 
-def typed_tables(path: str | Path) -> TypedSource:
-    """The typed graph that a YAML file, or the `graph.yaml` of a folder, describes.
+def typed_tables(path: str | Path, scratch: str | None = None) -> TypedSource:
+    """The typed graph that a YAML file, or the `graph.yaml` of a folder, describes. `scratch`: a folder for ids that are strings; None: the system's.
 
     Errors: ConfigError with the line for what the YAML file says wrongly, DataError for tables that are missing, malformed, or do not fit each other.
     """
     file = Path(path) / TABLES if Path(path).is_dir() else Path(path)
     node_options, edge_options = read_tables(file)
-    nodes = {name: TableNodes(name, file.parent, options) for name, options in node_options.items()}
+    nodes = {name: TableNodes(name, file.parent, options, scratch) for name, options in node_options.items()}
     relations = {
         relation: TableEdges(file.parent, options, nodes[relation.source], nodes[relation.target])
         for relation, options in edge_options.items()
@@ -87,15 +91,15 @@ def typed_tables(path: str | Path) -> TypedSource:
 
 
 class TableNodes:
-    """The nodes of one type, in ascending id."""
+    """The nodes of one type, in ascending id, or, where ids are strings, in the table's order."""
 
-    def __init__(self, name: str, folder: Path, options: NodeTableOptions) -> None:
+    def __init__(self, name: str, folder: Path, options: NodeTableOptions, scratch: str | None = None) -> None:
         self._table = None if options.file is None else NodeTable(folder / options.file)
         self.name, self._options = name, options
         columns: dict[str, Any] = {}
         if self._table is not None:
             if options.id is not None:
-                columns["id"] = self._table.ids(options.id)
+                columns["id"] = self._table.ids(options.id, options.string_ids, scratch)
             if options.label is not None:
                 columns["label"] = self._table.labels(options.label)
             if options.split is not None:
@@ -113,15 +117,13 @@ class TableNodes:
             told = ", ".join(f"{key} {count}" for key, count in counts.items())
             raise DataError(f"{name}: expected equally many rows of each column, found {told}")
         self.num_nodes = next(iter(counts.values()))
-        names = ("features", "label", "split", "time")
-        self._feature, self._label, self._split, self._time = (columns.get(key) for key in names)
-        self.ids: np.ndarray | None = columns.get("id")  # ascending; None: 0, 1, 2 …
-        if self.ids is not None and np.any(np.diff(self.ids) < 0):
-            order = np.argsort(self.ids)
-            self.ids = self.ids[order]
-            others = (self._label, self._split, self._time)
-            self._label, self._split, self._time = (c if c is None else c[order] for c in others)
-            self._feature = None if self._feature is None else _Reordered(self._feature, order)
+        ids, others = columns.get("id"), [columns.get(key) for key in ("features", "label", "split", "time")]
+        strings = ids if isinstance(ids, StringIds) else None
+        numbers = None if strings is not None else ids
+        if numbers is not None:
+            numbers, others = in_ascending_id(numbers, others)
+        self.ids = NodeIds(name, self.num_nodes, numbers, strings)
+        self._feature, self._label, self._split, self._time = others
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -131,41 +133,13 @@ class TableNodes:
             feature_dim=0 if self._feature is None else self._feature.shape[1],
             has_label=self._label is not None,
             has_node_time=self._time is not None,
+            has_string_id=self.ids.strings is not None,
             num_split_sets=0 if self._split is None else self._split.shape[1],
         )
 
     def nodes(self, chunk_nodes: int) -> Iterator[NodeChunk]:
-        columns = (self._feature, self._label, self._split, self.ids, self._time)
-        if all(column is None for column in columns):
-            yield NodeChunk()
-            return
-        yield from node_chunks(self.num_nodes, chunk_nodes, *columns)
-
-    def rows(self, ids: np.ndarray, where: str, raw: RawEdges) -> np.ndarray:
-        """The rows of some ids. Raises DataError, with the line of the file `where`, for an id that no node has."""
-        rows = ids if self.ids is None else np.searchsorted(self.ids, ids)
-        known = rows < self.num_nodes
-        if self.ids is not None:
-            known &= self.ids[np.minimum(rows, self.num_nodes - 1)] == ids
-        if not known.all():
-            bad = int(np.argmin(known))
-            expected = (
-                f"one of the ids of {self.name}"
-                if self.ids is not None
-                else f"an id of {self.name}, 0 to {self.num_nodes - 1}"
-            )
-            raise DataError(f"{where}: {raw.where(bad)}: expected {expected}, got {int(ids[bad])}")
-        return rows
-
-
-class _Reordered:
-    """Rows of a matrix in another order, taken when they are asked for."""
-
-    def __init__(self, matrix: np.ndarray, order: np.ndarray) -> None:
-        self._matrix, self._order, self.shape = matrix, order, matrix.shape
-
-    def __getitem__(self, rows: slice) -> np.ndarray:
-        return self._matrix[self._order[rows]]
+        columns = (self._feature, self._label, self._split, self.ids.numbers, self._time)
+        yield from node_chunks(self.num_nodes, chunk_nodes, *columns, strings=self.ids.strings)
 
 
 class TableEdges:
@@ -173,10 +147,16 @@ class TableEdges:
 
     def __init__(self, folder: Path, options: EdgeTableOptions, source: TableNodes, target: TableNodes) -> None:
         read = EdgeListOptions(
-            src=options.src, dst=options.dst, weight=options.weight, time=options.time, header=options.header
+            src=options.src,
+            dst=options.dst,
+            weight=options.weight,
+            time=options.time,
+            edge_features=options.features,
+            header=options.header,
         )
-        self._file = EdgeFile(folder / options.file, read, flag="")
-        self._options, self._source, self._target = options, source, target
+        strings = (source.ids.strings is not None, target.ids.strings is not None)
+        self._file = EdgeFile(folder / options.file, read, flag="", strings=strings)
+        self._options, self._source, self._target = options, source.ids, target.ids
 
     @cached_property
     def info(self) -> SourceInfo:
@@ -184,6 +164,7 @@ class TableEdges:
             name=str(self._file.path),
             num_nodes=self._target.num_nodes,
             num_edges=self._file.num_edges,
+            edge_feature_dim=self._file.feature_dim,
             has_edge_weight=self._options.weight is not None,
             has_edge_time=self._options.time is not None,
             undirected_once=self._options.undirected_once,
@@ -191,12 +172,8 @@ class TableEdges:
 
     def edges(self, chunk_edges: int) -> Iterator[EdgeChunk]:
         for raw in self._file.raw_edges():
-            src = self._source.rows(raw.src, str(self._file.path), raw)
-            dst = self._target.rows(raw.dst, str(self._file.path), raw)
-            for start in range(0, len(src), chunk_edges):
-                some = slice(start, start + chunk_edges)
-                weight, time = (None if column is None else column[some] for column in (raw.weight, raw.time))
-                yield EdgeChunk(src[some], dst[some], weight=weight, time=time)
+            src, dst = self._source.rows(raw.src, raw), self._target.rows(raw.dst, raw)
+            yield from raw.chunks(src, dst, chunk_edges)
 
 
 def read_tables(file: Path) -> tuple[dict[str, NodeTableOptions], dict[Relation, EdgeTableOptions]]:
@@ -287,6 +264,8 @@ class _TablesReader:
             return tuple(one.value for one in node.value)
         if node.id != "scalar":
             raise self.wrong(node, f"{name}: a single value", "a list" if node.id == "sequence" else "names and values")
+        if kind.startswith("tuple") and node.value:
+            return (node.value,)
         if "int" in kind.split(" | "):
             if not node.value.isdecimal():
                 raise self.wrong(node, f"{name}: a whole number", node.value)

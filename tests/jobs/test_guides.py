@@ -146,6 +146,42 @@ def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.ray
+@pytest.mark.long
+def test_a_recommender(tmp_path: Path) -> None:
+    """The guide's commands and code as they stand: users and items of six tastes."""
+    rng = np.random.default_rng(0)
+    taste = rng.integers(0, 6, 300)  # of 200 users, then of 100 items
+    names = [f"user{i}" for i in range(200)] + [f"item{i}" for i in range(100)]
+    np.save(tmp_path / "x.npy", (np.eye(6)[taste] + rng.normal(size=(300, 6))).astype(np.float32))
+    (tmp_path / "nodes.csv").write_text("id\n" + "\n".join(names) + "\n")
+    plays = np.unique(np.stack([rng.integers(0, 200, 12000), rng.integers(200, 300, 12000)], axis=1), axis=0)
+    plays = plays[(taste[plays[:, 0]] == taste[plays[:, 1]]) & (rng.random(len(plays)) < 0.7)]
+    (tmp_path / "plays.csv").write_text("user,item\n" + "".join(f"{names[a]},{names[b]}\n" for a, b in plays))
+    (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", "".join(blocks("recommender.md", "bash"))],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
+    assert "Traceback" not in done.stderr
+    tastes = dict(zip(names, taste.tolist(), strict=True))
+    check = f"""
+taste = {tastes}
+same = [taste[name] == taste[one] for name, some in recommended.items() if name.startswith("user") for one in some[:3]]
+assert sum(same) > 0.3 * len(same) > 0, (sum(same), len(same))
+like = [taste[one] == taste["item3"] for one in items[np.argsort(-nearness)[1:6]]]
+assert sum(like) >= 2, like
+"""
+    done = run_code("".join(blocks("recommender.md", "python")) + check, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.mark.long
 def test_a_graph_with_time(tmp_path: Path) -> None:
     """The guide's commands and code as they stand, in a folder that holds such files."""
@@ -261,6 +297,9 @@ def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Pa
     np.save(tmp_path / "split.npy", np.repeat([1, 2, 3], 100).astype(np.int8))
     edges = rng.integers(0, 300, (2400, 2))
     (tmp_path / "edges.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in edges if a != b))
+    (tmp_path / "users.csv").write_text("id\nann\n007\nZoë\n")
+    np.save(tmp_path / "user_x.npy", np.eye(3, dtype=np.float32))
+    (tmp_path / "follows.csv").write_text("src,dst,stars,days\nann,007,5,1\nZoë,ann,2.5,8\n")
     (tmp_path / "molecules.csv").write_text("smiles,gap\nCCO,1.5\nC1CC1,2.5\nc1ccccc1,0.5\n")
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
     commands = "".join(blocks("your_graph.md", "bash")).splitlines()

@@ -6,11 +6,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from cluster.options import NodeBinaryOptions
+from cluster.tasks import BinaryClassification
 from jobs import ingest, inspect_graph, predict, replay, report, train_nodes
-from jobs.run.node_task import positive_weights
+from jobs.run.node_task import node_task, positive_weights
+from storage.errors import ConfigError
 from storage.graph import open_graph
 from tests.job_in_process import run_job
 from tests.raw_layouts import write_set
+from tests.runs import node_run
 
 SMALL = ["--model.num_layers", 1, "--model.width", 32, "--fit.epochs", 30, "--fit.patience", "none"]
 
@@ -52,6 +56,21 @@ def test_balanced_positives_weigh_as_the_nodes_without_the_label_over_those_with
     manifest = open_graph(str(stored)).manifest
     counts = np.array(manifest.measured.splits[0].class_counts[1])
     np.testing.assert_allclose(positive_weights(manifest, 0), (120 - counts) / counts)
+
+
+def test_weights_of_ones_own_are_those_of_the_loss(stored):
+    graph = open_graph(str(stored))
+    given = tuple(float(one) for one in range(1, (graph.num_classes or 0) + 1))
+    words = ("--data", stored, "--task", "binary", "--task.weights")
+    task = node_task(node_run(graph, *words, *given), graph.manifest)
+    assert isinstance(task, BinaryClassification)
+    assert task.positive_weight == given
+    with pytest.raises(ConfigError, match=f"expected {len(given)} numbers, one for each class or label of"):
+        node_task(node_run(graph, *words, 1, 2), graph.manifest)
+    with pytest.raises(ConfigError, match="expected class_weights none beside them"):
+        NodeBinaryOptions(weights=(1.0,), class_weights="balanced")
+    with pytest.raises(ConfigError, match="numbers above 0"):
+        NodeBinaryOptions(weights=(1.0, -2.0))
 
 
 @pytest.mark.ray

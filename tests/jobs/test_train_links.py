@@ -15,6 +15,7 @@ from jobs.run.resolve import read_resolved
 from storage.errors import ConfigError
 from storage.graph import open_graph
 from storage.importers.array_graph import ArrayGraph
+from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
 from storage.ingest import IngestOptions, ingest
 from storage.ingest_options import LinkSplitOptions
 from storage.links import Links
@@ -175,7 +176,7 @@ def test_stored_negatives_are_what_scores_are_taken_on(tmp_path) -> None:
 
 
 def test_the_best_links_are_those_of_a_loop_over_all_pairs(workplace, trained) -> None:
-    with_scores = run_job(predict.main, ["whole", "best", "--top_k", "5", "--workers", "1"], workplace)
+    with_scores = run_job(predict.main, ["whole", "best", "--top_k", "5", "--workers", "1", "--embeddings"], workplace)
     assert with_scores.returncode == 0, with_scores.stderr
     table = predictions_of(workplace / "best")
     assert table["id"].to_pylist() == list(range(NUM_NODES))
@@ -185,6 +186,7 @@ def test_the_best_links_are_those_of_a_loop_over_all_pairs(workplace, trained) -
     model.eval()
     graph = open_graph(str(workplace / "graph"))
     known, state = known_and_states(graph, model)
+    assert np.allclose(table["embedding"].to_pylist(), state, atol=1e-5)
     score = state.double() @ state.double().T
     for node, destinations, scores in zip(
         *(table[name].to_pylist() for name in ("id", "destination", "score")), strict=True
@@ -193,6 +195,30 @@ def test_the_best_links_are_those_of_a_loop_over_all_pairs(workplace, trained) -
         expected = sorted(allowed, key=lambda other: -float(score[node, other]))[:5]
         assert sorted(destinations) == sorted(expected)
         assert scores == pytest.approx([float(score[node, other]) for other in expected], rel=1e-4)
+
+
+@pytest.mark.long
+def test_the_best_links_of_nodes_whose_ids_are_strings(workplace, trained) -> None:
+    """The same graph by another name for each node: the same answers, by these names."""
+    source = block_graph()
+    (workplace / "edges.csv").write_text(
+        "src,dst\n" + "".join(f"n{a},n{b}\n" for a, b in zip(source.src, source.dst, strict=True))
+    )
+    (workplace / "ids.csv").write_text("id\n" + "".join(f"n{i}\n" for i in range(NUM_NODES)))
+    np.save(workplace / "x.npy", source.feature)
+    options = EdgeListOptions(
+        ids=str(workplace / "ids.csv"), features=str(workplace / "x.npy"), undirected_once=True, node_header=True
+    )
+    held_out = IngestOptions(num_partitions=3, links=LinkSplitOptions(valid=0.1, test=0.1))
+    ingest(EdgeListGraph(workplace / "edges.csv", options), str(workplace / "named"), held_out)
+    words = ["whole", "named_best", "--top_k", "5", "--workers", "1", "--graph", "named", "--other-graph"]
+    done = run_job(predict.main, words, workplace)
+    assert done.returncode == 0, done.stderr
+    named, numbered = predictions_of(workplace / "named_best"), predictions_of(workplace / "best")
+    assert named["id"].to_pylist() == [f"n{row}" for row in range(NUM_NODES)]
+    assert named["row"].to_pylist() == list(range(NUM_NODES))
+    assert named["score"] == numbered["score"]
+    assert named["destination"].to_pylist() == [[f"n{i}" for i in ids] for ids in numbered["destination"].to_pylist()]
 
 
 def known_and_states(graph, model) -> tuple[dict[int, set[int]], torch.Tensor]:

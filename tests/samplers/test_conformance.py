@@ -74,6 +74,9 @@ SAMPLERS: dict[str, Build] = {
     "neighbor-groups": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, root_order="groups"), n),
     "neighbor-encodings": lambda r, n: NeighborSampler(r, NeighborOptions((4, 3), 8, encodings=ENCODINGS), n),
     "random-partition": lambda r, n: RandomPartitionSampler(r, RandomPartitionOptions(num_chunks=5), n),
+    "random-partition-columns": lambda r, n: RandomPartitionSampler(
+        r, RandomPartitionOptions(num_chunks=5, edge_columns=("id", "weight", "feature")), n
+    ),
     "random-partition-unions": lambda r, n: RandomPartitionSampler(
         r, RandomPartitionOptions(num_chunks=7, chunks_per_batch=2), n
     ),

@@ -14,9 +14,12 @@ from scipy.stats import chisquare
 from samplers.layers import build_layers
 from samplers.minibatch import to_torch
 from samplers.neighbor import NeighborSampler
-from samplers.options import NeighborOptions
+from samplers.options import NeighborOptions, RandomPartitionOptions, SaintOptions
+from samplers.pyg_interop import to_pyg
+from samplers.random_partition import RandomPartitionSampler
 from samplers.relabel import PositionMaps, Relabeler
 from samplers.router import Router, local_router
+from samplers.saint import SaintSampler
 from storage.errors import ConfigError, DataError
 from storage.graph import open_graph
 from storage.ingest import IngestOptions, ingest
@@ -344,9 +347,28 @@ def sampler(folder):
 
 
 class TestEdges:
-    def batches(self, folder, partitions: int, options: NeighborOptions):
-        sampler = NeighborSampler(local_router(open_graph(str(folder / str(partitions)))), options)
+    def batches(self, folder, partitions: int, options: NeighborOptions, kind: type = NeighborSampler):
+        sampler = kind(local_router(open_graph(str(folder / str(partitions)))), options)
         return [sampler.sample(1, batch) for batch in range(sampler.num_batches)]
+
+    @pytest.mark.parametrize(
+        ("kind", "options"),
+        [
+            (RandomPartitionSampler, RandomPartitionOptions(num_chunks=3)),
+            (SaintSampler, SaintOptions(num_walks=20, num_presamples=5)),
+        ],
+    )
+    def test_induced_edges_have_the_source_s_columns(self, folder, kind, options):
+        graph, seen = rich_graph(), 0
+        for batch in self.batches(folder, 3, replace(options, edge_columns=("id", "weight", "feature")), kind):
+            target = batch.node_id[np.repeat(np.arange(batch.num_nodes), np.diff(batch.indptr))]
+            pairs = zip(batch.node_id[batch.indices].tolist(), target.tolist(), strict=True)
+            assert list(pairs) == [graph.edges_listed[edge] for edge in batch.edge_id]
+            assert batch.edge_weight.tolist() == np.float32(graph.weight)[batch.edge_id].tolist()
+            assert batch.edge_feature.tolist() == np.float32(graph.edge_feature)[batch.edge_id].tolist()
+            assert to_pyg(to_torch(batch)).edge_attr.shape == (len(batch.edge_id), 3)
+            seen += len(batch.edge_id)
+        assert seen
 
     @pytest.mark.parametrize("name", VARIANTS)
     def test_same_batches_for_any_number_of_partitions(self, folder, name):

@@ -1,5 +1,6 @@
 """Sampling from the past of each root, against its slow reference and against the source's own table of edges."""
 
+import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -253,3 +254,68 @@ def test_of_a_million_sampled_edges_none_is_later_than_its_root(tmp_path: Path) 
     print(f"{sampled:,} sampled edges, {late} later than a root that they reach")
     assert sampled >= 1_000_000
     assert (late, wrong_ends, strangers) == (0, 0, 0)
+
+
+def test_ages_are_encoded_by_graphmixers_formula(routers: list[Router]) -> None:
+    """z_i = cos(age · α^(-(i-1)/β)), α = β = √d, in float64 and by plain loops, for ages by the batch's own edges."""
+    dim, unit = 9, 2.5
+    options = NeighborOptions((3, 2), 40, time="before", recency_dim=dim, recency_unit=unit, edge_columns=("time",))
+    plain = replace(options, recency_dim=0, recency_unit=1.0)
+    other = NeighborSampler(routers[2], replace(options, edge_columns=()))
+    for number in range(2):
+        batch = NeighborSampler(routers[0], options).sample(1, number)
+        as_before = NeighborSampler(routers[0], plain).sample(1, number)
+        assert batch.feature.shape == (batch.num_nodes, 2 + dim)
+        assert batch.feature[:, :2].tobytes() == as_before.feature.tobytes()
+        newest: dict[int, int] = {}
+        for source, time in zip(batch.indices.tolist(), batch.edge_time.tolist(), strict=True):
+            newest[source] = max(newest.get(source, time), time)
+        for node in range(batch.num_nodes):
+            age = int(batch.root_time[node]) - newest[node] if node in newest else 0
+            assert age > 0 or node not in newest
+            expected = [math.cos(age / unit * math.sqrt(dim) ** (-i / math.sqrt(dim))) for i in range(dim)]
+            assert batch.feature[node, 2:] == pytest.approx(expected, abs=1e-6)
+        elsewhere = other.sample(1, number)
+        assert elsewhere.edge_time is None
+        assert elsewhere.feature.tobytes() == batch.feature.tobytes()
+
+
+def test_ages_need_times() -> None:
+    with pytest.raises(ConfigError, match="recency_dim: expected time until or before beside it, got all and 8"):
+        NeighborOptions(recency_dim=8)
+    with pytest.raises(ConfigError, match="recency_unit"):
+        NeighborOptions(time="until", recency_dim=8, recency_unit=0.0)
+
+
+def test_the_past_is_that_of_pygs_temporal_sampling(graph: ListedGraph, tmp_path: Path) -> None:
+    """By times of nodes, all neighbors: the edges that torch-sparse's kernel of PyG's temporal loaders draws, as of each root."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch_sparse", reason="PyG's temporal sampling is compiled, and not installed here")
+    untimed = replace(graph, edge_time=None)
+    ingest(untimed, str(tmp_path / "graph"), IngestOptions(num_partitions=3))
+    roots = np.unique(np.array(graph.node_time), return_index=True)[1][::4].copy()  # of different times
+    sampler = NeighborSampler(
+        local_router(open_graph(str(tmp_path / "graph"))), NeighborOptions((-1, -1), time="until")
+    )
+    batch = sampler.sample_roots(roots)
+    target = np.repeat(np.arange(batch.num_nodes), np.diff(batch.indptr))
+    as_of = batch.root_time[target].tolist()
+    ours = set(zip(batch.node_id[batch.indices].tolist(), batch.node_id[target].tolist(), as_of, strict=True))
+
+    edges = torch.tensor(graph.edges_listed).t()
+    order = edges[1].argsort(stable=True)
+    degree = torch.bincount(edges[1], minlength=NUM_NODES)
+    colptr, row = torch.cat([degree.new_zeros(1), degree.cumsum(0)]), edges[0][order]
+    time, name = torch.tensor(graph.node_time), ("n", "to", "n")
+    nodes, sources, targets, _ = torch.ops.torch_sparse.hetero_temporal_neighbor_sample(
+        ["n"], [name], {"n__to__n": colptr}, {"n__to__n": row}, {"n": torch.from_numpy(roots)}, {"n__to__n": [-1, -1]},
+        {"n": time}, 2, False, True,
+    )  # fmt: skip
+    of_root = time[nodes["n"][: len(roots)]].tolist()
+    theirs = set()
+    root_time = dict(enumerate(of_root))
+    for source, end in zip(sources["n__to__n"].tolist(), targets["n__to__n"].tolist(), strict=True):
+        root_time[source] = root_time[end]  # a node is there once for each root that reaches it
+        theirs.add((int(nodes["n"][source]), int(nodes["n"][end]), root_time[end]))
+    assert ours == theirs
+    assert len({when for *_, when in ours}) > 5

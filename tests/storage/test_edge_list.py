@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import ConfigError, DataError
+from storage.errors import ConfigError, DataError, FormatError, GraphmillError
+from storage.graph import open_graph, source_ids
 from storage.importers import edge_file, edge_list, text_table
 from storage.importers.edge_list import EdgeListGraph, EdgeListOptions
 from storage.importers.node_columns import read_features, read_labels, read_splits
+from storage.ingest import IngestOptions, ingest
 
 SRC, DST = [10, 10, 3, 7], [3, 7, 10, 7]
 WEIGHT = [0.5, 1.0, 2.0, 4.0]
@@ -513,3 +515,83 @@ def test_node_types_are_those_of_the_whole_file(tmp_path):
     path = _write(tmp_path, "y.csv", "label\n" + "1234567\n" * 1_200_000 + "0.5\n")
     assert path.stat().st_size > 8 << 20
     assert read_labels(path)[[0, -1]].tolist() == [1234567, 0.5]
+
+
+def _stored_edges(source, folder) -> tuple[list[str], set[tuple[str, str, float]]]:
+    """Names by row, and (source, destination, first feature) of what is stored, after all checks."""
+    ingest(source, str(folder / "graph"), IngestOptions(num_partitions=2, overwrite=True))
+    graph = open_graph(str(folder / "graph"))
+    graph.verify()
+    names = np.array(source_ids(graph).of(np.arange(graph.num_nodes)).to_pylist())
+    stored = np.concatenate([graph.original_id(index) for index in range(2)])
+    edges = set()
+    for part in graph.partitions():
+        ends = np.stack([names[stored[part.indices]], names[np.repeat(part.original_id, np.diff(part.indptr))]])
+        edges |= {(*pair, value) for pair, value in zip(ends.T.tolist(), part.edge_feature[:, 0].tolist(), strict=True)}
+    return names.tolist(), edges
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_strings_as_ids(tmp_path, ending):
+    edges = pa.table({"src": ["b", "007", "b"], "dst": ["007", "a", "a"], "e": [1.5, 2.5, 3.5]})
+    nodes = pa.table({"id": ["a", "b", "007", "alone"]})
+    for name, table in (("edges", edges), ("nodes", nodes)):
+        path = tmp_path / f"{name}.{ending}"
+        pa_csv.write_csv(table, path) if ending == "csv" else pa_parquet.write_table(table, path)
+    np.save(tmp_path / "y.npy", [3, 1, 2, 0])
+    path, expected = tmp_path / f"edges.{ending}", {("b", "007", 1.5), ("007", "a", 2.5), ("b", "a", 3.5)}
+    ids = EdgeListOptions(
+        ids=str(tmp_path / f"nodes.{ending}"), labels=str(tmp_path / "y.npy"), edge_features=("e",), node_header=True
+    )
+    assert _stored_edges(EdgeListGraph(path, ids), tmp_path) == (["a", "b", "007", "alone"], expected)
+    numbered = EdgeListOptions(compact_ids=True, string_ids=True if ending == "csv" else None, edge_features=("e",))
+    names, found = _stored_edges(EdgeListGraph(path, numbered), tmp_path)
+    assert (sorted(names), found) == (["007", "a", "b"], expected)
+
+
+def test_numbers_as_ids_in_any_order(tmp_path):
+    (tmp_path / "edges.csv").write_text("src,dst\n50,7\n7,9\n")
+    (tmp_path / "ids.csv").write_text("id\n50\n7\n9\n")
+    np.save(tmp_path / "y.npy", [0, 1, 2])
+    options = EdgeListOptions(ids=str(tmp_path / "ids.csv"), labels=str(tmp_path / "y.npy"))
+    (nodes,) = EdgeListGraph(tmp_path / "edges.csv", options).nodes(10)
+    assert (nodes.original_id.tolist(), nodes.label.tolist()) == ([7, 9, 50], [1, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("edges", "ids", "options", "match"),
+    [
+        ("src,dst\na,b\nb,c\n", "id\na\nb\n", {}, r"e\.csv: line 3: expected one of the ids of .*ids\.csv, got 'c'"),
+        ("src,dst\na,\n", "id\na\nb\n", {}, "line 2: column 'dst': expected a value, found an empty field"),
+        ("a,b\n", "id\na\nb\n", {}, "cannot tell column names from a row in 'a,b'"),
+        ("src,dst\na,b\n", "id\na\nb\na\n", {}, r"ids\.csv: line 4: column 'id': expected each id once, found 'a' twice"),
+        ("src,dst\na,b\n", "id\na\nb\n", {"string_ids": False}, "line 2: column 'id': expected whole numbers, found 'a'"),
+        ("src,dst\n1,2\n", "id\n1\n3\n", {}, r"e\.csv: line 2: expected one of the ids of .*, got 2"),
+        ("src,dst\na,b\n", None, {}, "line 2: column 'src': expected whole numbers, found 'a'"),
+        ("src,dst\na,b\n", None, {"compact_ids": True, "string_ids": True, "labels": "y.npy"}, "name the nodes' ids with --edge-list.ids"),
+        ("src,dst\na,b\n", None, {"string_ids": True}, "expected a file of the nodes' ids"),
+        ("src,dst\na,b\n", "id\na\n", {"compact_ids": True}, "leave --edge-list.compact-ids"),
+        ("src,dst,e\n0,1,x\n", None, {"edge_features": ("e",)}, "line 2: column 'e': expected numbers, found 'x'"),
+        ("src,dst,e\n0,1,2\n", None, {"edge_features": ("f",)}, "expected one column each of src, dst, f, found src, dst, e"),
+    ],
+)  # fmt: skip
+def test_bad_ids_and_features(tmp_path, edges, ids, options, match):
+    path = _write(tmp_path, "e.csv", edges)
+    if ids is not None:
+        options = {**options, "ids": str(_write(tmp_path, "ids.csv", ids))}
+    with pytest.raises(GraphmillError, match=match) as caught:
+        list(EdgeListGraph(path, EdgeListOptions(**options)).edges(10))
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_strings_are_seen(tmp_path):
+    edges = _write(tmp_path, "e.csv", "src,dst\na,b\n")
+    ingest(EdgeListGraph(edges, EdgeListOptions(compact_ids=True, string_ids=True)), str(tmp_path / "graph"))
+    graph = open_graph(str(tmp_path / "graph"))
+    entry = next(entry for name, entry in graph.manifest.files.items() if name.endswith("ids.arrow"))
+    file = tmp_path / "graph" / entry.path
+    content = file.read_bytes()
+    file.chmod(0o644)
+    file.write_bytes(content.replace(b"ab", b"aa", 1))
+    with pytest.raises(FormatError, match="sha256"):
+        graph.verify()

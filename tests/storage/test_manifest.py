@@ -179,7 +179,7 @@ REFUSED_BODIES = {
         "'edge_types': expected a list of one object",
     ),
     "a type that is no object": (setting("node_types", [7]), "'node_types': expected an object"),
-    "ids as text": (nodes("ids", "string"), "'ids': expected 'int64', got 'string'"),
+    "ids as text": (nodes("ids", "string"), "field 'files': expected an entry for part-00000/ids.arrow, got 'none'"),
     "another type of nodes": (nodes("name", "paper"), "'name': expected 'node', got 'paper'"),
     "edges from other nodes": (edges("source", "author"), "'source': expected 'node', got 'author'"),
     "edges to other nodes": (edges("target", 7), "'target': expected 'node', got '7'"),

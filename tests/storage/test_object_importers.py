@@ -8,6 +8,7 @@ import pytest
 from storage.errors import DataError
 from storage.importers.dgl_graph import dgl_graph
 from storage.importers.pyg_data import pyg_graph
+from storage.ingest import ingest
 
 torch = pytest.importorskip("torch")
 
@@ -152,3 +153,20 @@ def test_real_dgl(monkeypatch):
     hetero = dgl.heterograph({("a", "r", "b"): (torch.tensor([0]), torch.tensor([0]))})
     with pytest.raises(DataError, match="homogeneous"):
         dgl_graph(hetero)
+
+
+def test_pyg_temporal_data(tmp_path):
+    temporal = pytest.importorskip("torch_geometric.data").TemporalData
+    events = temporal(
+        src=torch.tensor([0, 2, 0]), dst=torch.tensor([3, 1, 3]), t=torch.tensor([5, 7, 9]), msg=torch.eye(3)[:, :2]
+    )
+    graph = pyg_graph(events)
+    (edges,) = graph.edges(10)
+    assert (edges.src.tolist(), edges.dst.tolist(), edges.time.tolist()) == ([0, 2, 0], [3, 1, 3], [5, 7, 9])
+    assert edges.feature.tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert (graph.info.num_nodes, graph.info.feature_dim, graph.info.edge_feature_dim) == (4, 0, 2)
+    events.x = torch.zeros(6, 4)
+    assert (pyg_graph(events).info.num_nodes, pyg_graph(events).info.feature_dim) == (6, 4)
+    events.x = torch.zeros(2, 4)
+    with pytest.raises(DataError, match=r"expected node ids in \[0, 2\)"):
+        ingest(pyg_graph(events), str(tmp_path / "graph"))

@@ -26,7 +26,8 @@ def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
     truth["weight"] = weight = random.integers(1, 5, len(edge))
     if name == "ogbl-collab":
         write_csv(folder / "raw/edge_weight.csv.gz", weight)
-        write_csv(folder / "raw/edge_year.csv.gz", np.full(len(edge), 2016))
+        truth["year"] = 1990 + np.arange(len(edge))
+        write_csv(folder / "raw/edge_year.csv.gz", truth["year"])
     if name == "ogbl-citation2":
         write_csv(folder / "raw/node_year.csv.gz", np.full(NUM_NODES, 2016))
     for number, part in enumerate(("train", "valid", "test")):
@@ -41,7 +42,7 @@ def write_raw_layout(folder: Path, name: str) -> dict[str, np.ndarray]:
         else:
             content = {"edge": held}
             if name == "ogbl-collab":
-                content |= {"weight": np.ones(len(held)), "year": np.full(len(held), 2017)}
+                content |= {"weight": np.ones(len(held)), "year": np.full(len(held), 2016 + number)}
             if part != "train":
                 content["edge_neg"] = np.stack([np.arange(9), np.arange(9) + 20], axis=1)
         (folder / "split" / SPLIT[name]).mkdir(parents=True, exist_ok=True)
@@ -82,6 +83,29 @@ def test_reads_the_real_layout(tmp_path: Path, name: str) -> None:
     if name == "ogbl-collab":
         np.testing.assert_array_equal(np.sort(source.edge_weight), np.sort(np.repeat(truth["weight"], 2)))
     assert list((folder / "processed").iterdir()) == []
+
+
+def test_years_are_times(tmp_path: Path) -> None:
+    truth = write_raw_layout(tmp_path / "ogbl_collab", "ogbl-collab")
+    source = ogb_link_graph("ogbl-collab", tmp_path, download=False, years=True)
+    ingest(source, str(tmp_path / "g"), IngestOptions(num_partitions=2))
+    graph = open_graph(str(tmp_path / "g"))
+    graph.verify()
+    stored = np.concatenate([graph.original_id(index) for index in range(2)])
+    expected = {}
+    for (one, other), weight, year in zip(truth["edge"].tolist(), truth["weight"], truth["year"], strict=True):
+        expected |= {(one, other): (weight, year), (other, one): (weight, year)}
+    edges = {}
+    for part in graph.partitions():
+        target = np.repeat(part.original_id, np.diff(part.indptr))
+        values = zip(part.edge_weight.tolist(), part.edge_time.tolist(), strict=True)
+        edges |= dict(zip(zip(stored[part.indices].tolist(), target.tolist(), strict=True), values, strict=True))
+        years = {SPLIT_VALID: 2017, SPLIT_TEST: 2018}  # of links, and of pairs that are none
+        assert part.links.time.tolist() == [years[code] for code in part.links.split.tolist()]
+    assert edges == expected
+    write_raw_layout(tmp_path / "ogbl_ppa", "ogbl-ppa")
+    with pytest.raises(ConfigError, match="leave --ogb-years out"):
+        ogb_link_graph("ogbl-ppa", tmp_path, download=False, years=True)
 
 
 def test_what_is_missing_or_something_else_is_one_line(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ MANIFESTS = {
         lambda b: b["files"].update({"part-00000/../x.arrow": b["files"]["part-00000/author/nodes.arrow"]}),
         "only file names of the format",
     ),
-    "text ids": (lambda b: b["node_types"][0].update(ids="text"), "'ids': expected 'int64'"),
+    "text ids": (lambda b: b["node_types"][0].update(ids="text"), "'ids': expected one of ('int64', 'string'), got 'text'"),
     "no statistics": (lambda b: b.update(statistics=None), "'statistics': expected those of each type"),
     "statistics of another type": (lambda b: b["statistics"].pop("author"), "expected an object"),
     "something newer": (lambda b: b.update(requires=["types", "time"]), "use a newer one"),

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from storage.errors import ConfigError, DataError
+from storage.errors import ConfigError, DataError, FormatError
+from storage.graph import source_ids
 from storage.importers.dgl_graph import typed_dgl_graph
 from storage.importers.ogb_mag import ogb_mag
 from storage.importers.pyg_data import pyg_graph, typed_pyg_graph
@@ -223,7 +224,7 @@ WRONG = {
     "broken": ("nodes: {paper: [", "cannot be read as YAML"),
     "no nodes": ("edges: []", "line 1: expected nodes, a table for each type, got 'none'"),
     "unknown part": (YAML + "graphs: 1\n", "line 12: expected one of nodes, edges, got 'graphs'"),
-    "unknown key": (YAML.replace("label: venue", "lable: venue"), "line 2: expected one of file, id, features, label, split, time, count, got 'lable'"),
+    "unknown key": (YAML.replace("label: venue", "lable: venue"), "line 2: expected one of file, id, string_ids, features, label, split, time, count, got 'lable'"),
     "a type twice": (YAML.replace("  institution:", "  author:"), "line 4: expected each name once, got 'author again'"),
     "a list as a label": (YAML.replace("label: venue", "label: [venue]"), "line 2: expected label: a single value, got 'a list'"),
     "no number": (YAML.replace("count: 3", "count: three"), "line 4: expected count: a whole number, got 'three'"),
@@ -258,7 +259,13 @@ BAD_TABLES = {
     "no edges": ("writes.csv", None, "writes.csv: no such file"),
     "a column too few": ("papers.csv", "paper_id,x0,x1,part\n1,1,1,train\n", "expected one column 'venue', found paper_id, x0, x1, part"),
     "no names": ("papers.csv", "1,2,3,4,5\n", "expected column names, found a row"),
-    "ids of text": ("papers.csv", "paper_id,venue,x0,x1,part\np1,1,1,1,train\n", "line 2: column 'paper_id': expected whole numbers, found 'p1'"),
+    "numbers beside strings": ("papers.csv", "paper_id,venue,x0,x1,part\np1,1,1,1,train\n10,1,1,1,train\n", "writes.csv: line 3: expected one of the ids of paper, got '30'"),
+    "an empty string": ("papers.csv", "paper_id,venue,x0,x1,part\np1,1,1,1,train\n,1,1,1,train\n", "line 3: column 'paper_id': expected a value, found an empty field"),
+    "a string twice": ("papers.csv", "paper_id,venue,x0,x1,part\np1,1,1,1,train\np1,1,1,1,train\n", "papers.csv: line 3: column 'paper_id': expected each id once, found 'p1' twice"),
+    "a string that no node has": ("authors.parquet", {"author_id": ["5", "6"], "embedding": [[1.0], [1.0]]}, "writes.csv: line 3: expected one of the ids of author, got '7'"),
+    "numbers where nodes have strings": ("authors.parquet", {"author_id": ["5", "7"], "embedding": [[1.0], [1.0]]}, "at.parquet: column 'src': expected strings, as the nodes' ids are, found int64"),
+    "a string twice in Parquet": ("authors.parquet", {"author_id": ["5", "5"], "embedding": [[1.0], [1.0]]}, "authors.parquet: row 2: column 'author_id': expected each id once, found '5' twice"),
+    "an empty string in Parquet": ("authors.parquet", {"author_id": ["5", ""], "embedding": [[1.0], [1.0]]}, "authors.parquet: row 2: column 'author_id': expected an id, found an empty field"),
     "an id twice": ("papers.csv", "paper_id,venue,x0,x1,part\n4,1,1,1,train\n4,1,1,1,train\n", "'paper_id': expected each id once, found 4 twice"),
     "a negative id": ("papers.csv", "paper_id,venue,x0,x1,part\n-4,1,1,1,train\n", "'paper_id': expected ids from 0, found -4"),
     "a feature missing": ("papers.csv", "paper_id,venue,x0,x1,part\n4,1,,1,train\n", "line 2: column 'x0': expected a value"),
@@ -271,6 +278,48 @@ BAD_TABLES = {
     "lists of several lengths": ("authors.parquet", {"author_id": [1, 2], "embedding": [[1.0], [1.0, 2.0]]}, "expected lists of one length"),
     "an empty id": ("authors.parquet", {"author_id": [1, None], "embedding": [[1.0], [1.0]]}, "expected an id in every row, found 1 empty"),
 }  # fmt: skip
+
+
+def test_string_ids_and_features_of_edges(tables: Path, tmp_path: Path) -> None:
+    """Text whose rows may begin like comments, and Parquet; a name that is a whole number among them."""
+    (tables / "graph.yaml").write_text(
+        """\
+nodes:
+  tag: {file: tags.csv, id: name, string_ids: true, features: [uses]}
+  user: {file: users.parquet, id: user}
+edges:
+  - {source: user, relation: follows, target: tag, file: follows.csv, src: who, dst: what, features: [stars, days]}
+  - {source: user, relation: knows, target: user, file: knows.parquet, features: vector, weight: w}
+"""
+    )
+    (tables / "tags.csv").write_text("# all tags\nname,uses\n#python,3\n007,1\n%,0.5\n")
+    pa_parquet.write_table(pa.table({"user": ["Zoë", "ann", "a,b"]}), tables / "users.parquet")
+    (tables / "follows.csv").write_text('who,what,days,stars\nann,#python,2,5\n"a,b",%,4,1\nZoë,#python,8,0\n')
+    knows = {"src": ["ann", "a,b"], "dst": ["Zoë", "Zoë"], "vector": [[1.0, 2.0], [3.0, 4.0]], "w": [7, 8]}
+    pa_parquet.write_table(pa.table(knows), tables / "knows.parquet")
+    ingest_typed(typed_tables(tables), str(tmp_path / "graph"), IngestOptions(num_partitions=2))
+    graph = open_typed_graph(str(tmp_path / "graph"))
+    graph.verify()
+    names = {name: source_ids(graph.nodes(name)).of(np.arange(3)).to_pylist() for name in graph.node_types}
+    assert names == {"tag": ["#python", "007", "%"], "user": ["Zoë", "ann", "a,b"]}
+    edges = {}
+    for relation in graph.relations:
+        for index in range(2):
+            part = graph.relation_partition(relation, index)
+            source = np.concatenate([graph.nodes(relation.source).original_id(p) for p in range(2)])[part.indices]
+            of_target = names[relation.target]
+            targets = np.repeat([of_target[i] for i in part.original_id], np.diff(part.indptr))
+            for row, (end, target) in enumerate(zip(source, targets, strict=True)):
+                edges[names[relation.source][end], str(target)] = tuple(part.edge_feature[row].tolist())
+    assert edges == {
+        ("ann", "#python"): (5, 2),
+        ("a,b", "%"): (1, 4),
+        ("Zoë", "#python"): (0, 8),
+        ("ann", "Zoë"): (1, 2),
+        ("a,b", "Zoë"): (3, 4),
+    }
+    with pytest.raises(FormatError, match="expected the permanent id of a node, got 3"):
+        source_ids(graph.nodes("tag")).of(np.array([3]))
 
 
 @pytest.mark.parametrize("name", BAD_TABLES)
