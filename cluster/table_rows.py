@@ -71,8 +71,8 @@ def most_rows(num_nodes: int, num_owners: int) -> int:
 
 
 def table_bytes(width: int, optimizer: str, num_nodes: int, num_owners: int = 1) -> int:
-    """Of the owner that holds the most rows, once all were touched: weights, best weights, state; 12 bytes of index."""
-    return most_rows(num_nodes, num_owners) * (4 * width * (2 + SPARSE_OPTIMIZERS[optimizer].num_states) + 12)
+    """Of the owner that holds the most rows, once all were touched: weights, best weights, state; 20 bytes of ids."""
+    return most_rows(num_nodes, num_owners) * (4 * width * (2 + SPARSE_OPTIMIZERS[optimizer].num_states) + 20)
 
 
 class RowIndex:
