@@ -13,7 +13,7 @@ from tests.netlab.hosts import Hosts
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAD_PORT = 6379
-START_S = 120.0
+START_S = 400.0
 OBJECT_STORE_BYTES = 100 * 2**20
 # One process that looks until they are there, or the head does not answer: starting it takes seconds.
 COUNT_NODES = """
