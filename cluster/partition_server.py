@@ -24,7 +24,9 @@ from cluster.remote_owner import RemoteOwner
 from cluster.server_placement import Host, assign, live_hosts, look_for_files, on_host
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
-from samplers.router import LocalOwner, Owner, Router
+from samplers.parts_owner import PartsOwner, open_parts, warm_up_parts
+from samplers.router import Owner, Router
+from samplers.typed_router import TypedRouter, whole_router
 from samplers.warm_up import warm_up
 from storage.arrow_files import absolute_url, is_local
 from storage.copied_files import CopiedPartition, copy_partition
@@ -34,6 +36,7 @@ from storage.errors import ClusterLostError, ConfigError, DeadlineError, FormatE
 from storage.file_stamps import FileStamps, take_stamps, unseen_stamps
 from storage.graph import PinnedGraph, StoredGraph
 from storage.manifest_reader import FileEntry
+from storage.typed_graph import PinnedTypedGraph, TypedGraph
 
 _VERIFY_BYTES_PER_S = 50e6  # a slow disk's
 _LOOK_AGAIN_S = 3.0
@@ -53,7 +56,9 @@ class ServerInfo:
 class PartitionServer:
     """The actor. Opening is its own call, so that a bad file is that call's error and not a dead actor."""
 
-    def __init__(self, graph: PinnedGraph, partition: int, stamps: FileStamps, options: ServerOptions) -> None:
+    def __init__(
+        self, graph: PinnedGraph | PinnedTypedGraph, partition: int, stamps: FileStamps, options: ServerOptions
+    ) -> None:
         """`stamps`: how the files were seen before; a restart reads those that look otherwise."""
         self._graph, self._index, self._stamps, self._options = graph, partition, stamps, options
         self._server: MessageServer | None = None
@@ -90,20 +95,28 @@ class PartitionServer:
 
     def _start(self, verify: bool, is_asked: bool) -> None:
         graph = self._graph.open()
-        if graph.manifest.origin is not None:  # what this host lacks is copied, and verified once
+        if (
+            isinstance(graph, StoredGraph) and graph.manifest.origin is not None
+        ):  # what this host lacks is copied, and verified once
             self._stamps, verify = self._stamps.renewed(self._copied(graph).verified), False
         elif verify:
             self._stamps = take_stamps(graph.url, graph.partition_files(self._index))
         else:
             self._stamps = self._stamps.renewed()
         # After a restart, files that are not local are read anew, so they are verified anew.
-        partition = graph.partition(self._index, verify=verify or not self._stamps.stamps)
-        if verify and self._stamps.stamps:
-            dict(partition.encodings)  # maps them, and verifies them with the other files
-        owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
-        if is_asked:
-            warm_up(owner, graph.manifest)
-        options = self._options
+        verified, options = verify or not self._stamps.stamps, self._options
+        owner: PartitionOwner | PartsOwner
+        if isinstance(graph, TypedGraph):
+            owner = open_parts(graph, self._index, verify=verified)
+            if is_asked:
+                warm_up_parts(owner, graph)
+        else:
+            partition = graph.partition(self._index, verify=verified)
+            if verify and self._stamps.stamps:
+                dict(partition.encodings)  # maps them, and verifies them with the other files
+            owner = PartitionOwner(partition, graph.manifest.num_nodes, NodeTables(graph))
+            if is_asked:
+                warm_up(owner, graph.manifest)
         self._server = MessageServer(owner.answer, get_node_ip_address(), options.ports, options.work_threads)
 
     def _copied(self, graph: StoredGraph) -> CopiedPartition:
@@ -115,9 +128,9 @@ class PartitionServer:
 
 @dataclass(frozen=True)
 class PartitionServers:
-    """Handles of all servers of one graph; small, and safe to send to workers."""
+    """Handles of all servers of one graph, plain or typed; small, and safe to send to workers."""
 
-    graph: PinnedGraph
+    graph: PinnedGraph | PinnedTypedGraph
     handles: tuple[Any, ...]
     infos: tuple[ServerInfo, ...]
     options: ServerOptions
@@ -185,13 +198,15 @@ def actor_answer(reference: ray.ObjectRef, timeout_s: float, who: str, more: str
 class ServerGroup:
     """The driver's side: one server per partition, each on a host that has its files, the same number on each host as far as they allow."""
 
-    def __init__(self, graph: StoredGraph, options: ServerOptions) -> None:
+    def __init__(self, graph: StoredGraph | TypedGraph, options: ServerOptions) -> None:
         """Starts no server yet. Raises ConfigError where other processes cannot read the graph."""
         if graph.url.startswith("memory://"):
             raise ConfigError(
                 f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://"
             )
-        self._graph = graph if options.disk_cache is None else options.disk_cache.copy_of(graph)
+        self._graph = graph
+        if options.disk_cache is not None and isinstance(graph, StoredGraph):
+            self._graph = options.disk_cache.copy_of(graph)
         self._options = options
         self._hosts: tuple[Host, ...] = ()
         self._handles: list[Any] = [None] * graph.num_partitions
@@ -324,7 +339,7 @@ class ServerGroup:
 
 
 @contextmanager
-def server_group(graph: StoredGraph, options: ServerOptions | None = None) -> Iterator[ServerGroup]:
+def server_group(graph: StoredGraph | TypedGraph, options: ServerOptions | None = None) -> Iterator[ServerGroup]:
     """Servers of all partitions, running; they end with the block. Raises as `ServerGroup.running`."""
     group = ServerGroup(graph, options or ServerOptions())
     try:
@@ -339,7 +354,9 @@ def server_group(graph: StoredGraph, options: ServerOptions | None = None) -> It
 
 
 @contextmanager
-def partition_servers(graph: StoredGraph, options: ServerOptions | None = None) -> Iterator[PartitionServers]:
+def partition_servers(
+    graph: StoredGraph | TypedGraph, options: ServerOptions | None = None
+) -> Iterator[PartitionServers]:
     """The same for work that ends where a host is lost."""
     with server_group(graph, options) as group:
         yield group.running()
@@ -350,20 +367,25 @@ def _listed(things: Sequence[object]) -> str:
 
 
 def connect(servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner) -> Router:
+    """The router of this process to a plain graph; as `connect_any`."""
+    router = connect_any(servers, watch)
+    assert isinstance(router, Router)
+    return router
+
+
+def connect_any(
+    servers: PartitionServers, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner
+) -> Router | TypedRouter:
     """The router of this process: partitions on this node are read in process, the others asked for.
 
     `watch` may put something around the owner of each partition, a `LocalOwner` or a `RemoteOwner`, that sees its messages
     (`samplers.traffic.Traffic`).
     """
-    graph = servers.graph.open()
-    tables, manifest, near = NodeTables(graph), graph.manifest, servers.near()
-    owners: list[Owner] = []
+    graph, far = servers.graph.open(), dict[int, Owner]()
     for info, handle in zip(servers.infos, servers.handles, strict=True):
-        if info.partition in near:
+        if info.partition in servers.near():
             info.stamps.renewed()
-            local = PartitionOwner(graph.partition(info.partition), manifest.num_nodes, tables)
-            owners.append(watch(LocalOwner(local), info.partition))
-            continue
-        far = watch(remote_owner(handle, _name(info.partition), servers.options.timeout_s), info.partition)
-        owners.append(far)
-    return Router(manifest, owners)
+        else:
+            asked = remote_owner(handle, _name(info.partition), servers.options.timeout_s)
+            far[info.partition] = watch(asked, info.partition)
+    return whole_router(graph, watch=watch, far=far)

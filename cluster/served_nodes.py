@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
-from cluster.partition_server import PartitionServers, ServedFiles, connect
+from cluster.partition_server import PartitionServers, ServedFiles, connect_any
 from cluster.training_data import OpenNodes
 from samplers.traffic import Traffic
 
@@ -28,4 +28,4 @@ class ServedNodes:
 
     def open(self) -> OpenNodes:
         files, traffic = _RanksFiles(self.servers), Traffic(len(self.servers.handles))
-        return OpenNodes(connect(self.servers, traffic.watch), files, traffic)
+        return OpenNodes(connect_any(self.servers, traffic.watch), files, traffic)

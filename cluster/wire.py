@@ -1,7 +1,7 @@
 """Messages between processes as bytes, and back.
 
-A message is its head and its arrays. The head is four bytes, its length, and JSON: the message's name, the types and shapes of its arrays, and its
-other fields. The arrays follow as they lie in memory, integers in the narrowest type that holds them (`samplers.travel`). An array is copied only
+A message is its head and its arrays. The head is four bytes, its length, and JSON: the message's name, the types and shapes of its arrays, its
+other fields, and the heads of messages within it, whose arrays follow its own. The arrays follow as they lie in memory, integers in the narrowest type that holds them (`samplers.travel`). An array is copied only
 where its type changes: it is sent from where it lies, and received where it will lie.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from cluster.table_messages import TableReply, TableRequest
 from samplers.array_pool import ArrayPool
-from samplers.messages import Reply, Request
+from samplers.messages import ForParts, PartReplies, Reply, Request
 from samplers.travel import travel_dtype
 from storage.errors import StageError
 
@@ -37,6 +37,7 @@ class Failure:
 
 
 Message = Request | Reply | TableRequest | TableReply | Failure
+_WITHIN = {ForParts: "requests", PartReplies: "replies"}  # the field that holds messages
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _LENGTH_BYTES = 4
 _ROOM = ArrayPool(1 << 28)  # of replies: faulting their pages in takes as long as receiving them
@@ -45,18 +46,28 @@ _SAME = "is Graphmill the same on all nodes?"
 
 def pack(message: Message) -> list[memoryview]:
     """The bytes of a message, to be sent one after another. Raises StageError where they are more than the bound."""
-    arrays, described, others = list[np.ndarray](), {}, {}
+    told, arrays = _described(message)
+    _check_bytes(type(message).__name__, sum(array.nbytes for array in arrays))
+    head = json.dumps(told, default=int).encode()
+    parts = [memoryview(len(head).to_bytes(_LENGTH_BYTES, "little") + head)]
+    return parts + [array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes]
+
+
+def _described(message: Message) -> tuple[list[Any], list[np.ndarray]]:
+    """(a message's head as plain values, its arrays as they travel)."""
+    arrays, described, others, within = list[np.ndarray](), {}, {}, {}
     for name, value in vars(message).items():
         if isinstance(value, np.ndarray):
             array = np.ascontiguousarray(value, travel_dtype(value))
             described[name] = value.dtype.str, array.dtype.str, value.shape
             arrays.append(array)
+        elif name == _WITHIN.get(type(message)):
+            inner = [_described(one) for one in value]
+            within[name] = [head for head, _ in inner]
+            arrays += [array for _, own in inner for array in own]
         else:
             others[name] = value
-    _check_bytes(type(message).__name__, sum(array.nbytes for array in arrays))
-    head = json.dumps([type(message).__name__, described, others], default=int).encode()
-    parts = [memoryview(len(head).to_bytes(_LENGTH_BYTES, "little") + head)]
-    return parts + [array.reshape(-1).view(np.uint8).data for array in arrays if array.nbytes]
+    return [type(message).__name__, described, others, *([within] if within else [])], arrays
 
 
 def unpack(fill: Callable[[memoryview], None]) -> Message:
@@ -68,39 +79,73 @@ def unpack(fill: Callable[[memoryview], None]) -> Message:
         raise StageError(f"expected a message's head of at most {HEAD_BYTES} bytes, got {told}; {_SAME}")
     head = bytearray(told)
     fill(memoryview(head))
-    name, described, others = _head(head)
-    arrays: dict[str, tuple[np.dtype, np.dtype, tuple[int, ...]]] = {
+    try:
+        parsed = json.loads(head)
+    except (ValueError, RecursionError):
+        raise _no_message(bytes(head)) from None
+    expected = _head(parsed)
+    _check_bytes(expected.name, expected.num_bytes)
+    return expected.read(fill)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What a message's head says."""
+
+    name: str
+    arrays: dict[str, tuple[np.dtype, np.dtype, tuple[int, ...]]]  # type, type that it travels in, shape
+    others: dict[str, Any]
+    within: "dict[str, tuple[_Head, ...]]"
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all arrays, also of the messages within."""
+        own = sum(math.prod(shape) * sent_as.itemsize for _, sent_as, shape in self.arrays.values())
+        return own + sum(one.num_bytes for heads in self.within.values() for one in heads)
+
+    def read(self, fill: Callable[[memoryview], None]) -> Message:
+        """The message, of the arrays that come next. Raises StageError where the fields are not its kind's."""
+        values: dict[str, Any] = {
+            field: tuple(value) if isinstance(value, list) else value for field, value in self.others.items()
+        }
+        for field, (own, sent_as, shape) in self.arrays.items():
+            array = _room(shape, sent_as)
+            if array.nbytes:
+                fill(array.reshape(-1).view(np.uint8).data)
+            values[field] = array.astype(own, copy=False)
+        for field, heads in self.within.items():
+            values[field] = tuple(one.read(fill) for one in heads)
+        try:
+            return _KINDS[self.name](**values)
+        except TypeError as error:
+            raise StageError(f"expected the fields of {self.name}: {error}; {_SAME}") from None
+
+
+def _head(parsed: Any, *, is_within: bool = False) -> _Head:
+    """Of plain values. Raises StageError where they are no head."""
+    try:
+        name, described, others, *more = parsed
+        sizes = [size for _, _, shape in described.values() for size in shape]
+        is_one = isinstance(others, dict) and all(type(size) is int and size >= 0 for size in sizes)
+        inner = {field: list(heads) for field, heads in more[0].items()} if more else {}
+        is_one = is_one and len(more) <= (0 if is_within else 1)
+    except (TypeError, ValueError, AttributeError):
+        raise _no_message(parsed) from None
+    if not is_one:
+        raise _no_message(parsed)
+    if not isinstance(name, str) or name not in _KINDS:
+        raise StageError(f"expected one of {', '.join(_KINDS)}, got {name!r}; {_SAME}")
+    arrays = {
         field: (_number_type(own), _number_type(sent_as), tuple(shape))
         for field, (own, sent_as, shape) in described.items()
     }
-    _check_bytes(name, sum(math.prod(shape) * sent_as.itemsize for _, sent_as, shape in arrays.values()))
-    values: dict[str, Any] = {
-        field: tuple(value) if isinstance(value, list) else value for field, value in others.items()
-    }
-    for field, (own, sent_as, shape) in arrays.items():
-        array = _room(shape, sent_as)
-        if array.nbytes:
-            fill(array.reshape(-1).view(np.uint8).data)
-        values[field] = array.astype(own, copy=False)
-    try:
-        return _KINDS[name](**values)
-    except TypeError as error:
-        raise StageError(f"expected the fields of {name}: {error}; {_SAME}") from None
+    within = {field: tuple(_head(one, is_within=True) for one in heads) for field, heads in inner.items()}
+    return _Head(name, arrays, others, within)
 
 
-def _head(head: bytearray) -> tuple[str, dict[str, tuple[str, str, list[int]]], dict[str, Any]]:
-    """Name, arrays and other fields. Raises StageError where they are not there."""
-    try:
-        name, described, others = json.loads(head)
-        sizes = [size for _, _, shape in described.values() for size in shape]
-        is_one = isinstance(others, dict) and all(type(size) is int and size >= 0 for size in sizes)
-    except (TypeError, ValueError, AttributeError, RecursionError):
-        raise StageError(f"expected a message, got {bytes(head[:80])!r}; {_SAME}") from None
-    if not is_one:
-        raise StageError(f"expected a message, got {bytes(head[:80])!r}; {_SAME}")
-    if not isinstance(name, str) or name not in _KINDS:
-        raise StageError(f"expected one of {', '.join(_KINDS)}, got {name!r}; {_SAME}")
-    return name, described, others
+def _no_message(got: Any) -> StageError:
+    text = got[:80] if isinstance(got, bytes) else json.dumps(got)[:80].encode()
+    return StageError(f"expected a message, got {text!r}; {_SAME}")
 
 
 def _check_bytes(name: str, num_bytes: int) -> None:

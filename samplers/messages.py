@@ -197,7 +197,22 @@ class DegreeLists:
     neighbor: np.ndarray  # [sum(count)]
 
 
-Request = (
+@dataclass(frozen=True)
+class ForParts:
+    """What several types and relations of a typed graph are asked, in one message to the owner of a partition of them all."""
+
+    parts: tuple[str, ...]  # names of types and relations
+    requests: "tuple[PartRequest, ...]"  # one of each
+
+
+@dataclass(frozen=True)
+class PartReplies:
+    """Reply: one to each request of `ForParts`."""
+
+    replies: "tuple[PartReply, ...]"
+
+
+PartRequest = (
     SampleNeighbors
     | SampleForBatches
     | InducedEdges
@@ -211,7 +226,16 @@ Request = (
     | InducedSubgraphs
     | StepWalks
 )
-Reply = NeighborLists | NodeRows | NodeList | NodeGroups | DegreeLists | LinkRows
+PartReply = NeighborLists | NodeRows | NodeList | NodeGroups | DegreeLists | LinkRows
+Request = PartRequest | ForParts
+Reply = PartReply | PartReplies
+
+
+def messages_in(message: Request | Reply) -> tuple[PartRequest | PartReply, ...]:
+    """Those that a message about several parts holds; none of any other."""
+    if isinstance(message, ForParts):
+        return message.requests
+    return message.replies if isinstance(message, PartReplies) else ()
 
 
 def join_columns(pieces: list[np.ndarray | None]) -> np.ndarray | None:

@@ -4,7 +4,8 @@ The merged answer is the one that a single partition would give, so a sampler ca
 owner from a remote one. One request per owner and question.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -31,6 +32,7 @@ from samplers.messages import (
     NodeGroups,
     NodeList,
     NodeRows,
+    PartRequest,
     Reply,
     Request,
     SampleForBatches,
@@ -52,6 +54,20 @@ from storage.manifest import LABEL_DTYPES, Manifest
 from storage.packed_graphs import pointers
 
 EDGE_COLUMNS = ("edge_id", "edge_weight", "edge_time", "edge_feature")
+
+
+@dataclass(frozen=True)
+class NeighborQuestion:
+    """A question about neighbors as its owners are to be asked it."""
+
+    requests: tuple[tuple["Owner", PartRequest], ...]
+    positions: tuple[np.ndarray | slice, ...]  # of each request's nodes among those of the question
+    num_nodes: int
+
+    def answer(self, replies: Sequence[Reply]) -> NeighborLists:
+        """Of the replies to these requests, in their order."""
+        return _merge_lists([expect(reply, NeighborLists) for reply in replies], list(self.positions), self.num_nodes)
+
 
 ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, DegreeLists, LinkRows)
 
@@ -156,6 +172,23 @@ class Router:
             node, lambda at: SampleNeighbors(node[at], *draw, None if until is None else until[at])
         )
 
+    def neighbor_question(
+        self,
+        node: np.ndarray,
+        fanout: int,
+        key: int,
+        *,
+        scheme: Scheme = "uniform",
+        replace: bool = False,
+        columns: tuple[EdgeColumn, ...] = (),
+    ) -> NeighborQuestion:
+        """What `sample_neighbors` asks, for whoever sends several questions together."""
+        node = integer_ids(node)
+        requests, positions = self._requests_at(
+            node, lambda at: SampleNeighbors(node[at], fanout, key, "in", scheme, replace, columns)
+        )
+        return NeighborQuestion(tuple(requests), tuple(positions), len(node))
+
     def sample_neighbors_of(
         self,
         nodes: Sequence[np.ndarray],
@@ -177,7 +210,7 @@ class Router:
             np.array(keys, np.uint64),
         )
 
-        def build(at: np.ndarray | slice) -> Request:
+        def build(at: np.ndarray | slice) -> PartRequest:
             own_start = start if isinstance(at, slice) else np.searchsorted(at, start)
             own_until = None if until is None else until[at]
             return SampleForBatches(node[at], own_start, key, fanout, direction, until=own_until, **draw)
@@ -267,16 +300,33 @@ class Router:
     ) -> tuple[list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]], list[tuple[PendingRows, np.ndarray]]]:
         """Asks the owners for rows: of those in this process what places them, and of the others the replies under way, each with the
         positions of its nodes in `node`."""
+        near, asked = self.row_requests(node, feature=feature, split_set=split_set, encodings=encodings)
+        far = [
+            (PendingRows(self._owners[index].submit(request), index, len(group)), group)
+            for index, request, group in asked
+        ]
+        return near, far
+
+    def row_requests(
+        self, node: np.ndarray, *, feature: bool, split_set: int | None, encodings: tuple[str, ...] = ()
+    ) -> tuple[
+        list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]], list[tuple[int, FetchRows, np.ndarray]]
+    ]:
+        """The same with the requests to the other owners, by their numbers, not sent."""
         near: list[tuple[Callable[[NodeRows, np.ndarray], None], np.ndarray]] = []
-        far: list[tuple[PendingRows, np.ndarray]] = []
+        far: list[tuple[int, FetchRows, np.ndarray]] = []
         # One owner says itself which ids are not its own.
         for index, group in self._groups(node) if len(self._owners) > 1 else [(0, np.arange(len(node)))]:
             owner, request = self._owners[index], FetchRows(node[group], feature, split_set, encodings)
             if isinstance(owner, PlacesRows):
                 near.append((partial(owner.place_rows, request), group))
             else:
-                far.append((PendingRows(owner.submit(request), index, len(group)), group))
+                far.append((index, request, group))
         return near, far
+
+    def owner(self, index: int) -> Owner:
+        """Of a partition."""
+        return self._owners[index]
 
     def empty_rows(
         self,
@@ -361,16 +411,21 @@ class Router:
         return ascending_nodes(replies)
 
     def _ask_at(
-        self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]
+        self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
     ) -> tuple[list[Reply], list[np.ndarray | slice]]:
         """Sends each owner the request built from the positions of its nodes, all at once; returns replies and those positions."""
+        requests, groups = self._requests_at(node, build)
+        pending = [owner.submit(request) for owner, request in requests]
+        return [one.result() for one in pending], groups
+
+    def _requests_at(
+        self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]
+    ) -> tuple[list[tuple[Owner, PartRequest]], list[np.ndarray | slice]]:
+        """Each owner with the request built from the positions of its nodes, and those positions."""
         if len(self._owners) == 1:
-            return [self._owners[0].submit(build(slice(None))).result()], [slice(None)]
-        groups, pending = [], []
-        for index, group in self._groups(node):
-            groups.append(group)
-            pending.append(self._owners[index].submit(build(group)))
-        return [one.result() for one in pending], list(groups)
+            return [(self._owners[0], build(slice(None)))], [slice(None)]
+        groups = self._groups(node)
+        return [(self._owners[index], build(group)) for index, group in groups], [group for _, group in groups]
 
     def _groups(self, node: np.ndarray) -> list[tuple[int, np.ndarray]]:
         """(owner, positions of its nodes) of every owner that has some; of no nodes, the first owner's none."""
@@ -388,7 +443,7 @@ class Router:
         ]
         return groups or [(0, order)]
 
-    def _neighbor_lists_at(self, node: np.ndarray, build: Callable[[np.ndarray | slice], Request]) -> NeighborLists:
+    def _neighbor_lists_at(self, node: np.ndarray, build: Callable[[np.ndarray | slice], PartRequest]) -> NeighborLists:
         parts, groups = self._ask_at(node, build)
         return _merge_lists([expect(reply, NeighborLists) for reply in parts], groups, len(node))
 
@@ -398,14 +453,18 @@ def local_router(
     *,
     verify: bool = False,
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
+    far: Mapping[int, Owner] | None = None,
 ) -> Router:
-    """Router over all partitions of a graph in this process.
+    """Router over all partitions of a graph in this process, but for those that other processes own (`far`, by partition).
 
-    `watch` may put something around the owner of each partition that sees its messages (`samplers.traffic.Traffic`).
+    `watch` may put something around the owner of each partition here that sees its messages (`samplers.traffic.Traffic`).
     """
-    num_nodes, tables = graph.manifest.num_nodes, NodeTables(graph)
-    owners = [LocalOwner(PartitionOwner(partition, num_nodes, tables)) for partition in graph.partitions(verify=verify)]
-    return Router(graph.manifest, [watch(owner, index) for index, owner in enumerate(owners)])
+    num_nodes, tables, owners = graph.manifest.num_nodes, NodeTables(graph), dict(far or {})
+    for index in range(graph.num_partitions):
+        if index not in owners:
+            owner = PartitionOwner(graph.partition(index, verify=verify), num_nodes, tables)
+            owners[index] = watch(LocalOwner(owner), index)
+    return Router(graph.manifest, [owners[index] for index in range(graph.num_partitions)])
 
 
 def ascending_nodes(lists: Sequence[NodeList]) -> NodeList:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from samplers.messages import messages_in
 from samplers.travel import travel_bytes
 
 if TYPE_CHECKING:  # they import compiled loops, and a report needs only the columns' names
@@ -55,8 +56,9 @@ class Traffic:
 
 
 def array_bytes(message: "Request | Reply") -> int:
-    """Bytes of the arrays of a request or a reply, as they travel."""
-    return sum(travel_bytes(value) for value in vars(message).values() if isinstance(value, np.ndarray))
+    """Bytes of the arrays of a request or a reply, as they travel, and of those within it."""
+    own = sum(travel_bytes(value) for value in vars(message).values() if isinstance(value, np.ndarray))
+    return own + sum(array_bytes(one) for one in messages_in(message))
 
 
 class WatchedRemote:

@@ -22,7 +22,7 @@ from samplers.roots import find_roots
 from samplers.router import EDGE_COLUMNS
 from samplers.stage_clock import stage
 from samplers.typed_batch import TypedBatch, TypedEdges, TypedNodes
-from samplers.typed_router import TypedRouter
+from samplers.typed_router import Draw, TypedRouter
 from storage.errors import ConfigError
 from storage.manifest import Manifest
 from storage.packed_graphs import pointers
@@ -78,15 +78,19 @@ class TypedNeighborSampler:
             grown = _Growth(roots, self.root_type, self._maps, list(router.edges))
             for hop in range(len(options.fanouts)):
                 frontier = grown.frontier()
-                for relation in router.edges:
-                    key = self._key(relation, epoch if options.shuffle else 0, batch, hop)
-                    grown.add(
-                        relation, self._draw(relation, frontier[relation.target], options.fanout(relation, hop), key)
-                    )
+                drawing_epoch = epoch if options.shuffle else 0
+                draws = {
+                    relation: self._draw(relation, frontier[relation.target], drawing_epoch, batch, hop)
+                    for relation in router.edges
+                }
+                for relation, lists in router.sample_neighbors(draws).items():
+                    if not len(draws[relation].node):  # of those of a relation that is left out, no lists
+                        lists = replace(lists, count=np.zeros(len(frontier[relation.target]), np.int64))
+                    grown.add(relation, lists)
             grown.close()
             edges = {relation: grown.edges(relation) for relation in router.edges}
         with stage("fetch"):
-            nodes_of = {name: self._rows(name, grown) for name in router.nodes}
+            nodes_of = self._rows(grown)
         return TypedBatch(
             epoch=epoch,
             index=batch,
@@ -97,31 +101,40 @@ class TypedNeighborSampler:
             edges=edges,
         )
 
-    def _draw(self, relation: Relation, node: np.ndarray, fanout: int, key: int) -> NeighborLists:
-        options, router = self.options, self._router.edges[relation]
-        manifest = router.manifest
-        lists = router.sample_neighbors(
-            node if fanout else node[:0],  # which still tells the types of the columns
+    def _draw(self, relation: Relation, node: np.ndarray, epoch: int, batch: int, hop: int) -> Draw:
+        options, manifest = self.options, self._router.edges[relation].manifest
+        fanout = options.fanout(relation, hop)
+        return Draw(
+            node if fanout else node[:0],
             fanout,
-            key,
+            self._key(relation, epoch, batch, hop),
             scheme="weight" if options.scheme == "weight" and manifest.has_edge_weight else "uniform",
             replace=options.replace,
             columns=tuple(name for name in options.edge_columns if _has_column(manifest, name)),
         )
-        return lists if fanout else replace(lists, count=np.zeros(len(node), np.int64))
 
-    def _rows(self, node_type: str, grown: "_Growth") -> TypedNodes[np.ndarray]:
-        router, split_set = self._router.nodes[node_type], self.options.split_set
-        node, sizes = grown.nodes(node_type)
-        has_split = split_set < router.manifest.num_split_sets
-        rows = router.fetch(node, feature=self.options.features, split_set=split_set if has_split else None)
-        return TypedNodes(
-            node_id=rows.original_id,
-            hop=np.repeat(np.arange(len(sizes), dtype=np.int16), sizes),
-            split=rows.split,
-            x=rows.feature,
-            y=rows.label,
+    def _rows(self, grown: "_Growth") -> dict[str, TypedNodes[np.ndarray]]:
+        split_set, routers = self.options.split_set, self._router.nodes
+        nodes = {name: grown.nodes(name) for name in routers}
+        rows_of = self._router.fetch(
+            {name: node for name, (node, _) in nodes.items()},
+            feature=self.options.features,
+            split_sets={
+                name: split_set if split_set < router.manifest.num_split_sets else None
+                for name, router in routers.items()
+            },
         )
+        nodes_of = {}
+        for name, rows in rows_of.items():
+            _, sizes = nodes[name]
+            nodes_of[name] = TypedNodes(
+                node_id=rows.original_id,
+                hop=np.repeat(np.arange(len(sizes), dtype=np.int16), sizes),
+                split=rows.split,
+                x=rows.feature,
+                y=rows.label,
+            )
+        return nodes_of
 
     def _key(self, relation: Relation, epoch: int, batch: int, hop: int) -> int:
         """The stream of a relation's draws at a hop of a batch."""

@@ -6,14 +6,18 @@ neighbors are nodes of the source type.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from samplers.router import Owner, Router, local_router
+from samplers.messages import EdgeColumn, NeighborLists, NodeRows, Scheme
+from samplers.parts_owner import PartOfOwner, submit_together
+from samplers.router import Owner, PendingRows, Router, local_router
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
+from storage.manifest import Manifest
 from storage.source import Relation
 from storage.typed_graph import TypedGraph
 
@@ -30,6 +34,30 @@ class TypedTables(Protocol):
     def nodes(self, node_type: str) -> StoredGraph: ...
 
     def relation(self, relation: Relation) -> StoredGraph: ...
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What one relation is to draw: arguments of `Router.sample_neighbors`."""
+
+    node: np.ndarray
+    fanout: int
+    key: int
+    scheme: Scheme = "uniform"
+    replace: bool = False
+    columns: tuple[EdgeColumn, ...] = ()
+
+
+def _no_lists(manifest: Manifest, columns: tuple[EdgeColumn, ...]) -> NeighborLists:
+    """Of no nodes, with the types of what some would have."""
+    own: dict[str, np.ndarray] = {
+        "id": np.empty(0, np.int64),
+        "weight": np.empty(0, np.float32),
+        "time": np.empty(0, np.int64),
+        "feature": np.empty((0, manifest.edge_feature_dim), np.float32),
+    }
+    told: dict[str, Any] = {f"edge_{name}": own[name] for name in columns}
+    return NeighborLists(np.empty(0, np.int64), np.empty(0, manifest.index_dtype), **told)
 
 
 class TypedRouter:
@@ -57,6 +85,45 @@ class TypedRouter:
         """bool [owners]: as of each type's router."""
         return np.all([router.is_near for router in self.nodes.values()], axis=0)
 
+    def sample_neighbors(self, draws: Mapping[Relation, Draw]) -> dict[Relation, NeighborLists]:
+        """What each relation draws for its nodes: `Router.sample_neighbors` of all of them, with one request per owner for all relations."""
+        questions = {
+            relation: self.edges[relation].neighbor_question(
+                draw.node, draw.fanout, draw.key, scheme=draw.scheme, replace=draw.replace, columns=draw.columns
+            )
+            for relation, draw in draws.items()
+            if len(draw.node)
+        }
+        requests = [request for question in questions.values() for request in question.requests]
+        replies = iter([one.result() for one in submit_together(requests)])
+        lists = {}
+        for relation, draw in draws.items():
+            question = questions.get(relation)
+            if question is None:
+                lists[relation] = _no_lists(self.edges[relation].manifest, draw.columns)
+            else:
+                lists[relation] = question.answer([next(replies) for _ in question.requests])
+        return lists
+
+    def fetch(
+        self, node: Mapping[str, np.ndarray], *, feature: bool, split_sets: Mapping[str, int | None]
+    ) -> dict[str, NodeRows]:
+        """Rows of each type's nodes, in their order: `Router.fetch` of all of them, with one request per owner for all types."""
+        rows, placed, asked = dict[str, NodeRows](), [], []
+        for name, ids in node.items():
+            router, split_set = self.nodes[name], split_sets[name]
+            rows[name] = router.empty_rows(len(ids), feature=feature, split_set=split_set, encodings=())
+            if len(ids):
+                near, far = router.row_requests(ids, feature=feature, split_set=split_set)
+                placed += [(place, rows[name], group) for place, group in near]
+                asked += [(name, *one) for one in far]
+        pending = submit_together([(self.nodes[name].owner(index), request) for name, index, request, _ in asked])
+        for place, into, group in placed:  # while the others answer
+            place(into, group)
+        for (name, index, _, group), one in zip(asked, pending, strict=True):
+            self.nodes[name].put_rows(PendingRows(one, index, len(group)).result(), None, rows[name], group)
+        return rows
+
     @cached_property
     def content_hash(self) -> str:
         """Of the whole graph, whatever its partitions and the order of its types and relations."""
@@ -66,16 +133,21 @@ class TypedRouter:
 
 
 def typed_router(
-    graph: TypedTables, *, verify: bool = False, watch: Callable[[Owner, int], Owner] = lambda owner, _: owner
+    graph: TypedTables,
+    *,
+    verify: bool = False,
+    watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
+    far: Mapping[int, Owner] | None = None,
 ) -> TypedRouter:
-    """Router over all partitions of a typed graph in this process; options as of `samplers.router.local_router`."""
+    """Router over all partitions of a typed graph, those of `far` with all their parts elsewhere; options as of `samplers.router.local_router`."""
 
-    def local(part: StoredGraph) -> Router:
-        return local_router(part, verify=verify, watch=watch)
+    def of(part: StoredGraph, name: str) -> Router:
+        own = {index: PartOfOwner(owner, name) for index, owner in (far or {}).items()}
+        return local_router(part, verify=verify, watch=watch, far=own)
 
     return TypedRouter(
-        {node_type: local(graph.nodes(node_type)) for node_type in graph.node_types},
-        {relation: local(graph.relation(relation)) for relation in graph.relations},
+        {node_type: of(graph.nodes(node_type), node_type) for node_type in graph.node_types},
+        {relation: of(graph.relation(relation), str(relation)) for relation in graph.relations},
     )
 
 
@@ -84,8 +156,9 @@ def whole_router(
     *,
     verify: bool = False,
     watch: Callable[[Owner, int], Owner] = lambda owner, _: owner,
+    far: Mapping[int, Owner] | None = None,
 ) -> Router | TypedRouter:
-    """Router over all partitions of a plain or typed graph in this process; options as of `samplers.router.local_router`."""
+    """Router over all partitions of a plain or typed graph; options as of `samplers.router.local_router`."""
     if isinstance(graph, TypedGraph):
-        return typed_router(graph, verify=verify, watch=watch)
-    return local_router(graph, verify=verify, watch=watch)
+        return typed_router(graph, verify=verify, watch=watch, far=far)
+    return local_router(graph, verify=verify, watch=watch, far=far)

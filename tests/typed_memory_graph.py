@@ -1,7 +1,6 @@
 """Small typed graphs in memory, cut into any partitions: what `samplers.typed_router.typed_router` opens, without files."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,8 +48,12 @@ class OpenTable:
     manifest: Manifest
     parts: list[Partition]
 
-    def partitions(self, *, verify: bool = False) -> Iterator[Partition]:
-        yield from self.parts
+    @property
+    def num_partitions(self) -> int:
+        return len(self.parts)
+
+    def partition(self, index: int, *, verify: bool = False) -> Partition:
+        return self.parts[index]
 
 
 @dataclass(frozen=True)

@@ -185,8 +185,7 @@ def kept_on_disk(graph: NodeGraph, servers: ServerOptions) -> Iterator[NodeGraph
 def _on_ray(
     graph: NodeGraph, asked: RunConfig, resolved: ResolvedRun, memory: ShardMemory | None, run_dir: RunPlace
 ) -> Iterator[_Ready]:
-    assert isinstance(graph, StoredGraph)
-    from cluster.partition_server import connect, server_group
+    from cluster.partition_server import connect_any, server_group
     from cluster.ray_train import RayTrainLauncher
     from cluster.served_nodes import ServedNodes
     from cluster.table_server import served_owners
@@ -211,7 +210,7 @@ def _on_ray(
             f"{counted(manifest.num_partitions, 'partition server')} up on {where}{placed and ': '}{placed}", flush=True
         )
         servers, traffic = group.running(), Traffic(manifest.num_partitions)
-        router = connect(servers, traffic.watch)
+        router = connect_any(servers, traffic.watch)
         if resolved.workers != before or not graph.is_here:
             if config.links is None:
                 nodes = predicted_nodes(graph, config).manifest
@@ -278,12 +277,7 @@ def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | 
         manifest.num_bytes,
         typed_facts(manifest, nodes, split_set),
     )
-    resolved = resolve(config, facts)
-    if resolved.workers.launcher != "process" and resources is not None:
-        raise ConfigError(
-            f"{graph.url}: a typed graph is trained in one process; set --workers 1 --workers.launcher process"
-        )
-    return resolved
+    return resolve(config, facts)
 
 
 def _check_targets(config: RunConfig, graph: StoredGraph) -> None:

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from cluster.checkpoint import parse_weights
 from cluster.checkpoints import BEST
 from cluster.options import NodeBinaryOptions, NodeClassificationOptions, TrainOptions
-from cluster.partition_server import connect, partition_servers
+from cluster.partition_server import connect_any, partition_servers
 from cluster.prediction import UNSPLIT, with_unsplit
 from cluster.served_nodes import ServedNodes
 from cluster.table_rows import SavedTable
@@ -37,14 +37,17 @@ from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
 from jobs.run.registry import sharding
 from jobs.run.resolve import ResolvedRun, read_resolved
+from jobs.run.typed_nodes import NodeGraph, describe, predicted_nodes, typed_inputs
 from jobs.run.whole_graph import WholeGraphData
 from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions, TopLinkOptions
 from samplers.router import Router
+from samplers.typed_router import TypedRouter
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
-from storage.graph import SourceIds, StoredGraph, open_graph, source_ids
+from storage.graph import SourceIds, StoredGraph, source_ids
 from storage.graph_store import open_graphs
 from storage.source import SPLIT_NAMES
+from storage.typed_graph import TypedGraph, open_any_graph
 
 _TASKS: dict[str, type] = {
     "regression": Regression,
@@ -91,15 +94,18 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     """The nodes of one graph, or their links. Raises ConfigError where the run's model does not fit it, or it is another one than the run's."""
     trained = _resolved(run, options.allow_import)
     config = trained.config
-    graph = open_graph(options.graph or run.data_url, None if options.graph else run.snapshot)
-    manifest = graph.manifest
-    _check_same(run, graph.url, manifest.content_hash, options.other_graph)
-    if config.embeddings.width and manifest.content_hash != run.data_hash:
+    graph = open_any_graph(options.graph or run.data_url, None if options.graph else run.snapshot)
+    _check_same(run, graph.url, graph.manifest.content_hash, options.other_graph)
+    if isinstance(graph, TypedGraph) != trained.is_typed:
+        kind = "a typed graph" if trained.is_typed else "a plain graph"
+        raise ConfigError(f"{graph.url}: expected {kind}, as the run was trained on, got another kind; set --graph")
+    if config.embeddings.width and graph.manifest.content_hash != run.data_hash:
         raise ConfigError(
             f"{graph.url}: expected the run's own graph, whose nodes its embeddings are of; leave out --graph"
         )
-    if config.links is not None:
+    if config.links is not None and isinstance(graph, StoredGraph):
         return _link_subject(run, options, trained, graph)
+    manifest = predicted_nodes(graph, config).manifest
     num_classes, has_targets = trained.inputs.out_dim, fits_labels(manifest, config.task)
     if has_targets and manifest.label_kind == "answers" and manifest.num_classes != num_classes:
         raise ConfigError(
@@ -117,14 +123,20 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
             "ingest it with a split, be it one that names no node"
         )
     is_whole = _is_whole(trained, options.parallel)
-    shape = replace(trained, inputs=replace(trained.inputs, node=node_inputs(manifest, beside_features(config)).node))
+    if isinstance(graph, TypedGraph):
+        inputs = typed_inputs(graph.manifest, manifest, config)
+        inputs = replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
+    else:
+        inputs = replace(trained.inputs, node=node_inputs(manifest, beside_features(config)).node)
+    shape = replace(trained, inputs=inputs)
     shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
     samplers = with_unsplit(shape.evaluation)
     build_model = _checked(run, graph.url, shape.build_model)
     memory = shard_memory(as_trained, shape, training=False) if is_whole else None
 
-    def members(router: Router) -> Callable[[str], np.ndarray]:
-        return lambda name: router.list_split(split_set, SPLIT_NAMES.index(name)).original_id
+    def members(router: Router | TypedRouter) -> Callable[[str], np.ndarray]:
+        nodes = router.nodes[manifest.name] if isinstance(router, TypedRouter) else router
+        return lambda name: nodes.list_split(split_set, SPLIT_NAMES.index(name)).original_id
 
     def shared(nodes: TrainingData) -> TrainingData:
         return nodes if memory is None else WholeGraphData(nodes, samplers["train"], memory)
@@ -132,9 +144,10 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
     serve, look = _served(graph, trained, options, members, shared)
     return Subject(
         url=graph.url,
-        content_hash=manifest.content_hash,
-        source_ids=source_ids(graph),
-        text=f"graph {manifest.name}: {manifest.num_nodes:,} nodes, {manifest.num_edges:,} edges at {graph.url}",
+        content_hash=graph.manifest.content_hash,
+        source_ids=source_ids(predicted_nodes(graph, config)),
+        text=f"graph {describe(graph)}"
+        + (f"; {manifest.num_nodes:,} of the type {manifest.name}" if trained.is_typed else ""),
         samplers=samplers,
         build_model=build_model,
         task=_node_task(trained),
@@ -151,10 +164,10 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
 
 
 def _served(
-    graph: StoredGraph,
+    graph: NodeGraph,
     trained: ResolvedRun,
     options: PredictConfig,
-    members: Callable[[Router], Callable[[str], np.ndarray]],
+    members: Callable[[Any], Callable[[str], np.ndarray]],
     shared: Callable[[TrainingData], TrainingData],
 ) -> tuple[Callable[[], Any], Callable[[], Served]]:
     """`serve` and `look` of one graph's subject."""
@@ -162,21 +175,21 @@ def _served(
 
     @contextmanager
     def serve() -> Iterator[Served]:
-        encoded = graph if encoding is None else store_encoding(graph, encoding)
+        encoded = graph
+        if encoding is not None and isinstance(graph, StoredGraph):
+            encoded = store_encoding(graph, encoding)
         with partition_servers(encoded, servers) as running:
-            yield shared(ServedNodes(running)), members(connect(running))
+            yield shared(ServedNodes(running)), members(connect_any(running))
 
     def look() -> Served:
         if not graph.is_here:
             raise ConfigError(f"{graph.url} is not on this machine, where batches would be drawn")
-        if encoding is not None and find_encoding(graph, encoding.name) is None:
+        if encoding is not None and isinstance(graph, StoredGraph) and find_encoding(graph, encoding.name) is None:
             raise ConfigError(
                 f"{graph.url} has no {encoding.name} yet; the prediction computes it, or python jobs/encode.py"
             )
         data = StoredNodes.of(graph, verify=False)
-        router = data.open().router
-        assert isinstance(router, Router)
-        return shared(data), members(router)
+        return shared(data), members(data.open().router)
 
     return serve, look
 

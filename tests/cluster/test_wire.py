@@ -10,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.wire import HEAD_BYTES, MESSAGE_BYTES, Failure, Message, pack, unpack
-from samplers.messages import FetchRows, NodeList, NodeRows, Reply, Request, SampleNeighbors
+from samplers.messages import (
+    FetchRows,
+    ForParts,
+    NodeList,
+    NodeRows,
+    PartReplies,
+    PartReply,
+    PartRequest,
+    SampleNeighbors,
+)
 from storage.errors import StageError
 
-KINDS = (*get_args(Request), *get_args(Reply), Failure)
+KINDS = (*get_args(PartRequest), *get_args(PartReply), Failure)
 DTYPES = (np.int8, np.int32, np.int64, np.float16, np.float32)
 VALUES: dict[Any, st.SearchStrategy] = {
     int: st.integers(-(2**63), 2**64 - 1),
@@ -73,6 +82,41 @@ def reader(sent: bytes) -> Callable[[memoryview], None]:
 
 def through_bytes(message: Message) -> Message:
     return unpack(reader(b"".join(pack(message))))
+
+
+def test_messages_within_a_message_arrive_as_they_were() -> None:
+    requests = (
+        SampleNeighbors(np.arange(5), 3, 2**64 - 1),
+        FetchRows(np.empty(0, np.int32), False, 1),
+        FetchRows(np.arange(3)),
+    )
+    replies = (
+        NodeList(np.arange(3), np.arange(3) * 2**40),
+        NodeRows(np.arange(2), np.ones((2, 3), np.float32), None, np.zeros(2, np.int8)),
+    )
+    asked = through_bytes(ForParts(("a--b--c", "paper", "author"), requests))
+    told = through_bytes(PartReplies(replies))
+    assert isinstance(asked, ForParts)
+    assert isinstance(told, PartReplies)
+    assert asked.parts == ("a--b--c", "paper", "author")
+    for found, expected in zip((*asked.requests, *told.replies), (*requests, *replies), strict=True):
+        same(found, expected)
+    assert through_bytes(ForParts((), ())) == ForParts((), ())
+
+
+@pytest.mark.parametrize(
+    "within", ['{"requests": 3}', '{"requests": [["FetchRows", {}]]}', "[]", '{"requests": [["Nothing", {}, {}]]}']
+)
+def test_what_is_no_message_within_one_is_refused(within: str) -> None:
+    head = f'["ForParts", {{}}, {{"parts": ["a"]}}, {within}]'.encode()
+    with pytest.raises(StageError, match="expected"):
+        unpack(reader(len(head).to_bytes(4, "little") + head))
+
+
+def test_messages_lie_one_within_another_once() -> None:
+    deep = b'["ForParts", {}, {"parts": ["a"]}, {"requests": [["ForParts", {}, {"parts": []}, {"requests": []}]]}]'
+    with pytest.raises(StageError, match="expected a message"):
+        unpack(reader(len(deep).to_bytes(4, "little") + deep))
 
 
 @pytest.mark.parametrize("kind", KINDS)

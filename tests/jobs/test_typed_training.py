@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs import ingest, replay, train_links, train_nodes
+from jobs import ingest, predict, replay, train_links, train_nodes
 from jobs.run.resolve import ResolvedRun, read_resolved
 from models.relational import RSAGE, OverTypes
 from storage.typed_graph import open_typed_graph
 from tests.job_in_process import one_thread, run_job
+from tests.predictions import predictions_of
 from tests.runs import curve, node_run
 
 PROCESS = ["--workers", "1", "--workers.launcher", "process"]
@@ -190,3 +191,30 @@ def test_links_of_a_typed_graph_are_refused(folder: Path) -> None:
     done = run_job(train_links.main, ["--data", "two"], folder)
     assert done.returncode == 1
     assert "links of relations are not trained on" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.ray
+@pytest.mark.timeout(1200)
+def test_ray_workers_behind_servers_train_the_same_weights(whole: Path, folder: Path, shared_ray) -> None:
+    """One worker and two, of two micro-batches a step; through servers alone; resumed from one process's run. Then the nodes are predicted."""
+    served = ["--servers.local_reads", "no", "--servers.start_timeout_s", "600", "--workers.launcher", "ray"]
+    for name, workers in (("served-1", "1"), ("served-2", "2")):
+        train([*RSAGE_WORDS, *served, "--workers", workers, "--run.dir", name], folder)
+        assert curve(folder / name) == curve(whole)
+    train([*RSAGE_WORDS, "--run.dir", "moved", "--fit.epochs", "1"], folder)
+    train(["--run.resume", "moved", *served, "--workers", "2", "--fit.epochs", "3"], folder)
+    assert curve(folder / "moved") == curve(whole)
+    weights = {
+        (folder / run / "best" / "model.safetensors").read_bytes() for run in ("whole", "served-1", "served-2", "moved")
+    }
+    assert len(weights) == 1
+    traffic = json.loads((folder / "served-2" / "summary.json").read_text())["traffic"]["epochs"]
+    assert traffic["remote_requests"] > 0
+    with one_thread():
+        done = run_job(predict.main, [str(whole), "predictions"], folder)
+    assert done.returncode == 0, done.stderr
+    table = predictions_of(folder / "predictions")
+    assert table["id"].to_pylist() == list(range(open_typed_graph(str(folder / "two")).num_nodes("paper")))
+    of_test = [row["target"] == row["prediction"] for row in table.to_pylist() if row["split"] == "test"]
+    assert np.mean(of_test) == pytest.approx(json.loads((whole / "summary.json").read_text())["scores"]["test"])

@@ -1,0 +1,127 @@
+"""Typed batches by owners elsewhere, over real connections: those of one process, with one request per owner and hop for all relations, and one for the
+rows of all types."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from cluster.message_server import MessageServer
+from cluster.remote_owner import RemoteOwner
+from samplers.messages import FetchRows, ForParts, SampleNeighbors
+from samplers.options import TypedNeighborOptions
+from samplers.parts_owner import open_parts
+from samplers.traffic import COLUMNS, Traffic, array_bytes
+from samplers.typed_neighbor import TypedNeighborSampler
+from samplers.typed_router import TypedRouter, typed_router
+from storage.errors import ConfigError
+from storage.ingest_options import IngestOptions
+from storage.source import Relation
+from storage.synthetic_mag import SyntheticMagOptions, synthetic_mag
+from storage.typed_graph import TypedGraph, open_typed_graph
+from storage.typed_ingestion import ingest_typed
+from tests.far_owner import FarOwner
+from tests.typed_reference import assert_same
+
+WRITES = Relation("author", "writes", "paper")
+OPTIONS = TypedNeighborOptions(
+    fanouts=(4, 3, 2), relation_fanouts={WRITES: (5, 0, 1)}, batch_size=40, edge_columns=("id",)
+)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> TypedGraph:
+    url = str(tmp_path_factory.mktemp("graph") / "mag")
+    source = synthetic_mag(SyntheticMagOptions(scale=0.0004, num_classes=3, feature_dim=8))
+    ingest_typed(source, url, IngestOptions(num_partitions=3, undirected=True, edge_ids=True))
+    return open_typed_graph(url)
+
+
+@pytest.fixture(scope="module")
+def far(graph: TypedGraph) -> Iterator[dict[int, FarOwner]]:
+    """Owners of the partitions 1 and 2 behind servers of their own."""
+    with ExitStack() as stack:
+        owners = {}
+        for index in (1, 2):
+            server = stack.enter_context(MessageServer(open_parts(graph, index).answer, "127.0.0.1", None, 2))
+            owners[index] = FarOwner(RemoteOwner(lambda _, server=server: server.endpoint, f"server {index}", 60.0))
+        yield owners
+
+
+@pytest.fixture
+def served(graph: TypedGraph, far: dict[int, FarOwner]) -> TypedRouter:
+    for owner in far.values():
+        owner.requests.clear()
+    return typed_router(graph, far=far)
+
+
+def test_batches_are_those_of_one_process(graph: TypedGraph, served: TypedRouter) -> None:
+    here, there = (TypedNeighborSampler(router, OPTIONS) for router in (typed_router(graph), served))
+    assert served.content_hash == typed_router(graph).content_hash
+    assert not served.is_near[1]
+    assert served.is_near[0]
+    for batch in range(here.num_batches):
+        assert_same(there.sample(epoch=1, batch=batch), here.sample(epoch=1, batch=batch))
+
+
+def test_one_request_per_owner_and_hop_and_one_for_rows(served: TypedRouter, far: dict[int, FarOwner]) -> None:
+    sampler = TypedNeighborSampler(served, OPTIONS)
+    sampler.sample(0, 0)  # lists the roots, too
+    for owner in far.values():
+        owner.requests.clear()
+    sampler.sample(0, 1)
+    for owner in far.values():
+        *hops, rows = owner.requests
+        assert len(hops) == 3
+        for request in (*hops, rows):
+            assert isinstance(request, ForParts)
+            assert len(set(request.parts)) == len(request.parts)
+        assert all(isinstance(one, SampleNeighbors) for hop in hops for one in hop.requests)
+        assert len(hops[1].parts) > 1  # several relations in one request
+        assert str(WRITES) not in hops[1].parts  # which is left out of this hop
+        assert all(isinstance(one, FetchRows) for one in rows.requests)
+        assert set(rows.parts) == {"author", "field_of_study", "paper"} | ({"institution"} & set(rows.parts))
+
+
+def test_what_is_asked_by_itself_is_answered(graph: TypedGraph, served: TypedRouter) -> None:
+    ours, theirs = typed_router(graph).nodes["paper"], served.nodes["paper"]
+    assert np.array_equal(theirs.list_split(0, 2).original_id, ours.list_split(0, 2).original_id)
+    rows = [router.fetch(np.arange(0, 290, 7), split_set=0) for router in (ours, theirs)]
+    for name in ("original_id", "feature", "label", "split"):
+        assert np.array_equal(getattr(rows[0], name), getattr(rows[1], name))
+
+
+def test_bytes_of_messages_within_are_counted(graph: TypedGraph, far: dict[int, FarOwner]) -> None:
+    traffic = Traffic(3)
+    sampler = TypedNeighborSampler(
+        typed_router(graph, watch=traffic.watch, far={i: traffic.watch(owner, i) for i, owner in far.items()}), OPTIONS
+    )
+    sampler.sample(0, 0)
+    for owner in far.values():
+        owner.requests.clear()
+    before = traffic.by_partition()
+    sampler.sample(0, 1)
+    asked = traffic.by_partition() - before
+    sent, received = (asked[:, COLUMNS.index(name)] for name in ("sent_bytes", "received_bytes"))
+    assert sent[1] == sum(array_bytes(request) for request in far[1].requests) > 0
+    assert received[1] > 8 * 4 * 10
+    assert asked[1, 0] == asked[2, 0] == 4
+    assert asked[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            ForParts(("book",), (FetchRows(np.arange(1)),)),
+            "expected a type or a relation, one of author, .* got 'book'",
+        ),
+        (ForParts(("paper", "author"), (FetchRows(np.arange(1)),)), "expected requests to parts"),
+        (FetchRows(np.arange(1)), "expected requests to parts of a typed graph, got FetchRows"),
+        (ForParts(("paper",), (FetchRows(np.array([10**6])),)), "partition 1 owns the nodes"),
+    ],
+)
+def test_an_owner_says_what_it_cannot_answer(request_, message: str, far: dict[int, FarOwner]) -> None:
+    with pytest.raises(ConfigError, match=message):
+        far[1].submit(request_).result()
