@@ -39,21 +39,21 @@ def copied(run: RunDirectory) -> Iterator[None]:
     copy.sync()  # from here on the run is there, for whoever begins it again
     run.settle = copy.sync
     try:
-        with copy.following():
+        with copy.following(run.place.leave_working_folder):
             yield
     except BaseException:  # its own error comes first
+        run.place.leave_working_folder()  # whatever the last copy ends with
         try:
             RunCopy(replace(store, deadline_s=_LAST_S), run.path, check_held).sync()
         except (ConflictError, DeadlineError, FormatError) as error:
-            run.place.leave_working_folder()
             print(f"{error}; what the run has recorded since is in {run.path}", file=sys.stderr)
         else:
             run.place.remove_working_folder()
         raise
+    run.place.leave_working_folder()
     try:
         copy.sync()
     except (ConflictError, DeadlineError, FormatError) as error:
-        run.place.leave_working_folder()
         raise type(error)(f"{error}; what the run has recorded since is in {run.path}") from error
     run.place.remove_working_folder()
 
@@ -82,9 +82,9 @@ class RunCopy:
                     self._sent[name] = stamp
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Copies from a thread while the context is open."""
-        thread = threading.Thread(target=self._follow, name="graphmill-copy", daemon=True)
+    def following(self, on_trouble: Callable[[], None]) -> Iterator[None]:
+        """Copies from a thread while the context is open. `on_trouble` is called when the store does not take something for the first time."""
+        thread = threading.Thread(target=self._follow, args=(on_trouble,), name="graphmill-copy", daemon=True)
         thread.start()
         try:
             yield
@@ -92,7 +92,7 @@ class RunCopy:
             self._ended.set()
             thread.join(timeout=self._run.deadline_s)
 
-    def _follow(self) -> None:
+    def _follow(self, on_trouble: Callable[[], None]) -> None:
         pause = _PERIOD_S
         while not self._ended.wait(pause):
             began = time.monotonic()
@@ -102,6 +102,7 @@ class RunCopy:
                 return
             except (DeadlineError, FormatError, OSError) as error:
                 if not self._complained:
+                    on_trouble()
                     print(f"\n{' '.join(str(error).split())}; the run goes on", file=sys.stderr)
                     self._complained = True
             pause = max(_PERIOD_S, (time.monotonic() - began) / _SHARE)

@@ -212,13 +212,14 @@ class _Edges:
             columns = {name: None if rows_of is None else rows_of[self.place] for name, rows_of in vars(rows).items()}
             rows = NodeRows(**columns)  # type: ignore[arg-type]  # permanent ids are always there
         edge_columns = dict(self.columns)
-        if options.recency_dim and rows.feature is not None:
+        if options.recency_dim and options.features:
             root_time, edge_time = self.root_time, edge_columns["edge_time"]
             assert root_time is not None
             assert edge_time is not None
             ages = ages_of_copies(root_time, self.source, edge_time)
             beside = encode_ages(ages, options.recency_dim, options.recency_unit)
-            rows = replace(rows, feature=np.concatenate([rows.feature, beside], axis=1))
+            feature = beside if rows.feature is None else np.concatenate([rows.feature, beside], axis=1)
+            rows = replace(rows, feature=feature)
         if "time" not in options.edge_columns:
             edge_columns["edge_time"] = None
         count = np.zeros(len(rows.original_id), np.int64)

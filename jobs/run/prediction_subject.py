@@ -240,9 +240,9 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
 
 
 def _best_table(run: FinishedRun, trained: ResolvedRun) -> Callable[[], SavedTable] | None:
-    width = trained.config.embeddings.width
-    folder = run.place.folder.resolve() / BEST
-    return partial(SavedTable, folder, width, trained.config.fit.seed) if width else None
+    if not (width := trained.config.embeddings.width):
+        return None
+    return partial(SavedTable, run.place.folder.resolve() / BEST, width, trained.config.fit.seed)
 
 
 def _resolved(run: FinishedRun, allow_import: bool) -> ResolvedRun:

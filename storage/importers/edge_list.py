@@ -146,7 +146,10 @@ class EdgeListGraph:
                 rows.append((name, len(column)))
         if self.options.compact_ids:
             numbers = self._first_pass[0]
-            num_nodes, counted = len(self._strings or cast(np.ndarray, numbers)), "ids occur in the edges"
+            num_nodes, counted = (
+                len(self._strings if self._strings is not None else cast(np.ndarray, numbers)),
+                "ids occur in the edges",
+            )
         elif self._num_named is not None:
             num_nodes, counted = self._num_named, f"ids are in {self.options.ids}"
         elif self.options.num_nodes is not None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from cluster import run_copy
 from cluster.checkpoint import Snapshot, TrainState, load_weights
 from cluster.checkpoints import StoredCheckpoints, keep_best_of
 from cluster.follow import followed
@@ -33,6 +34,7 @@ from storage.stored_folder import StoredFolder
 from tests.cluster.test_train_loop import spec
 from tests.gs_server import gs_bucket
 from tests.s3_server import s3_bucket
+from tests.waiting import wait_until
 
 STATE = TrainState(1, 0, 0.5, {"seed": 1}, {"width": 3})
 
@@ -346,6 +348,23 @@ def test_the_working_folder_of_a_killed_driver_goes_with_the_next_run(url):
     assert not left.parent.exists()
     assert RunPlace(f"{url}-next").folder.is_dir()
     assert mine.folder.is_dir()  # of a process that lives
+
+
+def test_once_the_store_lacks_something_a_killed_drivers_folder_is_the_users(store, url, monkeypatch):
+    monkeypatch.setattr(run_copy, "_PERIOD_S", 0.01)
+    directory = RunDirectory.create(RunPlace(url), {"seed": 1})
+    owner = directory.path.parent / "owner"
+    assert owner.exists()
+    with copied(directory), monkeypatch.context() as away:
+        away.setattr(StoredFolder, "write", raise_away)
+        directory.record({"epoch": 1, "train_loss": 1.0})
+        wait_until(lambda: not owner.exists())  # were the driver killed now, nobody would remove it
+    assert store.read("metrics.jsonl")
+    assert not directory.path.parent.exists()
+
+
+def raise_away(*_: Any) -> None:
+    raise DeadlineError("the store is away")
 
 
 def test_the_workers_of_who_was_taken_over_save_nothing_more(store, url):

@@ -1,5 +1,6 @@
 """Sampling from the past of each root, against its slow reference and against the source's own table of edges."""
 
+import copy
 import math
 import tempfile
 from dataclasses import replace
@@ -278,6 +279,14 @@ def test_ages_are_encoded_by_graphmixers_formula(routers: list[Router]) -> None:
         elsewhere = other.sample(1, number)
         assert elsewhere.edge_time is None
         assert elsewhere.feature.tobytes() == batch.feature.tobytes()
+
+
+def test_ages_are_the_features_of_nodes_without_any(routers: list[Router]) -> None:
+    options = NeighborOptions((3, 2), 40, time="before", recency_dim=9)
+    beside = NeighborSampler(routers[0], options).sample(1, 0).feature
+    without = copy.copy(routers[0])
+    without.manifest = replace(without.manifest, feature_dim=0)
+    assert NeighborSampler(without, options).sample(1, 0).feature.tobytes() == beside[:, 2:].tobytes()
 
 
 def test_ages_need_times() -> None:

@@ -569,6 +569,7 @@ def test_numbers_as_ids_in_any_order(tmp_path):
         ("src,dst\n1,2\n", "id\n1\n3\n", {}, r"e\.csv: line 2: expected one of the ids of .*, got 2"),
         ("src,dst\na,b\n", None, {}, "line 2: column 'src': expected whole numbers, found 'a'"),
         ("src,dst\na,b\n", None, {"compact_ids": True, "string_ids": True, "labels": "y.npy"}, "name the nodes' ids with --edge-list.ids"),
+        ("src,dst\n", None, {"compact_ids": True, "string_ids": True}, "expected at least one"),
         ("src,dst\na,b\n", None, {"string_ids": True}, "expected a file of the nodes' ids"),
         ("src,dst\na,b\n", "id\na\n", {"compact_ids": True}, "leave --edge-list.compact-ids"),
         ("src,dst,e\n0,1,x\n", None, {"edge_features": ("e",)}, "line 2: column 'e': expected numbers, found 'x'"),
