@@ -27,9 +27,10 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save_file
 
+from cluster.table_rows import saved_shards
 from storage.arrow_files import file_digest
 from storage.durable import sync_file
-from storage.errors import ConfigError, FormatError
+from storage.errors import ConfigError, FormatError, StageError
 from storage.json_object import parse_object
 
 CHECKPOINT_VERSION = 2  # version 1, without digests and positions within an epoch, can still be read
@@ -112,7 +113,7 @@ def file_names() -> tuple[str, ...]:
 
 
 def write_files(directory: Path, snapshot: Snapshot) -> None:
-    """Writes a checkpoint's files to an empty folder, synced. Raises OSError where that fails."""
+    """Writes a checkpoint's files to an empty folder, synced. Raises OSError where that fails, StageError where a table's files are missing."""
     state = snapshot.state
     files = (
         ("model", snapshot.model),
@@ -129,15 +130,27 @@ def write_files(directory: Path, snapshot: Snapshot) -> None:
                 raise OSError(f"{directory / file}.safetensors: {error}") from error
     (directory / "config.json").write_text(json.dumps(dict(state.model_config), indent=1, default=str) + "\n")
     if snapshot.table is not None:
-        for path in [*snapshot.table.iterdir()]:
-            path.rename(directory / path.name)
-        snapshot.table.rmdir()
+        _move_table(snapshot.table, directory)
     digests = {}
     for path in sorted(directory.iterdir()):
         sync_file(path)
         digests[path.name] = file_digest(path)
     body = {"format": "graphmill-checkpoint", "format_version": CHECKPOINT_VERSION, "sha256": digests, **asdict(state)}
     _write_body(directory, body)
+
+
+def _move_table(table: Path, directory: Path) -> None:
+    """Raises StageError where the files of some owners are not there."""
+    try:
+        for _ in saved_shards(table):
+            pass
+    except FormatError as error:
+        raise StageError(
+            f"{error}; all hosts must write the run's directory, each owner its files: set --run.dir to a shared folder"
+        ) from None
+    for path in sorted(table.glob("table-*.npy")):
+        path.rename(directory / path.name)
+    shutil.rmtree(table, ignore_errors=True)
 
 
 def _write_body(directory: Path, body: Mapping[str, Any]) -> None:

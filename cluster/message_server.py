@@ -126,7 +126,7 @@ class MessageServer:
 
 
 def _failure(error: Exception) -> Failure:
-    trace = f"partition server, pid={os.getpid()}\n{''.join(traceback.format_exception(error))}"
+    trace = f"server, pid={os.getpid()}\n{''.join(traceback.format_exception(error))}"
     return Failure(type(error).__name__, str(error), trace)
 
 

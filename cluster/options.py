@@ -217,7 +217,8 @@ class EmbeddingOptions:
     owners: int | None = None
     """Processes of a cluster that hold the rows, in even shares. None: one for each host."""
     log_bytes: int = 1 << 28
-    """Of gradients that each worker keeps for owners that die; what is older than a checkpoint is let go, and one is saved before there are more."""
+    """Of gradients that rank 0 keeps for owners that die: a checkpoint is saved where it has sent half as many since the last one, and what is older than the one before
+    is let go then. The other workers keep what they have sent in the same steps, which is not counted."""
 
     def __post_init__(self) -> None:
         check_options(

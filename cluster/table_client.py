@@ -94,6 +94,13 @@ class OwnerLink:
         self._base = base
         self._log = [entry for entry in self._log if entry[0] > event_number(base.step, SAVE)]
 
+    def forget_folder(self, number: int) -> None:
+        """Of a SAVE whose files are written: an owner that comes back leaves them, as they may be on their way into the checkpoint."""
+        self._log = [
+            (n, replace(request, folder="") if n == number and isinstance(request, MarkTable) else request)
+            for n, request in self._log
+        ]
+
     def submit(self, request: TableRequest) -> PendingReply:
         return self._owner.submit(self._addressed(request))
 
@@ -236,6 +243,7 @@ class TableClient:
     def save(self, folder: str) -> None:
         """Every owner writes its files there. All workers call it with the same folder."""
         self.marking(SAVE, folder).finish(self._deadline_s)
+        self.written()
 
     def marking(self, kind: int, folder: str = "") -> Exchange:
         mark = MarkTable(self._attempt, FIRST_LIFE, self.step, kind, self._last_mark, folder)
@@ -243,6 +251,12 @@ class TableClient:
         for link in self._links:
             self._keep(link, self._last_mark, mark)
         return Exchange(self._links, dict.fromkeys(range(len(self._links)), mark))
+
+    def written(self) -> None:
+        """All owners have written their files of the last SAVE."""
+        for link in self._links:
+            with link.lock:
+                link.forget_folder(self._last_mark)
 
     def saved(self, folder: str) -> None:
         """A checkpoint of now will be published in this folder, and the one before it is: what it has is forgotten."""

@@ -71,6 +71,7 @@ class MarkTable:
     after: int
     """Number of the last one before it."""
     folder: str = ""
+    """Of SAVE. Empty: all owners have written their files already."""
 
 
 @dataclass(frozen=True)

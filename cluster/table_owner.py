@@ -142,7 +142,7 @@ class TableOwner:
         mark = self._marks.pop(number)
         if mark.kind == KEEP_BEST:
             self._shard.keep_best()
-        elif mark.kind == SAVE:
+        elif mark.kind == SAVE and mark.folder:
             self._or_fail(lambda: self._shard.save(Path(mark.folder)))
         self._last_mark = number
         return True

@@ -70,22 +70,22 @@ def train_worker(spec: TrainSpec, session: TrainSession) -> Outcome:
     """One rank's whole training. Every rank returns the same kind of outcome."""
     rank, device = session.rank, session.device
     # What every rank meets at the same place, and would meet again, is returned, not raised, so that nobody tries it over.
-    try:
-        with located("start of the workers", f"rank {rank}"):
-            writer = CheckpointWriter(session.checkpoints, rank, spec.options.checkpoint_minutes, session.register)
-            if device.type == "cuda":  # it sees those of its neighbors too, and collective calls go by the current one
-                torch.cuda.set_device(device)
-            worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
-            worker.restore(session.checkpoints)
-    except ConfigError as error:
-        return Failed(error.stage, error.owner, error)
-    try:
-        with located("training", f"rank {rank}"):
-            return worker.run()
-    except NonFiniteLossError as error:
-        return Failed(error.stage, error.owner, error)
-    finally:
-        worker.close()
+    with ExitStack() as ending:
+        try:
+            with located("start of the workers", f"rank {rank}"):
+                writer = CheckpointWriter(session.checkpoints, rank, spec.options.checkpoint_minutes, session.register)
+                if device.type == "cuda":  # it sees its neighbors' too, and collective calls go by the current one
+                    torch.cuda.set_device(device)
+                worker = Worker(spec, session.reporter, rank, session.world_size, device, writer, session.host)
+                ending.callback(worker.close)
+                worker.restore(session.checkpoints)
+        except ConfigError as error:
+            return Failed(error.stage, error.owner, error)
+        try:
+            with located("training", f"rank {rank}"):
+                return worker.run()
+        except NonFiniteLossError as error:
+            return Failed(error.stage, error.owner, error)
 
 
 def seed_dropout(seed: int, *position: int) -> None:
@@ -654,10 +654,7 @@ class Worker:
 
     def _begin_table(self, checkpoints: Checkpoints, folder: Path | None) -> None:
         assert self.embeddings is not None
-        if not isinstance(checkpoints, LocalCheckpoints):
-            raise ConfigError(
-                f"{checkpoints.url}: expected a run's directory in a folder, where owners of embeddings write their rows, got a store; set --run.dir"
-            )
+        assert isinstance(checkpoints, LocalCheckpoints), "a run with embeddings on a store is refused before it begins"
         self._table_folder = checkpoints.folder.resolve()
         step = 0
         if folder is not None:

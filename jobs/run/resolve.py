@@ -14,6 +14,7 @@ from typing import Any
 from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources
 from cluster.placement import resolve as resolve_workers
+from cluster.run_place import RunPlace
 from jobs.run.automatic import GraphFacts, choose
 from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tree, read_config
 from jobs.run.link_options import LinksOptions
@@ -445,6 +446,14 @@ def _embeddings_fit_the_rest(config: RunConfig) -> str | None:
     for flag, is_set in beside.items():
         if is_set:
             return f"width: a table of embeddings goes without {flag}, got both; leave out one of them"
+    for place in (config.run.dir, config.run.resume):
+        if place is not None and RunPlace(place).store is not None:
+            return (
+                f"{place}: expected a run's directory in a folder, where the owners of embeddings write their rows, got one on an object store; "
+                "set --run.dir to a folder that all hosts write"
+            )
+    if config.workers.keep_checkpoints < 2:
+        return "keep_checkpoints: expected at least 2 with embeddings, whose owners may begin at the checkpoint before the newest, got 1; set --workers.keep_checkpoints 2"
     return None
 
 

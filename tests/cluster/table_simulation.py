@@ -5,7 +5,6 @@ copy and deliver it later, and kill the owner before or after.
 """
 
 import random
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -119,12 +118,14 @@ class Simulation:
         self._published = SavedAt(0, "")
         self.reads: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by step, the tables as workers saw them
         self.attempts = 0
+        self._moved: list[Path] = []  # folders of files that are in checkpoints
 
     def run(self, num_ranks: Sequence[int]) -> None:
         """Attempts with so many workers each; the last one goes to the end, the others stop after a few moves."""
         for attempt, ranks in enumerate(num_ranks):
             is_last = attempt + 1 == len(num_ranks)
             self._attempt(ranks, None if is_last else self._luck.randrange(1, 400))
+        assert not [folder for folder in self._moved if folder.exists()], "an owner wrote its files again"
 
     def _attempt(self, num_ranks: int, moves: int | None) -> None:
         self.attempts += 1
@@ -164,12 +165,14 @@ class Simulation:
         step = client.step
         staged, published = (self._folder / f"{kind}-{self.attempts}-{step}" for kind in ("staged", "published"))
         yield from _finished(client.marking(SAVE, str(staged)))
+        client.written()
         yield from self._meet(rank)
         client.saved(str(published))
         if rank == 0:  # later, as a thread would
             for _ in range(self._luck.randrange(20)):
                 yield
-            shutil.copytree(staged, published)
+            staged.rename(published)
+            self._moved.append(staged)
             self._published = SavedAt(step, str(published))
 
     def _meet(self, rank: int) -> Iterator[None]:

@@ -27,7 +27,8 @@ from cluster.checkpoint import (
     verify_checkpoint,
 )
 from cluster.checkpoints import LocalCheckpoints
-from storage.errors import ConfigError, FormatError
+from cluster.table_rows import TableConfig, TableShard
+from storage.errors import ConfigError, FormatError, StageError
 
 
 def _trained(width: int = 3) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -72,6 +73,27 @@ def test_everything_comes_back_bit_for_bit(saved):
         optim.step()
     for ours, theirs in zip(model.parameters(), fresh.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_checkpoint_takes_the_files_of_all_owners_of_a_table_or_is_none(tmp_path):
+    model, optimizer = _trained()
+    config = TableConfig(width=3, optimizer="adagrad", seed=5, num_nodes=20, is_exact=True, num_positions=1)
+    table = tmp_path / "run" / ".table-1-7"
+    snapshot = Snapshot(STATE, model.state_dict(), model.state_dict(), moments_of(optimizer), table=table)
+    for number in (None, 0):
+        if number is not None:
+            TableShard(config, number, 2).save(table)
+        with pytest.raises(
+            StageError, match=r"\.table-1-7: expected the files of .* all hosts must write the run's directory"
+        ):
+            save_checkpoint(tmp_path / "run" / "epoch", snapshot)
+        assert not (tmp_path / "run" / "epoch").exists()
+    TableShard(config, 1, 2).save(table)
+    (table / "table-0001-of-0002.rows.tmp").write_text("")  # of an owner that died
+    save_checkpoint(tmp_path / "run" / "epoch", snapshot)
+    verify_checkpoint(tmp_path / "run" / "epoch")
+    assert len([*(tmp_path / "run" / "epoch").glob("table-*")]) == 8
+    assert not table.exists()
 
 
 def test_another_architecture_is_refused_by_option(saved):

@@ -1,6 +1,7 @@
 """Embeddings of nodes: graphs without features train, a run is resumed bit for bit, and its predictions are those that it was scored by."""
 
 import json
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from storage.graph import open_graph
 from storage.importers.array_graph import ArrayGraph
 from storage.ingest import ingest
 from storage.ingest_options import IngestOptions, LinkSplitOptions
+from storage.stored_folder import StoredFolder
 from tests.job_in_process import one_thread, run_job
 from tests.runs import config_of, curve
 
@@ -147,6 +149,18 @@ def test_the_plan_counts_the_table(graph, tmp_path):
     assert "embeddings 27.2 KiB" in said.split("a worker (estimate:")[1]
 
 
+@pytest.mark.parametrize("words", [(), ("--plan",)])
+def test_a_run_on_an_object_store_is_refused_before_anything_is_written(graph, words):
+    url = f"memory://{uuid.uuid4().hex}/run"
+    said = ["--data", str(graph), *MODEL, *SAMPLER, *TABLE, *FIT, "--run.dir", url, *words]
+    done = run_job(train_nodes.main, said)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"{url}: expected a run's directory in a folder, where the owners of embeddings write their rows" in line
+    assert not done.stdout
+    assert not StoredFolder(url).names()
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -156,6 +170,7 @@ def test_the_plan_counts_the_table(graph, tmp_path):
         ),
         (("--fit.ema_decay", "0.9"), "a table of embeddings goes without --fit.ema_decay"),
         (("--embeddings.optimizer", "adam", "--baseline", "gcn"), "a table of embeddings goes without --baseline"),
+        (("--workers.keep_checkpoints", "1"), "keep_checkpoints: expected at least 2 with embeddings"),
     ],
 )
 def test_what_does_not_go_together_is_refused(graph, words, expected):
