@@ -18,6 +18,7 @@ import pytest
 from nbclient import NotebookClient
 
 from storage.snapshots import has_graph
+from tests.raw_layouts import write_set
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OURS = ("storage", "samplers", "models", "cluster", "jobs")
@@ -301,6 +302,7 @@ def test_a_graph_of_one_s_own_is_ingested_from_files_and_trained_on(tmp_path: Pa
     np.save(tmp_path / "user_x.npy", np.eye(3, dtype=np.float32))
     (tmp_path / "follows.csv").write_text("src,dst,stars,days\nann,007,5,1\nZoë,ann,2.5,8\n")
     (tmp_path / "molecules.csv").write_text("smiles,gap\nCCO,1.5\nC1CC1,2.5\nc1ccccc1,0.5\n")
+    write_set("yelp", tmp_path / "data" / "sets")
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
     commands = "".join(blocks("your_graph.md", "bash")).splitlines()
     for command in commands * 2:
