@@ -12,6 +12,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from cluster.wire import Message, pack, unpack
@@ -142,11 +143,10 @@ def connect(endpoint: Endpoint, within_s: float, quiet_s: float) -> Connection:
     # What was sent and is not acknowledged; where somebody waits to send more, probes do not tell.
     _set_where_known(opened, TCP_USER_TIMEOUT=1000 * _GIVEN_UP_S)
     connection = Connection(opened, within_s)
-    try:
+    with ExitStack() as undo:
+        undo.callback(connection.close)
         connection.show_token(endpoint.token)
-    except BaseException:  # Ctrl-C too: nobody else could close it
-        connection.close()
-        raise
+        undo.pop_all()
     connection.quiet_s = quiet_s
     return connection
 

@@ -102,8 +102,11 @@ class RowIndex:
         self._parts = [most, last]
 
 
-def _merged(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    ids, place = (np.concatenate(pair) for pair in zip(one, other, strict=True))
+def _merged(
+    older: tuple[np.ndarray, np.ndarray], newer: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids, ascending, and the places of their rows."""
+    ids, place = (np.concatenate(pair) for pair in zip(older, newer, strict=True))
     order = np.argsort(ids, kind="stable")
     return ids[order], place[order]
 

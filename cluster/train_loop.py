@@ -575,14 +575,14 @@ class Worker:
     def _final_scores(self) -> dict[str, Any]:
         """Scores of all splits with the kept weights: of those that were scored as these were chosen, what was found then."""
         self.model.load_state_dict(self.best)
-        found = self.best_scores
+        by_split = self.best_scores
         for split, sampler_options in self.spec.evaluation.items():
-            if split not in found:
+            if split not in by_split:
                 with self.split_loader(sampler_options) as loader:
-                    found = {**self._evaluate(self.model, loader, split, best=True), **found}
+                    by_split = {**self._evaluate(self.model, loader, split, best=True), **by_split}
         scores = {}
         for split in self.spec.evaluation:
-            of_split = found[split]
+            of_split = by_split[split]
             scores[split] = of_split if isinstance(of_split, dict) else of_split.compute()
         self.data.check()
         return {

@@ -115,6 +115,20 @@ assert graph.manifest.num_edges > other.manifest.num_edges
 
 
 @pytest.mark.ray
+def run_shell(commands: str, folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=folder,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.long
 def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
     """The guide's commands and code as they stand, in a folder that holds such files."""
@@ -126,17 +140,7 @@ def test_links_of_one_s_own_edges(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("src,dst\n" + "".join(f"{a},{b}\n" for a, b in edges))
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
     (commands,) = blocks("links.md", "bash")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
-    assert "Traceback" not in done.stderr
+    run_shell(commands, tmp_path)
     (run,) = (tmp_path / "runs").iterdir()
     # Who knows a node's group of 50, and no more, has (1 + 1/2 + … + 1/50) / 50 = 0.09.
     assert json.loads((run / "summary.json").read_text())["scores"]["test"] > 0.1
@@ -160,17 +164,7 @@ def test_a_recommender(tmp_path: Path) -> None:
     plays = plays[(taste[plays[:, 0]] == taste[plays[:, 1]]) & (rng.random(len(plays)) < 0.7)]
     (tmp_path / "plays.csv").write_text("user,item\n" + "".join(f"{names[a]},{names[b]}\n" for a, b in plays))
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "".join(blocks("recommender.md", "bash"))],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
-    assert "Traceback" not in done.stderr
+    run_shell("".join(blocks("recommender.md", "bash")), tmp_path)
     tastes = dict(zip(names, taste.tolist(), strict=True))
     check = f"""
 taste = {tastes}
@@ -195,17 +189,7 @@ def test_a_graph_with_time(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("src,dst,when\n" + "".join(f"{a},{b},{t}\n" for a, b, t in rows))
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
     commands = "".join(blocks("time.md", "bash"))
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
-    assert "Traceback" not in done.stderr
+    run_shell(commands, tmp_path)
     of_links, of_nodes = sorted((tmp_path / "runs").iterdir())
     assert json.loads((of_nodes / "summary.json").read_text())["scores"]["test"] > 0.6
     assert json.loads((of_links / "summary.json").read_text())["scores"]["test"] > 0.02
