@@ -1,6 +1,6 @@
 """Rows of other hosts that all workers of a host share: one copy, in memory that cannot outlive them.
 
-Each worker counts which rows its next batches need, and asks for its part of those that the host's workers need most. They lie in a memory file without a
+Each worker counts which rows its next batches need. The rows that are in most batches of all the host's workers are chosen, and each asks for an even part of them. They lie in a memory file without a
 name (memfd_create), which the first worker makes and the others open through /proc while it lives. The kernel frees it with the last process that
 maps it, however that ends: there is nothing in /dev/shm to be left. What lies there never changes, so no batch differs by a bit.
 """
@@ -68,15 +68,13 @@ def share_rows(
     columns: dict[str, Any] = vars(drawn[0].columns)
     one = router.empty_rows(1, **columns, stored=True)
     row_bytes = sum(column.nbytes for column in vars(one).values() if column is not None)
-    # Nobody has more than an even part; all have room for as many, so that no lengths need be told.
-    most = num_bytes // row_bytes // len(mates.ranks) if len(mates.ranks) > 1 else 0
-    chosen = _most_needed(router, [one.node for one in drawn], most)
-    told = mates.memory(8 * most * len(mates.ranks)).view(np.int64).reshape(len(mates.ranks), most)
-    told[mates.place] = -1
-    told[mates.place, : len(chosen)] = chosen
+    # Each tells as many as there is room for, so that no lengths need be told; what nobody tells has the count 0.
+    most = num_bytes // row_bytes if len(mates.ranks) > 1 else 0
+    own, times = needed(router, [one.node for one in drawn], most)
+    told = mates.memory(16 * most * len(mates.ranks)).view(np.int64).reshape(len(mates.ranks), 2, most)
+    told[mates.place, :, : len(own)] = own, times
     gather_objects(None)
-    node = np.unique(told)
-    node = node[node >= 0]
+    node = most_needed(told[:, 0].ravel(), told[:, 1].ravel(), most)
     rows = _columns(one, len(node), mates)
     first, stop = even_split(len(node), len(mates.ranks), mates.place)
     for start in range(first, stop, _ASKED_ROWS):
@@ -87,12 +85,22 @@ def share_rows(
     return SharedRows(node, rows) if len(node) else None
 
 
-def _most_needed(router: Router, batches: Sequence[np.ndarray], most: int) -> np.ndarray:
-    """At most so many nodes of owners elsewhere, those in the most batches first."""
-    node, count = np.unique(np.concatenate(batches), return_counts=True)
+def needed(router: Router, batches: Sequence[np.ndarray], most: int) -> tuple[np.ndarray, np.ndarray]:
+    """(nodes of owners elsewhere, in how many batches each is), at most so many, those in the most batches."""
+    node, times = np.unique(np.concatenate(batches), return_counts=True)
     owner = np.searchsorted(np.asarray(router.manifest.partition_offsets), node, side="right") - 1
     far = ~router.is_near[owner]
-    return node[far][np.argsort(-count[far], kind="stable")[:most]]
+    node, times = node[far], times[far]
+    first = np.argsort(-times, kind="stable")[:most]
+    return node[first], times[first]
+
+
+def most_needed(node: np.ndarray, times: np.ndarray, most: int) -> np.ndarray:
+    """The nodes, ascending, that are needed most often by all who told; entries of 0 times are none."""
+    found, place = np.unique(node, return_inverse=True)
+    total = np.bincount(place, weights=times, minlength=len(found))
+    first = np.argsort(-total, kind="stable")[:most]
+    return np.sort(found[first[total[first] > 0]])
 
 
 def _columns(one: NodeRows, length: int, mates: HostMates) -> NodeRows:

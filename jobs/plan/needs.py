@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _FIRST, _OTHERS = 16, 128  # batches of a position that choose shared rows, and others, at most
 _MOST_PLACES, _SHUFFLED_PLACES = 16, 4  # positions of which batches are drawn
 _MOST_NODES = 1 << 17  # of the sample
-_MOST_HITS = np.uint16(0xFFFF)
 _GRID, _STEPS = 60, 200
 
 
@@ -70,11 +69,11 @@ class HostNeeds:
         return [float(h.sum()) * self.scale / sum(t) for h, t in zip(self.hits, self.trials, strict=True)]
 
     def shared(self, rows: float) -> np.ndarray:
-        """bool [nodes]: those whose rows the workers share, where each chooses so many that most of its first batches need."""
+        """bool [nodes]: those whose rows the workers share, so many, that most of their first batches need."""
         chosen, most = np.zeros(self.hits[0].shape[1], bool), int(rows / self.scale)
-        for first, _ in self.hits:
-            needed = np.flatnonzero(first)
-            chosen[needed[np.argsort(_MOST_HITS - first[needed], kind="stable")[:most]]] = True
+        first = sum(hits[0].astype(np.int64) for hits in self.hits)
+        needed = np.flatnonzero(first)
+        chosen[needed[np.argsort(-first[needed], kind="stable")[:most]]] = True
         return chosen
 
     def classes(self, shared: np.ndarray | None) -> list[tuple[np.ndarray, np.ndarray]]:

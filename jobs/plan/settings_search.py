@@ -113,7 +113,7 @@ class Setup:
             host = self.host(key[0])
             if not key[1] or len(host.hits) == 1:
                 return 0.0, host.classes(None)
-            chosen = host.shared(key[1] / len(host.hits))
+            chosen = host.shared(key[1])
             return float(chosen.sum()) * host.scale, host.classes(chosen)
 
         return cache(find)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from cluster.shared_rows import HostMates
+from cluster.shared_rows import HostMates, most_needed
 from cluster.train_loop import Worker
 from samplers.options import LoaderOptions
 from storage.errors import ConfigError
@@ -78,6 +79,13 @@ def test_shared_rows_change_no_bit_and_are_asked_for_once_a_host(folder):
         assert all(torch.equal(ours["weights"][name], tensor) for name, tensor in theirs["weights"].items())
     asked = {name: sum(each["asked"] for each in ranks) for name, ranks in found.items()}
     assert asked["sharing"] < 0.9 * asked["alone"]
+
+
+def test_room_is_full_where_workers_need_the_same_rows() -> None:
+    """Three workers' nodes with the times that each needs them; a node that nobody tells is told 0 times."""
+    node, times = np.array([[7, 5, 3], [7, 5, 2], [7, 1, 0]]), np.array([[4, 3, 1], [4, 2, 2], [1, 3, 0]])
+    assert most_needed(node.ravel(), times.ravel(), 3).tolist() == [1, 5, 7]
+    assert most_needed(node.ravel(), times.ravel(), 9).tolist() == [1, 2, 3, 5, 7]
 
 
 def hold_until_killed(rank: int, folder: str) -> None:
