@@ -242,7 +242,7 @@ def peer_turn(hosts: Hosts, said: argparse.Namespace, shared: Path) -> dict[str,
 def rows(said: argparse.Namespace, count: int, shared: Path) -> list[dict[str, Any]]:
     """All turns on so many hosts."""
     expected, found = models(said, count, shared), []
-    with Hosts(count, shared=[shared]) as hosts:
+    with Hosts(count, shared=[shared, REPOSITORY]) as hosts:  # compiled loops lie in the checkout
         cluster = RayHosts(hosts)
         cluster.start()
         for at, rate in enumerate(said.rates):
