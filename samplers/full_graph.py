@@ -10,14 +10,14 @@ import numpy as np
 
 from samplers.drawn import with_rows
 from samplers.graph_checks import check_graph
-from samplers.messages import NodeRows
+from samplers.messages import NeighborLists, NodeRows, join_columns
 from samplers.minibatch import MiniBatch, ShardOf
 from samplers.neighbor import draw_induced
 from samplers.options import FullGraphOptions
 from samplers.plans import shard_bounds
 from samplers.protocol import check_batch, sampler_len, sampler_repr
 from samplers.roots import Roots
-from samplers.router import Router
+from samplers.router import EDGE_COLUMNS, Router
 from samplers.stage_clock import stage
 from storage.packed_graphs import pointers
 
@@ -31,7 +31,7 @@ class FullGraphSampler:
 
     def __init__(self, router: Router, options: FullGraphOptions, num_ranks: int = 1) -> None:
         self._router, self.options, self._num_ranks = router, options, num_ranks
-        check_graph(router.manifest, options.split_set)
+        check_graph(router.manifest, options.split_set, edge_columns=options.edge_columns)
         self._roots = Roots(router, options.split_set, options.root_splits)
         self._shards = num_ranks > 1 or options.alone == "shard"
 
@@ -50,7 +50,8 @@ class FullGraphSampler:
             minibatch = self._shard(epoch, batch)
         else:
             nodes = self._router.list_chunk(key=0, chunk=0, num_chunks=1).node
-            minibatch = with_rows(self._router, draw_induced(self._router, epoch, batch, nodes, self.options))
+            drawn = draw_induced(self._router, epoch, batch, nodes, self.options, self.options.edge_columns)
+            minibatch = with_rows(self._router, drawn)
         return replace(minibatch, root_index=np.flatnonzero(self._roots.among(minibatch)))
 
     def _shard(self, epoch: int, rank: int) -> MiniBatch:
@@ -59,14 +60,12 @@ class FullGraphSampler:
         bounds = shard_bounds(manifest.num_nodes, self._num_ranks, manifest.partition_offsets, options.num_blocks)
         start, stop = bounds[rank], bounds[rank + 1]
         split_set = options.split_set if manifest.num_split_sets else None
-        counts, sources = [], []
+        listed: list[NeighborLists] = []
         columns: dict[str, np.ndarray] = {}
         for first in range(start, max(stop, start + 1), _ROWS):  # once of no rows too: that tells the columns
             node = np.arange(first, min(first + _ROWS, stop))
             with stage("sample"):
-                lists = router.list_neighbors(node)
-                counts.append(lists.count)
-                sources.append(lists.neighbor)
+                listed.append(router.sample_neighbors(node, -1, 0, columns=options.edge_columns))
             with stage("fetch"):
                 rows = router.fetch(node, split_set=split_set, encodings=options.encodings)
                 _put(rows, columns, slice(first - start, first - start + len(node)), stop - start)
@@ -74,12 +73,13 @@ class FullGraphSampler:
             epoch=epoch,
             index=rank,
             node_id=columns.pop("original_id"),
-            indptr=pointers(np.concatenate(counts)),
-            indices=np.concatenate(sources).astype(manifest.index_dtype, copy=False),
+            indptr=pointers(np.concatenate([lists.count for lists in listed])),
+            indices=np.concatenate([lists.neighbor for lists in listed]).astype(manifest.index_dtype, copy=False),
             root_index=np.empty(0, np.int64),
             encoding_names=options.encodings,
             shard=ShardOf(bounds, manifest.symmetric),
             **columns,
+            **{name: join_columns([getattr(lists, name) for lists in listed]) for name in EDGE_COLUMNS},
         )
 
 

@@ -176,6 +176,7 @@ class InducedSubgraphs:
 
     member: np.ndarray  # [k]: set g is member[graph_ptr[g]:graph_ptr[g + 1]], distinct nodes
     graph_ptr: np.ndarray  # int64 [num_sets + 1]
+    columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ class Node2SubgraphSampler:
         self, router: Router, options: Node2SubgraphOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
         self._router, self.options = router, options
-        check_graph(router.manifest, options.split_set, "in" if options.max_hops == 0 else options.direction)
+        direction = "in" if options.max_hops == 0 else options.direction
+        check_graph(router.manifest, options.split_set, direction, edge_columns=options.edge_columns, induced=True)
         self._root_batches = RootBatches(router, options, num_ranks, roots)
 
     def draw(self, epoch: int, batches: Sequence[int]) -> list[Drawn]:
@@ -79,6 +80,7 @@ class Node2SubgraphSampler:
             split_set=options.split_set,
             hop=grown.hop,
             encodings=options.encodings,
+            edge_columns=options.edge_columns,
         )
 
 

@@ -166,6 +166,8 @@ class Node2SubgraphOptions:
     """False: roots in ascending permanent id, and the same subgraphs in every epoch."""
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (storage.encodings), by name."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
 
     def __post_init__(self) -> None:
         check_fields(self, max_nodes=1, batch_size=1)
@@ -224,6 +226,8 @@ class FullGraphOptions:
     """Shards end where one of so many even blocks of nodes does: sums by blocks are then the same for any number of ranks."""
     alone: Literal["batch", "shard"] = "batch"
     """What a single rank has: a minibatch, nodes ascending in permanent id, or the one shard."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
 
 
 def full_evaluation(
@@ -232,6 +236,7 @@ def full_evaluation(
     encodings: tuple[str, ...] = (),
     num_blocks: int | None = None,
     alone: Literal["batch", "shard"] = "batch",
+    edge_columns: tuple[EdgeColumn, ...] = (),
 ) -> dict[str, RandomPartitionOptions | FullGraphOptions]:
     """Scores all splits on the whole graph as one batch, or on fixed chunks of it: an estimate, without the edges between chunks.
 
@@ -242,10 +247,15 @@ def full_evaluation(
     options: RandomPartitionOptions | FullGraphOptions
     if num_blocks is None or num_chunks > 1:
         options = RandomPartitionOptions(
-            num_chunks=num_chunks, split_set=split_set, root_splits=codes, shuffle=False, encodings=encodings
+            num_chunks=num_chunks,
+            split_set=split_set,
+            root_splits=codes,
+            shuffle=False,
+            encodings=encodings,
+            edge_columns=edge_columns,
         )
     else:
-        options = FullGraphOptions(split_set, codes, encodings, num_blocks, alone)
+        options = FullGraphOptions(split_set, codes, encodings, num_blocks, alone, edge_columns)
     return dict.fromkeys(SPLITS, options)
 
 
@@ -275,6 +285,8 @@ class PprOptions:
     """False: roots in ascending permanent id."""
     encodings: tuple[str, ...] = ()
     """Stored encodings of the nodes (storage.encodings), by name."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge: "id", "weight", "time", "feature"."""
 
     def __post_init__(self) -> None:
         check_fields(self, top_k=0, batch_size=1)

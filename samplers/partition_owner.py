@@ -15,6 +15,7 @@ from samplers.graph_checks import NO_GROUPS
 from samplers.list_draws import edge_columns, edge_lists, sample_lists
 from samplers.messages import (
     DegreeLists,
+    EdgeColumn,
     FetchRows,
     FindNodes,
     InducedEdges,
@@ -119,9 +120,16 @@ class PartitionOwner:
         else:
             table = hash_table(member, len(member))
             count, neighbor, entry = induced_edges_by_hash(partition.indptr, partition.indices, row, *table)
-        lists, _ = edge_lists(partition, "in")
-        columns = edge_columns(lists, None, entry, request.columns, has_ranks=partition.num_nodes == self._num_nodes)
-        return NeighborLists(count=count, neighbor=neighbor, **columns)
+        return self._with_columns(count, neighbor, entry, request.columns)
+
+    def _with_columns(
+        self, count: np.ndarray, neighbor: np.ndarray, entry: np.ndarray, columns: tuple[EdgeColumn, ...]
+    ) -> NeighborLists:
+        """Lists of in-edges, which are these entries of the partition's."""
+        lists, _ = edge_lists(self._partition, "in")
+        has_ranks = self._partition.num_nodes == self._num_nodes
+        told = edge_columns(lists, None, entry, columns, has_ranks=has_ranks)
+        return NeighborLists(count=count, neighbor=neighbor, **told)
 
     @_answer.register
     def _fetch_rows(self, request: FetchRows) -> NodeRows:
@@ -260,7 +268,7 @@ class PartitionOwner:
         partition, member = self._partition, request.member
         position = self._own_positions(member).astype(np.int32)
         row = self._rows(member[position])
-        count, neighbor = induced_subgraphs(
+        count, neighbor, entry = induced_subgraphs(
             partition.indptr, partition.indices, row, position, member, request.graph_ptr, HUB_DEGREE
         )
-        return NeighborLists(count=count, neighbor=neighbor)
+        return self._with_columns(count, neighbor, entry, request.columns)

@@ -59,7 +59,9 @@ class PprSampler:
         self, router: Router, options: PprOptions, num_ranks: int = 1, roots: np.ndarray | None = None
     ) -> None:
         self._router, self.options = router, options
-        check_graph(router.manifest, options.split_set, options.direction)
+        check_graph(
+            router.manifest, options.split_set, options.direction, edge_columns=options.edge_columns, induced=True
+        )
         self._root_batches = RootBatches(router, options, num_ranks, roots)
         self._memory = PushMemory()
 
@@ -97,6 +99,7 @@ class PprSampler:
             split_set=self.options.split_set,
             score=score.astype(np.float32),
             encodings=self.options.encodings,
+            edge_columns=self.options.edge_columns,
         )
 
 

@@ -240,10 +240,12 @@ class Router:
         degree = _scatter([reply.degree for reply in replies], groups, len(node))
         return DegreeLists(degree=degree, count=lists.count, neighbor=lists.neighbor)
 
-    def induced_subgraphs(self, member: np.ndarray, graph_ptr: np.ndarray) -> NeighborLists:
+    def induced_subgraphs(
+        self, member: np.ndarray, graph_ptr: np.ndarray, columns: tuple[EdgeColumn, ...] = ()
+    ) -> NeighborLists:
         """Edges within each set member[graph_ptr[g]:graph_ptr[g + 1]], as positions in `member`."""
         member = integer_ids(member).astype(self.manifest.index_dtype, copy=False)
-        return self._neighbor_lists_at(member, lambda _: InducedSubgraphs(member, graph_ptr))
+        return self._neighbor_lists_at(member, lambda _: InducedSubgraphs(member, graph_ptr, columns))
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
         """The next node of each walk: a uniform neighbor, or the node itself where it has none."""

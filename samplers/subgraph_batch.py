@@ -3,11 +3,11 @@
 import numpy as np
 
 from samplers.drawn import Columns, Drawn
-from samplers.messages import NodeRows
+from samplers.messages import EdgeColumn, NodeRows
 from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import order_members
 from samplers.relabel import Relabeler
-from samplers.router import Router
+from samplers.router import EDGE_COLUMNS, Router
 from samplers.stage_clock import stage
 from storage.packed_graphs import pointers
 
@@ -24,6 +24,7 @@ def draw_subgraph_batch(
     hop: np.ndarray | None = None,
     score: np.ndarray | None = None,
     encodings: tuple[str, ...] = (),
+    edge_columns: tuple[EdgeColumn, ...] = (),
 ) -> Drawn:
     """The induced subgraphs of member[graph_ptr[g]:graph_ptr[g + 1]], each set's first entry its root.
 
@@ -39,7 +40,7 @@ def draw_subgraph_batch(
         with stage("sample"):
             order = order_members(graph_ptr, level, rows.original_id[place])
             row = place[order]
-            edges = router.induced_subgraphs(member[order], graph_ptr)
+            edges = router.induced_subgraphs(member[order], graph_ptr, edge_columns)
         with stage("fetch"):
             feature = None if rows.feature is None else np.take(rows.feature, row, axis=0)
             encoding = None if rows.encoding is None else np.take(rows.encoding, row, axis=0)
@@ -58,6 +59,7 @@ def draw_subgraph_batch(
             score=score,
             encoding=encoding,
             encoding_names=encodings,
+            **{name: getattr(edges, name) for name in EDGE_COLUMNS},
         )
 
     node = relabeler.node.copy()

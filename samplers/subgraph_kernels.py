@@ -94,7 +94,8 @@ def grown(array, length):
 def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
     """Edges into the asked entries whose node has a long list and is in many sets.
 
-    Returns (start [n], count [n], source): entry i's sources are source[start[i] : start[i] + count[i]]; start -1: not such a node.
+    Returns (start [n], count [n], source, edge): entry i's sources are source[start[i] : start[i] + count[i]], of the edges at the same places of
+    `edge`; start -1: not such a node.
     One table per such node maps a neighbor to its first place in the list, from which its other places are found one after the other.
     """
     start = np.full(len(row), -1, np.int64)
@@ -109,7 +110,7 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
             entry[num_long] = i
             num_long += 1
     entry = entry[np.argsort(row[entry], kind="mergesort")]
-    source = np.empty(16, np.int32)
+    source, edge = np.empty(16, np.int32), np.empty(16, np.int64)
     table_id, table_place = np.empty(0, indices.dtype), np.empty(0, np.int64)
     place, members = np.empty(16, np.int64), np.empty(16, np.int32)
     end, low = 0, 0
@@ -142,22 +143,22 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
                         at = following[at - first]
                 start[i] = end
                 if end + count[i] > len(source):
-                    source = grown(source, end + count[i])
+                    source, edge = grown(source, end + count[i]), grown(edge, end + count[i])
                 for j in np.argsort(place[: count[i]]):
-                    source[end] = members[j]
+                    source[end], edge[end] = members[j], place[j]
                     end += 1
         low = high
-    return start, count, source
+    return start, count, source, edge
 
 
 @compiled
 def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_degree):
-    """In-neighbors of each asked entry in its own set, as positions in `member`: (count [n], positions int32).
+    """In-neighbors of each asked entry in its own set, as positions in `member`: (count [n], positions int32, the edges' places in `indices`).
 
     Linear in the lists of the asked entries, but for nodes with `hub_degree` in-edges or more that are in many sets: these cost one
     reading of their list, and one look-up per member of their sets.
     """
-    hub_start, count, hub_source = _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree)
+    hub_start, count, hub_source, hub_edge = _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree)
     largest = 1
     for g in range(len(graph_ptr) - 1):
         largest = max(largest, graph_ptr[g + 1] - graph_ptr[g])
@@ -167,6 +168,7 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
     maybe = np.zeros(1 << _FILTER_BITS, np.uint8)
     filter_shift = np.uint64(64 - _FILTER_BITS)
     neighbor = np.empty(max(16, 4 * len(row)), np.int32)
+    entry = np.empty(len(neighbor), np.int64)
     end, g, bits = 0, -1, 4
     for i in range(len(row)):
         if g < 0 or position[i] >= graph_ptr[g + 1]:
@@ -184,8 +186,9 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
                 maybe[(np.uint64(member[p]) * _FIBONACCI) >> filter_shift] = 1
         if hub_start[i] >= 0:
             if end + count[i] > len(neighbor):
-                neighbor = grown(neighbor, end + count[i])
+                neighbor, entry = grown(neighbor, end + count[i]), grown(entry, end + count[i])
             neighbor[end : end + count[i]] = hub_source[hub_start[i] : hub_start[i] + count[i]]
+            entry[end : end + count[i]] = hub_edge[hub_start[i] : hub_start[i] + count[i]]
             end += count[i]
             continue
         before = end
@@ -195,8 +198,8 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
             slot = find_slot(table_id, 0, bits, indices[e])
             if table_id[slot] != -1:
                 if end == len(neighbor):
-                    neighbor = grown(neighbor, 0)
-                neighbor[end] = table_position[slot]
+                    neighbor, entry = grown(neighbor, 0), grown(entry, 0)
+                neighbor[end], entry[end] = table_position[slot], e
                 end += 1
         count[i] = end - before
-    return count, neighbor[:end].copy()
+    return count, neighbor[:end].copy(), entry[:end].copy()

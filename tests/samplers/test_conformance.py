@@ -96,6 +96,12 @@ SAMPLERS: dict[str, Build] = {
     "node2subgraph-encodings": lambda r, n: Node2SubgraphSampler(
         r, Node2SubgraphOptions(max_hops=3, max_nodes=9, batch_size=8, encodings=ENCODINGS[:1]), n
     ),
+    "node2subgraph-columns": lambda r, n: Node2SubgraphSampler(
+        r, Node2SubgraphOptions(max_hops=3, max_nodes=9, batch_size=8, edge_columns=("id", "weight", "feature")), n
+    ),
+    "ppr-columns": lambda r, n: PprSampler(
+        r, PprOptions(epsilon=1e-3, top_k=6, batch_size=8, edge_columns=("id", "weight", "feature")), n
+    ),
     "ppr": lambda r, n: PprSampler(r, PprOptions(epsilon=1e-3, top_k=6, batch_size=8), n),
     "saint": lambda r, n: SaintSampler(r, SaintOptions(num_walks=10, num_presamples=20), n),
     "typed-neighbor": lambda r, n: TypedNeighborSampler(

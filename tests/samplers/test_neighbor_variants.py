@@ -11,10 +11,20 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from samplers.full_graph import FullGraphSampler
 from samplers.layers import build_layers
 from samplers.minibatch import to_torch
 from samplers.neighbor import NeighborSampler
-from samplers.options import NeighborOptions, RandomPartitionOptions, SaintOptions
+from samplers.node2subgraph import Node2SubgraphSampler
+from samplers.options import (
+    FullGraphOptions,
+    NeighborOptions,
+    Node2SubgraphOptions,
+    PprOptions,
+    RandomPartitionOptions,
+    SaintOptions,
+)
+from samplers.ppr import PprSampler
 from samplers.pyg_interop import to_pyg
 from samplers.random_partition import RandomPartitionSampler
 from samplers.relabel import PositionMaps, Relabeler
@@ -356,6 +366,9 @@ class TestEdges:
         [
             (RandomPartitionSampler, RandomPartitionOptions(num_chunks=3)),
             (SaintSampler, SaintOptions(num_walks=20, num_presamples=5)),
+            (Node2SubgraphSampler, Node2SubgraphOptions(max_hops=2, max_nodes=12, batch_size=20)),
+            (PprSampler, PprOptions(epsilon=1e-3, top_k=12, batch_size=20, direction="both")),
+            (FullGraphSampler, FullGraphOptions()),
         ],
     )
     def test_induced_edges_have_the_source_s_columns(self, folder, kind, options):
@@ -369,6 +382,20 @@ class TestEdges:
             assert to_pyg(to_torch(batch)).edge_attr.shape == (len(batch.edge_id), 3)
             seen += len(batch.edge_id)
         assert seen
+
+    @pytest.mark.parametrize("num_ranks", [1, 2, 4])
+    def test_shards_of_the_full_graph_hold_each_edge_once_with_its_columns(self, folder, num_ranks):
+        graph, router = rich_graph(), local_router(open_graph(str(folder / "3")))
+        options = FullGraphOptions(edge_columns=("id", "weight", "feature"), alone="shard")
+        shards = [FullGraphSampler(router, options, num_ranks).sample(0, rank) for rank in range(num_ranks)]
+        permanent = np.concatenate([shard.node_id for shard in shards])
+        for shard in shards:
+            target = shard.node_id[np.repeat(np.arange(shard.num_nodes), np.diff(shard.indptr))]
+            pairs = zip(permanent[shard.indices].tolist(), target.tolist(), strict=True)
+            assert list(pairs) == [graph.edges_listed[edge] for edge in shard.edge_id]
+            assert shard.edge_feature.tolist() == np.float32(graph.edge_feature)[shard.edge_id].tolist()
+        edges = np.concatenate([shard.edge_id for shard in shards])
+        assert sorted(edges.tolist()) == list(range(len(graph.edges_listed)))
 
     @pytest.mark.parametrize("name", VARIANTS)
     def test_same_batches_for_any_number_of_partitions(self, folder, name):
