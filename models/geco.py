@@ -118,7 +118,7 @@ class GECOLayer(nn.Module):
         self.local: nn.Module = LocalBlock(config.propagation, config.hops)
         local_dim = (config.hops + 1) * width
         if local.block != "lcb":
-            self.local, local_dim = Beside(make_convolution(local, width, width)), 2 * width
+            self.local, local_dim = Beside(make_convolution(local, width, width, edge_dim=config.edge_dim)), 2 * width
         if config.block == "hyena":
             self.local, local_dim = Alone(), width
         self.local_dropout = Dropout(local.dropout)
@@ -162,7 +162,7 @@ class GatedLayer(nn.Module):
     def __init__(self, config: GECOConfig, in_dim: int) -> None:
         super().__init__()
         width = config.width
-        self.local = LocalLayer(config.local, in_dim, width, config.propagation, config.hops)
+        self.local = _local_layer(config, in_dim)
         self.reads_input = in_dim == width
         glob_dim = 2 * width if self.reads_input else width
         self.glob = GlobalBlock(glob_dim, width, config.order, config.filter, config.skip)
@@ -190,7 +190,7 @@ class OnlyLocal(nn.Module):
 
     def __init__(self, config: GECOConfig, in_dim: int) -> None:
         super().__init__()
-        self.local = LocalLayer(config.local, in_dim, config.width, config.propagation, config.hops)
+        self.local = _local_layer(config, in_dim)
 
     def forward(
         self,
@@ -201,6 +201,10 @@ class OnlyLocal(nn.Module):
         rows: MaskRows | None = None,
     ) -> Tensor:
         return self.local(x_NF, adjacency, None if rows is None else rows.of(0))
+
+
+def _local_layer(config: GECOConfig, in_dim: int) -> LocalLayer:
+    return LocalLayer(config.local, in_dim, config.width, config.propagation, config.hops, config.edge_dim)
 
 
 def _layers(config: GECOConfig) -> list[nn.Module]:

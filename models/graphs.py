@@ -87,7 +87,15 @@ class Graphs:
             else (self.edge_coefficient[in_edge], self.edge_coefficient[out_edge])
         )
         out_lists = (out_ptr, self.edge_index[1][out_edge], of_out)
-        return Adjacency(in_ptr, self.edge_index[0][in_edge], of_in, transposed=out_lists, degree=self.degree)
+        features = None if self.edge_attr is None else self.edge_attr[in_edge]
+        return Adjacency(
+            in_ptr,
+            self.edge_index[0][in_edge],
+            of_in,
+            transposed=out_lists,
+            degree=self.degree,
+            edge_feature=features,
+        )
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Graphs":
         def moved(value: Any) -> Any:

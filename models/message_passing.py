@@ -21,7 +21,9 @@ class MessagePassing(nn.Module):
         super().__init__()
         self.config = config
         in_dims = [config.in_dim, *[config.width] * (config.num_layers - 1)]
-        self.layers = nn.ModuleList(LocalLayer(config.local, in_dim, config.width) for in_dim in in_dims)
+        self.layers = nn.ModuleList(
+            LocalLayer(config.local, in_dim, config.width, edge_dim=config.edge_dim) for in_dim in in_dims
+        )
         self.input = NodeInput(config.input_dropout, config.scale_rows, linear=config.in_dim != config.width)
         self.head = nn.Linear(config.width, config.out_dim)
 

@@ -54,6 +54,7 @@ class Adjacency:
     `indices[indptr[i]:indptr[i+1]]` are the sources of node i's in-edges. Multi-edges count once each; self loops are
     used where given and never added. `edge_weight` [E], at least 0, multiplies each edge and takes no gradient.
     `degree` [N] stands for the nodes' degrees, in and out, where these are the edges of a sample and the weights estimate sums over all edges.
+    `edge_feature` [E, F] are rows for blocks that read them (models/local_blocks.py); ÂX does not.
     `symmetric=True` promises A = Aᵀ (every edge is there both ways, with the same weight), which spares the transpose;
     `transposed` hands over one that the caller already has.
     """
@@ -67,6 +68,7 @@ class Adjacency:
         symmetric: bool = False,
         transposed: tuple[Tensor, Tensor, Tensor | None] | None = None,
         degree: Tensor | None = None,
+        edge_feature: Tensor | None = None,
     ) -> None:
         """Raises ValueError when the arrays do not describe N rows of ids in [0, N); ids are read on the CPU only."""
         self._rows = check_lists(indptr, indices, edge_weight, "indptr")
@@ -82,7 +84,7 @@ class Adjacency:
             raise ValueError(
                 f"degree needs one number per node: {self.num_nodes} nodes, got shape {tuple(degree.shape)}; pass the degrees of the same nodes"
             )
-        self._own_degree = degree
+        self._own_degree, self.edge_feature = degree, edge_feature
         self._factors: dict[tuple[str, torch.dtype], tuple[Tensor | None, Tensor | None]] = {}
 
     @property

@@ -196,16 +196,17 @@ def _spec(config: Config, servers: Any, manifest: Any) -> Any:
     from cluster.served_nodes import ServedNodes
     from cluster.tasks import Classification
     from cluster.train_spec import TrainSpec
-    from jobs.run.node_run import node_inputs
-    from jobs.run.registry import build_model
+    from jobs.run.registry import Inputs, build_model
+    from models.options.features import Features
     from samplers.options import LoaderOptions, RandomPartitionOptions, full_evaluation
 
     model = {"name": "geco", "width": config.width, "num_layers": config.layers}
     model |= {"dropout": config.dropout, "input_dropout": config.dropout}
     component = read_config(config_tree("nodes", {"model": model, "run": {"defaults": "recipe"}})).model
+    inputs = Inputs(node=Features(dim=manifest.feature_dim), out_dim=manifest.num_classes or 1, task="node")
     return TrainSpec(
         data=ServedNodes(servers),
-        build_model=lambda: build_model(component, "nodes", node_inputs(manifest, 0)),
+        build_model=lambda: build_model(component, "nodes", inputs),
         task=Classification(manifest.num_classes),
         model_config={},
         identity={},

@@ -18,9 +18,9 @@ from jobs.plan.tries import Tried, Tries
 from jobs.run.automatic import Setting, expected_facts, num_batches
 from jobs.run.classic import search
 from jobs.run.config import RunConfig
-from jobs.run.link_task import beside_features, link_inputs
+from jobs.run.link_task import graph_inputs
 from jobs.run.memory_check import available_bytes
-from jobs.run.node_run import check_run, node_inputs, resolve_nodes, shard_memory
+from jobs.run.node_run import check_run, resolve_nodes, shard_memory
 from jobs.run.node_task import node_task
 from jobs.run.prepare_graph import find_graph, how_to_make, not_there_yet
 from jobs.run.resolve import Facts, ResolvedRun, resolve
@@ -324,9 +324,10 @@ def _add_without_graph(plan: Plan, resolved: ResolvedRun, resources: Resources |
         plan.add("encoding", f"{resolved.encoding.name}: the first run computes it")
     facts = expected_facts(source, roots["train"], graph.partitions)
     expected_bytes = 4 * source.num_nodes * (source.feature_dim + 8) + 4 * (source.num_edges or 0)
-    width = beside_features(config)
-    inputs = node_inputs(source, width) if config.links is None else link_inputs(source, config.links, width)
-    resolved = resolve(config, Facts(inputs, {}, resources, expected_bytes, facts if config.links is None else None))
+    resolved = resolve(
+        config,
+        Facts(graph_inputs(source, config), {}, resources, expected_bytes, facts if config.links is None else None),
+    )
     plan.place(resolved, graph.partitions)
     plan.add_chosen(resolved)
     held_out = f"links held out: {graph.links.valid:.0%} of the pairs valid, {graph.links.test:.0%} test"

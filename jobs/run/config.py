@@ -68,6 +68,8 @@ class NodeDataOptions:
     """An OGB set whose edges have a direction (ogbn-arxiv): keep it; otherwise each edge gets its reverse, as in the literature."""
     split_set: int = 0
     """Index of the train/valid/test split to use."""
+    edge_features: bool = False
+    """The model reads the stored features of edges: every batch holds them."""
     links: LinkSplitOptions = field(default_factory=LinkSplitOptions)
     """Of a graph that the run prepares itself."""
 

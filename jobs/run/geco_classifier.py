@@ -22,7 +22,13 @@ class GECOClassifier(nn.Module):
     def forward(self, batch: TorchBatch) -> Tensor:
         """Logits [num_roots, num_classes]; of a shard a collective call."""
         if batch.shard is None:
-            adjacency = Adjacency(batch.indptr, batch.indices, coefficients(batch), degree=batch.degree)
+            adjacency = Adjacency(
+                batch.indptr,
+                batch.indices,
+                coefficients(batch),
+                degree=batch.degree,
+                edge_feature=batch.edge_feature,
+            )
             logits = self.model(batch.x, adjacency, node_id_N=batch.node_id, epoch=batch.epoch)
         else:
             graph = shard_graph(batch)

@@ -20,9 +20,18 @@ def beside_features(config: RunConfig) -> int:
     return config.embeddings.width + getattr(config.sampler.options, "recency_dim", 0)
 
 
-def link_inputs(data: Manifest | SourceInfo, options: LinksOptions, width: int) -> Inputs:
-    """What the graph and the decoder decide of the model, whose outputs are the nodes' states. `width`: of what is beside features."""
-    return Inputs(node=Features(dim=data.feature_dim + width), out_dim=options.decoder.width, task="node")
+def graph_inputs(data: Manifest | SourceInfo, config: RunConfig) -> Inputs:
+    """What the graph and the task decide of a model of its nodes. Raises ConfigError where features of edges are asked for and there are none."""
+    if config.data.edge_features and not data.edge_feature_dim:
+        raise ConfigError(
+            f"{data.name}: edge_features: expected features of edges, the graph has none; leave out --data.edge_features, or ingest a source that has them"
+        )
+    return Inputs(
+        node=Features(dim=data.feature_dim + beside_features(config)),
+        edge=Features(dim=data.edge_feature_dim if config.data.edge_features else 0),
+        out_dim=(data.num_classes or 1) if config.links is None else config.links.decoder.width,  # of links: states
+        task="node",
+    )
 
 
 def link_identity(manifest: Manifest, options: LinksOptions) -> dict[str, Any]:

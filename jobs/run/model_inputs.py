@@ -40,7 +40,14 @@ def plan_shard(batch: TorchBatch, peers: Peers) -> ShardedGraph:
     """The graph of which the batch is this rank's part, without roots; a collective call."""
     assert batch.shard is not None
     shards = Shards(batch.shard.bounds)
-    adjacency = ShardedAdjacency(batch.indptr, batch.indices, shards, peers, symmetric=batch.shard.symmetric)
+    adjacency = ShardedAdjacency(
+        batch.indptr,
+        batch.indices,
+        shards,
+        peers,
+        symmetric=batch.shard.symmetric,
+        edge_feature=batch.edge_feature,
+    )
     return ShardedGraph(shards, peers, adjacency, batch.node_id, x=batch.x, encodings=batch.encodings)
 
 

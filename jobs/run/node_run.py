@@ -20,10 +20,10 @@ from jobs.run.classic import train_classic
 from jobs.run.config import RunConfig
 from jobs.run.link_baselines import compute_link_baselines
 from jobs.run.link_options import LinksOptions
-from jobs.run.link_task import beside_features, check_links, link_identity, link_inputs, ranking
+from jobs.run.link_task import check_links, graph_inputs, link_identity, ranking
 from jobs.run.node_task import check_graph, check_splits, fits_labels, lacks_features, node_task
 from jobs.run.prepare_graph import prepare_any_graph, store_encoding
-from jobs.run.registry import PLACEHOLDERS, Inputs
+from jobs.run.registry import PLACEHOLDERS
 from jobs.run.resolve import Facts, ResolvedRun, resolve
 from jobs.run.this_machine import local_session
 from jobs.run.training_run import (
@@ -48,7 +48,6 @@ from jobs.run.typed_nodes import (
 )
 from jobs.run.verdict import end_of_run
 from jobs.run.whole_graph import ShardMemory, WholeGraphData
-from models.options.features import Features
 from samplers.options import RandomPartitionOptions
 from samplers.random_partition import count_chunks
 from samplers.registry import without_encodings
@@ -59,7 +58,6 @@ from storage.descriptions import counted
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
-from storage.source import SourceInfo
 from storage.typed_graph import TypedGraph
 from storage.typed_manifest import TypedManifest
 
@@ -231,11 +229,6 @@ def _on_ray(
             yield _Ready(resolved, launcher, router, traffic, ServedNodes(servers), owners)
 
 
-def node_inputs(data: Manifest | SourceInfo, width: int) -> Inputs:
-    """What the graph decides of a model. `width`: of what is beside its features."""
-    return Inputs(node=Features(dim=data.feature_dim + width), out_dim=data.num_classes or 1, task="node")
-
-
 def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | None) -> ResolvedRun:
     """The run on this graph. Raises ConfigError where the two do not fit."""
     check_graph_kind(config, graph)
@@ -257,14 +250,17 @@ def resolve_nodes(config: RunConfig, graph: NodeGraph, resources: Resources | No
         DATA: manifest.measured.data_digest(config.data.split_set),
     }
     facts = graph_facts(manifest, config.data.split_set)
-    width = beside_features(config)
-    return resolve(config, Facts(node_inputs(manifest, width), identity, resources, manifest.num_bytes, facts))
+    return resolve(config, Facts(graph_inputs(manifest, config), identity, resources, manifest.num_bytes, facts))
 
 
 def _resolve_typed(config: RunConfig, graph: TypedGraph, resources: Resources | None) -> ResolvedRun:
     if config.embeddings.width:
         raise ConfigError(
             f"{graph.url}: embeddings: expected a graph of one type, got a typed one; leave out --embeddings.width"
+        )
+    if config.data.edge_features:
+        raise ConfigError(
+            f"{graph.url}: edge_features: expected a graph of one type, got a typed one; leave out --data.edge_features"
         )
     config, manifest, split_set = with_type(config, graph), graph.manifest, config.data.split_set
     predicted = predicted_nodes(graph, config)
@@ -300,8 +296,9 @@ def _resolve_links(
         DATA: manifest.measured.graph_digest[:16],
     }
     chosen = replace(config.task, options=replace(links, ranking=ranking(manifest, links)))
-    inputs = link_inputs(manifest, links, beside_features(config))
-    return resolve(replace(config, task=chosen), Facts(inputs, identity, resources, manifest.num_bytes))
+    return resolve(
+        replace(config, task=chosen), Facts(graph_inputs(manifest, config), identity, resources, manifest.num_bytes)
+    )
 
 
 def num_roots(resolved: ResolvedRun) -> int:

@@ -29,13 +29,13 @@ from cluster.training_data import (
 from jobs.run.config import saved_tree
 from jobs.run.finished_run import FinishedRun
 from jobs.run.graph_task import set_inputs
-from jobs.run.link_task import beside_features, link_inputs, link_task
-from jobs.run.node_run import node_inputs, shard_memory
+from jobs.run.link_task import graph_inputs, link_task
+from jobs.run.node_run import shard_memory
 from jobs.run.node_task import fits_labels
 from jobs.run.predict_options import PredictConfig
 from jobs.run.prepare_graph import store_encoding
 from jobs.run.reader import UsageError
-from jobs.run.registry import sharding
+from jobs.run.registry import Inputs, sharding
 from jobs.run.resolve import ResolvedRun, read_resolved
 from jobs.run.typed_nodes import NodeGraph, describe, predicted_nodes, typed_inputs
 from jobs.run.whole_graph import WholeGraphData
@@ -46,6 +46,7 @@ from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
 from storage.graph import SourceIds, StoredGraph, source_ids
 from storage.graph_store import open_graphs
+from storage.manifest import Manifest
 from storage.source import SPLIT_NAMES
 from storage.typed_graph import TypedGraph, open_any_graph
 
@@ -127,7 +128,7 @@ def node_subject(run: FinishedRun, options: PredictConfig) -> Subject:
         inputs = typed_inputs(graph.manifest, manifest, config)
         inputs = replace(trained.inputs, node_dims=inputs.node_dims, relations=inputs.relations)
     else:
-        inputs = replace(trained.inputs, node=node_inputs(manifest, beside_features(config)).node)
+        inputs = _of_graph(trained, manifest)
     shape = replace(trained, inputs=inputs)
     shape = replace(shape, config=replace(config, run=replace(config.run, parallel="graph" if is_whole else "data")))
     samplers = with_unsplit(shape.evaluation)
@@ -194,6 +195,12 @@ def _served(
     return serve, look
 
 
+def _of_graph(trained: ResolvedRun, manifest: Manifest) -> Inputs:
+    """The run's inputs with the widths of this graph's features, which its weights have to fit."""
+    inputs = graph_inputs(manifest, trained.config)
+    return replace(trained.inputs, node=inputs.node, edge=inputs.edge)
+
+
 def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun, graph: StoredGraph) -> Subject:
     """The best links of every node, by one pass over the whole graph."""
     links, manifest = trained.config.links, graph.manifest
@@ -211,11 +218,9 @@ def _link_subject(run: FinishedRun, options: PredictConfig, trained: ResolvedRun
             f"{run.path}: the best links need the states of all nodes by one pass over the whole graph, which is of no one time, and the run's model reads "
             "ages (--sampler.recency_dim); train without them"
         )
-    shape = replace(
-        trained, inputs=replace(trained.inputs, node=link_inputs(manifest, links, trained.config.embeddings.width).node)
-    )
+    shape = replace(trained, inputs=_of_graph(trained, manifest))
     encodings = () if trained.encoding is None else (trained.encoding.name,)
-    around = RandomPartitionOptions(num_chunks=1, shuffle=False, encodings=encodings)
+    around = RandomPartitionOptions(num_chunks=1, shuffle=False, encodings=encodings, edge_columns=trained.edge_columns)
 
     def members(router: Router) -> Callable[[str], np.ndarray]:
         return lambda _: router.link_tables.nodes.original_id

@@ -235,6 +235,7 @@ def given_of(kind: type, inputs: Inputs) -> dict[str, Any]:
         "node": inputs.node,
         "edge": inputs.edge,
         "in_dim": inputs.node.dim,
+        "edge_dim": inputs.edge.dim,
         "out_dim": inputs.out_dim,
         "task": inputs.task,
         "seed": inputs.seed,

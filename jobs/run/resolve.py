@@ -9,7 +9,7 @@ decides the time (a resume resolves it again), each automatic choice of it with 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from cluster.options import TrainOptions, WorkerOptions
 from cluster.placement import Resources
@@ -20,8 +20,10 @@ from jobs.run.config import FORMAT, NodeEvaluationOptions, RunConfig, config_tre
 from jobs.run.link_options import LinksOptions
 from jobs.run.link_samplers import scored_links, training_links
 from jobs.run.reader import Tree, build, shown, to_tree
-from jobs.run.registry import Inputs, build_model, model_config, origin, sharding, stored_encoding
+from jobs.run.registry import PLACEHOLDERS, Inputs, build_model, model_config, origin, sharding, stored_encoding
+from models.options.features import Features
 from models.parallel.shards import NUM_BLOCKS
+from samplers.messages import EdgeColumn
 from samplers.options import (
     FullGraphOptions,
     GraphBatchOptions,
@@ -100,6 +102,8 @@ class ResolvedRun:
         values = asdict(self._model_options)
         for name in ("recompute", "filter_learning_rate"):
             values.pop(name, None)
+        if not values.get("edge_dim", 1):  # runs from before there were features of edges go on
+            del values["edge_dim"]
         links = self.config.links
         decoder = {} if links is None else {"decoder": asdict(links.decoder)}
         layers = {"relational": to_tree(self.config.relational)} if self.has_relational_layers else {}
@@ -153,17 +157,28 @@ class ResolvedRun:
         if self.config.links is not None:
             return self._scored_links(self.config.links)
         if self.is_full_graph:
-            return dict(full_evaluation(self.config.data.split_set, 1, self._encodings, NUM_BLOCKS, "shard"))
+            return self._on_whole_graph(1, NUM_BLOCKS, "shard")
         if how.how == "sampled":
             return {split: self._sampler(split, shuffle=False) for split in SPLITS}
         blocks = NUM_BLOCKS if sharding(self._model_options) == "rows" else None
-        return dict(full_evaluation(self.config.data.split_set, how.chunks, self._encodings, blocks))
+        return self._on_whole_graph(how.chunks, blocks)
+
+    def _on_whole_graph(
+        self, chunks: int, blocks: int | None = None, alone: Literal["batch", "shard"] = "batch"
+    ) -> dict[str, Any]:
+        split_set = self.config.data.split_set
+        return dict(full_evaluation(split_set, chunks, self._encodings, blocks, alone, self.edge_columns))
 
     def _scored_links(self, links: LinksOptions) -> dict[str, Any]:
         around = self._sampler("train", shuffle=False)
         if self.config.evaluation.how == "full":
-            around = full_evaluation(self.config.data.split_set, 1, self._encodings)["train"]
+            around = self._on_whole_graph(1)["train"]
         return dict(scored_links(links, around))
+
+    @property
+    def edge_columns(self) -> tuple[EdgeColumn, ...]:
+        """What every batch carries of the edges for the model."""
+        return () if self.config.kind == "graphs" or self.inputs.edge.empty else ("feature",)
 
     @property
     def _model_options(self) -> Any:
@@ -177,6 +192,7 @@ class ResolvedRun:
         config = self.config
         if isinstance(config.sampler.options, GraphBatchOptions):
             return replace(config.sampler.options, seed=config.fit.seed, shuffle=shuffle)
+        columns = tuple(getattr(config.sampler.options, "edge_columns", ()))
         return given(
             config.sampler.options,
             seed=config.fit.seed,
@@ -185,6 +201,7 @@ class ResolvedRun:
             root_split=SPLITS[split],
             shuffle=shuffle,
             encodings=self._encodings,
+            edge_columns=columns + tuple(name for name in self.edge_columns if name not in columns),
         )
 
     def print_choices(self) -> None:
@@ -496,6 +513,23 @@ def _sums_can_be_corrected(config: RunConfig) -> str | None:
     )
 
 
+def _edges_are_read(config: RunConfig) -> str | None:
+    if config.kind != "nodes" or not config.data.edge_features or config.model.is_foreign:
+        return None
+    if config.run.parallel == "graph":
+        return "--data.edge_features: expected batches, got --run.parallel graph, which sums over neighbors alone; leave out one of them"
+    if getattr(config.sampler.options, "corrected", False):
+        return "corrected: expected sums over neighbors, got models that read each edge (--data.edge_features); set --sampler.corrected no"
+    name, options = config.model.name, config.model.options
+    if not {"edge", "edge_dim"} & set(options.GIVEN):
+        return f"--data.edge_features: expected a model that reads features of edges, got {name}; set --model sage, gcn, gat, geco or ppgt"
+    try:
+        model_config(config.model, replace(PLACEHOLDERS["nodes"], edge=Features(dim=1)))
+    except ConfigError as error:
+        return f"--data.edge_features: {error}"
+    return None
+
+
 def _trackers_are_installed(config: RunConfig) -> str | None:
     from jobs.run.trackers import missing_tracker
 
@@ -517,6 +551,7 @@ CHECKS = (
     _sums_can_be_corrected,
     _embeddings_fit_the_rest,
     _classic_baselines_are_of_nodes,
+    _edges_are_read,
     _embedded_graph_has_47_classes,
     _trackers_are_installed,
 )

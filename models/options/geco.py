@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from models.options.checks import check_choices, check_least, check_shares
 from models.options.choices import Normalisation, Permutation
-from models.options.local import LocalOptions, check_local
+from models.options.local import READS_EDGES, LocalOptions, check_local
 
 FilterScale = Literal["none", "length", "sqrt_length"]
 
@@ -44,9 +44,11 @@ class FilterConfig:
 class GECOConfig:
     """Every option of GECO; the defaults are the paper's formulas. Raises ValueError on values that cannot work."""
 
-    GIVEN: ClassVar = ("in_dim", "out_dim", "seed", "encoding_dim")
+    GIVEN: ClassVar = ("in_dim", "out_dim", "edge_dim", "seed", "encoding_dim")
     in_dim: int = 1
     out_dim: int = 1
+    edge_dim: int = 0
+    """Features of an edge, which a trained local block reads; 0: none."""
     width: int = 128
     num_layers: int = 3
     order: int = 2
@@ -87,11 +89,16 @@ class GECOConfig:
     """Of the implicit filters in `models.geco.param_groups`; none: the common rate."""
 
     def __post_init__(self) -> None:
-        check_least(self, 0, "in_dim", "encoding_dim")
+        check_least(self, 0, "in_dim", "edge_dim", "encoding_dim")
         check_least(self, 1, "out_dim", "width", "num_layers", "order", "hops")
         check_shares(self, "dropout", "input_dropout")
         check_choices(self)
         check_local(self)
+        if self.edge_dim and (self.block == "hyena" or self.local.block not in READS_EDGES):
+            block = "hyena" if self.block == "hyena" else self.local.block
+            raise ValueError(
+                f"features of edges need a local block that reads them ({', '.join(READS_EDGES)}), got {block}; set local.block"
+            )
         if self.local.is_paper and self.local.residual == "identity":
             raise ValueError(
                 "a serial layer adds its input already, got the residual identity; set local.residual to none or linear"

@@ -7,6 +7,8 @@ from models.options.checks import check_choices, check_least, check_shares
 
 Block = Literal["lcb", "gcn", "sage", "gat", "gated-gcn", "appnp"]
 
+READS_EDGES: tuple[Block, ...] = ("gcn", "sage", "gat", "gated-gcn")  # what reads features of edges
+
 
 @dataclass(frozen=True)
 class LocalOptions:

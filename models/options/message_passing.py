@@ -11,11 +11,13 @@ from models.options.local import LocalOptions
 class MessagePassingConfig:
     """What GraphSAGE, GCN and GAT have in common. Raises ValueError on values that cannot work."""
 
-    GIVEN: ClassVar = ("in_dim", "out_dim")
+    GIVEN: ClassVar = ("in_dim", "out_dim", "edge_dim")
     sharding: ClassVar = "rows"
     convolution: ClassVar[Literal["sage", "gcn", "gat"]]
     in_dim: int = 1
     out_dim: int = 1
+    edge_dim: int = 0
+    """Features of an edge, which every layer reads; 0: none."""
     width: int = 128
     num_layers: int = 3
     residual: Literal["none", "identity", "linear"] = "linear"
@@ -36,6 +38,7 @@ class MessagePassingConfig:
         return LocalOptions(self.convolution, "top", self.residual, self.norm, self.dropout, num_heads=heads)
 
     def __post_init__(self) -> None:
+        check_least(self, 0, "edge_dim")
         check_least(self, 1, "in_dim", "out_dim", "width", "num_layers")
         check_shares(self, "dropout", "input_dropout")
         check_choices(self)

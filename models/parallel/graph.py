@@ -1,7 +1,7 @@
 """One graph whose nodes are spread over workers, in the place of a `models.graphs.Graphs`: what a model reads of it, and for the rows here.
 
 A model that reads other nodes only through `adjacency`, `by_source`, `by_destination` and `by_graph` runs on it as it is, and predicts
-the roots here. Everything else is a node's own: features, encodings, ids. Calls that reach other workers are collective; a model makes
+the roots here. Everything else is a node's own, or an edge's: features, encodings, ids. Calls that reach other workers are collective; a model makes
 them in the same order on each.
 
 Shapes: n rows here, N nodes, E edges into the rows here, F features.
@@ -33,13 +33,17 @@ class ShardedGraph:
     x: Tensor | None = None  # [n, F]
     root_index: Tensor | None = None  # int64 [r]: rows whose outputs are wanted; None: all of them
     encodings: Mapping[str, Tensor] = field(default_factory=dict)  # [n, k] each
-    edge_attr: None = None
     num_graphs: int = 1
 
     @property
     def num_nodes(self) -> int:
         """n."""
         return self.adjacency.num_nodes
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """[E, F'], of the edges into the rows here."""
+        return self.adjacency.edge_feature
 
     @cached_property
     def layout(self) -> ShardedLayout:

@@ -147,7 +147,8 @@ class ShardedAdjacency:
     """The in-edges of this worker's rows; `propagate` as `models.propagation.Adjacency` has it, for the whole graph.
 
     `indptr` [n + 1] and `source_id` [E] are the CSC arrays of the worker's range, sources as global ids. Building it and every
-    call of `propagate` are collective. `symmetric=True` promises that the whole A = Aᵀ, weights included.
+    call of `propagate` are collective. `symmetric=True` promises that the whole A = Aᵀ, weights included. `edge_feature` [E, F] are rows for blocks that
+    read them.
     """
 
     def __init__(
@@ -159,10 +160,11 @@ class ShardedAdjacency:
         edge_weight: Tensor | None = None,
         *,
         symmetric: bool = False,
+        edge_feature: Tensor | None = None,
     ) -> None:
         """Raises ValueError where the arrays are not those of the worker's range."""
         _check(indptr, source_id, shards, peers)
-        self.peers, self._symmetric = peers, symmetric
+        self.peers, self._symmetric, self.edge_feature = peers, symmetric, edge_feature
         self.halo = Halo(source_id, shards, peers)
         self.num_nodes, self.num_edges = self.halo.num_nodes, source_id.numel()
         self._rows = SourceLists(indptr.to(self.halo.row_E.dtype), self.halo.row_E, edge_weight)

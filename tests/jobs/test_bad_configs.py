@@ -52,6 +52,16 @@ ROWS = (
     Row("train_links", "--data {graph}", ("held out", "--links.valid 0.05")),
     Row("train_links", "--sampler.time until --evaluation sampled", ("links", "'until'", "--sampler.time before")),
     Row("train_links", "--sampler.time before", ("'before'", "--evaluation sampled")),
+    Row(
+        "train_nodes",
+        "--data.edge_features --data {graph} --model sage",
+        ("features of edges", "has none", "--data.edge_features"),
+    ),
+    Row("train_nodes", "--data.edge_features", ("sage", "got lcb", "local.block")),
+    Row("train_nodes", "--data.edge_features --model rsage", ("got rsage", "--model sage")),
+    Row(
+        "train_nodes", "--data.edge_features --model sage --sampler.corrected", ("each edge", "--sampler.corrected no")
+    ),
     Row("train_nodes", "--sampler neighbor --sampler.time until", ("'until'", "--evaluation sampled")),
     Row("ingest", "synthetic out --split.by_time 0.9 0.8", ("by_time", "ascending order", "0.9")),
     Row("ingest", "synthetic out --links.by_time 0.8 0.9", ("by_time", "--edge-list.time")),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -27,6 +28,7 @@ from jobs.run.registry import Component, Inputs, build_model
 from models.options.features import Features
 from models.options.geco import FilterConfig, GECOConfig
 from models.options.gps import GPSOptions
+from models.options.local import LocalOptions
 from models.options.message_passing import GATConfig, GCNConfig, SAGEConfig
 from models.options.primphormer import PrimalOptions, PrimphormerConfig
 from models.options.tokengt import TokenGTConfig
@@ -59,9 +61,16 @@ LOCAL = {
     "sage": ("sage", SAGEConfig(width=16)),
     "gcn": ("gcn", GCNConfig(width=16)),
     "gat": ("gat", GATConfig(width=16)),
+    "sage with edges": ("sage", SAGEConfig(width=16)),
+    "gcn with edges": ("gcn", GCNConfig(width=16)),
+    "gat with edges": ("gat", GATConfig(width=16)),
 }
 GLOBAL = {
     "geco": ("geco", GECOConfig(width=16, num_layers=2, filter=SMALL, skip=True)),
+    "geco with edges": (
+        "geco",
+        GECOConfig(width=16, num_layers=2, filter=SMALL, local=LocalOptions(block="gated-gcn", join="gate")),
+    ),
     "geco in parts": ("geco", GECOConfig(width=16, num_layers=2, filter=SMALL, skip=True)),
     "geco dynamic": (
         "geco",
@@ -114,7 +123,8 @@ def prepare(folder: str) -> None:
 
 def build(name: str) -> torch.nn.Module:
     torch.manual_seed(0)
-    model = build_model(Component(*MODELS[name]), "nodes", INPUTS)
+    edge = Features(dim=2 if "with edges" in name else 0)
+    model = build_model(Component(*MODELS[name]), "nodes", replace(INPUTS, edge=edge))
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # away from a start at which norms and running statistics do nothing
         for tensor in (*model.parameters(), *model.buffers()):
@@ -131,6 +141,15 @@ def predict(name: str, batch: TorchBatch) -> torch.Tensor:
     return getattr(found, "prediction", found)
 
 
+def with_edges(batch: TorchBatch, router: Router) -> TorchBatch:
+    """With features of edges that their ends decide."""
+    permanent = batch.node_id
+    if batch.shard is not None:
+        permanent = torch.from_numpy(router.fetch(np.arange(NODES), feature=False).original_id)
+    ends = permanent[batch.indices.long()], batch.node_id.repeat_interleave(batch.indptr.diff())
+    return replace(batch, edge_feature=torch.stack([ends[0].sin(), (3 * ends[1] + ends[0]).cos()], dim=1))
+
+
 class Cases:
     """Of every model, on a worker: the ids that it predicts, and its predictions."""
 
@@ -141,6 +160,7 @@ class Cases:
         router = local_router(open_graph(f"{self.folder}/graph"))
         options = replace(OPTIONS, alone="shard")
         shard = to_torch(FullGraphSampler(router, options, peers.size).sample(0, peers.rank))
+        shard = with_edges(shard, router)
         planned = PlannedShard(**vars(shard), graph=plan_shard(shard, peers))
         found: dict[str, Any] = {"id": shard.node_id[shard.root_index], "bytes": {}}
         for name in MODELS:
@@ -163,7 +183,7 @@ def results(folder) -> tuple[dict[int, list[Any]], Callable[[str], torch.Tensor]
     batch = to_torch(FullGraphSampler(router, OPTIONS, 1).sample(0, 0))
     assert batch.shard is None
     assert batch.node_id.tolist() == sorted(batch.node_id.tolist())
-    return on_workers(Cases(folder), SIZES), lambda name: predict(name, batch)
+    return on_workers(Cases(folder), SIZES), lambda name: predict(name, with_edges(batch, router))
 
 
 def joined(by_rank: list[Any], name: str) -> torch.Tensor:

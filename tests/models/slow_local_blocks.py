@@ -95,6 +95,42 @@ SLOW = {
 }
 
 
+def slow_with_edges(block: str, layer, x: Tensor, e: Tensor, edges: Tensor = EDGES) -> Tensor:
+    """The convolution where edge k has the features e[k]."""
+    rows = []
+    for node in range(len(x)):
+        near = [
+            (int(edges[0, k]), e[k] @ layer.edge.linear.weight.T) for k in range(edges.shape[1]) if edges[1, k] == node
+        ]
+        if block == "sage":
+            messages = [torch.relu(layer.neighbors(x[source]) + e_D) for source, e_D in near]
+            rows.append(layer.own(x[node]) + (sum(messages) / len(messages) if messages else 0))
+        elif block == "gcn":
+            degree = [len(sources(other, edges)) + 1.0 for other in range(len(x))]
+            total = torch.relu(layer.linear(x[node])) / degree[node] + layer.bias
+            for source, e_D in near:
+                total = total + torch.relu(layer.linear(x[source]) + e_D) / (degree[node] * degree[source]) ** 0.5
+            rows.append(total)
+        elif block == "gat":
+            heard = [*near, (node, x.new_zeros(layer.edge.linear.out_features))]
+            heads = []
+            for k in range(layer.num_heads):
+                own = slice(k * layer.source.shape[1], (k + 1) * layer.source.shape[1])
+                h, logit = layer.linear(x)[:, own], []
+                for source, e_D in heard:
+                    told = h[source] @ layer.source[k] + h[node] @ layer.destination[k] + e_D[own] @ layer.of_edge[k]
+                    logit.append(nn.functional.leaky_relu(told, 0.2))
+                messages = torch.stack([h[source] + e_D[own] for source, e_D in heard])
+                heads.append(torch.stack(logit).softmax(0) @ messages)
+            rows.append(torch.cat(heads) + layer.bias)
+        else:
+            own, to, message, at_source = layer.node(x).chunk(4, dim=1)
+            sigma = [torch.sigmoid(to[node] + at_source[source] + e_D) for source, e_D in near]
+            top = sum(s * message[source] for s, (source, _) in zip(sigma, near, strict=True))
+            rows.append(own[node] + top / (sum(sigma) + 1e-6))
+    return torch.stack(rows)
+
+
 def slow_local(layer, block: str, x: Tensor, edges: Tensor = EDGES) -> Tensor:
     """LocalLayer in evaluation: ReLU(Norm(Conv(H) + Res(H)))."""
     after = SLOW[block](layer.convolution, x, edges)

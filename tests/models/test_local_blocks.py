@@ -13,14 +13,14 @@ from models.node_order import node_order
 from models.options.features import Features
 from models.options.geco import FilterConfig, GECOConfig
 from models.options.gps import GPSOptions
-from models.options.local import LocalOptions
+from models.options.local import READS_EDGES, LocalOptions
 from models.options.ppgt import PPGTConfig
 from models.options.primphormer import PrimphormerConfig
 from models.options.tokengt import TokenGTConfig
 from models.ppgt import PPGT
 from models.primphormer import Primphormer
 from models.tokengt import TokenGT, TokenView
-from tests.models.slow_local_blocks import EDGES, SLOW, graphs_of, slow_local
+from tests.models.slow_local_blocks import EDGES, SLOW, graphs_of, slow_local, slow_with_edges
 
 BLOCKS = list(SLOW)
 each_block = pytest.mark.parametrize("block", BLOCKS)
@@ -48,6 +48,22 @@ def test_a_convolution_is_the_loop_over_nodes(block):
     layer = away_from_the_start(make_convolution(LocalOptions(block, num_heads=2), 3, 4, hops=2).double())
     x = randn(5, 3)
     torch.testing.assert_close(layer(x, graphs_of(x).adjacency), SLOW[block](layer, x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("block", READS_EDGES)
+def test_a_convolution_that_reads_edges_is_the_loop_over_them(block):
+    """Of edges in any order: of `Graphs` sorted by its adjacency, with their features."""
+    torch.manual_seed(0)
+    layer = away_from_the_start(make_convolution(LocalOptions(block, num_heads=2), 3, 4, edge_dim=2).double())
+    x, e = randn(5, 3), randn(EDGES.shape[1], 2, seed=1)
+    expected = slow_with_edges(block, layer, x, e)
+    graphs = replace(graphs_of(x), edge_attr=e)
+    torch.testing.assert_close(layer(x, graphs.adjacency), expected, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda x, e: layer(x, replace(graphs, edge_attr=e).adjacency), (x.requires_grad_(), e.requires_grad_())
+    )
+    with pytest.raises(ValueError, match="features of edges must have 2 columns, got none"):
+        layer(x, graphs_of(x).adjacency)
 
 
 @each_block

@@ -1,0 +1,84 @@
+"""Features of edges in a run on nodes: a model that reads them learns what one without them cannot, in training, scores and predictions."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from jobs import predict, train_nodes
+from storage.importers.array_graph import ArrayGraph
+from storage.ingest import IngestOptions, ingest
+from tests.job_in_process import run_job
+
+NODES, DEGREE, CLASSES = 600, 5, 3
+SMALL = ["--model.num_layers", 1, "--model.width", 16, "--model.dropout", 0, "--fit.patience", "none"]
+MODELS = {
+    "sage": ["--model", "sage", "--fit.epochs", 40],
+    "gat": ["--model", "gat", "--fit.epochs", 40],
+    "geco": ["--model", "geco", "--model.local.block", "gated-gcn", "--fit.epochs", 40],
+}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> str:
+    """A node's label is the class that its one marked in-neighbor shows in its features."""
+    rng = np.random.default_rng(0)
+    shown = rng.integers(0, CLASSES, NODES)
+    source = np.stack([rng.choice(NODES, DEGREE, replace=False) for _ in range(NODES)])
+    marked = np.zeros((NODES, DEGREE, 1), np.float32)
+    marked[:, 0] = 1
+    graph = ArrayGraph(
+        "marked",
+        NODES,
+        source.ravel(),
+        np.repeat(np.arange(NODES), DEGREE),
+        edge_feature=marked.reshape(-1, 1),
+        feature=np.eye(CLASSES, dtype=np.float32)[shown],
+        label=shown[source[:, 0]],
+        split=rng.permutation(np.repeat([1, 2, 3], NODES // 3)).astype(np.int8)[:, None],
+        num_classes=CLASSES,
+    )
+    url = str(tmp_path_factory.mktemp("edges") / "graph")
+    ingest(graph, url, IngestOptions(num_partitions=2))
+    return url
+
+
+def trained(stored: str, run, *words) -> float:
+    """The test accuracy."""
+    words = ["--data", stored, "--fit.learning_rate", 0.02, *SMALL, *words, "--run.dir", run]
+    done = run_job(train_nodes.main, [*map(str, words)])
+    assert done.returncode == 0, done.stderr
+    return json.loads((run / "summary.json").read_text())["scores"]["test"]
+
+
+@pytest.mark.parametrize("name", ["sage", *(pytest.param(name, marks=pytest.mark.long) for name in ("gat", "geco"))])
+def test_a_model_that_reads_edges_wins(stored, tmp_path, name):
+    words = [*MODELS[name], "--sampler", "neighbor", "--sampler.fanouts", 5]
+    assert trained(stored, tmp_path / "without", *words) < 0.75
+    assert trained(stored, tmp_path / "with", *words, "--data.edge_features") > 0.95
+
+
+@pytest.mark.ray
+def test_predictions_are_those_of_the_scores(stored, tmp_path, shared_ray):
+    score = trained(stored, tmp_path / "run", *MODELS["sage"], "--data.edge_features")
+    done = run_job(predict.main, [str(tmp_path / "run"), str(tmp_path / "out")])
+    assert done.returncode == 0, done.stderr
+    assert "as in the run's summary" in done.stdout
+    rows = pq.read_table(tmp_path / "out").to_pandas()
+    test = rows[rows["split"] == "test"]
+    assert (test["prediction"] == test["target"]).mean() == pytest.approx(score)
+
+
+@pytest.mark.parametrize(
+    ("model", "sampler"),
+    [
+        ("ppgt", "node2subgraph"),
+        pytest.param("tokengt", "random-partition", marks=pytest.mark.long),
+        pytest.param("sage", "ppr", marks=pytest.mark.long),
+        pytest.param("gcn", "saint", marks=pytest.mark.long),
+    ],
+)
+def test_every_sampler_brings_them(stored, tmp_path, model, sampler):
+    words = ["--model", model, "--sampler", sampler, "--fit.epochs", 1, "--fit.warmup_epochs", 0]
+    trained(stored, tmp_path / "run", *words, "--data.edge_features")
