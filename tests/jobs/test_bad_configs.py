@@ -62,6 +62,15 @@ ROWS = (
     Row(
         "train_nodes", "--data.edge_features --model sage --sampler.corrected", ("each edge", "--sampler.corrected no")
     ),
+    Row("train_nodes", "--embeddings.width -1", ("width", "at least 0", "-1", "--embeddings.width")),
+    Row("train_nodes", "--embeddings.width many", ("an integer", "'many'", "--embeddings.width"), 2),
+    Row("train_nodes", "--embeddings.optimizer sgd", ("'sgd'", "adagrad", "adam", "--embeddings.optimizer"), 2),
+    Row("train_nodes", "--embeddings.mode late", ("'late'", "exact", "async", "--embeddings.mode"), 2),
+    Row("train_nodes", "--embeddings.owners 0", ("owners", "at least 1", "0", "--embeddings.owners")),
+    Row("train_nodes", "--embeddings.log_bytes 0", ("log_bytes", "at least 1", "0", "--embeddings.log_bytes")),
+    Row("train_nodes", "--embeddings.learning_rate 0", ("learning_rate", "more than 0", "--embeddings.learning_rate")),
+    Row("train_nodes", "--embeddings.widht 8", ("--embeddings.widht", "--embeddings.width"), 2),
+    Row("train_graphs", "--embeddings.width 8", ("one graph", "many graphs", "--embeddings.width 8")),
     Row("train_nodes", "--sampler neighbor --sampler.time until", ("'until'", "--evaluation sampled")),
     Row("ingest", "synthetic out --split.by_time 0.9 0.8", ("by_time", "ascending order", "0.9")),
     Row("ingest", "synthetic out --links.by_time 0.8 0.9", ("by_time", "--edge-list.time")),
