@@ -175,6 +175,9 @@ class ServerOptions:
     """On each host: where partitions of a graph on an object store are kept for all its processes and for later runs. None: in the server's memory."""
     disk_cache_bytes: int = 100_000_000_000
     """Of that folder, for all graphs; those that were used longest ago make room."""
+    range_reads: bool = False
+    """Leave the features of a graph on an object store there, and read the rows that batches need as byte ranges; the rest is held as ever. For graphs whose
+    features neither memory nor disk holds: whole copies are faster where they fit. Rows by plan (--loader.cache_bytes) are read once while they are kept."""
 
     def __post_init__(self) -> None:
         ports = self.ports
@@ -190,6 +193,10 @@ class ServerOptions:
                 "disk_cache_dir": (
                     self.disk_cache_dir is None or self.disk_cache_dir.is_absolute(),
                     "an absolute path, which is the same on all hosts, or none",
+                ),
+                "range_reads": (
+                    not self.range_reads or self.disk_cache_dir is None,
+                    "no beside disk_cache_dir, where partitions are kept whole",
                 ),
             },
         )

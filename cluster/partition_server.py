@@ -199,7 +199,7 @@ class ServerGroup:
     """The driver's side: one server per partition, each on a host that has its files, the same number on each host as far as they allow."""
 
     def __init__(self, graph: StoredGraph | TypedGraph, options: ServerOptions) -> None:
-        """Starts no server yet. Raises ConfigError where other processes cannot read the graph."""
+        """Starts no server yet. Raises ConfigError where other processes cannot read the graph, or not by range as the options want."""
         if graph.url.startswith("memory://"):
             raise ConfigError(
                 f"{graph.url}: memory:// lives in one process, so actors cannot read it; use a path or s3://"
@@ -207,6 +207,8 @@ class ServerGroup:
         self._graph = graph
         if options.disk_cache is not None and isinstance(graph, StoredGraph):
             self._graph = options.disk_cache.copy_of(graph)
+        if options.range_reads and isinstance(graph, StoredGraph):
+            self._graph = graph.features_by_range()
         self._options = options
         self._hosts: tuple[Host, ...] = ()
         self._handles: list[Any] = [None] * graph.num_partitions

@@ -166,7 +166,9 @@ class PartitionOwner:
 
     def _features(self, row: np.ndarray) -> np.ndarray | None:
         """As they are stored."""
-        table = self._partition.feature
+        table, on_store = self._partition.feature, self._partition.feature_on_store
+        if on_store is not None:
+            return on_store.read(row)
         if table is None:
             return None
         feature = self._pool.empty((len(row), table.shape[1]), table.dtype)
@@ -181,8 +183,11 @@ class PartitionOwner:
         columns = [(partition.original_id, into.original_id), (partition.label, into.label)]
         if request.split_set is not None:
             columns.append((self._split(request.split_set), into.split))
-        if request.feature and partition.feature is not None and into.feature is not None:
-            decode_rows(partition.feature_rows, partition.feature, into.feature, row, position)
+        if request.feature and into.feature is not None:
+            if partition.feature_on_store is not None:
+                decode_rows(partition.feature_rows, partition.feature_on_store.read(row), into.feature, None, position)
+            elif partition.feature is not None:
+                decode_rows(partition.feature_rows, partition.feature, into.feature, row, position)
         for stored, out in columns:
             if stored is not None and out is not None:
                 place_rows(stored, row, position, out)
@@ -193,7 +198,9 @@ class PartitionOwner:
     @property
     def feature_bytes(self) -> int:
         """Of a stored row of features."""
-        return 0 if self._partition.feature is None else self._partition.feature_rows.row_bytes
+        partition = self._partition
+        has_none = partition.feature is None and partition.feature_on_store is None
+        return 0 if has_none else partition.feature_rows.row_bytes
 
     def _split(self, split_set: int) -> np.ndarray:
         split = self._partition.split

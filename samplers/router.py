@@ -46,6 +46,7 @@ from samplers.neighbor_kernels import all_positions
 from samplers.node_tables import NodeTables
 from samplers.partition_owner import PartitionOwner
 from samplers.row_kernels import group_by_owner, place_rows
+from storage.background import begin
 from storage.compiled import compiled
 from storage.encoding_names import encoding_columns
 from storage.errors import ConfigError, StageError
@@ -137,6 +138,18 @@ class LocalOwner:
     def feature_bytes(self) -> int:
         """Of a stored row of features."""
         return self._owner.feature_bytes
+
+
+class StoreOwner:
+    """Answers in this process, where features stay on a store: requests for rows are under way meanwhile, as those to other processes."""
+
+    def __init__(self, owner: PartitionOwner) -> None:
+        self._owner = owner
+
+    def submit(self, request: Request) -> Pending:
+        if isinstance(request, FetchRows):
+            return begin(partial(self._owner.answer, request), "rows")
+        return _Answered(self._owner.answer(request))
 
 
 class Router:
@@ -465,7 +478,7 @@ def local_router(
     for index in range(graph.num_partitions):
         if index not in owners:
             owner = PartitionOwner(graph.partition(index, verify=verify), num_nodes, tables)
-            owners[index] = watch(LocalOwner(owner), index)
+            owners[index] = watch(StoreOwner(owner) if graph.by_range else LocalOwner(owner), index)
     return Router(graph.manifest, [owners[index] for index in range(graph.num_partitions)])
 
 

@@ -4,6 +4,7 @@ Bytes are those of the arrays in requests and replies as they travel (`samplers.
 """
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,8 +49,10 @@ class Traffic:
 
     def watch(self, owner: "Owner", partition: int) -> "Owner":
         """The owner with its messages counted: as local ones where it answers in this process."""
-        from samplers.router import LocalOwner
+        from samplers.router import LocalOwner, StoreOwner
 
+        if isinstance(owner, StoreOwner):
+            return WatchedRemote(owner, partition, self, is_here=True)
         if isinstance(owner, LocalOwner):
             return WatchedLocal(owner, partition, self)
         return WatchedRemote(owner, partition, self)
@@ -62,23 +65,30 @@ def array_bytes(message: "Request | Reply") -> int:
 
 
 class WatchedRemote:
-    """An owner elsewhere, its messages counted."""
+    """An owner elsewhere, or one here whose replies are under way meanwhile, its messages counted."""
 
-    def __init__(self, owner: "Owner", partition: int, traffic: Traffic) -> None:
+    def __init__(self, owner: "Owner", partition: int, traffic: Traffic, *, is_here: bool = False) -> None:
         self._owner, self._partition, self._traffic = owner, partition, traffic
+        self._requests, self._sent, self._received = (
+            (_LOCAL_REQUESTS, _LOCAL, _LOCAL) if is_here else (_REMOTE_REQUESTS, _SENT, _RECEIVED)
+        )
 
     def submit(self, request: "Request") -> "Pending":
-        self._traffic.add(self._partition, _REMOTE_REQUESTS, _SENT, 1, array_bytes(request))
-        return _WatchedReply(self._owner.submit(request), self._partition, self._traffic)
+        self._traffic.add(self._partition, self._requests, self._sent, 1, array_bytes(request))
+
+        def count(reply: "Reply") -> None:
+            self._traffic.add(self._partition, self._requests, self._received, 0, array_bytes(reply))
+
+        return _WatchedReply(self._owner.submit(request), count)
 
 
 class _WatchedReply:
-    def __init__(self, pending: "Pending", partition: int, traffic: Traffic) -> None:
-        self._pending, self._partition, self._traffic = pending, partition, traffic
+    def __init__(self, pending: "Pending", count: Callable[["Reply"], None]) -> None:
+        self._pending, self._count = pending, count
 
     def result(self) -> "Reply":
         reply = self._pending.result()
-        self._traffic.add(self._partition, _REMOTE_REQUESTS, _RECEIVED, 0, array_bytes(reply))
+        self._count(reply)
         return reply
 
 

@@ -120,6 +120,11 @@ def read_batch(
     if verify:
         check_digest(source.read_buffer(), entry, path)
         source.seek(0)
+    return only_batch(source, path, num_rows, row_name)
+
+
+def only_batch(source: pa.NativeFile, path: str, num_rows: int | None = None, row_name: str = "rows") -> pa.RecordBatch:
+    """The record batch of an opened file, which `path` names in errors. Raises as `read_batch`."""
     try:
         with pa.ipc.open_file(source) as reader:
             if reader.num_record_batches != 1:

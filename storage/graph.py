@@ -33,6 +33,7 @@ from storage.links import Links
 from storage.manifest import LABEL_DTYPES, Manifest, parse_manifest, partition_dir
 from storage.manifest_reader import FileEntry
 from storage.random_reads import read_at_random
+from storage.ranged_rows import RangedRows
 from storage.snapshots import read_manifest
 from storage.source import SPLIT_TEST
 from storage.string_ids import StringIds, string_buffers
@@ -63,6 +64,7 @@ class Partition:
     edge_time: np.ndarray | None = None  # int64 [m]
     edge_feature: np.ndarray | None = None  # float32 [m, edge_feature_dim]
     feature: np.ndarray | None = None  # [n, ·], as `feature_rows` says
+    feature_on_store: RangedRows | None = None  # in its place, of a graph whose features are read by range
     label: np.ndarray | None = None  # int64 or float32 [n], or int8 [n, num_classes]: answers
     split: np.ndarray | None = None  # int8 [num_split_sets, n]
     group: np.ndarray | None = None  # int32 [n], the locality group
@@ -85,9 +87,11 @@ class Partition:
 
     @property
     def feature_rows(self) -> FeatureRows:
-        """How `feature` is stored."""
+        """How features are stored."""
+        if self.stored_rows is not None:
+            return self.stored_rows
         assert self.feature is not None
-        return self.stored_rows or FeatureRows(self.feature.shape[1], cast(FeatureDtype, str(self.feature.dtype)))
+        return FeatureRows(self.feature.shape[1], cast(FeatureDtype, str(self.feature.dtype)))
 
     def feature_numbers(self) -> np.ndarray | None:
         """float32 [n, feature_dim], a copy where features are stored in another form."""
@@ -103,6 +107,7 @@ class PinnedGraph:
     content_hash: str
     origin: str | None = None  # of a copy on the hosts' disks
     part: str | None = None  # of a typed graph: the type of nodes or the relation that this is
+    by_range: bool = False  # as of `StoredGraph`
 
     def open(self) -> "StoredGraph":
         """Opens the same graph. Raises FormatError if it is gone or replaced by another."""
@@ -114,7 +119,7 @@ class PinnedGraph:
             graph = copy_of(open_graph(self.origin, self.snapshot), self.url)  # this host has none of its files yet
         if graph.manifest.content_hash != self.content_hash:
             raise FormatError(replaced(self.url, self.content_hash, graph.manifest.content_hash))
-        return graph
+        return replace(graph, by_range=self.by_range)
 
 
 def replaced(url: str, expected: str, content_hash: str) -> str:
@@ -165,6 +170,7 @@ class StoredGraph:
     manifest: Manifest
     filesystem: fsspec.AbstractFileSystem
     path: str
+    by_range: bool = False  # features stay on the store: a partition has `feature_on_store` in place of `feature`
 
     def __repr__(self) -> str:
         manifest = self.manifest
@@ -207,7 +213,16 @@ class StoredGraph:
         url = self.path if is_local(self.filesystem) else self.url
         manifest = self.manifest
         part = None if manifest.part is None else manifest.part.name
-        return PinnedGraph(url, manifest.snapshot, manifest.content_hash, manifest.origin, part)
+        return PinnedGraph(url, manifest.snapshot, manifest.content_hash, manifest.origin, part, self.by_range)
+
+    def features_by_range(self) -> "StoredGraph":
+        """The graph with its features left on its store. Raises ConfigError for one whose files are local."""
+        if is_local(self.filesystem):
+            raise ConfigError(
+                f"{self.url}: expected a graph on an object store, whose features are read by range, got one on a disk, whose files are mapped, "
+                "which needs no more memory; leave out --servers.range_reads"
+            )
+        return replace(self, by_range=True)
 
     @property
     def is_here(self) -> bool:
@@ -410,8 +425,12 @@ class _PartitionReader:
         """What a `Partition` says of nodes."""
         manifest = self.manifest
         original_id, label, splits, group, time = self.nodes()
-        feature = None
-        if (rows := manifest.feature_rows) is not None:
+        feature = feature_on_store = None
+        if self.graph.by_range and (rows := manifest.feature_rows) is not None:
+            entry = manifest.files[f"{partition_dir(self.index)}/features.arrow"]
+            path, num_rows = f"{self.graph.path}/{entry.path}", self.stop - self.start
+            feature_on_store = RangedRows(self.graph.filesystem, path, entry, rows, num_rows)
+        elif (rows := manifest.feature_rows) is not None:
             features, path = self._batch("features", self.stop - self.start)
             feature = numpy_column(features, "feature", str(rows.stored_dtype), path, rows.stored_width)
             if is_local(self.graph.filesystem):
@@ -419,6 +438,7 @@ class _PartitionReader:
         return {
             "original_id": original_id,
             "feature": feature,
+            "feature_on_store": feature_on_store,
             "label": label,
             "split": _read_only(np.stack(splits)) if splits else None,
             "group": group,

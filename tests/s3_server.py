@@ -4,14 +4,15 @@ conditional put exclusive, as S3's is."""
 import contextlib
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 
 @contextlib.contextmanager
-def s3_bucket(*, one_at_a_time: bool = True) -> Iterator[str]:
-    """A new bucket's URL; the environment says where the server is, for child processes too."""
+def s3_bucket(*, one_at_a_time: bool = True, through: Callable[[Any], Any] = lambda answer: answer) -> Iterator[str]:
+    """A new bucket's URL; the environment says where the server is, for child processes too. `through` may put something around the server, a WSGI application."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto.server")
     import s3fs
@@ -22,7 +23,7 @@ def s3_bucket(*, one_at_a_time: bool = True) -> Iterator[str]:
         def log_request(self, *_: object) -> None:
             """A line for each request would fill the log, and slow the server down."""
 
-    application = create_backend_app("s3")
+    application = through(create_backend_app("s3"))
     server = make_server("127.0.0.1", 0, application, threaded=not one_at_a_time, request_handler=Quiet)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -132,6 +132,8 @@ def _for_one_type(config: RunConfig) -> str | None:
         return "--loader.cache_bytes: rows are fetched by plan of plain graphs alone; leave it out"
     if config.servers.disk_cache is not None:
         return "--servers.disk_cache_dir: hosts keep copies of plain graphs alone; leave it out"
+    if config.servers.range_reads:
+        return "--servers.range_reads: features of plain graphs alone are read by range; leave it out"
     return None
 
 

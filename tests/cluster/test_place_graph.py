@@ -95,6 +95,20 @@ def test_servers_keep_a_store_s_partitions_on_their_host_s_disk_for_all_its_proc
             assert files == {path: path.stat().st_ino for path in folder.rglob("*.arrow")}  # copied once
 
 
+def test_servers_leave_the_features_of_a_graph_on_its_store(origin):
+    stored = open_graph(f"simplecache::file://{origin.path}")
+    options = NeighborOptions(fanouts=(4, 3), batch_size=30, scheme="labor")
+    with partition_servers(stored, ServerOptions(range_reads=True)) as servers:
+        assert servers.graph.by_range
+        there = NeighborSampler(connect(servers), options)
+        same_bytes(there.sample(0, 0), NeighborSampler(local_router(origin), options).sample(0, 0))
+    with (
+        pytest.raises(ConfigError, match=r"leave out --servers\.range_reads"),
+        server_group(origin, ServerOptions(range_reads=True)),
+    ):
+        pass
+
+
 def test_partitions_that_no_host_has_are_named(origin, tmp_path):
     copy, _ = place(origin, tmp_path / "copy")
     stored_file(copy.path, "part-00001/features.arrow").unlink()

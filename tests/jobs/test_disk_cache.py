@@ -1,4 +1,5 @@
-"""A run on a graph of an object store with --servers.disk_cache_dir: the losses of the local graph, and a second run that copies nothing."""
+"""A run on a graph of an object store with --servers.disk_cache_dir, or with --servers.range_reads: the losses of the local graph, and with a cache a second run
+that copies nothing."""
 
 import uuid
 from pathlib import Path
@@ -35,6 +36,15 @@ def test_a_run_reads_a_store_by_a_cache_and_the_next_run_finds_it(tmp_path: Path
     assert " 0 bytes copied there now" in said["second"]
     small = [*cache, "--servers.disk_cache_bytes", "1000", "--run.dir", "small"]
     cache[1] = small[1] = str(tmp_path / "other")
+    left = ["--servers.range_reads", "yes", "--loader.cache_bytes", "1000000", "--run.dir", "left"]
+    done = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *left], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert curve(tmp_path / "left") == curve(tmp_path / "local")
+    refused = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *cache, *left], tmp_path)
+    assert "no beside disk_cache_dir" in refused.stderr
+    refused = run_job(train_nodes.main, [*RUN, "--data", urls["local"], *left[:2], "--run.dir", "mapped"], tmp_path)
+    assert refused.returncode != 0
+    assert "leave out --servers.range_reads" in refused.stderr
     refused = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *small], tmp_path)
     assert refused.returncode != 0
     assert "raise --servers.disk_cache_bytes" in refused.stderr
