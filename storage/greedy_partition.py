@@ -1,4 +1,4 @@
-"""The compiled inner loops of the LDG partitioner (`storage.partitioners.ldg_groups`)."""
+"""The compiled inner loops of the partitioners that see edges (`storage.partitioners`)."""
 
 import numpy as np
 
@@ -12,22 +12,31 @@ _BLOCK_EDGES = 512  # looked up ahead
 
 
 def place_window(
-    src: np.ndarray, dst: np.ndarray, partition: np.ndarray, seen: np.ndarray, size: np.ndarray, capacity: int
+    src: np.ndarray,
+    dst: np.ndarray,
+    partition: np.ndarray,
+    seen: np.ndarray,
+    type_offsets: np.ndarray,
+    size: np.ndarray,
+    capacity: np.ndarray,
 ) -> None:
     """Places, in order of first appearance, the window's nodes of which no window before has shown more edges; edges count both ways.
 
-    src, dst: int64 [k]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: edges in the window that a node was placed
-    by) and size (int64 [num_partitions]).
+    src, dst: int64 [k]; type_offsets: int64 [num_types + 1], type t has the nodes from type_offsets[t] up to the next one; capacity: int64
+    [num_types]. Updates partition (int32 [num_nodes], -1: not placed), seen (int32 [num_nodes]: edges in the window that a node was placed
+    by) and size (int64 [num_types, num_partitions]).
     """
     node, degree, before, ends, _ = _number(src, dst, partition)
+    kind = np.searchsorted(type_offsets, node, side="right") - 1
     is_placed = degree >= seen[node]
     seen[node] = np.maximum(seen[node], degree)
     indptr = np.concatenate([[0], np.cumsum(np.where(is_placed, degree, 0))])
     neighbour = _neighbours(ends, indptr, is_placed)
-    size -= np.bincount(before[is_placed & (before >= 0)], minlength=len(size))
+    left = is_placed & (before >= 0)
+    size -= np.bincount(kind[left] * size.shape[1] + before[left], minlength=size.size).reshape(size.shape)
     place = np.where(is_placed, -1, before)
     for _ in range(1 + NUM_RESTREAMS):
-        if not _sweep(indptr, neighbour, is_placed, place, size, capacity):
+        if not _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
             break  # from the same state, the next sweep would move none either
     partition[node] = place
 
@@ -85,25 +94,26 @@ def _neighbours(ends, indptr, is_placed):
 
 
 @compiled
-def _sweep(indptr, neighbour, is_placed, place, size, capacity):
+def _sweep(indptr, neighbour, is_placed, kind, place, size, capacity):
     """One greedy sweep over the nodes to be placed; one that has a partition (`place`) leaves it first and may come back.
 
     Returns how many have moved.
     """
     num_moved = 0
-    num_partitions = len(size)
+    num_types, num_partitions = size.shape
     count = np.zeros(num_partitions, dtype=np.int64)
     touched = np.empty(num_partitions, dtype=np.int64)
-    space = np.empty(num_partitions)
-    for p in range(num_partitions):
-        space[p] = 1.0 - size[p] / capacity
+    space = np.empty((num_types, num_partitions))
+    for t in range(num_types):
+        for p in range(num_partitions):
+            space[t, p] = 1.0 - size[t, p] / capacity[t]
     for row in range(len(place)):
         if not is_placed[row]:
             continue
-        left = place[row]
+        t, left = kind[row], place[row]
         if left >= 0:
-            size[left] -= 1
-            space[left] = 1.0 - size[left] / capacity
+            size[t, left] -= 1
+            space[t, left] = 1.0 - size[t, left] / capacity[t]
         num_touched = 0
         for position in range(indptr[row], indptr[row + 1]):
             owner = place[neighbour[position]]
@@ -116,18 +126,18 @@ def _sweep(indptr, neighbour, is_placed, place, size, capacity):
         best, best_score = -1, 0.0
         for i in range(num_touched):
             p = touched[i]
-            score = count[p] * space[p]
+            score = count[p] * space[t, p]
             count[p] = 0
-            if size[p] >= capacity:
+            if size[t, p] >= capacity[t]:
                 continue
-            if score > best_score or (score == best_score and (size[p], p) < (size[best], best)):
+            if score > best_score or (score == best_score and (size[t, p], p) < (size[t, best], best)):
                 best, best_score = p, score
         if best < 0:
-            best = int(np.argmin(size))
+            best = int(np.argmin(size[t]))
         num_moved += best != left
         place[row] = best
-        size[best] += 1
-        space[best] = 1.0 - size[best] / capacity
+        size[t, best] += 1
+        space[t, best] = 1.0 - size[t, best] / capacity[t]
     return num_moved
 
 
@@ -148,3 +158,39 @@ def count_links(src, dst, partition, links):
         one, other = partition[src[i]], partition[dst[i]]
         if one >= 0 and other >= 0:
             links[one, other] += 1
+
+
+@compiled
+def cost_of_leaving(indptr, neighbour, partition, num_partitions):
+    """int64 [num_nodes]: how many more edges each node cuts in the best other partition than where it is."""
+    cost = np.empty(len(partition), np.int64)
+    count = np.empty(num_partitions, np.int64)
+    for row in range(len(partition)):
+        count[:] = 0
+        for position in range(indptr[row], indptr[row + 1]):
+            count[partition[neighbour[position]]] += 1
+        inside = count[partition[row]]
+        count[partition[row]] = -1
+        cost[row] = inside - count.max()
+    return cost
+
+
+@compiled
+def move_surplus(order, indptr, neighbour, kind, partition, size, capacity):
+    """Takes nodes, in this order, out of partitions with more of their type than `capacity`, each to the one of its neighbours' with room that has
+    most of these, or the emptiest. Updates partition (int32 [num_nodes]) and size (int64 [num_types, num_partitions])."""
+    count = np.zeros(size.shape[1], dtype=np.int64)
+    for row in order:
+        t, left = kind[row], partition[row]
+        if size[t, left] <= capacity[t]:
+            continue
+        count[:] = 0
+        for position in range(indptr[row], indptr[row + 1]):
+            count[partition[neighbour[position]]] += 1
+        best = int(np.argmin(size[t]))
+        for p in range(size.shape[1]):
+            if size[t, p] < capacity[t] and (count[p], -size[t, p]) > (count[best], -size[t, best]):
+                best = p
+        partition[row] = best
+        size[t, left] -= 1
+        size[t, best] += 1

@@ -1,9 +1,9 @@
-"""Which partition owns which node: `assign_partitions(name, source, num_partitions, seed)`.
+"""Which partition owns which node: `assign_partitions(name, source, num_partitions, seed)`, and `assign_types` of a typed graph.
 
 A partitioner is a pure function of the source and its arguments, and leaves no partition empty. `random` and `range` see no edge, and sizes
 differ by at most one. `ldg` and `metis` find locality groups, which stand in an order in which neighbors are near (`storage.group_order`); a partition is a range
 of them, within a group of the even one. `ldg` puts at most `LOOSE` times the mean in a group, so that communities of many sizes find room, or (1 + `LDG_SLACK`)
-times where groups are the partitions; `metis` keeps METIS's tolerance (about 3 %).
+times where groups are the partitions; `metis` keeps METIS's tolerance (about 3 %). Of a typed graph groups are the partitions, and both keep to (1 + `LDG_SLACK`) for each type.
 Memory is O(num_nodes) and up to four windows of edges; `metis` holds the graph.
 """
 
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.counter_random import Permutation, derive_key
-from storage.errors import ConfigError, DataError, MissingDependencyError
+from storage.errors import ConfigError, MissingDependencyError
 from storage.group_order import even_ranges, order_groups
 from storage.ordered_map import ordered_map
-from storage.source import GraphSource
+from storage.source import GraphSource, TypedSource
+from storage.types_together import TypesTogether, check_ends
 
 LDG_SLACK, LOOSE = 0.03, 4.0
 # Edges that LDG sees at once, about 60 bytes each: the more, the better the partitions. A constant, not an option: the same
@@ -68,7 +69,8 @@ def assign_partitions(
         return Assignment(np.zeros(num_nodes, np.int32))
     links = np.zeros((num_groups, num_groups), np.int64) if num_groups <= MOST_GROUPS else None
     slack = LDG_SLACK if num_groups == num_partitions else LOOSE - 1
-    group = _without_empty(GROUPERS[name](source, num_groups, seed, links, slack), num_groups)
+    whole = np.array([0, num_nodes])
+    group = _without_empty(GROUPERS[name](source, whole, num_groups, seed, links, slack), num_groups)
     size = np.bincount(group, minlength=num_groups)
     order = np.arange(num_groups) if links is None else order_groups(links, size)
     number = np.empty(num_groups, np.int32)
@@ -77,6 +79,24 @@ def assign_partitions(
     partition_of = np.repeat(np.arange(num_partitions, dtype=np.int32), np.diff(bounds))
     group = number[group]
     return Assignment(partition_of[group], group, num_groups)
+
+
+def assign_types(name: str, source: TypedSource, num_partitions: int, seed: int) -> dict[str, Assignment]:
+    """The partition of every row of every type. `ldg` and `metis` see one graph: the rows of all types one after another, the edges of all relations.
+
+    Each partition has about equally many nodes of each type, and there are no locality groups. Errors as `assign_partitions`.
+    """
+    num_nodes = {node_type: nodes.info.num_nodes for node_type, nodes in source.nodes.items()}
+    if name in SHARES or num_partitions == 1:
+        shares = SHARES.get(name, consecutive_shares)
+        return {node_type: Assignment(shares(count, num_partitions, seed)) for node_type, count in num_nodes.items()}
+    together = TypesTogether(source)
+    partition = GROUPERS[name](together, together.offsets, num_partitions, seed, None, LDG_SLACK)
+    of_types = dict(zip(num_nodes, np.split(partition, together.offsets[1:-1]), strict=True))
+    return {
+        node_type: Assignment(_without_empty(own, num_partitions) if len(own) >= num_partitions else own)
+        for node_type, own in of_types.items()
+    }
 
 
 def automatic_groups(num_nodes: int, num_partitions: int) -> int:
@@ -104,12 +124,12 @@ def consecutive_shares(num_nodes: int, num_partitions: int, seed: int) -> np.nda
 
 
 def ldg_groups(
-    source: GraphSource, num_groups: int, seed: int, links: np.ndarray | None, slack: float = LDG_SLACK
+    source: GraphSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
     """int32 [num_nodes]: linear deterministic greedy over the edge stream, in one pass; `seed` changes nothing. A group has at most 1 + `slack` times the
-    mean. Adds to links[a, b], where that is given, the edges from group a to group b, as the groups are while these edges pass.
+    mean of each type (rows type_offsets[t] up to the next). Adds to links[a, b], where that is given, the edges from group a to group b, as the groups are while these edges pass.
 
-    A node goes where most of its neighbours are, discounted by fullness: argmax of count_g · (1 - size_g / capacity), ties to
+    A node goes where most of its neighbours are, discounted by fullness: argmax of count_g · (1 - size_g / capacity), of its own type, ties to
     the emptiest (Stanton and Kliot, "Streaming graph partitioning for large distributed graphs", KDD 2012). There, nodes
     arrive with all their neighbours. Here, edges arrive, so a node is placed by the neighbours seen in a window of `LDG_WINDOW_EDGES` edges, in
     order of first appearance, and again in a later window that shows at least as many. Nodes without edges fill up the emptiest groups.
@@ -118,27 +138,32 @@ def ldg_groups(
     from storage.greedy_partition import count_links, fill_up, place_window
 
     num_nodes = source.info.num_nodes
-    capacity = int(np.ceil(num_nodes / num_groups * (1.0 + slack)))
+    capacity = _capacities(type_offsets, num_groups, slack)
     group = np.full(num_nodes, -1, dtype=np.int32)
     seen = np.zeros(num_nodes, np.int32)
-    size = np.zeros(num_groups, dtype=np.int64)
+    size = np.zeros((len(capacity), num_groups), dtype=np.int64)
 
     def place(window: tuple[np.ndarray, np.ndarray]) -> None:
-        place_window(*window, group, seen, size, capacity)
+        place_window(*window, group, seen, type_offsets, size, capacity)
         if links is not None:
             count_links(*window, group, links)
 
     # Windows are read here while a thread places the one before.
     for _ in ordered_map(place, _windows(source, LDG_WINDOW_EDGES), 1):
         pass
-    fill_up(group, size)
+    for of_type, own in zip(np.split(group, type_offsets[1:-1]), size, strict=True):
+        fill_up(of_type, own)
     return group
 
 
 def metis_groups(
-    source: GraphSource, num_groups: int, seed: int, links: np.ndarray | None, slack: float = LDG_SLACK
+    source: GraphSource, type_offsets: np.ndarray, num_groups: int, seed: int, links: np.ndarray | None, slack: float
 ) -> np.ndarray:
-    """METIS's k-way partition of the undirected simple graph behind the edges, as `ldg_groups`, but with METIS's slack, and a group may be empty; holds the whole graph in memory."""
+    """METIS's k-way partition of the undirected simple graph behind the edges, as `ldg_groups`, but with METIS's slack, and a group may be empty; holds the whole graph in memory.
+
+    METIS, as pymetis has it, balances all nodes together. Where there are several types, a group that has more than 1 + `slack` times the mean of one
+    gives up those of its nodes that then cut the fewest edges more.
+    """
     try:
         import pymetis
     except ImportError as error:
@@ -165,16 +190,41 @@ def metis_groups(
         num_groups, pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices), options=options
     )
     group = np.asarray(parts, dtype=np.int32)
+    if len(type_offsets) > 2:
+        _keep_to_capacity(group, adjacency.indptr, adjacency.indices, type_offsets, num_groups, slack)
     if links is not None:
         count_links(src, dst, group, links)
     return group
 
 
 SHARES: dict[str, Callable[[int, int, int], np.ndarray]] = {"random": random_shares, "range": consecutive_shares}
-GROUPERS: dict[str, Callable[[GraphSource, int, int, np.ndarray | None, float], np.ndarray]] = {
+GROUPERS: dict[str, Callable[[GraphSource, np.ndarray, int, int, np.ndarray | None, float], np.ndarray]] = {
     "ldg": ldg_groups,
     "metis": metis_groups,
 }
+
+
+def _capacities(type_offsets: np.ndarray, num_groups: int, slack: float) -> np.ndarray:
+    """int64 [num_types]: how many nodes of each type a group has at most."""
+    return np.ceil(np.diff(type_offsets) / num_groups * (1.0 + slack)).astype(np.int64)
+
+
+def _keep_to_capacity(
+    group: np.ndarray,
+    indptr: np.ndarray,
+    neighbour: np.ndarray,
+    type_offsets: np.ndarray,
+    num_groups: int,
+    slack: float,
+) -> None:
+    """Moves nodes, in place, until no group has more of a type than its capacity."""
+    from storage.greedy_partition import cost_of_leaving, move_surplus
+
+    kind = np.repeat(np.arange(len(type_offsets) - 1), np.diff(type_offsets))
+    size = np.bincount(kind * num_groups + group, minlength=(len(type_offsets) - 1) * num_groups)
+    order = np.argsort(cost_of_leaving(indptr, neighbour, group, num_groups), kind="stable")
+    capacity = _capacities(type_offsets, num_groups, slack)
+    move_surplus(order, indptr, neighbour, kind, group, size.reshape(-1, num_groups), capacity)
 
 
 def _windows(source: GraphSource, window_edges: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -183,14 +233,7 @@ def _windows(source: GraphSource, window_edges: int) -> Iterator[tuple[np.ndarra
     pending: list[tuple[np.ndarray, np.ndarray]] = []
     num_pending = 0
     for chunk in source.edges(min(window_edges, _READ_EDGES)):
-        if len(chunk.src) != len(chunk.dst):  # the compiled loops read both by one index
-            raise DataError(
-                f"{source.info.name}: expected as many sources as destinations, got {len(chunk.src)} and {len(chunk.dst)}"
-            )
-        for ids in (chunk.src, chunk.dst):
-            if len(ids) and (ids.min() < 0 or ids.max() >= num_nodes):
-                bad = ids[int(np.argmax((ids < 0) | (ids >= num_nodes)))]
-                raise DataError(f"edge ids must be 0 to {num_nodes - 1} (num_nodes = {num_nodes}), got {bad}")
+        check_ends(chunk, source.info.name, num_nodes, num_nodes)
         src, dst = chunk.src, chunk.dst
         while len(src):
             space = window_edges - num_pending

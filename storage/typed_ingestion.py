@@ -11,7 +11,7 @@ from storage.ingest_options import MAX_PARTITIONS, IngestOptions, LinkSplitOptio
 from storage.manifest import GraphPart, Manifest
 from storage.node_spool import NodeSpool
 from storage.numbering import Numbering
-from storage.partitioners import SHARES, Assignment
+from storage.partitioners import Assignment, assign_types
 from storage.snapshot_writer import SnapshotWriter
 from storage.source import EdgeChunk, EdgeSource, Progress, Relation, SourceInfo, TypedSource
 from storage.typed_manifest import TypedManifest, check_names
@@ -24,15 +24,17 @@ def ingest_typed(
 ) -> TypedManifest:
     """Writes `source` as partitions under `url`, as a snapshot of its own, and returns the manifest. Errors as `storage.ingest.ingest`.
 
-    Every type is cut evenly. With `undirected` a relation of one type has the reverses of its edges among them, and any other a
+    Every type is cut about evenly. With `undirected` a relation of one type has the reverses of its edges among them, and any other a
     relation rev_NAME beside it.
     """
-    options = options or IngestOptions()
+    options, one_way, progress = options or IngestOptions(), source, progress or (lambda *_: None)
     if options.undirected:
         source = with_reverse_relations(source)
     _check(source, options)
     with ingestion_writer(url, options) as writer:
-        return writer.commit(_written(source, options, writer, progress or (lambda *_: None)))
+        progress("assign", 0, None)
+        assigned = assign_types(options.partitioner, one_way, options.num_partitions, options.seed)
+        return writer.commit(_written(source, assigned, options, writer, progress))
 
 
 def with_reverse_relations(source: TypedSource) -> TypedSource:
@@ -79,10 +81,6 @@ def _check(source: TypedSource, options: IngestOptions) -> None:
             f"{name}: num_partitions: expected at most {MAX_PARTITIONS // parts} with {parts} types and relations, whose files a process maps, got "
             f"{options.num_partitions}; lower --partitions"
         )
-    if options.partitioner not in SHARES:
-        raise ConfigError(
-            f"{name}: partitioner {options.partitioner}: expected {' or '.join(SHARES)} for a typed graph; set --partitioner"
-        )
     if options.groups:
         raise ConfigError(f"{name}: groups: expected none for a typed graph, got {options.groups}; leave them out")
     if options.out_edges:
@@ -107,7 +105,13 @@ def _check(source: TypedSource, options: IngestOptions) -> None:
             )
 
 
-def _written(source: TypedSource, options: IngestOptions, writer: SnapshotWriter, progress: Progress) -> TypedManifest:
+def _written(
+    source: TypedSource,
+    assigned: dict[str, Assignment],
+    options: IngestOptions,
+    writer: SnapshotWriter,
+    progress: Progress,
+) -> TypedManifest:
     spools: dict[str, NodeSpool] = {}
     numberings: dict[str, Numbering] = {}
     types: dict[str, Manifest] = {}
@@ -118,8 +122,7 @@ def _written(source: TypedSource, options: IngestOptions, writer: SnapshotWriter
         of_type = options if nodes.info.has_label else replace(options, num_classes=None)
         of_type = of_type if nodes.info.has_node_time else replace(of_type, split=SplitOptions())
         spool = spools[node_type] = NodeSpool(nodes, of_type, scratch, progress)
-        shares = SHARES[options.partitioner](nodes.info.num_nodes, options.num_partitions, options.seed)
-        numbering = numberings[node_type] = Numbering.of(Assignment(shares), options.num_partitions)
+        numbering = numberings[node_type] = Numbering.of(assigned.pop(node_type), options.num_partitions)
         spool.write(numbering, writer, node_type)
         types[node_type] = Manifest(
             name=node_type,

@@ -79,10 +79,6 @@ def test_a_command_for_plain_graphs_refuses_it_in_one_line(folder: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["graph.yaml", "new", "--partitioner", "ldg"],
-            "expected random or range for a typed graph; set --partitioner",
-        ),
         (["graph.yaml", "new", "--out-edges"], "pass --reverse-edges add"),
         (["graph.yaml", "new", "--links.valid", "0.1"], "leave --links out"),
         (["graph.yaml", "new", "--per-class", "3"], "leave --per-class out"),

@@ -33,7 +33,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain = ["--synthetic.num-nodes", "300"]
     for source, name, options in (("mag", "one", mag), ("mag", "two", mag), ("", "plain", plain)):
         kind = f"synthetic-{source}" if source else "synthetic"
-        words = [kind, name, "--partitions", "1" if name == "one" else "2", "--partitioner", "random", *options]
+        cut = ["--partitions", "1"] if name == "one" else ["--partitions", "2", "--partitioner", "ldg"]
+        words = [kind, name, *cut, *options]
         done = run_job(ingest.main, words, folder)
         assert done.returncode == 0, done.stderr
     return folder

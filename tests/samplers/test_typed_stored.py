@@ -84,8 +84,8 @@ def nodes_of(name: str, table: NodeTable):
     return array_nodes(name, len(table.ids), table.feature, label, split)
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_batches_are_those_in_memory(partitions, tmp_path) -> None:
+@pytest.mark.parametrize(("partitions", "partitioner"), [(1, "random"), (3, "random"), (4, "ldg")])
+def test_batches_are_those_in_memory(partitions, partitioner, tmp_path) -> None:
     graph = numbered(random_typed_graph())
     nodes = {name: nodes_of(name, table) for name, table in graph.tables.items()}
     edges = {
@@ -101,7 +101,7 @@ def test_batches_are_those_in_memory(partitions, tmp_path) -> None:
     ingest_typed(
         TypedSource("random", nodes, edges),
         str(tmp_path / "graph"),
-        IngestOptions(num_partitions=partitions, edge_ids=True),
+        IngestOptions(num_partitions=partitions, partitioner=partitioner, edge_ids=True),
     )
     stored = open_typed_graph(str(tmp_path / "graph"))
     assert (stored.node_types, stored.relations) == (graph.node_types, graph.relations)

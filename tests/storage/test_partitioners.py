@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from storage import partitioners
 from storage.errors import ConfigError, DataError, MissingDependencyError
-from storage.importers.array_graph import ArrayGraph
-from storage.partitioners import LDG_SLACK, assign_partitions
+from storage.importers.array_graph import ArrayGraph, array_edges, array_nodes
+from storage.partitioners import LDG_SLACK, assign_partitions, assign_types
+from storage.source import Relation, TypedSource
 from storage.synthetic import SyntheticGraph, SyntheticOptions
+from storage.synthetic_mag import SyntheticMagOptions, synthetic_mag
 
 
 def _graph(num_nodes, src, dst):
@@ -146,6 +148,72 @@ def test_metis_without_pymetis_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", no_pymetis)
     with pytest.raises(MissingDependencyError, match="pip install"):
         assign_partitions("metis", _graph(3, [0], [1]), 2, 0)
+
+
+@st.composite
+def typed_graphs(draw):
+    count = {"paper": draw(st.integers(1, 50)), "author": draw(st.integers(1, 50)), "venue": draw(st.integers(1, 4))}
+    edges = {}
+    for ends in (("author", "paper"), ("paper", "paper"), ("venue", "paper")):
+        rows = [st.integers(0, count[end] - 1) for end in ends]
+        src, dst = np.array(draw(st.lists(st.tuples(*rows), max_size=150)), np.int64).reshape(-1, 2).T
+        edges[Relation(ends[0], "to", ends[1])] = array_edges("to", src, dst)
+    return TypedSource("typed", {name: array_nodes(name, n) for name, n in count.items()}, edges)
+
+
+@pytest.mark.parametrize("name", ["random", "range", "ldg", "metis"])
+@given(source=typed_graphs(), num_partitions=st.integers(1, 6))
+def test_no_partition_has_more_than_its_share_of_any_type(name, source, num_partitions):
+    if name == "metis":
+        pytest.importorskip("pymetis")
+    assigned = assign_types(name, source, num_partitions, 0)
+    for node_type, nodes in source.nodes.items():
+        size = np.bincount(assigned[node_type].partition, minlength=num_partitions)
+        slack = LDG_SLACK if name in ("ldg", "metis") else 0
+        assert size.sum() == nodes.info.num_nodes
+        assert len(size) == num_partitions
+        assert size.max() <= np.ceil(nodes.info.num_nodes / num_partitions * (1 + slack))
+        assert size.min() >= (nodes.info.num_nodes >= num_partitions)
+        again = assign_types(name, source, num_partitions, 0)
+        assert np.array_equal(assigned[node_type].partition, again[node_type].partition)
+
+
+@pytest.mark.parametrize(("name", "most"), [("ldg", 0.45), ("metis", 0.45)])
+def test_communities_of_several_types_stay_together(name, most):
+    if name == "metis":
+        pytest.importorskip("pymetis")
+    source = synthetic_mag(SyntheticMagOptions(scale=0.002, num_classes=8, homophily=0.9))
+    cut = {}
+    for partitioner in ("random", name):
+        assigned = assign_types(partitioner, source, 4, 0)
+        crossing = total = 0
+        for relation, edges in source.relations.items():
+            for chunk in edges.edges(1 << 20):
+                ends = assigned[relation.source].partition[chunk.src], assigned[relation.target].partition[chunk.dst]
+                crossing, total = crossing + int((ends[0] != ends[1]).sum()), total + len(chunk.src)
+        cut[partitioner] = crossing / total
+    assert cut["random"] == pytest.approx(0.75, abs=0.03)
+    assert cut[name] < most
+
+
+def test_a_graph_of_one_type_is_cut_as_a_plain_one():
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 300, (2, 900))
+    plain = assign_partitions("ldg", _graph(300, src, dst), 3, 0)
+    edges = {Relation("a", "to", "a"): array_edges("to", src, dst)}
+    typed = assign_types("ldg", TypedSource("one", {"a": array_nodes("a", 300)}, edges), 3, 0)["a"]
+    assert plain.num_groups == 3
+    parts = set(zip(plain.group.tolist(), typed.partition.tolist(), strict=True))
+    assert len(parts) == 3  # the same up to their order
+    assert typed.group is None
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+def test_an_edge_to_no_node_of_its_type_is_named(bad):
+    edges = {Relation("a", "to", "b"): array_edges("to", np.array([0, bad]), np.array([1, 1]))}
+    source = TypedSource("two", {"a": array_nodes("a", 3), "b": array_nodes("b", 5)}, edges)
+    with pytest.raises(DataError, match=rf"^to: edge ids must be 0 to 2 .*got {bad}"):
+        assign_types("ldg", source, 2, 0)
 
 
 def test_web_graph_is_cut_less_than_at_random(real_data):

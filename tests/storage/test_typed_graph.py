@@ -320,7 +320,6 @@ def test_a_wrong_manifest_is_refused(name: str, stored: Path) -> None:
 
 
 REFUSED = {
-    "ldg": (IngestOptions(partitioner="ldg"), "expected random or range for a typed graph"),
     "groups": (IngestOptions(groups=4), "groups: expected none"),
     "out-edges": (IngestOptions(out_edges=True), "a relation of their own; pass --reverse-edges add"),
     "links": (IngestOptions(links=LinkSplitOptions(valid=0.1)), "leave --links out"),
