@@ -477,8 +477,9 @@ def local_router(
     num_nodes, tables, owners = graph.manifest.num_nodes, NodeTables(graph), dict(far or {})
     for index in range(graph.num_partitions):
         if index not in owners:
-            owner = PartitionOwner(graph.partition(index, verify=verify), num_nodes, tables)
-            owners[index] = watch(StoreOwner(owner) if graph.by_range else LocalOwner(owner), index)
+            partition = graph.partition(index, verify=verify)
+            kind = LocalOwner if partition.feature_on_store is None else StoreOwner
+            owners[index] = watch(kind(PartitionOwner(partition, num_nodes, tables)), index)
     return Router(graph.manifest, [owners[index] for index in range(graph.num_partitions)])
 
 

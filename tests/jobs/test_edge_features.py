@@ -14,7 +14,7 @@ from tests.job_in_process import run_job
 NODES, DEGREE, CLASSES = 600, 5, 3
 SMALL = ["--model.num_layers", 1, "--model.width", 16, "--model.dropout", 0, "--fit.patience", "none"]
 MODELS = {
-    "sage": ["--model", "sage", "--fit.epochs", 40],
+    "sage": ["--model", "sage", "--fit.epochs", 200],
     "gat": ["--model", "gat", "--fit.epochs", 40],
     "geco": ["--model", "geco", "--model.local.block", "gated-gcn", "--fit.epochs", 40],
 }
@@ -40,7 +40,7 @@ def stored(tmp_path_factory) -> str:
         num_classes=CLASSES,
     )
     url = str(tmp_path_factory.mktemp("edges") / "graph")
-    ingest(graph, url, IngestOptions(num_partitions=2))
+    ingest(graph, url, IngestOptions(num_partitions=2, out_edges=True))
     return url
 
 
