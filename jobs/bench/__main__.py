@@ -17,6 +17,7 @@ NAMES = (
     "parallel",
     "planned",
     "sampling",
+    "script",
     "speed",
     "training",
     "transport",

@@ -1,0 +1,58 @@
+"""Whole-graph training in forty lines of PyTorch with the project's GECO: what `python -m jobs.bench script` compares a command with.
+
+    python -m jobs.bench.plain_script GRAPH OPTIONS.json STEPS EVAL_EVERY LEARNING_RATE WEIGHT_DECAY
+
+OPTIONS.json: the fields of a `GECOConfig`. Prints one line of JSON: the scores of the epoch that validates best.
+"""
+
+import json
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+
+from jobs.run.model_inputs import node_batch_graphs
+from models.geco import NodeGECO, param_groups
+from models.options.geco import FilterConfig, GECOConfig
+from models.options.local import LocalOptions
+from samplers.minibatch import to_torch
+from samplers.options import RandomPartitionOptions
+from samplers.random_partition import RandomPartitionSampler
+from samplers.router import local_router
+from storage.graph import open_graph
+from storage.source import SPLIT_TEST, SPLIT_TRAIN, SPLIT_VALID
+
+
+def main(url: str, options: str, steps: int, eval_every: int, learning_rate: float, weight_decay: float) -> None:
+    torch.manual_seed(0)
+    sampler = RandomPartitionSampler(
+        local_router(open_graph(url)), RandomPartitionOptions(num_chunks=1, root_splits=None)
+    )
+    batch = to_torch(sampler.sample(0, 0))
+    graphs, split, y = node_batch_graphs(batch), batch.split, batch.y
+    fields = json.loads(Path(options).read_text())
+    nested = {"filter": FilterConfig(**fields.pop("filter")), "local": LocalOptions(**fields.pop("local"))}
+    model = NodeGECO(GECOConfig(in_dim=batch.x.shape[1], out_dim=int(y.max()) + 1, **fields, **nested))
+    groups = param_groups(model, learning_rate, weight_decay, model.model.config.filter_learning_rate)
+    optimizer = torch.optim.Adam([{**group, "weight_decay": weight_decay} for group in groups])
+    best, kept = (-1.0, -1.0), model.state_dict()
+    for step in range(1, steps + 1):
+        model.train()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(graphs)[split == SPLIT_TRAIN], y[split == SPLIT_TRAIN]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % eval_every == 0:
+            model.eval()
+            with torch.no_grad():
+                right = model(graphs).argmax(dim=1) == y
+            if (valid := float(right[split == SPLIT_VALID].float().mean())) > best[0]:
+                best, kept = (valid, float(right[split == SPLIT_TEST].float().mean())), deepcopy(model.state_dict())
+    torch.save(kept, "best.pt")
+    print(json.dumps({"valid": best[0], "test": best[1]}))
+
+
+if __name__ == "__main__":
+    url, options, steps, eval_every, learning_rate, weight_decay = sys.argv[1:]
+    main(url, options, int(steps), int(eval_every), float(learning_rate), float(weight_decay))
