@@ -210,3 +210,28 @@ def test_homophily_is_what_is_above_chance(graph, agreeing, counts, adjusted):
 
 def test_the_three_kinds_of_graphs():
     assert [At(facts, 1, {}).kind for facts in (CITATIONS, SHOP, GRID, LARGE)] == [0, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "block", "join", "layers", "width"),
+    [
+        (CITATIONS, "appnp", "gate", 1, 64),
+        (SHOP, "gat", "gate", 2, 64),
+        (GRID, "sage", "top", 8, 64),
+        (LARGE, "gcn", "gate", 3, 256),
+        (replace(LARGE, homophily=0.0), "gcn", "top", 4, 128),
+    ],
+)
+def test_blocks_that_were_compared_on_small_graphs_stay_there(facts, block, join, layers, width):
+    model = resolved_on(facts).config.model.options
+    assert (model.local.block, model.local.join, model.num_layers, model.width) == (block, join, layers, width)
+
+
+def test_a_block_that_hears_single_edges_is_chosen_where_edges_have_features():
+    inputs = Inputs(node=Features(dim=9), edge=Features(dim=2), out_dim=3, task="node")
+    ours = resolve(config_of("--data.edge_features"), Facts(inputs, {}, None, graph=CITATIONS))
+    assert ours.config.model.options.local.block == "gcn"
+
+
+def test_a_whole_graph_step_is_not_validated_each_time():
+    assert [resolved_on(facts).config.fit.eval_every for facts in (CITATIONS, SHOP, GRID, LARGE)] == [1, 2, 4, 1]
