@@ -209,7 +209,9 @@ def _block(at: Setting) -> Choice:
     if at.kind == 0:
         # PageRank steps hear no single edge.
         return Choice("gcn" if at["data.edge_features"] else "appnp", at.why)
-    return Choice(("gat" if at.kind == 1 else "sage") if _is_small(at) else "gcn", at.why)
+    if at["model.local.join"] == "top":
+        return Choice("sage", at.why)
+    return Choice("gat" if at.kind == 1 and _is_small(at) else "gcn", at.why)
 
 
 def _is_small(at: Setting) -> bool:
@@ -218,8 +220,10 @@ def _is_small(at: Setting) -> bool:
 
 
 def _join(at: Setting) -> Choice:
-    # Gates of many global layers learn a heterophilous graph by heart.
-    return Choice("top" if at.kind == 2 and not _hops(at) else "gate", at.why)
+    if at.kind != 2 or _hops(at) or not _is_small(at):
+        return Choice("gate", at.why)
+    # Gates in many layers learn such a graph by heart.
+    return _by_degree(at, "top", "gate")
 
 
 def _by_degree(at: Setting, few: Any, many: Any) -> Choice:

@@ -219,7 +219,8 @@ def test_the_three_kinds_of_graphs():
         (SHOP, "gat", "gate", 2, 64),
         (GRID, "sage", "top", 8, 64),
         (LARGE, "gcn", "gate", 3, 256),
-        (replace(LARGE, homophily=0.0), "gcn", "top", 4, 128),
+        (replace(GRID, num_edges=1_038_000), "gcn", "gate", 4, 64),
+        (replace(LARGE, homophily=0.0), "gcn", "gate", 4, 128),
     ],
 )
 def test_blocks_that_were_compared_on_small_graphs_stay_there(facts, block, join, layers, width):
