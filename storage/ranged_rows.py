@@ -22,7 +22,7 @@ from storage.feature_rows import FeatureRows
 from storage.manifest_reader import FileEntry
 from storage.patience import DEADLINE_S, patiently
 
-# Bytes between two rows that are read and thrown away in place of a request more, and of the longest range. Chosen, not measured.
+# Bytes between two rows that are read and thrown away in place of a request more, and of the longest range: a request to a store takes as long as some hundred KiB.
 MAX_GAP_BYTES, _MAX_RANGE_BYTES = 1 << 14, 1 << 18
 IN_FLIGHT = 8
 _END_BYTES = 1 << 16  # both ends of a file, with all that is not rows
