@@ -148,14 +148,15 @@ def test_windows_are_placed_as_the_definition_says(
 ) -> None:
     capacity = -(-20 // num_partitions) + 1
     expected, expected_seen, expected_size = [-1] * 20, [0] * 20, [0] * num_partitions
-    partition, seen, size = np.full(20, -1, np.int32), np.zeros(20, np.int32), np.zeros(num_partitions, np.int64)
+    partition, seen, size = np.full(20, -1, np.int32), np.zeros(20, np.int32), np.zeros((1, num_partitions), np.int64)
+    one_type, most = np.array([0, 20]), np.array([capacity])
     for start in range(0, len(edges), window):
         some = edges[start : start + window]
         reference_window(some, expected, expected_seen, expected_size, capacity)
         src, dst = np.array(some, np.int64).reshape(-1, 2).T
-        place_window(src, dst, partition, seen, size, capacity)
+        place_window(src, dst, partition, seen, one_type, size, most)
         assert partition.tolist() == expected
-        assert size.tolist() == expected_size
+        assert size.tolist() == [expected_size]
 
 
 @pytest.mark.parametrize("num_nodes", [5000, 2**31 + 11, 2**33])
