@@ -275,7 +275,8 @@ class PartitionOwner:
         partition, member = self._partition, request.member
         position = self._own_positions(member).astype(np.int32)
         row = self._rows(member[position])
+        lists = (partition.indptr, partition.indices)
         count, neighbor, entry = induced_subgraphs(
-            partition.indptr, partition.indices, row, position, member, request.graph_ptr, HUB_DEGREE
+            *lists, row, position, member, request.graph_ptr, HUB_DEGREE, bool(request.columns)
         )
         return self._with_columns(count, neighbor, entry, request.columns)

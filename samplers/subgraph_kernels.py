@@ -152,8 +152,8 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
 
 
 @compiled
-def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_degree):
-    """In-neighbors of each asked entry in its own set, as positions in `member`: (count [n], positions int32, the edges' places in `indices`).
+def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_degree, with_entry):
+    """In-neighbors of each asked entry in its own set, as positions in `member`: (count [n], positions int32, the edges' places in `indices`, if asked for).
 
     Linear in the lists of the asked entries, but for nodes with `hub_degree` in-edges or more that are in many sets: these cost one
     reading of their list, and one look-up per member of their sets.
@@ -168,7 +168,7 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
     maybe = np.zeros(1 << _FILTER_BITS, np.uint8)
     filter_shift = np.uint64(64 - _FILTER_BITS)
     neighbor = np.empty(max(16, 4 * len(row)), np.int32)
-    entry = np.empty(len(neighbor), np.int64)
+    entry = np.empty(len(neighbor) if with_entry else 0, np.int64)
     end, g, bits = 0, -1, 4
     for i in range(len(row)):
         if g < 0 or position[i] >= graph_ptr[g + 1]:
@@ -186,9 +186,12 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
                 maybe[(np.uint64(member[p]) * _FIBONACCI) >> filter_shift] = 1
         if hub_start[i] >= 0:
             if end + count[i] > len(neighbor):
-                neighbor, entry = grown(neighbor, end + count[i]), grown(entry, end + count[i])
+                neighbor = grown(neighbor, end + count[i])
+                if with_entry:
+                    entry = grown(entry, end + count[i])
             neighbor[end : end + count[i]] = hub_source[hub_start[i] : hub_start[i] + count[i]]
-            entry[end : end + count[i]] = hub_edge[hub_start[i] : hub_start[i] + count[i]]
+            if with_entry:
+                entry[end : end + count[i]] = hub_edge[hub_start[i] : hub_start[i] + count[i]]
             end += count[i]
             continue
         before = end
@@ -198,8 +201,12 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
             slot = find_slot(table_id, 0, bits, indices[e])
             if table_id[slot] != -1:
                 if end == len(neighbor):
-                    neighbor, entry = grown(neighbor, 0), grown(entry, 0)
-                neighbor[end], entry[end] = table_position[slot], e
+                    neighbor = grown(neighbor, 0)
+                    if with_entry:
+                        entry = grown(entry, 0)
+                neighbor[end] = table_position[slot]
+                if with_entry:
+                    entry[end] = e
                 end += 1
         count[i] = end - before
-    return count, neighbor[:end].copy(), entry[:end].copy()
+    return count, neighbor[:end].copy(), entry[: end if with_entry else 0].copy()

@@ -7,7 +7,7 @@ minute while rows are read; that a range has as many bytes as were asked for. No
 import tempfile
 import threading
 import time
-from concurrent.futures import wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from functools import partial
 from itertools import pairwise
 
@@ -68,11 +68,11 @@ class RangedRows:
             begin(partial(self._read_ranges, work, ascending, order, out), "rows")
             for _ in range(min(IN_FLIGHT, len(work.bounds)))
         ]
-        wait(readers, timeout=(1 + len(work.bounds)) * self._deadline_s)
-        for reader in readers:
-            if not reader.done():
-                raise DeadlineError(f"{self._path}: cannot read rows: no answer from the store")
+        done, left = wait(readers, timeout=(1 + len(work.bounds)) * self._deadline_s, return_when=FIRST_EXCEPTION)
+        for reader in done:
             reader.result()
+        if left:
+            raise DeadlineError(f"{self._path}: cannot read rows: no answer from the store")
         return out
 
     def _read_ranges(self, work: "_Ranges", ascending: np.ndarray, order: np.ndarray, out: np.ndarray) -> None:

@@ -204,7 +204,7 @@ def _hops(at: Setting) -> int:
 
 def _block(at: Setting) -> Choice:
     # One layer that hears ten steps far has few weights to learn from few labels. GAT keeps a row for every edge.
-    if _hops(at):
+    if _hops(at) or at["sampler.corrected"]:  # sums over neighbors can be corrected, and GAT's are weighted
         return Choice("gcn", at.why)
     if at.kind == 0:
         # PageRank steps hear no single edge.
@@ -279,7 +279,7 @@ def _epochs(at: Setting) -> Choice:
 def _eval_every(at: Setting) -> Choice:
     each = steps_per_epoch(at) or 1
     # A validation takes a third of a whole-graph step's time.
-    return Choice((1, 2, 4)[at.kind] if each == 1 else 1, f"{each:,} steps in an epoch")
+    return Choice((1, 2, 2)[at.kind] if each == 1 else 1, f"{each:,} steps in an epoch")
 
 
 def _patience(at: Setting) -> Choice:

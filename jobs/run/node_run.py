@@ -71,10 +71,10 @@ def run_nodes(job: str, config: RunConfig) -> int:
     graph = prepare_any_graph(config.data)
     resolved = resolve_nodes(config, graph, resources)
     check_run(graph, resolved)
-    if resolved.encoding is not None and isinstance(graph, StoredGraph):
-        graph = store_encoding(graph, resolved.encoding)
     if config.servers.range_reads and isinstance(graph, StoredGraph):
         graph = graph.features_by_range()
+    if resolved.encoding is not None and isinstance(graph, StoredGraph):
+        graph = store_encoding(graph, resolved.encoding)
     # A resume opens the same snapshot.
     asked = replace(config, data=replace(config.data, snapshot=graph.manifest.snapshot))
     config = replace(resolved.config, data=asked.data)

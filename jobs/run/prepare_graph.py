@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from jobs.run.config import NodeDataOptions
@@ -140,4 +141,5 @@ def store_encoding(graph: StoredGraph, options: EncodingOptions) -> StoredGraph:
             f"python jobs/encode.py {origin} {options.kind} --dim {options.dim}, then place {origin} there again"
         )
     with progress(f"encoding {graph.manifest.name} ({options.name})") as bar:
-        return encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))[0]
+        encoded, _ = encode(graph, options, lambda stage, done, total: bar.update(done, total, stage))
+    return replace(encoded, by_range=graph.by_range)

@@ -8,7 +8,7 @@ import yaml
 from jobs.run.automatic import RULES, GraphFacts, adjusted_homophily, choose, graph_facts, steps_per_epoch
 from jobs.run.automatic import Setting as At
 from jobs.run.config import RECIPES, config_tree, read_config, read_recipe
-from jobs.run.registry import Inputs
+from jobs.run.registry import PLACEHOLDERS, Inputs
 from jobs.run.resolve import Facts, read_resolved, resolve
 from models.options.features import Features
 from samplers.registry import build_sampler
@@ -232,7 +232,14 @@ def test_a_block_that_hears_single_edges_is_chosen_where_edges_have_features():
     inputs = Inputs(node=Features(dim=9), edge=Features(dim=2), out_dim=3, task="node")
     ours = resolve(config_of("--data.edge_features"), Facts(inputs, {}, None, graph=CITATIONS))
     assert ours.config.model.options.local.block == "gcn"
+    # Before the graph is known, too.
+    resolve(config_of("--data.edge_features"), Facts(PLACEHOLDERS["nodes"], {}, None))
+
+
+def test_a_block_whose_sums_can_be_corrected_is_chosen_for_chunks_that_are():
+    words = ["--sampler.num_chunks", 4, "--sampler.corrected"]
+    assert resolved_on(SHOP, *words).config.model.options.local.block == "gcn"
 
 
 def test_a_whole_graph_step_is_not_validated_each_time():
-    assert [resolved_on(facts).config.fit.eval_every for facts in (CITATIONS, SHOP, GRID, LARGE)] == [1, 2, 4, 1]
+    assert [resolved_on(facts).config.fit.eval_every for facts in (CITATIONS, SHOP, GRID, LARGE)] == [1, 2, 2, 1]

@@ -74,6 +74,7 @@ def test_predictions_are_those_of_the_scores(stored, tmp_path, shared_ray):
     ("model", "sampler"),
     [
         ("ppgt", "node2subgraph"),
+        ("geco", "random-partition"),
         pytest.param("tokengt", "random-partition", marks=pytest.mark.long),
         pytest.param("sage", "ppr", marks=pytest.mark.long),
         pytest.param("gcn", "saint", marks=pytest.mark.long),
