@@ -57,7 +57,7 @@ ROWS = (
         "--data.edge_features --data {graph} --model sage",
         ("features of edges", "has none", "--data.edge_features"),
     ),
-    Row("train_nodes", "--data.edge_features", ("sage", "got lcb", "local.block")),
+    Row("train_nodes", "--data.edge_features --model.local.block lcb", ("sage", "got lcb", "local.block")),
     Row("train_nodes", "--data.edge_features --model rsage", ("got rsage", "--model sage")),
     Row(
         "train_nodes", "--data.edge_features --model sage --sampler.corrected", ("each edge", "--sampler.corrected no")

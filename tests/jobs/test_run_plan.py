@@ -94,7 +94,7 @@ def test_a_node_run_is_counted_and_measured(plan, graph):
         == "6 batches an epoch in 3 optimizer steps of 2 micro-batches, over 2 workers; 9 steps in 3 epochs"
     )
     assert "mean of 2 drawn" in told["batch"]
-    assert re.search(r"about [\d.]+ [MG]iB a worker \(estimate: process .*, activations", told["memory"])
+    assert re.search(r"about [\d.,]+ [MG]iB a worker \(estimate: process .*, activations", told["memory"])
     assert "estimate for this machine's" in told["time"]
     assert re.match(r"runs/products_geco-\d+-\d+, new", told["run"])
     assert "every 10 epochs" in told["checkpoints"]
