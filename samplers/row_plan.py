@@ -9,6 +9,8 @@ is found by counts of slots for each next use. Occurrences of nodes in known bat
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,22 @@ _FIRST_RING = 1 << 16
 _SOON, _LATER = 8, 16  # how far ahead the ring and the table are asked for
 
 # table[2 v] is the slot of node v, table[2 v + 1] the number of its last occurrence in a known batch.
+
+
+@compiled
+def _split(node, start, stop, inside, outside, node_outside):
+    """Fills the positions of the nodes from `start` to `stop`, and those of the others with these nodes; returns how many are inside.
+
+    Both are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
+    """
+    num_inside = num_outside = 0
+    for i in range(len(node)):
+        inside[num_inside] = outside[num_outside] = i
+        node_outside[num_outside] = node[i]
+        is_inside = start <= node[i] < stop
+        num_inside += is_inside
+        num_outside += not is_inside
+    return num_inside
 
 
 @compiled
@@ -49,10 +67,7 @@ def _admit(node, number, counter, table, ring, use, count):
 
 @compiled
 def _look_up(node, table, near, shared, shared_row, hit, slot, absent):
-    """Where each row is: fills the positions of each kind, shared rows and slots; returns how many of each there are.
-
-    Most are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
-    """
+    """Where each row is: fills the positions of each kind, shared rows and slots; returns how many of each there are, without branches as above."""
     num_near = num_shared = num_hit = num_absent = 0
     for i in range(len(node)):
         if i + _LATER < len(node):
@@ -186,6 +201,26 @@ def _still_kept(node, absent, keep, table):
             keep[k] = table[2 * node[absent[k]]]
 
 
+def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
+    """Bounds of the most nodes in a row whose partitions are all near."""
+    runs, at = [(0, 0)], 0
+    for own, of_run in groupby(is_near):
+        end = at + len(list(of_run))
+        if own:
+            runs.append((int(offsets[at]), int(offsets[end])))
+        at = end
+    return max(runs, key=lambda run: run[1] - run[0])
+
+
+class _Known(NamedTuple):
+    """A batch that is admitted and not taken. All but the nodes of the longest run of near ones have occurrences."""
+
+    counter: int  # number of the first occurrence
+    node: np.ndarray  # those that have occurrences
+    position: np.ndarray  # int32: theirs in the batch
+    near: np.ndarray  # int32: positions of the others
+
+
 @dataclass(frozen=True)
 class Step:
     """What a batch does: it reads slots, then writes what it fetched to some. Positions are those in the batch, ascending."""
@@ -205,7 +240,7 @@ class RowPlan:
     """Admits batches in order, as far ahead as they are known, and takes them one by one, in order. Not thread-safe.
 
     `offsets` and `is_near` say which nodes' rows the process reads itself: they take no part. It holds 8 bytes for each node of the graph, 8 for
-    each slot, 4 to 16 for each node of a batch that is admitted and not taken, and 56 for each node of the largest batch.
+    each slot, 8 to 20 for each node of a batch that is admitted and not taken, and 56 for each node of the largest batch.
     """
 
     def __init__(self, offsets: np.ndarray, is_near: np.ndarray, num_slots: int) -> None:
@@ -215,7 +250,8 @@ class RowPlan:
         self._ring = np.empty(_FIRST_RING, np.int32)
         # Used again by every batch: faulting pages in takes as long as filling them.
         self._room, self._following = np.empty((6, 0), np.int64), np.empty((2, 0), np.int32)
-        self._known: deque[tuple[int, np.ndarray]] = deque()  # (number of the first occurrence, nodes)
+        self._near = _longest_run(offsets, is_near)
+        self._known: deque[_Known] = deque()
         self._counter = 0
         self.num_used = 0
         self.begin(0, 0)
@@ -240,8 +276,8 @@ class RowPlan:
 
     def begin(self, first: int, num_batches: int) -> None:
         """The next batch is `first` of `num_batches`. What is kept stays; batches that were not taken are forgotten."""
-        for _, node in self._known:
-            self._table[2 * node.astype(np.int64) + 1] = _NONE
+        for known in self._known:
+            self._table[2 * known.node.astype(np.int64) + 1] = _NONE
         self._known.clear()
         self._admitted = self._taken = first
         self._count = np.zeros(num_batches + 1, np.int64)  # slots by next use
@@ -256,16 +292,23 @@ class RowPlan:
 
     def admit(self, node: np.ndarray) -> None:
         """The distinct nodes of the next batch that is known."""
-        first = self._counter if not self._known else self._known[0][0]
-        held = ((self._counter - first) & _COUNTER) + len(node)
+        inside, outside = np.empty((2, len(node) + 1), np.int32)
+        others = np.empty(len(node) + 1, node.dtype)
+        num_inside = _split(node, *self._near, inside, outside, others)
+        num_outside = len(node) - num_inside
+        known = _Known(
+            self._counter, others[:num_outside].copy(), outside[:num_outside].copy(), inside[:num_inside].copy()
+        )
+        first = self._counter if not self._known else self._known[0].counter
+        held = ((self._counter - first) & _COUNTER) + num_outside
         if held > len(self._ring):
             self._grow(first, held)
-        if len(node) > self._room.shape[1]:
-            self._room = np.empty((6, len(node)), np.int64)
-            self._following = np.empty((2, len(node)), np.int32)
-        _admit(node, self._admitted, self._counter, self._table, self._ring, self._use, self._count)
-        self._known.append((self._counter, node))
-        self._counter = (self._counter + len(node)) & _COUNTER
+        if num_outside > self._room.shape[1]:
+            self._room = np.empty((6, num_outside), np.int64)
+            self._following = np.empty((2, num_outside), np.int32)
+        _admit(known.node, self._admitted, self._counter, self._table, self._ring, self._use, self._count)
+        self._known.append(known)
+        self._counter = (self._counter + num_outside) & _COUNTER
         self._admitted += 1
 
     def _grow(self, first: int, held: int) -> None:
@@ -279,7 +322,7 @@ class RowPlan:
 
     def take(self, most_ahead: int = 0) -> Step:
         """The first batch that was admitted. If it fetches, it fetches rows of the next ones, too: of whole batches, at most so many rows."""
-        counter, node = self._known.popleft()
+        counter, node, position, inside = self._known.popleft()
         num_near, num_shared, num_hit, num_absent = _look_up(node, self._table, *self._room)
         sizes = (num_near, num_shared, num_shared, num_hit, num_hit, num_absent)
         near, shared, shared_row, hit, slot, absent = (
@@ -287,8 +330,8 @@ class RowPlan:
         )
         never = len(self._count) - 1
         of_hit, of_absent = self._following[0, :num_hit], self._following[1, :num_absent]
-        for position, uses in ((hit, of_hit), (absent, of_absent)):
-            _next_uses(node, position, counter, self._table, self._ring, never, uses)
+        for at, uses in ((hit, of_hit), (absent, of_absent)):
+            _next_uses(node, at, counter, self._table, self._ring, never, uses)
         self._count[self._taken] = 0  # what was needed next in this batch is there
         _use(slot, of_hit, self._use, self._count)
         wanted = np.zeros(self._admitted - self._taken + 1, np.int64)
@@ -314,12 +357,12 @@ class RowPlan:
         if len(ahead):
             _still_kept(node, absent, keep, self._table)
         return Step(
-            near,
-            shared,
+            np.sort(np.concatenate([inside, position[near]])).astype(np.int64) if num_near else inside.astype(np.int64),
+            position[shared].astype(np.int64),
             shared_row,
-            hit,
+            position[hit].astype(np.int64),
             slot,
-            absent,
+            position[absent].astype(np.int64),
             keep,
             ahead,
             self._table[2 * ahead.astype(np.int64)].astype(np.int64),
@@ -335,7 +378,7 @@ class RowPlan:
 
     def _fetch_ahead(self, most: int) -> np.ndarray:
         pieces = []
-        for number, (_, node) in enumerate(self._known, self._taken):
+        for number, (_, node, *_) in enumerate(self._known, self._taken):
             later = int(self._count[number + 1 : self._admitted].sum() + self._count[-1])
             fits = min(most, self.num_slots - self.num_used + later)
             absent = np.empty(len(node) + 1, node.dtype)

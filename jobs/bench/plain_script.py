@@ -9,6 +9,7 @@ import json
 import sys
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,10 +31,11 @@ def main(url: str, options: str, steps: int, eval_every: int, learning_rate: flo
         local_router(open_graph(url)), RandomPartitionOptions(num_chunks=1, root_splits=None)
     )
     batch = to_torch(sampler.sample(0, 0))
-    graphs, split, y = node_batch_graphs(batch), batch.split, batch.y
+    graphs, x, split, y = node_batch_graphs(batch), batch.x, batch.split, batch.y
+    assert x is not None and split is not None and y is not None
     fields = json.loads(Path(options).read_text())
-    nested = {"filter": FilterConfig(**fields.pop("filter")), "local": LocalOptions(**fields.pop("local"))}
-    model = NodeGECO(GECOConfig(in_dim=batch.x.shape[1], out_dim=int(y.max()) + 1, **fields, **nested))
+    nested: dict[str, Any] = {"filter": FilterConfig(**fields.pop("filter")), "local": LocalOptions(**fields.pop("local"))}
+    model = NodeGECO(GECOConfig(in_dim=x.shape[1], out_dim=int(y.max()) + 1, **fields, **nested))
     groups = param_groups(model, learning_rate, weight_decay, model.model.config.filter_learning_rate)
     optimizer = torch.optim.Adam([{**group, "weight_decay": weight_decay} for group in groups])
     best, kept = (-1.0, -1.0), model.state_dict()
