@@ -10,7 +10,6 @@ is found by counts of slots for each next use. Occurrences of nodes in known bat
 from collections import deque
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,30 +27,30 @@ _SOON, _LATER = 8, 16  # how far ahead the ring and the table are asked for
 
 
 @compiled
-def _split(node, start, stop, inside, outside, node_outside):
-    """Fills the positions of the nodes from `start` to `stop`, and those of the others with these nodes; returns how many are inside.
+def _split(node, start, stop, position, outside):
+    """Fills `position` with those of the nodes from `start` to `stop`, and of the others after them; returns how many are inside.
 
     Both are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
     """
     num_inside = num_outside = 0
     for i in range(len(node)):
-        inside[num_inside] = outside[num_outside] = i
-        node_outside[num_outside] = node[i]
+        position[num_inside] = outside[num_outside] = i
         is_inside = start <= node[i] < stop
         num_inside += is_inside
         num_outside += not is_inside
+    position[num_inside:] = outside[:num_outside]
     return num_inside
 
 
 @compiled
-def _admit(node, number, counter, table, ring, use, count):
-    """Makes `number` the next use after each node's occurrence before."""
-    mask, never, num_nodes = len(ring) - 1, len(count) - 1, len(node)
-    for i in range(num_nodes):
-        if i + _LATER < num_nodes:
-            prefetch(table, 2 * node[i + _LATER])  # type: ignore[call-arg]  # the compiler passes the context
-            prefetch(ring, table[2 * node[i + _SOON] + 1] & mask)
-        at, here = 2 * node[i], (counter + i) & _COUNTER
+def _admit(node, position, number, counter, table, ring, use, count):
+    """Makes `number` the next use after the occurrence before of each node at these positions."""
+    mask, never, num_nodes = len(ring) - 1, len(count) - 1, len(position)
+    for k in range(num_nodes):
+        if k + _LATER < num_nodes:
+            prefetch(table, 2 * node[position[k + _LATER]])  # type: ignore[call-arg]  # the compiler passes the context
+            prefetch(ring, table[2 * node[position[k + _SOON]] + 1] & mask)
+        at, here = 2 * node[position[k]], (counter + position[k]) & _COUNTER
         slot, last = table[at], table[at + 1]
         if slot <= NEAR:
             continue
@@ -66,12 +65,16 @@ def _admit(node, number, counter, table, ring, use, count):
 
 
 @compiled
-def _look_up(node, table, near, shared, shared_row, hit, slot, absent):
-    """Where each row is: fills the positions of each kind, shared rows and slots; returns how many of each there are, without branches as above."""
+def _look_up(node, position, table, near, shared, shared_row, hit, slot, absent):
+    """Where each row at these positions is: fills the positions of each kind, shared rows and slots; returns how many of each there are.
+
+    Most are written for every node, and counted where it is of this kind: a mispredicted branch would take longer.
+    """
     num_near = num_shared = num_hit = num_absent = 0
-    for i in range(len(node)):
-        if i + _LATER < len(node):
-            prefetch(table, 2 * node[i + _LATER])  # type: ignore[call-arg]
+    for k in range(len(position)):
+        if k + _LATER < len(position):
+            prefetch(table, 2 * node[position[k + _LATER]])  # type: ignore[call-arg]
+        i = position[k]
         place = table[2 * node[i]]
         near[num_near] = hit[num_hit] = absent[num_absent] = i
         slot[num_hit] = place
@@ -173,16 +176,16 @@ def _keep(node, absent, following, bound, num_of_bound, victim, num_used, node_o
 
 
 @compiled
-def _absent(node, table, most, absent):
-    """Fills `absent` with the nodes whose rows are not kept; returns their number, or one more than `most` where there are more."""
+def _absent(node, position, table, most, absent):
+    """Fills `absent` with the nodes at these positions whose rows are not kept; returns their number, or one more than `most` where there are more."""
     found = 0
-    for i in range(len(node)):
+    for k in range(len(position)):
         if found > most:
             break
-        if i + _LATER < len(node):
-            prefetch(table, 2 * node[i + _LATER])  # type: ignore[call-arg]
-        absent[found] = node[i]
-        found += table[2 * node[i]] == ABSENT
+        if k + _LATER < len(position):
+            prefetch(table, 2 * node[position[k + _LATER]])  # type: ignore[call-arg]
+        absent[found] = node[position[k]]
+        found += table[2 * node[position[k]]] == ABSENT
     return found
 
 
@@ -210,15 +213,6 @@ def _longest_run(offsets: np.ndarray, is_near: np.ndarray) -> tuple[int, int]:
             runs.append((int(offsets[at]), int(offsets[end])))
         at = end
     return max(runs, key=lambda run: run[1] - run[0])
-
-
-class _Known(NamedTuple):
-    """A batch that is admitted and not taken. All but the nodes of the longest run of near ones have occurrences."""
-
-    counter: int  # number of the first occurrence
-    node: np.ndarray  # those that have occurrences
-    position: np.ndarray  # int32: theirs in the batch
-    near: np.ndarray  # int32: positions of the others
 
 
 @dataclass(frozen=True)
@@ -251,7 +245,8 @@ class RowPlan:
         # Used again by every batch: faulting pages in takes as long as filling them.
         self._room, self._following = np.empty((6, 0), np.int64), np.empty((2, 0), np.int32)
         self._near = _longest_run(offsets, is_near)
-        self._known: deque[_Known] = deque()
+        # Number of the first occurrence; nodes; their positions, those in `_near` first; how many these are.
+        self._known: deque[tuple[int, np.ndarray, np.ndarray, int]] = deque()
         self._counter = 0
         self.num_used = 0
         self.begin(0, 0)
@@ -276,8 +271,8 @@ class RowPlan:
 
     def begin(self, first: int, num_batches: int) -> None:
         """The next batch is `first` of `num_batches`. What is kept stays; batches that were not taken are forgotten."""
-        for known in self._known:
-            self._table[2 * known.node.astype(np.int64) + 1] = _NONE
+        for _, node, *_ in self._known:
+            self._table[2 * node.astype(np.int64) + 1] = _NONE
         self._known.clear()
         self._admitted = self._taken = first
         self._count = np.zeros(num_batches + 1, np.int64)  # slots by next use
@@ -292,23 +287,20 @@ class RowPlan:
 
     def admit(self, node: np.ndarray) -> None:
         """The distinct nodes of the next batch that is known."""
-        inside, outside = np.empty((2, len(node) + 1), np.int32)
-        others = np.empty(len(node) + 1, node.dtype)
-        num_inside = _split(node, *self._near, inside, outside, others)
-        num_outside = len(node) - num_inside
-        known = _Known(
-            self._counter, others[:num_outside].copy(), outside[:num_outside].copy(), inside[:num_inside].copy()
-        )
-        first = self._counter if not self._known else self._known[0].counter
-        held = ((self._counter - first) & _COUNTER) + num_outside
+        first = self._counter if not self._known else self._known[0][0]
+        held = ((self._counter - first) & _COUNTER) + len(node)
         if held > len(self._ring):
             self._grow(first, held)
-        if num_outside > self._room.shape[1]:
-            self._room = np.empty((6, num_outside), np.int64)
-            self._following = np.empty((2, num_outside), np.int32)
-        _admit(known.node, self._admitted, self._counter, self._table, self._ring, self._use, self._count)
-        self._known.append(known)
-        self._counter = (self._counter + num_outside) & _COUNTER
+        if len(node) > self._room.shape[1]:
+            self._room = np.empty((6, len(node)), np.int64)
+            self._following = np.empty((2, len(node)), np.int32)
+        position = np.empty(len(node), np.int32)
+        num_near = _split(node, *self._near, position, self._room[0])
+        _admit(
+            node, position[num_near:], self._admitted, self._counter, self._table, self._ring, self._use, self._count
+        )
+        self._known.append((self._counter, node, position, num_near))
+        self._counter = (self._counter + len(node)) & _COUNTER
         self._admitted += 1
 
     def _grow(self, first: int, held: int) -> None:
@@ -322,16 +314,21 @@ class RowPlan:
 
     def take(self, most_ahead: int = 0) -> Step:
         """The first batch that was admitted. If it fetches, it fetches rows of the next ones, too: of whole batches, at most so many rows."""
-        counter, node, position, inside = self._known.popleft()
-        num_near, num_shared, num_hit, num_absent = _look_up(node, self._table, *self._room)
+        counter, node, position, num_inside = self._known.popleft()
+        num_near, num_shared, num_hit, num_absent = _look_up(node, position[num_inside:], self._table, *self._room)
         sizes = (num_near, num_shared, num_shared, num_hit, num_hit, num_absent)
         near, shared, shared_row, hit, slot, absent = (
             row[:size].copy() for row, size in zip(self._room, sizes, strict=True)
         )
+        near = (
+            np.sort(np.concatenate([near, position[:num_inside]]))
+            if num_near
+            else position[:num_inside].astype(np.int64)
+        )
         never = len(self._count) - 1
         of_hit, of_absent = self._following[0, :num_hit], self._following[1, :num_absent]
-        for at, uses in ((hit, of_hit), (absent, of_absent)):
-            _next_uses(node, at, counter, self._table, self._ring, never, uses)
+        for position, uses in ((hit, of_hit), (absent, of_absent)):
+            _next_uses(node, position, counter, self._table, self._ring, never, uses)
         self._count[self._taken] = 0  # what was needed next in this batch is there
         _use(slot, of_hit, self._use, self._count)
         wanted = np.zeros(self._admitted - self._taken + 1, np.int64)
@@ -357,12 +354,12 @@ class RowPlan:
         if len(ahead):
             _still_kept(node, absent, keep, self._table)
         return Step(
-            np.sort(np.concatenate([inside, position[near]])).astype(np.int64) if num_near else inside.astype(np.int64),
-            position[shared].astype(np.int64),
+            near,
+            shared,
             shared_row,
-            position[hit].astype(np.int64),
+            hit,
             slot,
-            position[absent].astype(np.int64),
+            absent,
             keep,
             ahead,
             self._table[2 * ahead.astype(np.int64)].astype(np.int64),
@@ -378,11 +375,11 @@ class RowPlan:
 
     def _fetch_ahead(self, most: int) -> np.ndarray:
         pieces = []
-        for number, (_, node, *_) in enumerate(self._known, self._taken):
+        for number, (_, node, position, num_inside) in enumerate(self._known, self._taken):
             later = int(self._count[number + 1 : self._admitted].sum() + self._count[-1])
             fits = min(most, self.num_slots - self.num_used + later)
             absent = np.empty(len(node) + 1, node.dtype)
-            absent = absent[: _absent(node, self._table, fits, absent)]
+            absent = absent[: _absent(node, position[num_inside:], self._table, fits, absent)]
             if len(absent) > fits:
                 break
             victim = self._victims(len(absent))
