@@ -7,7 +7,8 @@ minute while rows are read; that a range has as many bytes as were asked for. No
 import tempfile
 import threading
 import time
-from concurrent.futures import FIRST_EXCEPTION, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from functools import partial
 from itertools import pairwise
 
@@ -24,9 +25,10 @@ from storage.patience import DEADLINE_S, patiently
 
 # Bytes between two rows that are read and thrown away in place of a request more, and of the longest range: a request to a store takes as long as some hundred KiB.
 MAX_GAP_BYTES, _MAX_RANGE_BYTES = 1 << 14, 1 << 18
-IN_FLIGHT = 8
+IN_FLIGHT, _MOST_READERS = 8, 32  # of one call, its own thread among them; of the process, beside the threads that call
 _END_BYTES = 1 << 16  # both ends of a file, with all that is not rows
 _LOOK_AGAIN_S = 30.0
+_readers = threading.BoundedSemaphore(_MOST_READERS)
 _MARKS = ("size", "ETag", "etag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -64,11 +66,13 @@ class RangedRows:
         order = np.argsort(row, kind="stable")
         ascending = row[order]
         work = _Ranges(merged_ranges(ascending, self._rows.row_bytes, self._max_gap_bytes))
-        readers = [
-            begin(partial(self._read_ranges, work, ascending, order, out), "rows")
-            for _ in range(min(IN_FLIGHT, len(work.bounds)))
-        ]
-        done, left = wait(readers, timeout=(1 + len(work.bounds)) * self._deadline_s, return_when=FIRST_EXCEPTION)
+        read = partial(self._read_ranges, work, ascending, order, out)
+        # This thread reads, too: no call waits for another's readers.
+        readers: list[Future[None]] = []
+        while len(readers) + 1 < min(IN_FLIGHT, len(work.bounds)) and _readers.acquire(blocking=False):
+            readers.append(begin(partial(_then_free, read), "rows"))
+        read()
+        done, left = wait(readers, timeout=2 * self._deadline_s, return_when=FIRST_EXCEPTION)
         for reader in done:
             reader.result()
         if left:
@@ -149,6 +153,14 @@ class RangedRows:
                 )
                 source.seek(0)
                 return int(values.ctypes.data) - source.read_buffer().address if len(values) else 0
+
+
+def _then_free(read: Callable[[], None]) -> None:
+    """Lets another reader begin once this one ends."""
+    try:
+        read()
+    finally:
+        _readers.release()
 
 
 class _Ranges:

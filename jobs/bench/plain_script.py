@@ -32,9 +32,14 @@ def main(url: str, options: str, steps: int, eval_every: int, learning_rate: flo
     )
     batch = to_torch(sampler.sample(0, 0))
     graphs, x, split, y = node_batch_graphs(batch), batch.x, batch.split, batch.y
-    assert x is not None and split is not None and y is not None
+    assert x is not None
+    assert split is not None
+    assert y is not None
     fields = json.loads(Path(options).read_text())
-    nested: dict[str, Any] = {"filter": FilterConfig(**fields.pop("filter")), "local": LocalOptions(**fields.pop("local"))}
+    nested: dict[str, Any] = {
+        "filter": FilterConfig(**fields.pop("filter")),
+        "local": LocalOptions(**fields.pop("local")),
+    }
     model = NodeGECO(GECOConfig(in_dim=x.shape[1], out_dim=int(y.max()) + 1, **fields, **nested))
     groups = param_groups(model, learning_rate, weight_decay, model.model.config.filter_learning_rate)
     optimizer = torch.optim.Adam([{**group, "weight_decay": weight_decay} for group in groups])

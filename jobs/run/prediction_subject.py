@@ -42,6 +42,7 @@ from jobs.run.whole_graph import WholeGraphData
 from samplers.options import FullGraphOptions, LoaderOptions, RandomPartitionOptions, TopLinkOptions
 from samplers.router import Router
 from samplers.typed_router import TypedRouter
+from storage.arrow_files import is_local
 from storage.encodings import find_encoding
 from storage.errors import ConfigError, FormatError
 from storage.graph import SourceIds, StoredGraph, source_ids
@@ -172,7 +173,10 @@ def _served(
     shared: Callable[[TrainingData], TrainingData],
 ) -> tuple[Callable[[], Any], Callable[[], Served]]:
     """`serve` and `look` of one graph's subject."""
-    servers, encoding = replace(trained.config.servers, verify=options.verify), trained.encoding
+    asked, encoding = trained.config.servers, trained.encoding
+    # The predicted graph need not lie where the run's did: files of a disk are mapped.
+    by_range = asked.range_reads and isinstance(graph, StoredGraph) and not is_local(graph.filesystem)
+    servers = replace(asked, verify=options.verify, range_reads=by_range)
 
     @contextmanager
     def serve() -> Iterator[Served]:

@@ -474,6 +474,12 @@ def _embeddings_fit_the_rest(config: RunConfig) -> str | None:
     return None
 
 
+def _features_of_nodes_are_left_on_stores(config: RunConfig) -> str | None:
+    if config.kind == "nodes" or not config.servers.range_reads:
+        return None
+    return "range_reads: expected the nodes of one graph, whose features stay on its store, got many graphs; leave out --servers.range_reads"
+
+
 def _classic_baselines_are_of_nodes(config: RunConfig) -> str | None:
     if config.kind == "nodes" or not config.baseline.models:
         return None
@@ -554,6 +560,7 @@ CHECKS = (
     _embeddings_fit_the_rest,
     _classic_baselines_are_of_nodes,
     _edges_are_read,
+    _features_of_nodes_are_left_on_stores,
     _embedded_graph_has_47_classes,
     _trackers_are_installed,
 )

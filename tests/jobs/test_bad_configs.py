@@ -70,6 +70,7 @@ ROWS = (
     Row("train_nodes", "--embeddings.log_bytes 0", ("log_bytes", "at least 1", "0", "--embeddings.log_bytes")),
     Row("train_nodes", "--embeddings.learning_rate 0", ("learning_rate", "more than 0", "--embeddings.learning_rate")),
     Row("train_nodes", "--embeddings.widht 8", ("--embeddings.widht", "--embeddings.width"), 2),
+    Row("train_graphs", "--servers.range_reads", ("one graph", "many graphs", "--servers.range_reads")),
     Row("train_graphs", "--embeddings.width 8", ("one graph", "many graphs", "--embeddings.width 8")),
     Row("train_nodes", "--sampler neighbor --sampler.time until", ("'until'", "--evaluation sampled")),
     Row("ingest", "synthetic out --split.by_time 0.9 0.8", ("by_time", "ascending order", "0.9")),

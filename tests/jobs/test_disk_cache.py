@@ -4,7 +4,7 @@ that copies nothing."""
 import uuid
 from pathlib import Path
 
-from jobs import train_nodes
+from jobs import predict, train_nodes
 from storage.ingest import IngestOptions, ingest
 from storage.synthetic import SyntheticGraph, SyntheticOptions
 from tests.job_in_process import run_job
@@ -40,6 +40,9 @@ def test_a_run_reads_a_store_by_a_cache_and_the_next_run_finds_it(tmp_path: Path
     done = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *left], tmp_path)
     assert done.returncode == 0, done.stderr
     assert curve(tmp_path / "left") == curve(tmp_path / "local")
+    # A copy on a disk is mapped, whatever the run did.
+    done = run_job(predict.main, ["left", "predicted", "--graph", urls["local"]], tmp_path)
+    assert done.returncode == 0, done.stderr
     refused = run_job(train_nodes.main, [*RUN, "--data", urls["store"], *cache, *left], tmp_path)
     assert "no beside disk_cache_dir" in refused.stderr
     refused = run_job(train_nodes.main, [*RUN, "--data", urls["local"], *left[:2], "--run.dir", "mapped"], tmp_path)

@@ -20,7 +20,7 @@ from samplers.neighbor import NeighborSampler
 from samplers.options import LoaderOptions, NeighborOptions
 from samplers.router import local_router
 from samplers.traffic import Traffic
-from storage import ranged_rows
+from storage import background, ranged_rows
 from storage.arrow_files import split_url
 from storage.errors import ConfigError, DeadlineError, FormatError
 from storage.graph import StoredGraph, open_graph
@@ -156,6 +156,21 @@ def test_several_ranges_of_a_slow_store_are_in_flight(graph, store):
     assert store.num_ranges - before == len(row)
     assert 2 <= store.most_at_once <= ranged_rows.IN_FLIGHT
     np.testing.assert_array_equal(got, graph.partition(0).feature[row])
+
+
+def test_readers_of_all_calls_are_bounded_and_come_back(graph, store, monkeypatch):
+    free = threading.BoundedSemaphore(2)
+    monkeypatch.setattr(ranged_rows, "_readers", free)
+    rows, row = of_partition(graph, max_gap_bytes=0), np.arange(0, 100, 5)
+    store.wait_s = 0.02
+    reads = [background.begin(lambda: rows.read(row), "read") for _ in range(3)]
+    for read in reads:
+        np.testing.assert_array_equal(read.result(60), graph.partition(0).feature[row])
+    assert 4 <= store.most_at_once <= 5  # three calls, of which each reads, and two readers beside them
+    store.is_away = True
+    with pytest.raises(DeadlineError):
+        of_partition(graph, max_gap_bytes=0)
+    assert all(free.acquire(timeout=30) for _ in range(2))
 
 
 def test_a_store_that_fails_some_requests_is_asked_again(graph, store):
