@@ -11,7 +11,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from jobs.run.exit_codes import run
 from jobs.run.reader import parse
 from samplers.options import LoaderOptions
 from storage.errors import ConfigError, FormatError
+from storage.feature_rows import FeatureRows
+from storage.ingest_options import FeatureDtype
 from storage.option_checks import at_least, check_options, more_than_0
 from storage.statistics import CountStatistics
 
@@ -526,6 +528,8 @@ class Config:
     """Sampling threads of a worker, each with a core."""
     cache_share: float = 0.0
     """Share of all rows that each node has room for, by plan (--loader.cache_bytes)."""
+    feature_dtype: FeatureDtype = "float32"
+    """What the graphs' features are stored as."""
 
     def __post_init__(self) -> None:
         check_options(self, at_least(self, 1, "nodes", "loader_threads") | more_than_0(self, "gigabits", "train_ms"))
@@ -550,7 +554,11 @@ def print_checks(checks: Sequence[Check]) -> None:
 def print_predictions(config: Config, rates: Rates, train_s: float | None) -> None:
     """Steps of every workload on every cluster."""
     rows = []
-    for workload, nodes in itertools.product(WORKLOADS, config.nodes):
+    stored = [
+        replace(of, feature_bytes=FeatureRows(of.feature_bytes // 4, config.feature_dtype).row_bytes)
+        for of in WORKLOADS
+    ]
+    for workload, nodes in itertools.product(stored, config.nodes):
         cells = []
         for link in map(Link, config.gigabits):
             remote, cost = predict(workload, nodes, link, rates, config.cache_share, train_s, config.loader_threads)
