@@ -33,6 +33,8 @@ _SAMPLERS = {
     "PprSampler": "samplers.ppr:PprSampler",
     "SaintSampler": "samplers.saint:SaintSampler",
     "TypedNeighborSampler": "samplers.typed_neighbor:TypedNeighborSampler",
+    "TypedNode2SubgraphSampler": "samplers.typed_subgraphs:TypedNode2SubgraphSampler",
+    "TypedPprSampler": "samplers.typed_subgraphs:TypedPprSampler",
     "GraphBatchSampler": "samplers.graph_batches:GraphBatchSampler",
     "Loader": "samplers.loader:Loader",
     **{
@@ -44,6 +46,8 @@ _SAMPLERS = {
             "PprOptions",
             "SaintOptions",
             "TypedNeighborOptions",
+            "TypedNode2SubgraphOptions",
+            "TypedPprOptions",
             "GraphBatchOptions",
             "LoaderOptions",
         )

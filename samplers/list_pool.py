@@ -1,10 +1,32 @@
 """Neighbor lists of one batch, each fetched once: the nodes of many subgraphs share them."""
 
+from typing import Protocol
+
 import numpy as np
 
-from samplers.messages import WalkDirection
+from samplers.messages import DegreeLists, WalkDirection
 from samplers.relabel import Relabeler
-from samplers.router import Router
+
+
+class SizeOfGraph(Protocol):
+    """What a search knows of the graph beforehand."""
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def index_dtype(self) -> str: ...
+
+
+class ListsNeighbors(Protocol):
+    """Where a search finds neighbors: a plain graph's router, or several relations of a typed graph over one space of ids."""
+
+    @property
+    def manifest(self) -> SizeOfGraph: ...
+
+    def list_neighbors(
+        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+    ) -> DegreeLists: ...
 
 
 class _Growing:
@@ -34,7 +56,7 @@ class ListPool:
     direction is both); start[i] is -1 until it is fetched.
     """
 
-    def __init__(self, router: Router, direction: WalkDirection) -> None:
+    def __init__(self, router: ListsNeighbors, direction: WalkDirection) -> None:
         self._router, self._direction = router, direction
         self._relabeler = Relabeler(np.empty(0, np.int64))
         self._neighbor = _Growing(np.dtype(router.manifest.index_dtype))

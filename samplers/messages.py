@@ -172,11 +172,16 @@ class ListNeighbors:
 
 @dataclass(frozen=True)
 class InducedSubgraphs:
-    """List the in-neighbors of the owned entries of `member` within their own set; sets may share nodes."""
+    """List the in-neighbors of the owned entries of `member` within their own set; sets may share nodes.
+
+    Of a relation between two types, `member` are nodes of the source type, and the owned entries are those of `target`.
+    """
 
     member: np.ndarray  # [k]: set g is member[graph_ptr[g]:graph_ptr[g + 1]], distinct nodes
     graph_ptr: np.ndarray  # int64 [num_sets + 1]
     columns: tuple[EdgeColumn, ...] = ()  # what to tell of each edge
+    target: np.ndarray | None = None  # [t]: of set g target[target_ptr[g]:target_ptr[g + 1]]; None: `member`
+    target_ptr: np.ndarray | None = None  # int64 [num_sets + 1]
 
 
 @dataclass(frozen=True)

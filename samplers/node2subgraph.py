@@ -13,7 +13,7 @@ import numpy as np
 
 from samplers.drawn import Drawn, own_router, sample_drawn, with_rows
 from samplers.graph_checks import check_graph
-from samplers.list_pool import ListPool
+from samplers.list_pool import ListPool, ListsNeighbors
 from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.node2subgraph_kernels import HUB_DEGREE, advance, frontier, pack_members
@@ -85,7 +85,7 @@ class Node2SubgraphSampler:
 
 
 def grow_subgraphs(
-    router: Router, roots: NodeList, options: Node2SubgraphOptions, epoch: int, hub_degree: int = HUB_DEGREE
+    router: ListsNeighbors, roots: NodeList, options: Node2SubgraphOptions, epoch: int, hub_degree: int = HUB_DEGREE
 ) -> GrownSubgraphs:
     """All searches, hop by hop; with one request per owner and hop for the lists that no earlier hop has fetched."""
     num_roots = len(roots.node)

@@ -174,6 +174,60 @@ class Node2SubgraphOptions:
         check_options(self, {"max_hops": (0 <= self.max_hops <= _MOST_HOPS, f"0 to {_MOST_HOPS}")})
 
 
+@dataclass(frozen=True)
+class TypedNode2SubgraphOptions:
+    """How far a search in a typed graph goes, and over which relations, against their edges."""
+
+    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "features")
+    relations: tuple[str, ...] = ()
+    """Those to search over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
+    max_hops: int = 10
+    """Layers around the root; 0: the root alone."""
+    max_nodes: int = 100
+    """Nodes of a subgraph at most, of all types, the root among them."""
+    root_type: str | None = None
+    """The roots' type; none: the only type that has labels."""
+    batch_size: int = 128
+    """Roots per batch, one subgraph each."""
+    root_order: RootOrder = "shuffled"
+    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
+    groups, shuffled, so that most of what it needs lies on one host."""
+    fixed: bool = False
+    """True: the same subgraphs in every epoch."""
+    seed: int = 0
+    split_set: int = 0
+    root_split: int | None = SPLIT_TRAIN
+    """None: all nodes of the type; where it has no splits all of them train."""
+    shuffle: bool = True
+    """False: roots in ascending permanent id, and the same subgraphs in every epoch."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge, in the relations that have it: "id", "weight", "time", "feature"."""
+    features: bool = True
+    """Fetch node features."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "relations", _names(self.relations))
+        _ = self.search
+
+    @property
+    def search(self) -> Node2SubgraphOptions:
+        """What the search over these relations as one graph is told."""
+        return Node2SubgraphOptions(
+            self.max_hops,
+            self.max_nodes,
+            "in",
+            self.batch_size,
+            fixed=self.fixed,
+            seed=self.seed,
+            shuffle=self.shuffle,
+        )
+
+
+def _names(relations: tuple[str, ...]) -> tuple[str, ...]:
+    """Of distinct relations. Raises ConfigError for what is no relation's name."""
+    return tuple(dict.fromkeys(str(Relation.of(name)) for name in relations))
+
+
 Cut = Literal["random", "partitions", "within"]
 DEFAULT_CHUNKS = 4
 
@@ -295,6 +349,50 @@ class PprOptions:
             "epsilon": (1e-9 <= self.epsilon < 1, "at least 1e-9 and below 1"),
         }
         check_options(self, rows)
+
+
+@dataclass(frozen=True)
+class TypedPprOptions:
+    """What a walk in a typed graph is, and over which relations, against their edges."""
+
+    GIVEN: ClassVar = ("root_type", "seed", "split_set", "root_split", "shuffle", "features")
+    relations: tuple[str, ...] = ()
+    """Those to walk over, as author--writes--paper; none: all. Edges in the batch are those of all relations."""
+    alpha: float = 0.15
+    """Chance that a walk ends at each step."""
+    epsilon: float = 0.0001
+    """Residual per degree that is left alone."""
+    top_k: int = 64
+    """Nodes of all types beside the root, at most."""
+    root_type: str | None = None
+    """The roots' type; none: the only type that has labels."""
+    batch_size: int = 128
+    """Roots per batch, one subgraph each."""
+    root_order: RootOrder = "shuffled"
+    """shuffled: a micro-batch has roots from anywhere; groups: each of a step's micro-batches has those of its own share of the graph's locality
+    groups, shuffled, so that most of what it needs lies on one host."""
+    seed: int = 0
+    split_set: int = 0
+    root_split: int | None = SPLIT_TRAIN
+    """None: all nodes of the type; where it has no splits all of them train."""
+    shuffle: bool = True
+    """False: roots in ascending permanent id."""
+    edge_columns: tuple[EdgeColumn, ...] = ()
+    """What the batch holds of each edge, in the relations that have it: "id", "weight", "time", "feature"."""
+    features: bool = True
+    """Fetch node features."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "relations", _names(self.relations))
+        _ = self.walk
+
+    @property
+    def walk(self) -> PprOptions:
+        """What the walks over these relations as one graph are told."""
+        return PprOptions(self.alpha, self.epsilon, self.top_k, "in", self.batch_size)
+
+
+TypedOptions = TypedNeighborOptions | TypedNode2SubgraphOptions | TypedPprOptions
 
 
 @dataclass(frozen=True)

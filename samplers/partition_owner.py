@@ -272,11 +272,16 @@ class PartitionOwner:
 
     @_answer.register
     def _induced_subgraphs(self, request: InducedSubgraphs) -> NeighborLists:
-        partition, member = self._partition, request.member
-        position = self._own_positions(member).astype(np.int32)
-        row = self._rows(member[position])
+        partition, member, member_ptr = self._partition, request.member, request.graph_ptr
+        target, target_ptr = member, member_ptr
+        if request.target is not None and request.target_ptr is not None:
+            target, target_ptr = request.target, request.target_ptr
+            if len(target_ptr) != len(member_ptr):  # the compiled loop reads both by one index
+                raise ConfigError(f"expected as many sets of both types, got {len(target_ptr)} and {len(member_ptr)}")
+        position = self._own_positions(target).astype(np.int32)
+        row = self._rows(target[position])
         lists = (partition.indptr, partition.indices)
         count, neighbor, entry = induced_subgraphs(
-            *lists, row, position, member, request.graph_ptr, HUB_DEGREE, bool(request.columns)
+            *lists, row, position, target_ptr, member, member_ptr, HUB_DEGREE, bool(request.columns)
         )
         return self._with_columns(count, neighbor, entry, request.columns)

@@ -9,6 +9,8 @@ import numpy as np
 from samplers.messages import (
     FetchRows,
     ForParts,
+    InducedSubgraphs,
+    ListNeighbors,
     PartReplies,
     PartReply,
     PartRequest,
@@ -59,7 +61,14 @@ def warm_up_parts(owner: PartsOwner, graph: TypedGraph) -> None:
     """Compiles the loops behind the answers, as `samplers.warm_up` does for plain graphs."""
     node = np.empty(0, np.int64)
     for relation in graph.relations:
-        owner.answer(ForParts((str(relation),), (SampleNeighbors(node, fanout=1, key=0),)))
+        part, dtype = str(relation), graph.relation(relation).manifest.index_dtype
+        none = (node.astype(dtype), np.zeros(1, np.int64))
+        for request in (
+            SampleNeighbors(node, fanout=1, key=0),
+            ListNeighbors(node),
+            InducedSubgraphs(*none, (), *none),
+        ):
+            owner.answer(ForParts((part,), (request,)))
     for name in graph.node_types:
         owner.answer(ForParts((name,), (FetchRows(node),)))
 

@@ -11,14 +11,14 @@ most 1 / (alpha · epsilon) steps along edges beside its first push; its touched
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from samplers.drawn import Drawn, own_router, sample_drawn, with_rows
 from samplers.graph_checks import check_graph
-from samplers.list_pool import ListPool
+from samplers.list_pool import ListPool, ListsNeighbors
 from samplers.messages import NodeList
 from samplers.minibatch import MiniBatch
 from samplers.options import PprOptions
@@ -84,11 +84,8 @@ class PprSampler:
         """The subgraphs around these stored ids."""
         with stage("sample"):
             pushed = push_roots(self._router, roots, self.options, self._memory)
-            member, score, graph_ptr = _select(self._router, pushed, self.options.top_k)
+            member, score, level, graph_ptr = best_nodes(pushed, self.options.top_k, self._permanent_ids)
             self._memory.give_back(pushed.memory)
-            last = np.concatenate([[np.inf], score[:-1]])
-            level = np.cumsum(score != last)
-            level[graph_ptr[:-1]] = -1  # a root comes first, whatever its score
         return draw_subgraph_batch(
             self._router,
             epoch,
@@ -101,6 +98,9 @@ class PprSampler:
             encodings=self.options.encodings,
             edge_columns=self.options.edge_columns,
         )
+
+    def _permanent_ids(self, node: np.ndarray) -> np.ndarray:
+        return self._router.fetch(node, feature=False).original_id
 
 
 class PushMemory:
@@ -124,7 +124,9 @@ class PushMemory:
         self._free.append(arrays)
 
 
-def push_roots(router: Router, root: np.ndarray, options: PprOptions, memory: PushMemory | None = None) -> PushedRoots:
+def push_roots(
+    router: ListsNeighbors, root: np.ndarray, options: PprOptions, memory: PushMemory | None = None
+) -> PushedRoots:
     """Forward push from each root until no residual reaches epsilon · degree.
 
     The result lies in borrowed memory where `memory` is given: use it before that is given back.
@@ -166,12 +168,17 @@ def push_roots(router: Router, root: np.ndarray, options: PprOptions, memory: Pu
     return PushedRoots(offset, size, arrays[0], arrays[2], arrays[3], rounds, arrays)
 
 
-def _select(router: Router, pushed: PushedRoots, top_k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(node, score, graph_ptr): each root and its best nodes, descending in score; of tied last ones the lowest permanent ids."""
+def best_nodes(
+    pushed: PushedRoots, top_k: int, order_of: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(node, score, level, graph_ptr): each root and its best nodes, descending in score and, where that differs, ascending in level.
+
+    Of tied last ones those that come first: `order_of` maps distinct nodes to numbers in whose order they stand, their permanent ids.
+    """
     entry, graph, tied = best_candidates(pushed.offset, pushed.size, pushed.score, top_k)
     if tied.any():
         distinct, place = np.unique(pushed.node[entry[tied]], return_inverse=True)
-        permanent = router.fetch(distinct, feature=False).original_id[place]
+        permanent = order_of(distinct)[place]
         of_tied = graph[tied]
         order = np.lexsort((permanent, of_tied))
         first_of_graph = np.searchsorted(of_tied[order], of_tied[order])
@@ -185,4 +192,7 @@ def _select(router: Router, pushed: PushedRoots, top_k: int) -> tuple[np.ndarray
     is_other = np.arange(len(entry)) >= len(roots)
     order = np.lexsort((-pushed.score[entry], is_other, graph))
     graph_ptr = pointers(np.bincount(graph, minlength=len(roots)))
-    return pushed.node[entry[order]].astype(np.int64), pushed.score[entry[order]], graph_ptr
+    score = pushed.score[entry[order]]
+    level = np.cumsum(score != np.concatenate([[np.inf], score[:-1]]))
+    level[graph_ptr[:-1]] = -1  # a root comes first, whatever its score
+    return pushed.node[entry[order]].astype(np.int64), score, level, graph_ptr

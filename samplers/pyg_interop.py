@@ -88,16 +88,19 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
 
     `data[type]` has x, y, n_id (permanent ids), hop, split, and `num_sampled_nodes` by hop; `data[source, relation, target]` has edge_index [2, e], e_id, edge_weight,
     edge_attr, edge_time and `num_sampled_edges` by hop. The roots come first among the nodes of their type, which has `batch_size` and `root_index`. All
-    types and relations of the graph are there. Tensors are the batch's own, but for edge_index.
+    types and relations of the graph are there. A batch of one subgraph per root has `batch`, as `disjoint=True` has it, and of PPR `score`, and no counts by hop. Tensors are the batch's own, but for edge_index.
     """
     data = HeteroData()
+    by_hop = batch.roots.subgraph is None  # edges among all nodes of a subgraph lead to any hop
     for name, nodes in batch.nodes.items():
         columns = {"x": nodes.x, "y": nodes.y, "n_id": nodes.node_id, "split": nodes.split, "hop": nodes.hop}
+        columns |= {"batch": nodes.subgraph, "score": nodes.score}
         for column, value in columns.items():
             if value is not None:
                 data[name][column] = value
         data[name].num_nodes = len(nodes)
-        data[name].num_sampled_nodes = batch.layer_sizes(name)
+        if by_hop:
+            data[name].num_sampled_nodes = batch.layer_sizes(name)
     data[batch.root_type].batch_size = batch.num_roots
     data[batch.root_type].root_index = batch.root_index
     for relation, edges in batch.edges.items():
@@ -113,6 +116,8 @@ def _hetero_data(batch: TypedBatch[torch.Tensor]) -> HeteroData:
         for column, value in columns.items():
             if value is not None:
                 store[column] = value
+        if not by_hop:
+            continue
         within = torch.tensor([0, *batch.layer_sizes(relation.target)[:-1]]).cumsum(0)  # nodes that hops have expanded
         store.num_sampled_edges = edges.indptr.cpu()[within].diff().tolist()
     return data

@@ -17,6 +17,11 @@ SAMPLERS = {
     "node2subgraph": ("samplers.options:Node2SubgraphOptions", "samplers.node2subgraph:Node2SubgraphSampler"),
     "ppr": ("samplers.options:PprOptions", "samplers.ppr:PprSampler"),
     "typed-neighbor": ("samplers.options:TypedNeighborOptions", "samplers.typed_neighbor:TypedNeighborSampler"),
+    "typed-node2subgraph": (
+        "samplers.options:TypedNode2SubgraphOptions",
+        "samplers.typed_subgraphs:TypedNode2SubgraphSampler",
+    ),
+    "typed-ppr": ("samplers.options:TypedPprOptions", "samplers.typed_subgraphs:TypedPprSampler"),
     "saint": ("samplers.options:SaintOptions", "samplers.saint:SaintSampler"),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from samplers.graph_checks import NO_GROUPS
 from samplers.messages import NodeList
-from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions, TypedNeighborOptions
+from samplers.options import NeighborOptions, Node2SubgraphOptions, PprOptions, TypedOptions
 from samplers.plans import even_split, num_root_batches
 from samplers.protocol import check_batch
 from samplers.random_streams import Purpose, hash_ids, stream_key
@@ -42,7 +42,7 @@ class RootBatches:
     def __init__(
         self,
         router: Router,
-        options: NeighborOptions | Node2SubgraphOptions | PprOptions | TypedNeighborOptions,
+        options: NeighborOptions | Node2SubgraphOptions | PprOptions | TypedOptions,
         num_ranks: int,
         given: np.ndarray | None = None,
         given_time: np.ndarray | None = None,

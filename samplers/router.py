@@ -69,6 +69,15 @@ class NeighborQuestion:
         """Of the replies to these requests, in their order."""
         return _merge_lists([expect(reply, NeighborLists) for reply in replies], list(self.positions), self.num_nodes)
 
+    def answer_with_degrees(self, replies: Sequence[Reply]) -> DegreeLists:
+        """The same of `list_question`."""
+        parts, positions = [expect(reply, DegreeLists) for reply in replies], list(self.positions)
+        if len(parts) == 1 and isinstance(positions[0], slice):
+            return parts[0]
+        lists = _merge_lists([NeighborLists(part.count, part.neighbor) for part in parts], positions, self.num_nodes)
+        degree = _scatter([part.degree for part in parts], positions, self.num_nodes)
+        return DegreeLists(degree=degree, count=lists.count, neighbor=lists.neighbor)
+
 
 ReplyKind = TypeVar("ReplyKind", NeighborLists, NodeRows, NodeList, NodeGroups, DegreeLists, LinkRows)
 
@@ -242,16 +251,19 @@ class Router:
         self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
     ) -> DegreeLists:
         """All neighbors of each node; of a node with more than its entry of `max_degree`, only their number."""
+        question = self.list_question(node, direction, max_degree)
+        pending = [owner.submit(request) for owner, request in question.requests]
+        return question.answer_with_degrees([one.result() for one in pending])
+
+    def list_question(
+        self, node: np.ndarray, direction: WalkDirection = "in", max_degree: np.ndarray | None = None
+    ) -> NeighborQuestion:
+        """What `list_neighbors` asks, for whoever sends several questions together."""
         node = integer_ids(node)
-        parts, groups = self._ask_at(
+        requests, positions = self._requests_at(
             node, lambda at: ListNeighbors(node[at], direction, None if max_degree is None else max_degree[at])
         )
-        replies = [expect(reply, DegreeLists) for reply in parts]
-        if len(replies) == 1 and isinstance(groups[0], slice):
-            return replies[0]
-        lists = _merge_lists([NeighborLists(reply.count, reply.neighbor) for reply in replies], groups, len(node))
-        degree = _scatter([reply.degree for reply in replies], groups, len(node))
-        return DegreeLists(degree=degree, count=lists.count, neighbor=lists.neighbor)
+        return NeighborQuestion(tuple(requests), tuple(positions), len(node))
 
     def induced_subgraphs(
         self, member: np.ndarray, graph_ptr: np.ndarray, columns: tuple[EdgeColumn, ...] = ()
@@ -259,6 +271,23 @@ class Router:
         """Edges within each set member[graph_ptr[g]:graph_ptr[g + 1]], as positions in `member`."""
         member = integer_ids(member).astype(self.manifest.index_dtype, copy=False)
         return self._neighbor_lists_at(member, lambda _: InducedSubgraphs(member, graph_ptr, columns))
+
+    def induced_question(
+        self,
+        target: np.ndarray,
+        target_ptr: np.ndarray,
+        source: np.ndarray,
+        source_ptr: np.ndarray,
+        columns: tuple[EdgeColumn, ...] = (),
+    ) -> NeighborQuestion:
+        """Of a relation, the edges within each set of nodes of both types: of set g source[source_ptr[g]:source_ptr[g + 1]], and so of `target`.
+
+        The lists are those of `target`, as positions in `source`.
+        """
+        target, dtype = integer_ids(target), self.manifest.index_dtype
+        request = InducedSubgraphs(source.astype(dtype), source_ptr, columns, target.astype(dtype), target_ptr)
+        requests, positions = self._requests_at(target, lambda _: request)
+        return NeighborQuestion(tuple(requests), tuple(positions), len(target))
 
     def step_walks(self, node: np.ndarray, walk: np.ndarray, key: int, direction: WalkDirection = "in") -> np.ndarray:
         """The next node of each walk: a uniform neighbor, or the node itself where it has none."""

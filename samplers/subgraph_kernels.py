@@ -91,7 +91,7 @@ def grown(array, length):
 
 
 @compiled
-def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
+def _hub_edges(indptr, indices, row, position, row_ptr, member, graph_ptr, hub_degree):
     """Edges into the asked entries whose node has a long list and is in many sets.
 
     Returns (start [n], count [n], source, edge): entry i's sources are source[start[i] : start[i] + count[i]], of the edges at the same places of
@@ -131,7 +131,7 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
                 table_id[slot] = indices[e]
                 table_place[slot] = e
             for i in entry[low:high]:
-                g = np.searchsorted(graph_ptr, position[i], side="right") - 1
+                g = np.searchsorted(row_ptr, position[i], side="right") - 1
                 for p in range(graph_ptr[g], graph_ptr[g + 1]):
                     slot = find_slot(table_id, 0, bits, member[p])
                     at = table_place[slot] if table_id[slot] != -1 else np.int64(-1)
@@ -152,13 +152,18 @@ def _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree):
 
 
 @compiled
-def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_degree, with_entry):
+def induced_subgraphs(indptr, indices, row, position, row_ptr, member, graph_ptr, hub_degree, with_entry):
     """In-neighbors of each asked entry in its own set, as positions in `member`: (count [n], positions int32, the edges' places in `indices`, if asked for).
+
+    The asked entries stand at `position` of their sets [row_ptr[g], row_ptr[g + 1]), the members of set g at [graph_ptr[g], graph_ptr[g + 1]): the same
+    sets, but where sources are of another type.
 
     Linear in the lists of the asked entries, but for nodes with `hub_degree` in-edges or more that are in many sets: these cost one
     reading of their list, and one look-up per member of their sets.
     """
-    hub_start, count, hub_source, hub_edge = _hub_edges(indptr, indices, row, position, member, graph_ptr, hub_degree)
+    hub_start, count, hub_source, hub_edge = _hub_edges(
+        indptr, indices, row, position, row_ptr, member, graph_ptr, hub_degree
+    )
     largest = 1
     for g in range(len(graph_ptr) - 1):
         largest = max(largest, graph_ptr[g + 1] - graph_ptr[g])
@@ -171,9 +176,9 @@ def induced_subgraphs(indptr, indices, row, position, member, graph_ptr, hub_deg
     entry = np.empty(len(neighbor) if with_entry else 0, np.int64)
     end, g, bits = 0, -1, 4
     for i in range(len(row)):
-        if g < 0 or position[i] >= graph_ptr[g + 1]:
+        if g < 0 or position[i] >= row_ptr[g + 1]:
             g = max(g, 0)
-            while position[i] >= graph_ptr[g + 1]:
+            while position[i] >= row_ptr[g + 1]:
                 g += 1
             bits = table_bits(graph_ptr[g + 1] - graph_ptr[g])
             table_id[: 1 << bits] = -1

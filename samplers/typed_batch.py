@@ -15,7 +15,10 @@ from storage.source import Relation
 
 @dataclass(frozen=True, repr=False)
 class TypedNodes(Generic[Array]):
-    """A batch's nodes of one type. Positions follow discovery: hop after hop, in a hop relation after relation."""
+    """A batch's nodes of one type. Positions follow discovery: hop after hop; in a hop relation after relation or, of subgraphs, root after root.
+
+    A node of several roots' subgraphs is there once for each.
+    """
 
     node_id: Array  # int64 [n], permanent ids
     hop: Array  # int16 [n], the hop that found the node
@@ -23,6 +26,10 @@ class TypedNodes(Generic[Array]):
     x: Array | None = None  # float32 [n, feature_dim]
     # int64 or float32 [n], or int8 [n, num_classes] answers (1, 0, -1 not known); read only the roots' labels for a loss
     y: Array | None = None
+    subgraph: Array | None = (
+        None  # int64 [n], of batches of one subgraph per root: whose it is, by place in `root_index`
+    )
+    score: Array | None = None  # float32 [n], closeness to that root
 
     def __repr__(self) -> str:
         return describe(self)

@@ -22,9 +22,8 @@ from samplers.roots import find_roots
 from samplers.router import EDGE_COLUMNS
 from samplers.stage_clock import stage
 from samplers.typed_batch import TypedBatch, TypedEdges, TypedNodes
+from samplers.typed_checks import check_edge_columns, check_splits, edge_columns_of, known_relations, type_of_roots
 from samplers.typed_router import Draw, TypedRouter
-from storage.errors import ConfigError
-from storage.manifest import Manifest
 from storage.packed_graphs import pointers
 from storage.source import Relation
 
@@ -40,9 +39,10 @@ class TypedNeighborSampler:
     ) -> None:
         """Raises ConfigError where the graph lacks what the options name."""
         self._router, self.options = router, options
-        self.root_type = _root_type(router, options.root_type)
-        _check_relations(router, options)
-        _check_splits(router.nodes[self.root_type].manifest, self.root_type, options.split_set)
+        self.root_type = type_of_roots(router, options.root_type)
+        known_relations(router, map(str, options.relation_fanouts), "relation_fanouts")
+        check_edge_columns(router, (*options.edge_columns, *(["weight"] if options.scheme == "weight" else [])))
+        check_splits(router.nodes[self.root_type].manifest, self.root_type, options.split_set)
         self._maps = {name: PositionMaps(each.manifest.num_nodes) for name, each in router.nodes.items()}
         self._names = {relation: _name_hash(relation) for relation in router.edges}
         self._root_batches = RootBatches(router.nodes[self.root_type], options, num_ranks, roots)
@@ -110,7 +110,7 @@ class TypedNeighborSampler:
             self._key(relation, epoch, batch, hop),
             scheme="weight" if options.scheme == "weight" and manifest.has_edge_weight else "uniform",
             replace=options.replace,
-            columns=tuple(name for name in options.edge_columns if _has_column(manifest, name)),
+            columns=edge_columns_of(manifest, options.edge_columns),
         )
 
     def _rows(self, grown: "_Growth") -> dict[str, TypedNodes[np.ndarray]]:
@@ -193,47 +193,3 @@ class _Growth:
 def _name_hash(relation: Relation) -> int:
     """64 bits of a relation's three names."""
     return int.from_bytes(hashlib.sha256("\0".join(relation).encode()).digest()[:8], "little")
-
-
-def _root_type(router: TypedRouter, given: str | None) -> str:
-    """The roots' type. Raises ConfigError where it is not there, or none is given and not exactly one has labels."""
-    if given is not None:
-        if given not in router.nodes:
-            raise ConfigError(f"root_type: expected one of {', '.join(router.nodes)}, got {given!r}; set root_type")
-        return given
-    labelled = [name for name, each in router.nodes.items() if each.manifest.label_kind is not None]
-    if len(labelled) != 1:
-        raise ConfigError(
-            f"root_type: expected a type of nodes, for {' and '.join(labelled) or 'no type'} of {', '.join(router.nodes)} "
-            "has labels; set root_type"
-        )
-    return labelled[0]
-
-
-def _check_splits(manifest: Manifest, node_type: str, split_set: int) -> None:
-    if not 0 <= split_set < max(manifest.num_split_sets, 1):
-        held = f"one of {node_type}'s {manifest.num_split_sets}" if manifest.num_split_sets else "0, it has none"
-        raise ConfigError(f"split set: expected {held}, got {split_set}; set --data.split_set")
-
-
-def _check_relations(router: TypedRouter, options: TypedNeighborOptions) -> None:
-    """Raises ConfigError for a relation that is not there, and where no relation has what is asked of all."""
-    for relation in options.relation_fanouts:
-        if relation not in router.edges:
-            raise ConfigError(
-                f"relation_fanouts: expected relations among {', '.join(map(str, router.edges))}, got {relation}"
-            )
-    wanted = (*options.edge_columns, *(["weight"] if options.scheme == "weight" else []))
-    for name in wanted:
-        if not any(_has_column(each.manifest, name) for each in router.edges.values()):
-            raise ConfigError(f"edge column {name!r}: no relation has it; ingest a source that has it")
-
-
-def _has_column(manifest: Manifest, name: str) -> bool:
-    """Whether a relation stores this column of its edges."""
-    return {
-        "id": manifest.has_edge_id,
-        "weight": manifest.has_edge_weight,
-        "time": manifest.has_edge_time,
-        "feature": manifest.edge_feature_dim > 0,
-    }[name]

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from samplers.messages import EdgeColumn, NeighborLists, NodeRows, Scheme
+from samplers.messages import EdgeColumn, NeighborLists, NodeRows, Reply, Scheme
 from samplers.parts_owner import PartOfOwner, submit_together
-from samplers.router import Owner, PendingRows, Router, local_router
+from samplers.router import NeighborQuestion, Owner, PendingRows, Router, local_router
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
 from storage.manifest import Manifest
@@ -94,16 +94,19 @@ class TypedRouter:
             for relation, draw in draws.items()
             if len(draw.node)
         }
-        requests = [request for question in questions.values() for request in question.requests]
+        replies_of = dict(zip(questions, self.ask(list(questions.values())), strict=True))
+        return {
+            relation: questions[relation].answer(replies_of[relation])
+            if relation in questions
+            else _no_lists(self.edges[relation].manifest, draw.columns)
+            for relation, draw in draws.items()
+        }
+
+    def ask(self, questions: Sequence[NeighborQuestion]) -> list[list[Reply]]:
+        """The replies to the requests of each question, with one request per owner for all of them."""
+        requests = [request for question in questions for request in question.requests]
         replies = iter([one.result() for one in submit_together(requests)])
-        lists = {}
-        for relation, draw in draws.items():
-            question = questions.get(relation)
-            if question is None:
-                lists[relation] = _no_lists(self.edges[relation].manifest, draw.columns)
-            else:
-                lists[relation] = question.answer([next(replies) for _ in question.requests])
-        return lists
+        return [[next(replies) for _ in question.requests] for question in questions]
 
     def fetch(
         self, node: Mapping[str, np.ndarray], *, feature: bool, split_sets: Mapping[str, int | None]

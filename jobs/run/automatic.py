@@ -169,7 +169,7 @@ def num_batches(at: Setting) -> int | None:
         whole = DEFAULT_CHUNKS if at["sampler.cut"] in (None, "random") else graph.num_partitions
         groups = ceil((at["sampler.num_chunks"] or whole) / at["sampler.chunks_per_batch"])
         return num_chunk_batches(groups, micro_batches)
-    if sampler in ("neighbor", "node2subgraph", "ppr", "typed-neighbor"):
+    if sampler in ("neighbor", "node2subgraph", "ppr", "typed-neighbor", "typed-node2subgraph", "typed-ppr"):
         # A graph with fewer training nodes than micro-batches is refused elsewhere.
         return num_root_batches(max(graph.num_train, micro_batches), at["sampler.batch_size"], micro_batches)
     if sampler == "saint":

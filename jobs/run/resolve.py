@@ -28,7 +28,7 @@ from samplers.options import (
     FullGraphOptions,
     GraphBatchOptions,
     LoaderOptions,
-    TypedNeighborOptions,
+    TypedOptions,
     full_evaluation,
 )
 from samplers.registry import given
@@ -326,7 +326,7 @@ def _fanouts_are_layers(config: RunConfig) -> str | None:
         or row is None
         or not row.layers_are_hops
         or fanouts is None
-        or (isinstance(options, TypedNeighborOptions) and not row.takes_types)
+        or (isinstance(options, TypedOptions) and not row.takes_types)
         or getattr(options, "edges", "") == "induced"
         or len(fanouts) == layers
     ):
@@ -353,8 +353,8 @@ def _subgraphs_of_roots(config: RunConfig) -> str | None:
     if config.evaluation.how == "sampled" and (own or config.sampler.name == "node2subgraph"):
         return None
     name = config.model.name if own else config.model.name.upper()
-    if isinstance(config.sampler.options, TypedNeighborOptions):
-        return f"model: {name} takes one subgraph per root, which typed-neighbor does not draw; set --model rsage, or another one"
+    if isinstance(config.sampler.options, TypedOptions):
+        return f"model: {name} takes one subgraph of a plain graph per root, and a typed batch is one graph; set --model rsage, or another one"
     return (
         f"sampler: {name} takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "
         "set --sampler node2subgraph --evaluation sampled"

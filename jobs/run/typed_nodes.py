@@ -13,7 +13,7 @@ from jobs.run.config import RunConfig
 from jobs.run.registry import Inputs, stored_encoding
 from models.options.features import Features
 from models.options.relational import RelationalConfig
-from samplers.options import TypedNeighborOptions
+from samplers.options import TypedOptions
 from storage.descriptions import changed_options
 from storage.errors import ConfigError
 from storage.graph import StoredGraph
@@ -96,7 +96,7 @@ def _for_types(config: RunConfig) -> str | None:
     row, wrong = config.model.row("model", config.kind), dict[str, str]()
     if row is not None and row.takes_types:
         wrong["--model"] = config.model.name
-    if isinstance(config.sampler.options, TypedNeighborOptions):
+    if isinstance(config.sampler.options, TypedOptions):
         wrong["--sampler"] = config.sampler.name
     if config.node_type is not None:
         wrong["--task.node_type"] = config.node_type
@@ -115,10 +115,10 @@ def _for_one_type(config: RunConfig) -> str | None:
         return "expected a plain graph, for links of relations are not trained on, got a typed one; set --task classification"
     if config.run.parallel == "graph":
         return "--run.parallel graph: expected a plain graph, got a typed one; leave it out"
-    if not (isinstance(config.sampler.options, TypedNeighborOptions) or config.sampler.is_foreign):
+    if not (isinstance(config.sampler.options, TypedOptions) or config.sampler.is_foreign):
         return (
-            f"expected the sampler of typed graphs, got {config.sampler.name}; set --sampler typed-neighbor --evaluation sampled "
-            "(--model rsage has both by default)"
+            f"expected a sampler of typed graphs, got {config.sampler.name}; set --sampler typed-neighbor --evaluation sampled "
+            "(--model rsage has both by default), or --sampler typed-node2subgraph or typed-ppr"
         )
     if evaluation.how == "full":
         return "expected scores through the sampler, for a typed graph is not scored as one batch; set --evaluation sampled"

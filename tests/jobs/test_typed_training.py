@@ -148,6 +148,38 @@ def test_r_sage_has_layers_of_its_own(folder: Path) -> None:
     assert run.inputs.node_dims == (("author", 0), ("field_of_study", 0), ("institution", 0), ("paper", 8))
 
 
+SUBGRAPHS = {
+    "typed-node2subgraph": ["--sampler.max_hops", "2", "--sampler.max_nodes", "20"],
+    "typed-ppr": ["--sampler.top_k", "9", "--sampler.epsilon", "0.001"],
+}
+
+
+def test_an_epoch_over_subgraphs_of_roots(folder: Path) -> None:
+    sampler = ["--sampler", "typed-node2subgraph", *SUBGRAPHS["typed-node2subgraph"], "--sampler.batch_size", "64"]
+    words = ["--data", "two", "--model", "rsage", "--model.width", "16", *sampler, *PROCESS]
+    train([*words, "--fit.epochs", "1", "--run.defaults", "recipe", "--run.dir", "subgraphs"], folder)
+    assert np.isfinite(curve(folder / "subgraphs")[0][0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SUBGRAPHS)
+def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
+    words = [
+        *("--model", "rsage", "--model.width", "16", "--sampler", name, *SUBGRAPHS[name], *PROCESS),
+        *("--sampler.relations", "author--writes--paper", "paper--rev_writes--author", "--sampler.batch_size", "64"),
+        *("--fit.epochs", "2", "--fit.checkpoint_every", "1", "--run.defaults", "recipe"),
+    ]
+    train(["--data", "two", *words, "--run.dir", f"two-{name}"], folder)
+    train(["--data", "one", *words, "--run.dir", f"one-{name}", "--fit.epochs", "1"], folder)
+    train(["--run.resume", f"one-{name}", "--fit.epochs", "2"], folder)
+    assert curve(folder / f"one-{name}") == curve(folder / f"two-{name}")
+    done = run_job(replay.main, [str(folder / f"two-{name}"), "--batch", "1", "--loss"], folder)
+    assert done.returncode == 0, done.stderr
+    assert "paper.subgraph  int64" in done.stdout
+    done = run_job(predict.main, [str(folder / f"two-{name}"), f"predictions-{name}"], folder)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -167,6 +199,11 @@ def test_r_sage_has_layers_of_its_own(folder: Path) -> None:
         ("--model rsage --sampler.relation_fanouts a--b--c=5,5", "expected relations among author--affiliated"),
         ("--model rsage --sampler.relation_fanouts author--writes--paper=5", "expected as many hops as fanouts has"),
         ("--model rsage --sampler.root_order groups", "root_order"),
+        (
+            "--model rsage --sampler typed-ppr --sampler.relations a--b--c",
+            "relations: expected relations among author--a",
+        ),
+        ("--model rsage --sampler node2subgraph", "expected a sampler of typed graphs, got node2subgraph"),
         ("--model tokengt --sampler typed-neighbor --evaluation sampled", "without stored encodings"),
         ("--model ppgt --sampler typed-neighbor --evaluation sampled", "set --model rsage"),
     ],

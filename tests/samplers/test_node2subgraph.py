@@ -214,7 +214,7 @@ def test_edges_of_hubs_equal_edges_read_in_full(graph, seed, by_time):
     indptr = np.concatenate([[0], np.cumsum([len(one) for one in lists])])
     indices = np.asarray([node for one in lists for node in one], np.int32)
     position = np.arange(len(member), dtype=np.int32)
-    arguments = (indptr, indices, member.astype(np.int64), position, member, graph_ptr)
+    arguments = (indptr, indices, member.astype(np.int64), position, graph_ptr, member, graph_ptr)
     for a, b in zip(induced_subgraphs(*arguments, 2, True), induced_subgraphs(*arguments, 1 << 40, True), strict=True):
         assert a.tolist() == b.tolist()
 

@@ -9,12 +9,13 @@ import pytest
 
 from cluster.message_server import MessageServer
 from cluster.remote_owner import RemoteOwner
-from samplers.messages import FetchRows, ForParts, SampleNeighbors
-from samplers.options import TypedNeighborOptions
+from samplers.messages import FetchRows, ForParts, InducedSubgraphs, ListNeighbors, SampleNeighbors
+from samplers.options import TypedNeighborOptions, TypedNode2SubgraphOptions, TypedPprOptions
 from samplers.parts_owner import open_parts
 from samplers.traffic import COLUMNS, Traffic, array_bytes
 from samplers.typed_neighbor import TypedNeighborSampler
 from samplers.typed_router import TypedRouter, typed_router
+from samplers.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
 from storage.errors import ConfigError
 from storage.ingest_options import IngestOptions
 from storage.source import Relation
@@ -22,7 +23,7 @@ from storage.synthetic_mag import SyntheticMagOptions, synthetic_mag
 from storage.typed_graph import TypedGraph, open_typed_graph
 from storage.typed_ingestion import ingest_typed
 from tests.far_owner import FarOwner
-from tests.typed_reference import assert_same
+from tests.typed_reference import arrays_of, assert_same
 
 WRITES = Relation("author", "writes", "paper")
 OPTIONS = TypedNeighborOptions(
@@ -82,6 +83,27 @@ def test_one_request_per_owner_and_hop_and_one_for_rows(served: TypedRouter, far
         assert str(WRITES) not in hops[1].parts  # which is left out of this hop
         assert all(isinstance(one, FetchRows) for one in rows.requests)
         assert set(rows.parts) == {"author", "field_of_study", "paper"} | ({"institution"} & set(rows.parts))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (TypedNode2SubgraphSampler, TypedNode2SubgraphOptions(max_hops=2, max_nodes=20, batch_size=40)),
+        (TypedPprSampler, TypedPprOptions(top_k=9, epsilon=0.001, batch_size=40, edge_columns=("id",))),
+    ],
+)
+def test_subgraphs_of_roots_are_those_of_one_process(kind, options, graph: TypedGraph, served, far) -> None:
+    here, there = kind(typed_router(graph), options), kind(served, options)
+    for batch in range(2):
+        for owner in far.values():
+            owner.requests.clear()
+        assert arrays_of(there.sample(1, batch)) == arrays_of(here.sample(1, batch))
+    for owner in far.values():  # of the second batch, whose roots were listed before
+        *searched, induced = (one for one in owner.requests if not isinstance(one.requests[0], FetchRows))
+        assert {type(one) for one in induced.requests} == {InducedSubgraphs}
+        assert {type(one) for request in searched for one in request.requests} == {ListNeighbors}
+        if kind is TypedNode2SubgraphSampler:
+            assert len(searched) <= 2
 
 
 def test_what_is_asked_by_itself_is_answered(graph: TypedGraph, served: TypedRouter) -> None:
