@@ -162,6 +162,7 @@ def test_readers_of_all_calls_are_bounded_and_come_back(graph, store, monkeypatc
     free = threading.BoundedSemaphore(2)
     monkeypatch.setattr(ranged_rows, "_readers", free)
     rows, row = of_partition(graph, max_gap_bytes=0), np.arange(0, 100, 5)
+    hasty = of_partition(graph, max_gap_bytes=0, deadline_s=1.0)
     store.wait_s = 0.02
     reads = [background.begin(lambda: rows.read(row), "read") for _ in range(3)]
     for read in reads:
@@ -169,7 +170,7 @@ def test_readers_of_all_calls_are_bounded_and_come_back(graph, store, monkeypatc
     assert 2 <= store.most_at_once <= 5  # three calls, of which each reads, and two readers beside them
     store.is_away = True
     with pytest.raises(DeadlineError):
-        of_partition(graph, max_gap_bytes=0)
+        hasty.read(row)
     assert all(free.acquire(timeout=30) for _ in range(2))
 
 
