@@ -4,6 +4,10 @@ numba's own cache keeps an index that processes overwrite for each other, and it
 each entry is a file of its own, named by everything that decides its content, and a change in any source of a package with loops invalidates it.
 The entries are pickles of machine code, the only files that we unpickle. So a folder of entries is used only if nobody but its owner can
 write there (docs/decisions/0018-the-cache-of-compiled-loops.md).
+
+Two entries must not define two functions under one name either: the linker takes the first for both. numba names a function after its
+place in the source and a number that it counts up in each process, and its own `sort` and `argsort` lie at one place. So each process
+counts from a number of its own.
 """
 
 import hashlib
@@ -20,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -28,6 +33,15 @@ _NUMBA_CONFIG: Any = numba.config
 _LOGGER = logging.getLogger(__name__)
 _WARNINGS = itertools.count()
 _PACKAGES = ("samplers", "storage")  # whose compiled loops call each other
+
+
+def _count_from_a_random_number() -> None:
+    start = int.from_bytes(os.urandom(6), "little") << 16
+    FunctionIdentity._unique_ids = itertools.count(start)
+
+
+_count_from_a_random_number()
+os.register_at_fork(after_in_child=_count_from_a_random_number)
 
 
 def compiled(function: Function) -> Function:

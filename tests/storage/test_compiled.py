@@ -138,6 +138,44 @@ def test_a_file_with_another_s_code_is_not_taken(monkeypatch, tmp_path):
     assert not second.stats.cache_hits
 
 
+SORTS = """
+import sys
+import numpy as np
+
+sys.path.insert(0, {root!r})
+from storage.compiled import compiled
+
+
+@compiled
+def in_place(values):
+    values.sort()
+    return values
+
+
+@compiled
+def permutation(values):
+    return np.argsort(values)
+
+
+for name in sys.argv[1:]:
+    print(globals()[name](np.array([3, 1, 2])).tolist())
+"""
+
+
+def test_entries_of_two_processes_are_loaded_together(tmp_path):
+    """numba numbers what it compiles from 1 in each process, and gives the quicksorts of both functions one name."""
+    (path := tmp_path / "sorts.py").write_text(SORTS.format(root=str(ROOT)))
+
+    def run_once(*names: str) -> str:
+        command = [sys.executable, str(path), *names]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    assert run_once("in_place") == "[1, 2, 3]\n"
+    assert run_once("permutation") == "[1, 2, 0]\n"
+    assert run_once("in_place", "permutation") == "[1, 2, 3]\n[1, 2, 0]\n"
+    assert run_once("permutation", "in_place") == "[1, 2, 0]\n[1, 2, 3]\n"
+
+
 UNSAFE = {
     "written by others": lambda path: path.chmod(0o707),
     "read by others": lambda path: path.chmod(0o750),
