@@ -9,7 +9,7 @@ mean_r(H) of a node of the relation's target type is the mean of H over its in-n
 for nodes of other types. W is the same for all types, whose input layers are their own.
 
 R-SAGE is these layers and a linear head. Before another model (`OverTypes`) they hear the relations apart, and the model, its local and its global part,
-then takes all nodes and the edges of all relations as one plain graph.
+then takes all nodes and the edges of all relations as one plain graph, or as one for each root where the batch has subgraphs of roots.
 
 Shapes: n nodes of all types, D width, R relations, B bases.
 """
@@ -71,6 +71,7 @@ class TypedGraphs:
     ]  # (indptr [n_t + 1] over the target type, indices [E_r] in the source type)
     root_type: str
     root_index: Tensor  # int64 [r], positions among the nodes of their type
+    subgraph: Mapping[str, Tensor] | None = None  # int64 [n_t]: the root whose subgraph a node is in
 
     @cached_property
     def num_nodes(self) -> dict[str, int]:
@@ -91,23 +92,30 @@ class TypedGraphs:
         return {name: RelationLists(*csc, self.num_nodes[name[0]]) for name, csc in self.edges.items()}
 
     def as_plain(self, x_nD: Tensor) -> Graphs:
-        """All nodes and edges as one plain graph, with these rows as features.
+        """All nodes and edges as plain graphs, with these rows as features: one, or one for each root's subgraph.
 
-        Its node ids are made of the type's place and the permanent id: distinct, and the same in every batch of the graph.
+        A node's id is made of its type's place and its permanent id: another for each node of the graph, and the same in every batch.
         """
         first, device = self.first_row, x_nD.device
         ends = [torch.empty((2, 0), dtype=torch.int64, device=device)]
         for (source, _, target), (indptr, indices) in self.edges.items():
             row_E = torch.repeat_interleave(indptr.diff().long(), output_size=len(indices))
             ends.append(torch.stack([indices.long() + first[source], row_E + first[target]]))
-        count = len(self.node_id)
+        edge_index, count = torch.cat(ends, dim=1), len(self.node_id)
+        node_id = torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())])
+        if self.subgraph is None:
+            node_ptr = torch.tensor([0, len(x_nD)], device=device)
+            return Graphs(node_ptr, edge_index, x_nD, node_id=node_id, root_index=self.root_row, max_nodes=len(x_nD))
+        subgraph_n = torch.cat(list(self.subgraph.values()))
+        order_n = subgraph_n.argsort(stable=True)  # a subgraph's nodes one after another, as models want graphs
+        place_n = torch.empty_like(order_n).scatter_(0, order_n, torch.arange(len(order_n), device=device))
+        size = torch.bincount(subgraph_n, minlength=len(self.root_index))
         return Graphs(
-            node_ptr=torch.tensor([0, len(x_nD)], device=device),
-            edge_index=torch.cat(ends, dim=1),
-            x=x_nD,
-            node_id=torch.cat([ids * count + place for place, ids in enumerate(self.node_id.values())]),
-            root_index=self.root_row,
-            max_nodes=len(x_nD),
+            node_ptr=torch.cat([size.new_zeros(1), size.cumsum(0)]),
+            edge_index=place_n[edge_index],
+            x=x_nD[order_n],
+            node_id=node_id[order_n],
+            root_index=place_n[self.root_row],
         )
 
 

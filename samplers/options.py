@@ -393,6 +393,7 @@ class TypedPprOptions:
 
 
 TypedOptions = TypedNeighborOptions | TypedNode2SubgraphOptions | TypedPprOptions
+SubgraphOptions = Node2SubgraphOptions | PprOptions | TypedNode2SubgraphOptions | TypedPprOptions  # one per root
 
 
 @dataclass(frozen=True)

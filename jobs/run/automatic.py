@@ -328,7 +328,7 @@ RULES: Mapping[str, Rule] = {
     "fit.patience": _patience,
 }
 _CLASSIC = ("gcn", "gat", "sage")
-_KEEP_THEIR_RECIPES = ("tokengt", "primphormer", "ppgt", "rsage")
+_KEEP_THEIR_RECIPES = ("tokengt", "primphormer", "grit", "ppgt", "rsage")
 _OF_ANY_MODEL = ("sampler.num_chunks", "fit.epochs", "fit.eval_every", "fit.patience")
 
 

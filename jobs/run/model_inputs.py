@@ -82,12 +82,14 @@ def node_batch_graphs(batch: TorchBatch) -> Graphs | ShardedGraph:
 
 def typed_batch_graphs(batch: TypedBatch[Tensor]) -> TypedGraphs:
     """A minibatch of a typed graph."""
+    subgraph = {name: nodes.subgraph for name, nodes in batch.nodes.items() if nodes.subgraph is not None}
     return TypedGraphs(
         node_id={name: nodes.node_id for name, nodes in batch.nodes.items()},
         x={name: nodes.x for name, nodes in batch.nodes.items()},
         edges={relation: (edges.indptr, edges.indices) for relation, edges in batch.edges.items()},
         root_type=batch.root_type,
         root_index=batch.root_index,
+        subgraph=subgraph or None,
     )
 
 

@@ -83,6 +83,7 @@ MODELS: dict[Kind, dict[str, Row]] = {
         ),
         "primphormer": Row("models.options.primphormer:PrimphormerConfig", "models.primphormer:Primphormer"),
         "tokengt": Row("models.options.tokengt:TokenGTConfig", "models.tokengt:TokenGT"),
+        "grit": Row("models.options.grit:GRITConfig", "models.grit:GRIT"),
         "ppgt": Row("models.options.ppgt:PPGTConfig", "models.ppgt:PPGT"),
         "sage": Row(f"{_MESSAGES}:SAGEConfig", "models.message_passing:MessagePassing", layers_are_hops=True),
         "gcn": Row(f"{_MESSAGES}:GCNConfig", "models.message_passing:MessagePassing", layers_are_hops=True),

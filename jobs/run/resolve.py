@@ -28,6 +28,7 @@ from samplers.options import (
     FullGraphOptions,
     GraphBatchOptions,
     LoaderOptions,
+    SubgraphOptions,
     TypedOptions,
     full_evaluation,
 )
@@ -349,15 +350,14 @@ def _hops_find_neighbors(config: RunConfig) -> str | None:
 def _subgraphs_of_roots(config: RunConfig) -> str | None:
     if config.kind != "nodes" or sharding(config.model.options) != "roots":
         return None
-    own = config.model.is_foreign
-    if config.evaluation.how == "sampled" and (own or config.sampler.name == "node2subgraph"):
+    own, options = config.model.is_foreign, config.sampler.options
+    if config.evaluation.how == "sampled" and (own or isinstance(options, SubgraphOptions)):
         return None
     name = config.model.name if own else config.model.name.upper()
-    if isinstance(config.sampler.options, TypedOptions):
-        return f"model: {name} takes one subgraph of a plain graph per root, and a typed batch is one graph; set --model rsage, or another one"
+    typed = "typed-" if isinstance(options, TypedOptions) else ""
     return (
         f"sampler: {name} takes one subgraph per root, got {config.sampler.name} with {config.evaluation.how} evaluation; "
-        "set --sampler node2subgraph --evaluation sampled"
+        f"set --sampler {typed}node2subgraph or {typed}ppr, and --evaluation sampled"
     )
 
 
@@ -528,7 +528,7 @@ def _edges_are_read(config: RunConfig) -> str | None:
         return "corrected: expected sums over neighbors, got models that read each edge (--data.edge_features); set --sampler.corrected no"
     name, options = config.model.name, config.model.options
     if not {"edge", "edge_dim"} & set(options.GIVEN):
-        return f"--data.edge_features: expected a model that reads features of edges, got {name}; set --model sage, gcn, gat, geco, ppgt, tokengt or primphormer"
+        return f"--data.edge_features: expected a model that reads features of edges, got {name}; set --model sage, gcn, gat, geco, grit, ppgt, tokengt or primphormer"
     if "model.local.block" in config.open:  # chosen when the graph is known, for edges that have features
         return None
     try:

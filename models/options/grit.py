@@ -16,6 +16,7 @@ class GRITConfig:
     """Every option of GRIT; the defaults are the paper's formulas and ZINC's sizes. Raises ValueError on values that cannot work."""
 
     GIVEN: ClassVar = ("node", "edge", "out_dim", "task")
+    sharding: ClassVar = "roots"
     node: Features = field(default_factory=Features)
     edge: Features = field(default_factory=Features)
     """One category and no edge_attr: every edge is of that category."""

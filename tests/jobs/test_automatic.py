@@ -53,7 +53,7 @@ def test_every_graph_gets_a_run_that_reads_back_equal(facts, model, sampler):
     assert said.chosen == ()
 
 
-@pytest.mark.parametrize("model", ["primphormer", "tokengt", "ppgt"])
+@pytest.mark.parametrize("model", ["primphormer", "tokengt", "grit", "ppgt"])
 def test_models_without_rules_keep_their_recipes(model):
     config = config_of("--model", model)
     assert config.open == ()

@@ -73,7 +73,8 @@ def test_predictions_are_those_of_the_scores(stored, tmp_path, shared_ray):
 @pytest.mark.parametrize(
     ("model", "sampler"),
     [
-        ("ppgt", "node2subgraph"),
+        ("grit", "ppr"),
+        pytest.param("ppgt", "node2subgraph", marks=pytest.mark.long),
         ("geco", "random-partition"),
         pytest.param("tokengt", "random-partition", marks=pytest.mark.long),
         pytest.param("sage", "ppr", marks=pytest.mark.long),

@@ -1,4 +1,4 @@
-"""Node jobs of Primphormer, TokenGT, PPGT and GraphSAGE: end to end on a tiny graph, and bad options in one line."""
+"""Node jobs of Primphormer, TokenGT, GRIT, PPGT and GraphSAGE: end to end on a tiny graph, and bad options in one line."""
 
 import json
 import sys
@@ -19,13 +19,15 @@ MODELS = {
     "primphormer": "--model.width 32 --model.position.kind laplacian_linear --model.position.steps 4 --sampler.num_chunks 2",
     "tokengt": "--model.width 16 --model.num_layers 1 --model.identifier laplacian --model.identifier_dim 4 --sampler.num_chunks 2",
     "sage": "--model.width 16 --sampler neighbor --sampler.fanouts 5 5 5 --sampler.batch_size 64",
+    "grit": "--model.width 16 --model.num_layers 1 --model.num_heads 2 --sampler.max_nodes 8",
     "ppgt": "--model.width 16 --model.num_layers 1 --sampler.max_nodes 8",
 }
 
 
 @pytest.mark.slow
-def test_the_job_trains_and_reports(tmp_path):
-    trains_and_reports("ppgt", "process", tmp_path)
+@pytest.mark.parametrize("model", ["grit", "ppgt"])
+def test_the_job_trains_and_reports(model, tmp_path):
+    trains_and_reports(model, "process", tmp_path)
 
 
 @pytest.mark.long
@@ -62,7 +64,8 @@ BAD = [
     ("primphormer", ["--model.eta", "-1"], "eta"),
     ("tokengt", ["--model.num_heads", "7"], "num_heads"),
     ("tokengt", ["--model.dropout", "1"], "dropout"),
-    ("ppgt", ["--sampler", "neighbor"], "--sampler node2subgraph"),
+    ("ppgt", ["--sampler", "neighbor"], "set --sampler node2subgraph or ppr, and --evaluation sampled"),
+    ("grit", ["--sampler", "random-partition"], "GRIT takes one subgraph per root, got random-partition"),
     ("ppgt", ["--evaluation", "full"], "--evaluation sampled"),
     ("ppgt", ["--sampler.max_nodes", "0"], "--sampler.max_nodes"),
     ("ppgt", ["--model.num_layers", "-1"], "num_layers"),

@@ -197,9 +197,8 @@ def test_our_own_components_are_read_back_equal(kind):
 
     for group, table in TABLES.items():
         for name in table[kind]:
-            words = (
-                ["--sampler", "node2subgraph", "--evaluation", "sampled"] if name == "ppgt" and kind == "nodes" else []
-            )
+            of_subgraphs = kind == "nodes" and name in ("grit", "ppgt")
+            words = ["--sampler", "node2subgraph", "--evaluation", "sampled"] if of_subgraphs else []
             if kind == "nodes" and (group, name) == ("sampler", "neighbor"):
                 words = ["--sampler.fanouts", "3", "2", "1"]
             if kind == "nodes" and (group, name) == ("task", "binary"):

@@ -292,6 +292,7 @@ def test_an_encoding_is_not_computed(plan, tmp_path_factory, encoded):
     [
         ("primphormer", ("--model.width", "16")),
         ("gat", ("--model.width", "16")),
+        ("grit", ("--model.width", "16", "--model.num_heads", "2", "--sampler.batch_size", "16")),
         ("ppgt", ("--model.width", "16", "--model.num_heads", "2", "--sampler.batch_size", "16")),
     ],
 )

@@ -161,6 +161,31 @@ def test_an_epoch_over_subgraphs_of_roots(folder: Path) -> None:
     assert np.isfinite(curve(folder / "subgraphs")[0][0])
 
 
+@pytest.mark.parametrize(
+    ("model", "sampler"),
+    [
+        ("grit", "typed-node2subgraph"),
+        pytest.param("ppgt", "typed-ppr", marks=pytest.mark.long),
+        pytest.param("ppgt", "typed-node2subgraph", marks=pytest.mark.long),
+    ],
+)
+def test_models_of_one_subgraph_per_root(model: str, sampler: str, folder: Path) -> None:
+    """The same on one and two partitions, and resumed; predictions are those of the scores."""
+    words = [
+        *("--model", model, "--model.width", "16", "--model.num_layers", "1", "--model.num_heads", "2", *BEHIND_LAYERS),
+        *("--sampler", sampler, *SUBGRAPHS[sampler], "--sampler.batch_size", "64", "--evaluation", "sampled", *PROCESS),
+        *("--fit.epochs", "2", "--fit.checkpoint_every", "1", "--run.defaults", "recipe"),
+    ]
+    whole, parts = f"{model}-{sampler}", f"{model}-{sampler}-parts"
+    train(["--data", "two", *words, "--run.dir", whole], folder)
+    train(["--data", "one", *words, "--run.dir", parts, "--fit.epochs", "1"], folder)
+    train(["--run.resume", parts, "--fit.epochs", "2"], folder)
+    assert curve(folder / parts) == curve(folder / whole)
+    done = run_job(predict.main, [str(folder / whole), f"predicted-{whole}"], folder)
+    assert done.returncode == 0, done.stderr
+    assert "as in the run's summary" in done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", SUBGRAPHS)
 def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
@@ -205,7 +230,10 @@ def test_a_run_over_subgraphs_of_roots(name: str, folder: Path) -> None:
         ),
         ("--model rsage --sampler node2subgraph", "expected a sampler of typed graphs, got node2subgraph"),
         ("--model tokengt --sampler typed-neighbor --evaluation sampled", "without stored encodings"),
-        ("--model ppgt --sampler typed-neighbor --evaluation sampled", "set --model rsage"),
+        (
+            "--model ppgt --sampler typed-neighbor --evaluation sampled",
+            "set --sampler typed-node2subgraph or typed-ppr, and --eval",
+        ),
     ],
 )
 def test_what_a_typed_graph_cannot_have_is_refused_in_one_line(words: str, message: str, folder: Path) -> None:

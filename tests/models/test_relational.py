@@ -1,5 +1,6 @@
 """R-SAGE and relational layers against dense matrices and loops in float64; the five models behind them."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -135,6 +136,56 @@ def test_all_types_as_one_plain_graph() -> None:
     assert plain.x is rows
 
 
+def of_subgraphs(number: Callable[[str, int], int] = lambda name, node: node % 3) -> TypedGraphs:
+    """The same nodes as three roots' subgraphs, with the edges within each; roots are authors 0, 1, 2."""
+    subgraph = {name: torch.tensor([number(name, n) for n in range(size)]) for name, size in SIZES.items()}
+    edges = {
+        relation: [(s, t) for s, t in pairs(relation) if subgraph[relation[0]][s] == subgraph[relation[2]][t]]
+        for relation in RELATIONS
+    }
+    return replace(typed(edges), subgraph=subgraph, root_index=torch.arange(3))
+
+
+def only(graphs: TypedGraphs, root: int) -> TypedGraphs:
+    """One root's subgraph as a batch of its own."""
+    keep = {name: (whose == root).nonzero().squeeze(1) for name, whose in graphs.subgraph.items()}
+    place = {name: {node: place for place, node in enumerate(nodes.tolist())} for name, nodes in keep.items()}
+    edges = {}
+    for source, name, target in graphs.edges:
+        indptr, indices = graphs.edges[source, name, target]
+        lists = [indices[indptr[node] : indptr[node + 1]].tolist() for node in keep[target].tolist()]
+        ends = torch.tensor([0, *map(len, lists)]).cumsum(0)
+        flat = [place[source][node] for some in lists for node in some]
+        edges[source, name, target] = (ends, torch.tensor(flat, dtype=torch.int32))
+    return TypedGraphs(
+        node_id={name: ids[keep[name]] for name, ids in graphs.node_id.items()},
+        x={name: None if rows is None else rows[keep[name]] for name, rows in graphs.x.items()},
+        edges=edges,
+        root_type=graphs.root_type,
+        root_index=torch.tensor([place[graphs.root_type][int(graphs.root_index[root])]]),
+        subgraph={name: torch.zeros(len(nodes), dtype=torch.int64) for name, nodes in keep.items()},
+    )
+
+
+def test_one_plain_graph_for_each_root() -> None:
+    graphs = of_subgraphs()
+    assert sum(len(indices) for _, indices in graphs.edges.values()) > 8
+    plain = graphs.as_plain(torch.arange(14).double().unsqueeze(1))
+    row = plain.x.squeeze(1).long()  # where a node was before
+    whose = torch.cat([*graphs.subgraph.values()])
+    assert plain.graph_of_node.tolist() == whose[row].tolist() == sorted(whose.tolist())
+    first = {"paper": 0, "author": 5, "place": 12}
+    expected = sorted(
+        (s + first[r[0]], t + first[r[2]])
+        for r in RELATIONS
+        for s, t in pairs(r)
+        if whose[s + first[r[0]]] == whose[t + first[r[2]]]
+    )
+    assert sorted(map(tuple, row[plain.edge_index].T.tolist())) == expected
+    assert row[plain.root_index].tolist() == [5, 6, 7]
+    assert plain.node_id.tolist() == typed().as_plain(torch.zeros(14, 1)).node_id[row].tolist()
+
+
 WIDTH = 8
 FEATURES = Features(dim=WIDTH)
 MODELS = {
@@ -158,6 +209,18 @@ def test_every_model_takes_it(name: str) -> None:
     torch.testing.assert_close(found, model.model(graphs.as_plain(model.layers(graphs)), epoch=0))
     found.square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.layers.input.parameters())
+
+
+@pytest.mark.parametrize("name", ["grit", "ppgt"])
+def test_a_model_sees_each_subgraph_alone(name: str) -> None:
+    """Of uneven sizes, one of a root alone; another root's nodes change nothing."""
+    torch.manual_seed(0)
+    relational = RelationalConfig(DIMS, RELATIONS, width=WIDTH, num_layers=1)
+    model = OverTypes(relational, MODELS[name]()).double().eval()
+    graphs = of_subgraphs(lambda name, node: node if name == "author" and node < 3 else 2 * (node % 2))
+    found = model(graphs)
+    for root in range(3):
+        torch.testing.assert_close(found[root : root + 1], model(only(graphs, root)), rtol=1e-9, atol=1e-9)
 
 
 def test_no_layer_is_the_input_alone() -> None:

@@ -29,6 +29,8 @@ from samplers.options import (
     RandomPartitionOptions,
     SaintOptions,
     TypedNeighborOptions,
+    TypedNode2SubgraphOptions,
+    TypedPprOptions,
 )
 from samplers.ppr import PprSampler
 from samplers.protocol import Sampler
@@ -38,6 +40,7 @@ from samplers.saint import SaintSampler
 from samplers.typed_batch import TypedBatch, typed_to_torch
 from samplers.typed_neighbor import TypedNeighborSampler
 from samplers.typed_router import TypedRouter
+from samplers.typed_subgraphs import TypedNode2SubgraphSampler, TypedPprSampler
 from storage.encode import encode
 from storage.encoding_names import parse_encoding_name
 from storage.errors import ConfigError
@@ -107,6 +110,12 @@ SAMPLERS: dict[str, Build] = {
     "typed-neighbor": lambda r, n: TypedNeighborSampler(
         one_type(r), TypedNeighborOptions((4, 3), batch_size=8, edge_columns=("id", "weight", "feature")), n
     ),
+    "typed-node2subgraph": lambda r, n: TypedNode2SubgraphSampler(
+        one_type(r), TypedNode2SubgraphOptions(max_hops=3, max_nodes=9, batch_size=8, edge_columns=("id", "weight")), n
+    ),
+    "typed-ppr": lambda r, n: TypedPprSampler(
+        one_type(r), TypedPprOptions(epsilon=1e-3, top_k=6, batch_size=8, edge_columns=("feature",)), n
+    ),
     "graph-batches": lambda r, n: GraphBatchSampler(small_graphs(), GraphBatchOptions(max_nodes=40), n),
 }
 # Samplers that deal every root (or graph) of an epoch exactly once over all ranks.
@@ -118,9 +127,10 @@ CUT_BLIND = [name for name in SAMPLERS if name not in BY_PARTITION]
 # Samplers of one graph's nodes.
 OF_NODES = [name for name in SAMPLERS if name != "graph-batches"]
 # Samplers that tell a batch's nodes before their rows are fetched.
-BY_PLAN = [name for name in OF_NODES if name != "typed-neighbor"]
+BY_PLAN = [name for name in OF_NODES if not name.startswith("typed-")]
 # Samplers that make a batch around whatever nodes are named.
 AROUND_ROOTS = [name for name in OF_NODES if not name.startswith(("random-partition", "saint"))]
+TYPED = (TypedNeighborSampler, TypedNode2SubgraphSampler, TypedPprSampler)
 PERMANENT_ID = 7 + 3 * np.arange(NUM_NODES)  # of no node its number in the store
 
 every_sampler = pytest.mark.parametrize("name", SAMPLERS)
@@ -247,7 +257,7 @@ def rebuilt(sampler: Sampler, source: Any, num_ranks: int = 1, roots: Any = None
     """A sampler of the same kind and options, but those changed, over this router or store; `roots` given by permanent id (numbers of
     graphs)."""
     build: Any = type(sampler)
-    source = one_type(source) if build is TypedNeighborSampler else source
+    source = one_type(source) if isinstance(sampler, TYPED) else source
     return build(source, replace(sampler.options, **changed), num_ranks, roots)
 
 
@@ -258,7 +268,7 @@ def given_roots(name: str) -> np.ndarray:
 
 
 def collate_of(sampler: Sampler) -> Callable[[Any], Any]:
-    if isinstance(sampler, TypedNeighborSampler):
+    if isinstance(sampler, TYPED):
         return typed_to_torch
     return graphs_to_torch if isinstance(sampler, GraphBatchSampler) else to_torch
 
